@@ -1,0 +1,138 @@
+"""Every error a user can meet: what happened, where, and the next thing to type.
+
+The exit codes are a contract (docs/architecture.md); one cause has one code.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class SparkBuildError(Exception):
+    """Base of all expected failures; anything else that escapes is a bug (exit 70)."""
+
+    exit_code = 70
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | None = None,
+        hint: str | None = None,
+        log: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where  # "recipes/onnx.toml:15"
+        self.hint = hint  # the next thing to type
+        self.log = log  # path of the log that has the details
+
+
+class UsageError(SparkBuildError):
+    """The command line asks for something that does not exist or contradicts itself."""
+
+    exit_code = 2
+
+
+class RecipeError(SparkBuildError):
+    """A recipe, train or target file is wrong; `problems` holds all of them."""
+
+    exit_code = 3
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        problems: Sequence[Problem] = (),
+        where: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.problems = tuple(problems)
+
+
+class HostError(SparkBuildError):
+    """This machine lacks something: a tool, a package, disk space, permission."""
+
+    exit_code = 4
+
+
+class SourceError(SparkBuildError):
+    """A source cannot be had, or is not what was pinned."""
+
+    exit_code = 5
+
+
+class PatchError(SparkBuildError):
+    """A patch does not apply to the source it is listed for."""
+
+    exit_code = 6
+
+
+class StageError(SparkBuildError):
+    """A stage failed: environment, configure, compile."""
+
+    exit_code = 7
+
+
+class AuditError(SparkBuildError):
+    """What was built may not be published."""
+
+    exit_code = 8
+
+
+class VerificationError(SparkBuildError):
+    """Verification said no: a regression or a functional failure."""
+
+    exit_code = 9
+
+
+class StoreError(SparkBuildError):
+    """The store or a wheelhouse view is damaged or cannot be written."""
+
+    exit_code = 10
+
+
+class InconclusiveError(SparkBuildError):
+    """Nothing may be claimed from this measurement."""
+
+    exit_code = 11
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One mistake in an input file; `line` counts from 1, 0 when the whole file is meant."""
+
+    file: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place}: {self.message}"
+
+
+def joint_exit_code(errors: Sequence[SparkBuildError]) -> int:
+    """0 without errors, the common code when all agree, 1 when causes differ."""
+    codes = {error.exit_code for error in errors}
+    if not codes:
+        return 0
+    return codes.pop() if len(codes) == 1 else 1
+
+
+def from_os_error(error: OSError) -> SparkBuildError | None:
+    """The host failure behind an OSError that a user can mend; None for anything else."""
+    place = f" ({error.filename})" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return HostError(
+            f"the disk is full{place}",
+            hint="free some space, then run the same command again: it goes on where it stopped",
+        )
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return HostError(
+            f"no permission to write{place}: {error.strerror}",
+            hint="choose another place with --root DIR or SPARK_BUILD_HOME=DIR",
+        )
+    return None

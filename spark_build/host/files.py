@@ -1,0 +1,107 @@
+"""Writing so that a reader or a crash never meets half a file; locks between processes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+CHUNK = 1 << 20
+
+
+def write_atomically(path: Path, data: bytes | str) -> None:
+    """Write under a temporary name in the same folder, fsync, rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    raw = data.encode() if isinstance(data, str) else data
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(raw)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames inside a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(path: Path) -> None:
+    """fsync every regular file and folder below `path`, bottom up."""
+    for folder, _, names in os.walk(path, topdown=False):
+        for name in names:
+            file = Path(folder, name)
+            if not file.is_symlink():
+                descriptor = os.open(file, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+        sync_folder(Path(folder))
+
+
+def sha256_of(path: Path) -> str:
+    """Hex sha256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def copy_or_link(source: Path, destination: Path) -> None:
+    """A hard link where the file system allows, else a copy."""
+    try:
+        os.link(source, destination)
+    except OSError:
+        shutil.copyfile(source, destination)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a tree, read-only folders included; a missing one is fine."""
+    for folder, _, _ in os.walk(path):
+        with contextlib.suppress(OSError):
+            Path(folder).chmod(0o755)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, purpose: str, waiting: Callable[[str], None] | None = None) -> Iterator[int]:
+    """Hold an exclusive lock on `path`; yields its descriptor.
+
+    Pass the descriptor on to children: the lock then lasts until the last of them is gone, so
+    that a new run never meets compilers of a killed one. `waiting` is told once who holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        told = False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not told and waiting is not None:
+                    holder = os.pread(descriptor, 400, 0).decode(errors="replace").strip()
+                    waiting(holder or "another process")
+                    told = True
+                time.sleep(0.1)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{purpose} (process {os.getpid()})\n".encode(), 0)
+        yield descriptor
+    finally:
+        # Closing, not unlocking: LOCK_UN would free the lock under a child that still holds it.
+        os.close(descriptor)

@@ -1,0 +1,119 @@
+"""The one place that starts processes. Every command is logged as it was run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from spark_build.errors import HostError
+
+SUPERVISOR = Path(__file__).with_name("supervise.py")
+TAIL_LINES = 60
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completed:
+    """An ended command: `output` is the tail of its stdout and stderr together."""
+
+    args: tuple[str, ...]
+    returncode: int
+    output: str
+    seconds: float
+
+
+def capture(
+    args: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 60
+) -> str | None:
+    """Standard output of a short command; None when it is missing, fails or hangs."""
+    try:
+        done = subprocess.run(
+            args,
+            cwd=cwd,
+            env=env,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def run(
+    args: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    log: BinaryIO | None = None,
+    on_line: Callable[[str], None] | None = None,
+    keep: Sequence[int] = (),
+) -> Completed:
+    """Run a long command under supervision: nothing of it outlives this process.
+
+    Output goes line by line to `log` and `on_line`; `keep` are descriptors (locks) the command
+    inherits. Raises HostError when the program does not exist.
+    """
+    start = time.monotonic()
+    if log is not None:
+        log.write(f"$ {shlex.join(args)}\n".encode())
+        log.flush()
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
+    lifeline_read, lifeline_write = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(SUPERVISOR), str(lifeline_read), "--", *args],
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(lifeline_read, *keep),
+            # Ctrl-C must reach the command through us, in order, not through the terminal.
+            start_new_session=True,
+        )
+        os.close(lifeline_read)
+        try:
+            assert process.stdout is not None
+            for raw in process.stdout:
+                if log is not None:
+                    log.write(raw)
+                    log.flush()
+                line = raw.decode(errors="replace").rstrip("\n")
+                tail.append(line)
+                if on_line is not None:
+                    on_line(line)
+            process.wait()
+        except BaseException:
+            _end(process)
+            raise
+    finally:
+        os.close(lifeline_write)
+    if process.returncode == 127 and tail and tail[-1].startswith(f"{args[0]}: "):
+        raise HostError(f"cannot run {args[0]}: it is not installed", hint="spark-build doctor")
+    return Completed(
+        args=tuple(args),
+        returncode=process.returncode,
+        output="\n".join(tail),
+        seconds=time.monotonic() - start,
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout=4)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,53 @@
+"""Events of a run, in the order they happen; `cli/render.py` shows them, runs/<id>/ keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_build.model.result import RecipeResult, StageResult
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """Something worth telling: a wait for a lock, a package installed, a choice made."""
+
+    message: str
+    recipe: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageStarted:
+    """A stage of a recipe begins."""
+
+    recipe: str
+    stage: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """`done` of `total` units of the running stage (compile steps, bytes, rounds)."""
+
+    recipe: str
+    stage: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageFinished:
+    """A stage ended, well or not."""
+
+    recipe: str
+    result: StageResult
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecipeFinished:
+    """A recipe is done with."""
+
+    result: RecipeResult
+
+
+Event = Note | StageStarted | Progress | StageFinished | RecipeFinished
+Emit = Callable[[Event], None]

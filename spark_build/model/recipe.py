@@ -1,0 +1,157 @@
+"""Recipes, trains and targets as values; `core/parse.py` makes them from TOML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+SourceKind = Literal["git", "archive", "sdist", "wheel"]
+BuildKind = Literal["pep517", "cmake", "repack"]
+Provider = Literal["store", "public", "path"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """One pinned place a component comes from.
+
+    sdist, wheel: `project` and `filename` on the configured index, `sha256`.
+    archive: `url` and `sha256`. git: `url`, `tag` and full `commit`.
+    """
+
+    kind: SourceKind
+    project: str = ""
+    filename: str = ""
+    url: str = ""
+    tag: str = ""
+    commit: str = ""
+    sha256: str = ""
+    platform: str = ""  # only for this platform ("linux-aarch64"); empty: any
+    submodules: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patch:
+    """A patch under patches/: why it exists, where upstream discusses it, for which trains."""
+
+    file: str
+    why: str
+    sha256: str
+    upstream: str = ""
+    trains: tuple[str, ...] = ()  # empty: every train
+    unverified: str = ""  # what was seen instead, when the pinned file could not be read
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """Another component that must be there to build this one."""
+
+    name: str
+    providers: tuple[Provider, ...] = ("store",)
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variable:
+    """An environment variable of the build, with the file that reads it as its reason."""
+
+    value: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Build:
+    """How the build runs and what it costs."""
+
+    requires: tuple[str, ...] = ()  # exact pins, the whole closure: name==version
+    memory_per_job_mib: int = 1024
+    core_minutes: float = 1.0  # CPU time of one clean build
+    disk_mib: int = 1024
+    env: dict[str, Variable] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class System:
+    """Distribution packages that the build needs, by the distribution family's package names."""
+
+    apt: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repair:
+    """What is done to the wheel after the build; nothing unless asked for."""
+
+    bundle: bool = False  # copy the non-system shared libraries into the wheel (auditwheel)
+    exclude: tuple[str, ...] = ()  # sonames that stay outside
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requires:
+    """What a target must offer for this recipe to make sense there."""
+
+    cuda: bool = False
+    platforms: tuple[str, ...] = ("linux-x86_64", "linux-aarch64")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verify:
+    """Checks that run in a fresh environment: names of bench/checks/<name>.py."""
+
+    checks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """How to build one component. Versions and pins come from the train."""
+
+    name: str
+    distribution: str  # the name in the wheel's metadata
+    summary: str
+    kind: BuildKind
+    build: Build
+    requires: Requires = field(default_factory=Requires)
+    needs: tuple[Need, ...] = ()
+    patches: tuple[Patch, ...] = ()
+    system: System = field(default_factory=System)
+    repair: Repair = field(default_factory=Repair)
+    verify: Verify = field(default_factory=Verify)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pin:
+    """A component's version within a train; `sources` in order of preference."""
+
+    version: str
+    sources: tuple[Source, ...]
+    extra_sources: dict[str, Source] = field(default_factory=dict)
+    unestablished: tuple[str, ...] = ()  # what could not be found out; `plan` warns
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Train:
+    """Versions that belong together."""
+
+    name: str
+    summary: str
+    components: dict[str, Pin]
+    default: bool = False
+    closure: dict[str, str] = field(default_factory=dict)  # third-party versions: name -> version
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """The machine built for.
+
+    platform and python are "host" in a target that means this machine; resolve it with
+    `core.targets.resolve` before use.
+    """
+
+    name: str
+    summary: str
+    platform: str  # linux-aarch64, linux-x86_64, host
+    python: str  # cp312, host
+    cuda_architectures: tuple[str, ...] = ()  # "12.1"; empty: no CUDA
+    cuda: str = ""  # lowest CUDA version
+    unified_memory: bool = False
+    gpu_names: tuple[str, ...] = ()  # how the driver names the GPU: what `auto` looks for

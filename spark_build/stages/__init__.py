@@ -1,0 +1,1 @@
+"""One file per stage; stages never import each other."""

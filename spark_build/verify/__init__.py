@@ -1,0 +1,1 @@
+"""Arms, rounds, battery and report: what a build is worth."""
