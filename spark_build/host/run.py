@@ -31,9 +31,14 @@ class Completed:
 
 
 def capture(
-    args: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 60
+    args: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 60,
+    check: bool = True,
 ) -> str | None:
-    """Standard output of a short command; None when it is missing, fails or hangs."""
+    """Standard output of a short command; None when it is missing, hangs or (`check`) fails."""
     try:
         done = subprocess.run(
             args,
@@ -48,7 +53,7 @@ def capture(
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return done.stdout if done.returncode == 0 or not check else None
 
 
 def run(

@@ -19,7 +19,15 @@ def python_of(folder: Path) -> Path:
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment without what would leak other Pythons into a child."""
-    leaky = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER")
+    leaky = (
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PYTHONSTARTUP",
+        "VIRTUAL_ENV",
+        "PIP_TARGET",
+        "PIP_PREFIX",
+        "PIP_USER",
+    )
     kept = {name: value for name, value in os.environ.items() if name not in leaky}
     return kept | {"PYTHONNOUSERSITE": "1", **(extra or {})}
 
@@ -27,7 +35,9 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def create(folder: Path, *, python: str = "", log: BinaryIO | None = None) -> None:
     """Make an environment from `python` (default: the one running this)."""
     base = python or getattr(sys, "_base_executable", sys.executable)
-    done = run([base, "-m", "venv", "--clear", "--without-pip", str(folder)], env=clean_environment(), log=log)
+    done = run(
+        [base, "-m", "venv", "--clear", "--without-pip", str(folder)], env=clean_environment(), log=log
+    )
     if done.returncode != 0:
         raise StageError(
             f"cannot make a virtual environment in {folder}: {done.output[-300:]}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from spark_build.model.result import RecipeResult, StageResult
 
@@ -26,12 +27,13 @@ class StageStarted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """`done` of `total` units of the running stage (compile steps, bytes, rounds)."""
+    """How far the running stage is; steps are compile steps or rounds."""
 
     recipe: str
     stage: str
     done: int
     total: int
+    unit: Literal["steps", "bytes"] = "steps"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from spark_build.model.recipe import Patch, Pin, Recipe, Source, Target, Train
 
@@ -29,6 +30,7 @@ class Step:
     decision: Decision
     reasons: tuple[str, ...]
     key: str
+    declared: Mapping[str, Any]  # what the plan key was made of
     needs: tuple[str, ...] = ()
     source: Source | None = None
     patches: tuple[Patch, ...] = ()

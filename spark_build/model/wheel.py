@@ -59,4 +59,3 @@ class StoredWheel:
     key: str
     origin: Origin
     requires: tuple[str, ...] = ()
-    requires_python: str = ""

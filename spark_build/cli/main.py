@@ -1,0 +1,160 @@
+"""Entry point: the command table and the one place that handles errors."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+import click
+
+from spark_build import __version__
+from spark_build.cli.options import COMMON, Options
+
+# name: (module, function, what `--help` says); modules load only when their command runs.
+COMMANDS = {
+    "all": ("spark_build.cli.building", "all_", "Doctor, plan, build, publish and verify."),
+    "doctor": ("spark_build.cli.building", "doctor", "Check this machine for what the builds need."),
+    "plan": ("spark_build.cli.building", "plan", "Say what would be built, reused or skipped, and why."),
+    "build": ("spark_build.cli.building", "build", "Build and publish recipes."),
+    "recipes": ("spark_build.cli.recipes", "recipes", "List the recipes."),
+    "wheelhouse": ("spark_build.cli.wheelhouse", "wheelhouse", "List, locate, export and import wheels."),
+    "env": ("spark_build.cli.environment", "env", "Virtual environments from the wheelhouse only."),
+    "verify": ("spark_build.cli.verification", "verify", "Check the wheels; --burn-in measures them."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, so that --help stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the journey."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command's module."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, function, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), function)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with a suggestion for a mistyped name."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            mean = f" did you mean {near[0]}?" if near else " see: spark-build --help"
+            raise click.UsageError(f"no command {args[0]!r};{mean}", ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table above, without importing anything."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="spark-build")
+def cli() -> None:
+    """Build the PyTorch stack from source, keep the wheels, prove what they are worth."""
+
+
+for _declare in COMMON:
+    _declare(cli)
+
+
+class Stopped(BaseException):
+    """A signal asked us to end; carries its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _on_signal(number: int, _frame: FrameType | None) -> None:
+    raise Stopped(number)
+
+
+def run() -> None:
+    """Run the command line and exit with the code of the contract."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _on_signal)
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command; returns the exit code. All expected failures end here."""
+    from spark_build.errors import SparkBuildError, from_os_error
+
+    options = Options()
+    try:
+        # Commands return their exit code; click returns 0 for --help and --version.
+        code = cli.main(args=arguments, prog_name="spark-build", standalone_mode=False, obj=options)
+        return int(code or 0)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        return _report(options, error.format_message(), 2)
+    except SparkBuildError as error:
+        return _report_error(options, error)
+    except (KeyboardInterrupt, click.Abort):
+        return _report(options, "interrupted; the same command goes on where it stopped", 130)
+    except Stopped as stop:
+        return _report(options, "stopped; the same command goes on where it stopped", 128 + stop.number)
+    except BrokenPipeError:
+        # The reader of our output went away: nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        known = from_os_error(error)
+        return _crash(options, error) if known is None else _report_error(options, known)
+    except Exception as error:  # noqa: BLE001 - the last line of defence writes the crash report
+        return _crash(options, error)
+
+
+def _report(options: Options, message: str, code: int, extra: dict[str, Any] | None = None) -> int:
+    """One error line on stderr; with --json also one document on stdout."""
+    click.echo(f"error: {message}", err=True)
+    if options.json:
+        import json
+
+        click.echo(json.dumps({"error": {"message": message, "exit_code": code, **(extra or {})}}))
+    return code
+
+
+def _report_error(options: Options, error: Any) -> int:
+    from spark_build.errors import RecipeError
+
+    problems = [str(one) for one in error.problems] if isinstance(error, RecipeError) else []
+    place = f"{error.where}: " if error.where else ""
+    code = _report(
+        options,
+        place + error.message,
+        error.exit_code,
+        {"where": error.where, "hint": error.hint, "log": error.log, "problems": problems},
+    )
+    for problem in problems:
+        click.echo(f"  {problem}", err=True)
+    if error.log:
+        click.echo(f"  log:  {error.log}", err=True)
+    if error.hint:
+        click.echo(f"  next: {error.hint}", err=True)
+    return code
+
+
+def _crash(options: Options, error: BaseException) -> int:
+    from spark_build.cli.crash import write_report
+
+    report = write_report(options.root, error)
+    where = f"; report: {report}" if report else ""
+    return _report(options, f"a bug in spark-build: {type(error).__name__}: {error}{where}", 70)

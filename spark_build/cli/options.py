@@ -1,0 +1,77 @@
+"""Options that every command understands, before or after its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:  # imported lazily: commands that need no recipes must start fast
+    from spark_build.engine import Setting
+    from spark_build.host.home import Home
+
+
+class Options:
+    """What was said on the command line, and what follows from it."""
+
+    def __init__(self) -> None:
+        self.root: str | None = None
+        self.target = "auto"
+        self.train: str | None = None
+        self.json = False
+        self.verbosity = 0
+
+    def home(self) -> Home:
+        """The folders to work with."""
+        from spark_build.host.home import locate
+
+        return locate(self.root)
+
+    def setting(self) -> Setting:
+        """Recipes, machine, target and train."""
+        from spark_build.engine import settle
+        from spark_build.host.catalogue import load
+
+        home = self.home()
+        return settle(home, load(home.data), self.target, self.train)
+
+
+def _store(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Remember an option wherever it stood; the last one said wins."""
+    if value is not None and value is not False:
+        name = str(parameter.name)
+        options = context.ensure_object(Options)
+        if name in ("verbose", "quiet"):
+            options.verbosity = int(value) if name == "verbose" else -1
+        else:
+            setattr(options, "json" if name == "as_json" else name, value)
+    return value
+
+
+def shared(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the common options to a command and hand it the collected Options first."""
+
+    @click.pass_context
+    def command(context: click.Context, *arguments: Any, **named: Any) -> Any:
+        return function(context.ensure_object(Options), *arguments, **named)
+
+    decorated = update_wrapper(command, function)
+    for declare in reversed(COMMON):
+        decorated = declare(decorated)
+    return decorated
+
+
+def _option(*names: str, **named: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(*names, expose_value=False, callback=_store, **named)
+
+
+COMMON = (
+    _option("--root", metavar="DIR", help="Folder for recipes/, wheelhouse/, build/, sources/, runs/."),
+    _option("--target", metavar="NAME", help="The machine to build for; 'auto' looks (default)."),
+    _option("--train", metavar="NAME", help="Versions that belong together, such as 2.13."),
+    _option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."),
+    _option("-v", "--verbose", is_flag=True, help="Say more."),
+    _option("-q", "--quiet", is_flag=True, help="Say less."),
+)

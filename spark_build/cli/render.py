@@ -1,0 +1,246 @@
+"""Results on stdout, progress on stderr: rich on a terminal, plain lines elsewhere, or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import IO, Any, Protocol, Self
+
+from spark_build.model.event import Event, Note, Progress, RecipeFinished, StageFinished, StageStarted
+
+
+def is_plain(stream: IO[str]) -> bool:
+    """Whether a stream gets plain lines: no terminal, NO_COLOR, or a dumb one."""
+    return not stream.isatty() or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+
+
+def print_json(value: Any) -> None:
+    """The one JSON document of a command."""
+    print(json.dumps(value, indent=1))
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on stdout; the last column is not cut in plain output."""
+    if not rows:
+        return
+    if is_plain(sys.stdout):
+        table: list[list[str]] = [list(headers), *map(list, rows)]
+        widths = [max(len(line[column]) for line in table) for column in range(len(headers))]
+        for line in table:
+            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    fancy = Table(box=None, header_style="bold", pad_edge=False)
+    for header in headers:
+        fancy.add_column(header, overflow="fold")
+    for row in rows:
+        fancy.add_row(*(_coloured(cell, Text) for cell in row))
+    Console().print(fancy)
+
+
+LINE_EVERY = 5.0  # seconds, at least, between two lines of one stage
+
+STYLES = {
+    "BUILD": "cyan",
+    "REUSE": "green",
+    "SKIP": "dim",
+    "BLOCKED": "yellow",
+    "built": "green",
+    "reused": "green",
+    "failed": "bold red",
+    "blocked": "yellow",
+    "skipped": "dim",
+    "ok": "green",
+    "warn": "yellow",
+    "fail": "bold red",
+}
+
+
+def _coloured(cell: str, text: Any) -> Any:
+    return text(cell, style=STYLES.get(cell, ""))
+
+
+def duration(seconds: float) -> str:
+    """A duration as people say it: "48 s", "3 min 12 s", "2 h 05 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def size(count: int) -> str:
+    """Bytes as people say them: "17.4 MiB"."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+class View(Protocol):
+    """Something that shows events while work goes on."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *details: object) -> None: ...
+
+    def emit(self, event: Event) -> None:
+        """Show one event."""
+        ...
+
+
+def view(verbosity: int) -> View:
+    """The view for this stderr."""
+    if verbosity < 0:
+        return Quiet()
+    return Lines() if is_plain(sys.stderr) else Live()
+
+
+class Quiet:
+    """Shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        del details
+
+    def emit(self, event: Event) -> None:
+        """Drop it."""
+
+
+class _TimeLeft:
+    """Time left of a running stage, from its own pace."""
+
+    def __init__(self) -> None:
+        self._start: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def of(self, event: Progress) -> str:
+        """In words; empty until the pace is known."""
+        now = time.monotonic()
+        began, first = self._start.setdefault((event.recipe, event.stage), (now, event.done))
+        done = event.done - first
+        if done < 3 or now - began < 2:
+            return ""
+        return f", about {duration((now - began) / done * (event.total - event.done))} left"
+
+
+def describe(event: Event) -> str | None:
+    """One line for an event; None for those that only move a bar."""
+    if isinstance(event, Note):
+        return f"{event.recipe}: {event.message}" if event.recipe else event.message
+    if isinstance(event, StageFinished):
+        result = event.result
+        if result.status == "failed":
+            return f"{event.recipe}: {result.stage} failed after {duration(result.seconds)}"
+        if result.status == "kept":
+            return f"{event.recipe}: {result.stage} kept from the last run"
+        return f"{event.recipe}: {result.stage} done in {duration(result.seconds)}"
+    return None
+
+
+class Lines:
+    """Plain lines without control codes: one per stage, and one per tenth of a long one."""
+
+    def __init__(self) -> None:
+        self._left = _TimeLeft()
+        self._shown: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        del details
+
+    def emit(self, event: Event) -> None:
+        """Print a line when there is something to say."""
+        line = describe(event)
+        if isinstance(event, StageStarted):
+            self._shown.pop((event.recipe, event.stage), None)
+        if isinstance(event, Progress) and event.total > 0:
+            line = self._progress(event)
+        if line is not None:
+            print(line, file=sys.stderr, flush=True)
+
+    def _progress(self, event: Progress) -> str | None:
+        """A line at every tenth, but not more often than every few seconds."""
+        left = self._left.of(event)
+        now, tenth = time.monotonic(), event.done * 10 // event.total
+        last, shown = self._shown.setdefault((event.recipe, event.stage), (now, 0))
+        if tenth == shown or now - last < LINE_EVERY:
+            return None
+        self._shown[event.recipe, event.stage] = (now, tenth)
+        who = f"{event.recipe}: " if event.recipe else ""
+        return f"{who}{event.stage} {_amount(event)}{left}"
+
+
+def _amount(event: Progress) -> str:
+    if event.unit == "bytes":
+        return f"{size(event.done)} of {size(event.total)}"
+    return f"{event.done}/{event.total}"
+
+
+class Live:
+    """One moving line per running stage, finished ones scroll up."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bars
+
+        self._left = _TimeLeft()
+        self._console = Console(stderr=True)
+        self._bars = Bars(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[amount]}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self._console,
+            transient=True,
+        )
+        self._tasks: dict[tuple[str, str], Any] = {}
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        del details
+        self._bars.stop()
+
+    def emit(self, event: Event) -> None:
+        """Move a bar or scroll a line."""
+        if isinstance(event, StageStarted):
+            self._task(event.recipe, event.stage)
+        elif isinstance(event, Progress):
+            left = self._left.of(event).removeprefix(", ")
+            task = self._task(event.recipe, event.stage)
+            self._bars.update(task, completed=event.done, total=event.total, left=left, amount=_amount(event))
+        elif isinstance(event, StageFinished):
+            task = self._tasks.pop((event.recipe, event.result.stage), None)
+            if task is not None:
+                self._bars.remove_task(task)
+        elif isinstance(event, RecipeFinished):
+            for key in [key for key in self._tasks if key[0] == event.result.recipe]:
+                self._bars.remove_task(self._tasks.pop(key))
+        line = describe(event)
+        if line is not None:
+            self._console.print(line, markup=False, highlight=False)
+
+    def _task(self, recipe: str, stage: str) -> Any:
+        key = (recipe, stage)
+        if key not in self._tasks:
+            name = f"{recipe} {stage}".strip()
+            self._tasks[key] = self._bars.add_task(name, total=None, left="", amount="")
+        return self._tasks[key]

@@ -1,0 +1,52 @@
+"""Which target is meant: a file's, one made from the GPU's capability, or this machine's CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from spark_build.model.machine import Gpu, Machine
+from spark_build.model.recipe import Target
+
+HOST_CPU = "host-cpu"
+
+
+def resolve(target: Target, machine: Machine) -> Target:
+    """Replace "host" by what this machine is."""
+    return replace(
+        target,
+        platform=machine.platform if target.platform == "host" else target.platform,
+        python=machine.python if target.python == "host" else target.python,
+    )
+
+
+def detect(targets: Mapping[str, Target], machine: Machine) -> Target:
+    """The target that fits this machine: by GPU name, else by capability, else the CPU."""
+    if not machine.gpus:
+        return resolve(targets[HOST_CPU], machine)
+    gpu = machine.gpus[0]
+    found = _by_gpu(targets, gpu, machine.platform)
+    # The wheels are for the Python that runs here, whatever the file's usual one is.
+    return replace(found, python=machine.python)
+
+
+def _by_gpu(targets: Mapping[str, Target], gpu: Gpu, platform: str) -> Target:
+    local = [target for target in targets.values() if target.platform == platform]
+    for target in local:
+        if any(name in gpu.name for name in target.gpu_names):
+            return target
+    for target in local:
+        if gpu.capability in target.cuda_architectures:
+            return target
+    return Target(
+        name="cuda-sm" + gpu.capability.replace(".", ""),
+        summary=f"this machine's {gpu.name}",
+        platform=platform,
+        python="host",
+        cuda_architectures=(gpu.capability,),
+    )
+
+
+def view_name(target: Target, train: str) -> str:
+    """Name of the view folder: what one target, train and ABI sees."""
+    return f"{target.name}-{train}-{target.python}"

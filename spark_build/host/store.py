@@ -1,0 +1,185 @@
+"""The store: content-addressed, immutable entries; one is there when its record.json is.
+
+store/<kk>/<key>/ holds a wheel and its papers. For a built wheel the key is the build key, for a
+public one (part of a closure) the sha256 of the file. Entries appear by one rename, so readers see
+all of an entry or nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spark_build.errors import StoreError
+from spark_build.host.files import copy_or_link, remove_tree, sha256_of, sync_folder, sync_tree
+from spark_build.model.wheel import StoredWheel
+
+RECORD = "record.json"
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A committed entry: its wheel, whence it came, and the digest of the wheel's content."""
+
+    folder: Path
+    wheel: StoredWheel
+    recipe: str  # "" for a public wheel
+    content_digest: str
+
+
+def entry_folder(store: Path, key: str) -> Path:
+    """Where an entry of this key lies."""
+    return store / key[:2] / key
+
+
+def read(store: Path, key: str) -> Entry | None:
+    """The entry of this key, None when it was never committed."""
+    folder = entry_folder(store, key)
+    try:
+        record = json.loads((folder / RECORD).read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"the record of {key[:12]} cannot be read: {error}",
+            where=str(folder / RECORD),
+            hint=f"rm -r {folder}, then build again",
+        ) from error
+    return _entry(folder, record)
+
+
+def _entry(folder: Path, record: Mapping[str, Any]) -> Entry:
+    try:
+        wheel = StoredWheel(
+            name=record["name"],
+            version=record["version"],
+            filename=record["filename"],
+            sha256=record["sha256"],
+            size=record["size"],
+            key=folder.name,
+            origin=record["origin"],
+            requires=tuple(record["requires"]),
+        )
+        return Entry(
+            folder=folder,
+            wheel=wheel,
+            recipe=record["recipe"],
+            content_digest=record["content_digest"],
+        )
+    except (KeyError, TypeError) as error:
+        raise StoreError(
+            f"the record of {folder.name[:12]} lacks {error}",
+            where=str(folder / RECORD),
+            hint=f"rm -r {folder}, then build again",
+        ) from error
+
+
+def entries(store: Path) -> Iterator[Entry]:
+    """All committed entries, in order of key."""
+    for record in sorted(store.glob(f"[0-9a-f][0-9a-f]/*/{RECORD}")):
+        found = read(store, record.parent.name)
+        if found is not None:
+            yield found
+
+
+def next_serial(store: Path, name: str, version: str) -> int:
+    """The serial of the next build of this version: a newer build sorts above all older ones."""
+    serials = [0]
+    for path in store.glob(f"[0-9a-f][0-9a-f]/*/{name.replace('-', '_')}-{version}-*.whl"):
+        number = path.name.split("-")[2].partition("_")[0]
+        if number.isdigit():
+            serials.append(int(number))
+    return max(serials) + 1
+
+
+def commit(
+    store: Path,
+    *,
+    key: str,
+    wheel: Path,
+    described: Mapping[str, Any],
+    papers: Mapping[str, bytes],
+) -> Entry:
+    """Put a wheel and its papers into the store under `key`; an existing entry is kept.
+
+    `described` has name, version, origin, recipe, requires and content_digest. Everything is on
+    disk before the entry appears.
+    """
+    existing = read(store, key)
+    if existing is not None:
+        return existing
+    store.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=store))
+    try:
+        copy_or_link(wheel, temporary / wheel.name)
+        for name, content in papers.items():
+            (temporary / name).write_bytes(content)
+        record = {
+            "schema": SCHEMA,
+            **described,
+            "filename": wheel.name,
+            "sha256": sha256_of(temporary / wheel.name),
+            "size": (temporary / wheel.name).stat().st_size,
+            "committed": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        (temporary / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+        _seal(temporary)
+        return _appear(temporary, entry_folder(store, key))
+    except BaseException:
+        remove_tree(temporary)
+        raise
+
+
+def _seal(folder: Path) -> None:
+    """Read-only and on disk: nobody changes an entry by accident."""
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    sync_tree(folder)
+    folder.chmod(0o755)
+
+
+def _appear(temporary: Path, final: Path) -> Entry:
+    final.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        temporary.rename(final)
+    except OSError:
+        # Somebody committed the same key meanwhile; or rubbish without a record lies there.
+        if not (final / RECORD).exists():
+            remove_tree(final)
+            temporary.rename(final)
+        else:
+            remove_tree(temporary)
+    sync_folder(final.parent)
+    return _entry(final, json.loads((final / RECORD).read_text()))
+
+
+def remove_leftovers(store: Path) -> None:
+    """Temporary folders of processes that were killed while they committed."""
+    for folder in store.glob(".tmp-*"):
+        with contextlib.suppress(OSError):
+            age = datetime.now(UTC).timestamp() - folder.stat().st_mtime
+            if age > 24 * 3600:
+                shutil.rmtree(folder)
+
+
+def verify_wheel(entry: Entry) -> None:
+    """Raise StoreError unless the entry's wheel still has the bytes it was committed with."""
+    path = entry.folder / entry.wheel.filename
+    try:
+        intact = path.stat().st_size == entry.wheel.size and sha256_of(path) == entry.wheel.sha256
+    except OSError:
+        intact = False
+    if not intact:
+        raise StoreError(
+            f"{entry.wheel.filename} is damaged or missing in the store",
+            where=str(path),
+            hint=f"rm -r {entry.folder}, then: spark-build build {entry.recipe or entry.wheel.name}",
+        )

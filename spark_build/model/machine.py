@@ -1,0 +1,36 @@
+"""What this machine is, as far as plans and keys care."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """A GPU as the driver names it; capability "12.1"."""
+
+    name: str
+    capability: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """Facts that do not change while a command runs (except the free memory)."""
+
+    platform: str  # linux-x86_64
+    python: str  # cp311
+    cores: int  # usable by this process
+    memory_mib: int
+    available_mib: int
+    gpus: tuple[Gpu, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """One requirement looked at by the doctor; `fix` is the command that mends it."""
+
+    check: str
+    status: Literal["ok", "warn", "fail"]
+    message: str
+    fix: str = ""

@@ -1,0 +1,71 @@
+"""Commit the wheel and its papers to the store under the build key."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spark_build import __version__
+from spark_build.host import store
+from spark_build.host.job import Job, Outputs
+
+NAME = "publish"
+
+
+def inputs(job: Job) -> Any:
+    """The key it is committed under."""
+    return {"key": job.key}
+
+
+def intact(job: Job, _outputs: Outputs) -> bool:
+    """The entry is in the store."""
+    return store.read(job.home.store, job.key) is not None
+
+
+def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
+    """Commit; somebody else's identical entry is as good."""
+    audited = earlier["audit"]
+    described = {
+        "name": audited["name"],
+        "version": audited["version"],
+        "origin": "built",
+        "recipe": job.step.recipe.name,
+        "requires": audited["requires"],
+        "content_digest": audited["content_digest"],
+    }
+    job.log.flush()
+    papers = {
+        "key.json": _json({"key": job.key, "plan_key": job.step.key, "inputs": job.inputs}),
+        "audit.json": (job.work / "audit.json").read_bytes(),
+        "provenance.json": _json(_provenance(job, earlier)),
+        "build.log": Path(job.log.name).read_bytes(),
+    }
+    store.commit(
+        job.home.store, key=job.key, wheel=job.out / audited["wheel"], described=described, papers=papers
+    )
+    return {"key": job.key}
+
+
+def _provenance(job: Job, earlier: Mapping[str, Outputs]) -> dict[str, Any]:
+    """How this wheel came to be, without anything about the user."""
+    source = job.step.source
+    return {
+        "builder": f"spark-build {__version__}",
+        "recipe": job.step.recipe.name,
+        "version": job.step.pin.version,
+        "source": {"file": Path(earlier["fetch"]["archive"]).name, "sha256": source.sha256 if source else ""},
+        "patches": [patch.file for patch in job.step.patches],
+        "environment": earlier["environment"]["installed"],
+        "toolchain": job.inputs["toolchain"],
+        "source_date_epoch": earlier["patch"]["epoch"],
+        "system": platform.platform(),
+        "jobs": job.jobs,
+        "sandbox": "none",  # the build could reach the network and the whole file system
+    }
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()

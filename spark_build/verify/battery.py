@@ -1,0 +1,72 @@
+"""Run check scripts in an environment; whatever they do becomes checks, never an exception."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from spark_build.host.run import Completed, run
+from spark_build.host.venv import clean_environment
+from spark_build.model.verification import Check
+
+LIMIT = 900  # seconds for one script
+FATAL = "FATAL: kernel"  # what a CUDA kernel prints that was not built for this GPU, and writes nothing
+
+
+def run_checks(*, python: Path, scripts: Sequence[Path], work: Path) -> tuple[Check, ...]:
+    """Run each script with `python` in folder `work`; names get the script's name in front.
+
+    A crash, a hang, a missing or malformed report and "FATAL: kernel" in the output are failures.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    return tuple(check for script in scripts for check in _run(python, script, work))
+
+
+def _run(python: Path, script: Path, work: Path) -> list[Check]:
+    name = script.stem
+    out = work / f"{name}.checks.json"
+    out.unlink(missing_ok=True)
+    fatal: list[str] = []
+
+    def watch(line: str) -> None:
+        if FATAL in line:
+            fatal.append(line)
+
+    # Isolated: neither the script's folder nor the user's packages may stand in for what is tested.
+    command = [str(python), "-I", "-B", "-X", "faulthandler", str(script), "--out", str(out)]
+    guard = ["timeout", "--signal=ABRT", "--kill-after=10", str(LIMIT)]
+    with (work / f"{name}.log").open("wb") as log:
+        done = run([*guard, *command], cwd=work, env=clean_environment(), log=log, on_line=watch)
+    checks = _report(name, out)
+    problem = _problem(done, reported=bool(checks))
+    if problem:
+        checks.append(Check(name=f"{name}.run", status="fail", evidence=problem))
+    if fatal:
+        evidence = f"{len(fatal)} times: {fatal[0].strip()[:200]}"
+        checks.append(Check(name=f"{name}.kernels", status="fail", evidence=evidence))
+    return checks
+
+
+def _problem(done: Completed, *, reported: bool) -> str:
+    last = done.output.strip().rpartition("\n")[2][:300]
+    if done.returncode == 124:
+        return f"hung: no end after {LIMIT} s"
+    if done.returncode != 0:
+        return f"crashed with exit status {done.returncode}: {last}"
+    return "" if reported else f"left no checks: {last}"
+
+
+def _report(name: str, out: Path) -> list[Check]:
+    found: list[Check] = []
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        document: Any = json.loads(out.read_text())
+        for each in document["checks"]:
+            status = each["status"]
+            if status not in ("ok", "fail", "skipped"):
+                raise ValueError(status)
+            found.append(Check(name=f"{name}.{each['name']}", status=status, evidence=str(each["evidence"])))
+        return found
+    return []

@@ -1,0 +1,161 @@
+"""A burn-in from settings to verdict."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from spark_build.core.order import block_order
+from spark_build.core.verdict import LEAST_PAIRS, assess, name_headline
+from spark_build.errors import HostError, UsageError
+from spark_build.host.files import locked, write_atomically
+from spark_build.model.event import Emit, Note
+from spark_build.model.verification import (
+    Arm,
+    BurnIn,
+    Case,
+    Check,
+    Device,
+    Mode,
+    Round,
+    Settings,
+    burn_in_json,
+)
+from spark_build.verify.arms import control_of
+from spark_build.verify.rounds import run_rounds
+from spark_build.verify.telemetry import probes_for
+
+NO_FP16 = "FP16 is left out: a CPU computes it at 1 GFLOP/s or less, which says nothing about a build"
+QUICK_PAIRS = 6
+# warm-up, window, tick in seconds; sizes
+PROTOCOL: dict[tuple[Device, Mode], tuple[float, float, float, tuple[int, ...]]] = {
+    ("cpu", "quick"): (1.0, 2.5, 0.25, (1024,)),
+    ("cpu", "full"): (5.0, 15.0, 1.0, (2048,)),
+    ("cuda", "quick"): (5.0, 10.0, 0.5, (8192,)),
+    ("cuda", "full"): (20.0, 60.0, 1.0, (8192,)),
+}
+
+
+def plan(
+    mode: Mode,
+    device: Device,
+    script: Path,
+    *,
+    seed: int | None = None,
+    dtypes: Sequence[str] = (),
+    sizes: Sequence[int] = (),
+    layouts: Sequence[str] = ("ab",),
+    pairs: int | None = None,
+) -> Settings:
+    """Settings of a run, the headline case named in them. Without a seed a random one is taken.
+
+    Raises UsageError for FP16 on a CPU, or for a full run of fewer than ten pairs.
+    """
+    notes: tuple[str, ...] = ()
+    if device == "cpu":
+        if {"fp16", "tf32"} & set(dtypes):
+            raise UsageError(NO_FP16, hint="burn in fp32 and bf16 here")
+        notes = (NO_FP16,)
+    least = 2 if mode == "quick" else LEAST_PAIRS
+    count = pairs or (QUICK_PAIRS if mode == "quick" else LEAST_PAIRS)
+    if count < least:
+        raise UsageError(f"{count} pairs are too few for a {mode} run", hint=f"take {least} or more")
+    warmup, window, tick, usual = PROTOCOL[device, mode]
+    chosen = dtypes or (("fp32", "bf16") if device == "cpu" else ("fp16", "bf16"))
+    cases = tuple(
+        Case(dtype=dtype, size=size, layout=layout)
+        for dtype in chosen
+        for size in (sizes or usual)
+        for layout in layouts
+    )
+    return Settings(
+        mode=mode,
+        device=device,
+        cases=cases,
+        headline=name_headline(device, cases),
+        pairs=count,
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+        threads=len(os.sched_getaffinity(0)),
+        warmup=warmup,
+        window=window,
+        tick=tick,
+        script=str(script.absolute()),
+        notes=notes,
+    )
+
+
+def burn_in(
+    settings: Settings, arms: Sequence[Arm], folder: Path, emit: Emit, *, checks: Sequence[Check] = ()
+) -> BurnIn:
+    """Measure the arms (a baseline, perhaps a candidate; the A/A control is added) and judge.
+
+    Leaves rounds, burn-in.json and report.html in `folder`; run again with the same settings it
+    goes on where it stopped. `checks` of the operator battery count in the verdict.
+    """
+    _require()
+    everyone = _with_control(arms)
+    order = block_order([arm.name for arm in everyone], settings.pairs, settings.seed)
+    for note in settings.notes:
+        emit(Note(message=note))
+    waiting = "another burn-in is running in this folder: waiting for it"
+    with locked(folder / ".lock", purpose="burn-in", waiting=lambda _: emit(Note(message=waiting))) as lock:
+        rounds, breaks = run_rounds(settings, everyone, order, folder, emit, keep=(lock,))
+        verdict, cases, gates = assess(settings, everyone, len(order), rounds, breaks, checks)
+        result = BurnIn(
+            settings=settings,
+            arms=everyone,
+            verdict=verdict,
+            cases=cases,
+            gates=gates,
+            rounds=rounds,
+            breaks=breaks,
+            scope=_scope(settings, rounds),
+            folder=str(folder),
+            report=str(folder / "report.html"),
+        )
+        from spark_build.verify.report import render
+
+        write_atomically(folder / "burn-in.json", json.dumps(burn_in_json(result, raw=True)))
+        write_atomically(folder / "report.html", render(result, checks))
+    return result
+
+
+def _require() -> None:
+    """Better now than after minutes of measuring."""
+    missing = [name for name in ("scipy", "matplotlib") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise HostError(f"a burn-in needs {' and '.join(missing)}", hint="pip install 'spark-build[verify]'")
+
+
+def _with_control(arms: Sequence[Arm]) -> tuple[Arm, ...]:
+    bases = [arm for arm in arms if arm.role == "baseline"]
+    if len(bases) != 1:
+        raise UsageError(
+            f"a burn-in needs exactly one baseline, not {len(bases)}", hint="name the arms with --arm"
+        )
+    control = () if any(arm.role == "control" for arm in arms) else (control_of(bases[0]),)
+    everyone = (*arms, *control)
+    if len({arm.name for arm in everyone}) != len(everyone):
+        raise UsageError(f"arms need different names: {', '.join(arm.name for arm in everyone)}")
+    return everyone
+
+
+def _scope(settings: Settings, rounds: Sequence[Round]) -> dict[str, str]:
+    """What a verdict holds for: device, driver or kernel, threads, dtype, shape, layout."""
+    scope: dict[str, str] = {}
+    for probe in probes_for(settings.device):
+        scope |= probe.scope()
+    if settings.device == "cuda" and rounds and "device" in rounds[0].environment:
+        scope["device"] = str(rounds[0].environment["device"].get("name", scope["device"]))
+    case = settings.headline
+    product = "a@b" if case.layout == "ab" else "F.linear"
+    return scope | {
+        "threads": str(settings.threads),
+        "dtype": case.dtype,
+        "shape": f"{case.size}^3",
+        "layout": product,
+    }

@@ -1,0 +1,102 @@
+"""Functional verification of a generation: install it offline, run every recipe's checks in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spark_build import __version__
+from spark_build.errors import RecipeError
+from spark_build.host import wheelhouse
+from spark_build.host.files import locked, remove_tree
+from spark_build.host.home import Home
+from spark_build.host.install import install
+from spark_build.host.store import read as read_entry
+from spark_build.host.venv import python_of
+from spark_build.host.wheelhouse import Generation
+from spark_build.model.event import Emit, Note, StageFinished, StageStarted
+from spark_build.model.recipe import Recipe
+from spark_build.model.result import StageResult
+from spark_build.model.verification import Check
+from spark_build.verify.battery import run_checks
+
+STAGE = "verify"
+
+
+def verify(
+    home: Home,
+    recipes: Mapping[str, Recipe],
+    generation: Generation,
+    folder: Path,
+    emit: Emit,
+    *,
+    again: bool,
+) -> tuple[tuple[Check, ...], bool]:
+    """(checks, were they run now?). A generation that was verified keeps its verdict unless `again`."""
+    lock = generation.folder.parent.parent / "verify.lock"
+
+    def waiting(holder: str) -> None:
+        emit(Note(message=f"waiting for another spark-build: {holder}"))
+
+    with locked(lock, purpose=f"verifying generation {generation.number}", waiting=waiting):
+        known = None if again else wheelhouse.verdict_of(generation)
+        if known is not None:
+            return tuple(Check(**row) for row in known["checks"]), False
+        start = time.monotonic()
+        emit(StageStarted(recipe="", stage=STAGE))
+        checks = _run(home, recipes, generation, folder)
+        failed = any(check.status == "fail" for check in checks)
+        result = StageResult(
+            stage=STAGE, status="failed" if failed else "done", seconds=time.monotonic() - start
+        )
+        emit(StageFinished(recipe=f"generation {generation.number}", result=result))
+        wheelhouse.write_verdict(generation, _verdict(checks))
+        return checks, True
+
+
+def _run(
+    home: Home, recipes: Mapping[str, Recipe], generation: Generation, folder: Path
+) -> tuple[Check, ...]:
+    """Install into a fresh environment, prove the origin, run the recipes' check scripts."""
+    environment = folder / "env"
+    remove_tree(environment)
+    installed = install(generation, environment, (), with_pip=False)
+    origin = Check(
+        name="origin",
+        status="ok",
+        evidence=f"installed offline, every file as in generation {generation.number}: "
+        + ", ".join(installed),
+    )
+    scripts = [
+        script for name in _built_recipes(home, generation) for script in _scripts(home, recipes, name)
+    ]
+    checks = run_checks(python=python_of(environment), scripts=scripts, work=folder)
+    remove_tree(environment)
+    return (origin, *checks)
+
+
+def _built_recipes(home: Home, generation: Generation) -> list[str]:
+    entries = (read_entry(home.store, wheel.key) for wheel in generation.built())
+    return sorted({entry.recipe for entry in entries if entry is not None})
+
+
+def _scripts(home: Home, recipes: Mapping[str, Recipe], name: str) -> list[Path]:
+    found = []
+    for check in recipes[name].verify.checks if name in recipes else ():
+        script = home.find(f"bench/checks/{check}.py")
+        if script is None:
+            raise RecipeError(f"there is no bench/checks/{check}.py", where=f"recipes/{name}.toml")
+        found.append(script)
+    return found
+
+
+def _verdict(checks: tuple[Check, ...]) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "spark_build": __version__,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "checks": [{"name": one.name, "status": one.status, "evidence": one.evidence} for one in checks],
+    }

@@ -1,0 +1,233 @@
+"""Run rounds: one process per arm and visit, in a scrubbed environment, resumable from its files."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from spark_build.core.stats import drop, variation
+from spark_build.host.files import sha256_of, write_atomically
+from spark_build.host.run import Completed, run
+from spark_build.model.event import Emit, Note, Progress
+from spark_build.model.verification import Arm, Case, Check, Measurement, Round, Settings, Slot, Tick
+from spark_build.verify.telemetry import Sampler, probes_for, summarise
+
+SCHEMA = 1
+KEPT_VARIABLES = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CUDA_VISIBLE_DEVICES")
+TIMED_OUT, KILLED = 124, 137  # exit statuses of coreutils' timeout; 137 also for SIGKILL from outside
+
+
+def digest_of(settings: Settings, arms: Sequence[Arm]) -> str:
+    """What makes two runs the same measurement: settings, arms, and the scripts' content."""
+    scripts = {file.name: sha256_of(file) for file in sorted(Path(settings.script).parent.glob("*.py"))}
+    facts = {"settings": asdict(settings), "arms": [asdict(arm) for arm in arms], "scripts": scripts}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def run_rounds(
+    settings: Settings,
+    arms: Sequence[Arm],
+    order: Sequence[Slot],
+    folder: Path,
+    emit: Emit,
+    keep: Sequence[int] = (),
+) -> tuple[tuple[Round, ...], tuple[str, ...]]:
+    """Measure what is missing; returns all rounds and what interrupted them.
+
+    Rounds of an earlier invocation with the same settings are kept. One whose pair was torn by the
+    interruption, or that did not end well, is measured again; its file stays beside. Stops at the
+    first round that fails: no number after it could change the verdict.
+    """
+    place = folder / f"rounds-{digest_of(settings, arms)}"
+    place.mkdir(parents=True, exist_ok=True)
+    launch = f"{_now()} {os.getpid()}"
+    by_name = {arm.name: arm for arm in arms}
+    kept, notes = _kept(place, order)
+    if kept:
+        emit(Note(message=f"going on: {len(kept)} of {len(order)} rounds are there already"))
+    rounds: list[Round] = []
+    for slot in order:
+        emit(Progress(recipe="", stage="burn-in", done=len(rounds), total=len(order)))
+        done = kept.get(slot) or _measure(settings, by_name[slot.arm], slot, place, launch, keep)
+        rounds.append(done)
+        if done.problem or any(check.status == "fail" for check in done.checks):
+            emit(Note(message=f"round {slot.index + 1} of {slot.arm} failed: the burn-in ends here"))
+            break
+    emit(Progress(recipe="", stage="burn-in", done=len(rounds), total=len(order)))
+    return tuple(rounds), (*notes, *_breaks(rounds))
+
+
+def _kept(place: Path, order: Sequence[Slot]) -> tuple[dict[Slot, Round], list[str]]:
+    found = {slot: read_round(file) for slot in order if (file := _file(place, slot)).is_file()}
+    notes: list[str] = []
+    for slot, done in list(found.items()):
+        mates = [other for other in order if other.visit == slot.visit]
+        torn = not all(other in found for other in mates)
+        if torn or done.problem:
+            why = done.problem or "its pair was torn by an interruption"
+            notes.append(f"round {slot.index + 1} of {slot.arm} was measured again: {why}")
+            _file(place, slot).rename(_aside(_file(place, slot)))
+    return {slot: done for slot, done in found.items() if _file(place, slot).is_file()}, notes
+
+
+def _aside(file: Path) -> Path:
+    number = 1
+    while (candidate := file.with_suffix(f".before-{number}.json")).exists():
+        number += 1
+    return candidate
+
+
+def _breaks(rounds: Sequence[Round]) -> list[str]:
+    """Where one invocation of the program took over from another."""
+    notes: list[str] = []
+    for before, after in itertools.pairwise(rounds):
+        if before.launch != after.launch:
+            ended = dt.datetime.fromisoformat(before.started).timestamp() + before.seconds
+            gap = dt.datetime.fromisoformat(after.started).timestamp() - ended
+            notes.append(f"a break of {gap:.0f} s after round {before.slot.index + 1}")
+    return notes
+
+
+def _measure(
+    settings: Settings, arm: Arm, slot: Slot, place: Path, launch: str, keep: Sequence[int]
+) -> Round:
+    """One process; whatever happens to it ends as a file."""
+    report = place / f".report-{slot.index:03d}.json"
+    report.unlink(missing_ok=True)
+    threads = arm.threads or settings.threads
+    environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    environment |= {"PYTHONNOUSERSITE": "1", **arm.env}
+    started, limit = _now(), time_limit(settings)
+    log = _file(place, slot).with_suffix(".log")
+    with log.open("wb") as stream, Sampler(probes_for(settings.device)) as sampler:
+        command = _command(settings, arm, threads, report, limit)
+        done = run(command, cwd=place, env=environment, log=stream, keep=keep)
+    left: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        left = json.loads(report.read_text())
+    problem = _problem(done, bool(left), limit)
+    envelope = {
+        "schema": SCHEMA,
+        "slot": asdict(slot),
+        "launch": launch,
+        "started": started,
+        "seconds": done.seconds,
+        "exit": done.returncode,
+        "problem": problem,
+        "killed": done.returncode == KILLED and done.seconds < limit,
+        "threads": threads,
+        "device": settings.device,
+        "variables": {"given": environment, "left_out": sorted(os.environ.keys() - environment.keys())},
+        "telemetry": sampler.rows,
+        "report": left,
+    }
+    write_atomically(_file(place, slot), json.dumps(envelope))
+    report.unlink(missing_ok=True)
+    return read_round(_file(place, slot))
+
+
+def _command(settings: Settings, arm: Arm, threads: int, report: Path, limit: float) -> list[str]:
+    given = {
+        "device": settings.device,
+        "dtypes": ",".join(dict.fromkeys(case.dtype for case in settings.cases)),
+        "sizes": ",".join(dict.fromkeys(str(case.size) for case in settings.cases)),
+        "layouts": ",".join(dict.fromkeys(case.layout for case in settings.cases)),
+        "warmup": settings.warmup,
+        "window": settings.window,
+        "tick": settings.tick,
+        "threads": threads,
+        "seed": settings.seed,
+        "out": report,
+    } | ({"inject-error": settings.inject} if settings.inject else {})
+    options = [part for name, value in given.items() for part in (f"--{name}", str(value))]
+    # SIGABRT first: Python then prints where it stood.
+    guard = ["timeout", "--signal=ABRT", "--kill-after=10", f"{limit:.0f}"]
+    return [*guard, arm.python, "-I", "-B", "-X", "faulthandler", settings.script, *options]
+
+
+def time_limit(settings: Settings) -> float:
+    """Seconds after which a round hangs: thrice what it may honestly take, and a slow start."""
+    return 120 + 3 * len(settings.cases) * (3 * settings.warmup + settings.window + 5)
+
+
+def _problem(done: Completed, reported: bool, limit: float) -> str:
+    last = done.output.strip().rpartition("\n")[2][:300]
+    if done.returncode == TIMED_OUT or (done.returncode == KILLED and done.seconds >= limit):
+        return f"hung: no end after {limit:.0f} s"
+    if done.returncode == KILLED:
+        return "was killed (SIGKILL)"
+    if done.returncode != 0:
+        return f"crashed with exit status {done.returncode}: {last}"
+    return "" if reported else "left no report"
+
+
+def read_round(file: Path) -> Round:
+    """A round as its file tells it."""
+    raw = json.loads(file.read_text())
+    report = raw["report"]
+    cases = report.get("cases", [])
+    windows = [(each["window"]["start"], each["window"]["end"]) for each in cases]
+    passed = sum(end - start for start, end in windows)
+    own = sum(each["window"]["cpu_seconds"] for each in cases) / passed if passed else None
+    rows = [(float(when), sample) for when, sample in raw["telemetry"]]
+    return Round(
+        slot=Slot(**raw["slot"]),
+        launch=raw["launch"],
+        started=raw["started"],
+        seconds=raw["seconds"],
+        problem=raw["problem"],
+        killed=raw["killed"],
+        measurements=tuple(_measurement(each, raw) for each in cases),
+        checks=tuple(Check(**each) for each in report.get("checks", [])),
+        telemetry=summarise(rows, windows, own),
+        environment={
+            name: report[name]
+            for name in ("device", "python", "torch", "called_versions", "libraries", "variables")
+            if name in report
+        },
+        file=str(file),
+    )
+
+
+def _measurement(case: Mapping[str, Any], raw: Mapping[str, Any]) -> Measurement:
+    flops, window = case["flops"], case["window"]
+    begin = case["warmup"]["start"]
+    seconds = sum(took for took, _ in window["ticks"])
+    timed = _series(window["ticks"], flops, window["start"] - begin)
+    rates = [rate for _, rate in timed]
+    share = window["cpu_seconds"] / ((window["end"] - window["start"]) * raw["threads"])
+    return Measurement(
+        case=Case(dtype=case["dtype"], size=case["size"], layout=case["layout"]),
+        rate=flops * sum(calls for _, calls in window["ticks"]) / seconds,
+        cv=variation(rates),
+        drop=drop(rates),
+        steady=case["warmup"]["steady"],
+        busy=share if raw["device"] == "cpu" else None,
+        warmup=_series(case["warmup"]["ticks"], flops, 0.0),
+        window=timed,
+    )
+
+
+def _series(ticks: Sequence[tuple[float, int]], flops: float, begin: float) -> tuple[Tick, ...]:
+    now, found = begin, []
+    for seconds, calls in ticks:
+        now += seconds
+        found.append((now, flops * calls / seconds))
+    return tuple(found)
+
+
+def _file(place: Path, slot: Slot) -> Path:
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in slot.arm)
+    return place / f"{slot.index:03d}-{name}.json"
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")

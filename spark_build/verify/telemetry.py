@@ -1,0 +1,225 @@
+"""What the machine does while an arm runs, sampled by the parent: processors now, a GPU where NVML is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from spark_build.core.stats import variation
+from spark_build.model.verification import Device, Telemetry
+
+INTERVAL = 0.25  # seconds between samples
+Sample = dict[str, float]  # what cannot be read is missing, never 0
+REASONS = {
+    0x4: "SW power cap",
+    0x8: "HW slowdown",
+    0x20: "SW thermal slowdown",
+    0x40: "HW thermal slowdown",
+    0x80: "HW power brake",
+}
+HARD_REASONS = 0x8 | 0x20 | 0x40 | 0x80
+Window = tuple[float, float]  # CLOCK_MONOTONIC seconds
+
+
+class Probe(Protocol):
+    """Something that can be sampled; a new kind of device is one more of these."""
+
+    def sample(self) -> Sample:
+        """Current values."""
+
+    def scope(self) -> dict[str, str]:
+        """Names that scope a verdict: device, driver."""
+
+
+class CpuProbe:
+    """Load, pressure, stolen time, clocks and throttling of the processors, from /proc and /sys."""
+
+    def __init__(self) -> None:
+        self.tick = os.sysconf("SC_CLK_TCK")
+        cpus = Path("/sys/devices/system/cpu")
+        self.clocks = sorted(cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+        self.throttle = sorted(cpus.glob("cpu[0-9]*/thermal_throttle/*_throttle_count"))
+
+    def sample(self) -> Sample:
+        """Cumulative counters in seconds or events, current values in MHz and MiB."""
+        found: Sample = {"load": os.getloadavg()[0]}
+        lines = _lines("/proc/stat")
+        if lines:
+            user, nice, system, _idle, _wait, irq, soft, steal = map(int, lines[0].split()[1:9])
+            found["busy_s"] = (user + nice + system + irq + soft) / self.tick
+            found["steal_s"] = steal / self.tick
+            found["processors"] = sum(line.startswith("cpu") for line in lines) - 1
+        for line in _lines("/proc/pressure/cpu"):
+            if line.startswith("some"):
+                found["pressure_s"] = int(line.rpartition("=")[2]) / 1e6
+        for line in _lines("/proc/meminfo"):
+            if line.startswith("MemAvailable:"):
+                found["free_mib"] = int(line.split()[1]) // 1024
+        clocks = [_number(file, 1e-3) for file in self.clocks] or [
+            float(line.rpartition(":")[2]) for line in _lines("/proc/cpuinfo") if line.startswith("cpu MHz")
+        ]
+        if known := [clock for clock in clocks if clock is not None]:
+            found["clock_mhz"] = statistics.fmean(known)
+        if counts := [count for file in self.throttle if (count := _number(file)) is not None]:
+            found["throttled"] = sum(counts)
+        return found
+
+    def scope(self) -> dict[str, str]:
+        """Name and number of the processors, and the kernel."""
+        names = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+        name = names[0].partition(":")[2].strip() if names else os.uname().machine
+        return {"device": f"{name}, {len(os.sched_getaffinity(0))} processors", "kernel": os.uname().release}
+
+
+class NvmlProbe:
+    """The first GPU as NVML sees it; "Not Supported" leaves a value out."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        self.nvml: Any = pynvml
+        pynvml.nvmlInit()
+        self.device = pynvml.nvmlDeviceGetHandleByIndex(0)
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self.nvml, name)(self.device, *arguments)
+        except (self.nvml.NVMLError, AttributeError):
+            return None
+
+    def sample(self) -> Sample:
+        """Clocks in MHz, power in W, temperature in C, utilisation 0..1, throttling in seconds."""
+        nvml = self.nvml
+        found: dict[str, float | None] = {
+            "clock_mhz": self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            "celsius": self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            "reasons": self._ask("nvmlDeviceGetCurrentClocksEventReasons"),
+        }
+        if (power := self._ask("nvmlDeviceGetPowerUsage")) is not None:
+            found["watts"] = power / 1000
+        if (rates := self._ask("nvmlDeviceGetUtilizationRates")) is not None:
+            found["utilisation"] = rates.gpu / 100
+        if (memory := self._ask("nvmlDeviceGetMemoryInfo")) is not None:
+            found["free_mib"] = memory.free >> 20
+        if (running := self._ask("nvmlDeviceGetComputeRunningProcesses")) is not None:
+            found["processes"] = len(running)
+        thermal = self._ask("nvmlDeviceGetViolationStatus", nvml.NVML_PERF_POLICY_THERMAL)
+        if thermal is not None:
+            found["throttled"] = thermal.violationTime / 1e9
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+    def scope(self) -> dict[str, str]:
+        """Name of the GPU and version of its driver."""
+        driver = self.nvml.nvmlSystemGetDriverVersion()
+        return {"device": str(self._ask("nvmlDeviceGetName")), "driver": str(driver)}
+
+
+def probes_for(device: Device) -> tuple[Probe, ...]:
+    """The processors always; the GPU when it is measured and NVML answers."""
+    found: list[Probe] = [CpuProbe()]
+    if device == "cuda":
+        with contextlib.suppress(Exception):  # no package, no driver, no library: all are "unknown"
+            found.append(NvmlProbe())
+    return tuple(found)
+
+
+class Sampler:
+    """Samples probes in a thread while a block runs: `with Sampler(probes) as sampler`."""
+
+    def __init__(self, probes: Sequence[Probe]) -> None:
+        self.probes = probes
+        self.rows: list[tuple[float, Sample]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+
+    def _take(self) -> None:
+        merged: Sample = {}
+        for probe in self.probes:
+            merged.update(probe.sample())  # the GPU's own clock and memory win over the processors'
+        self.rows.append((time.monotonic(), merged))
+
+    def _loop(self) -> None:
+        while not self._stop.wait(INTERVAL):
+            self._take()
+
+    def __enter__(self) -> Self:
+        self._take()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._take()
+
+
+def summarise(
+    rows: Sequence[tuple[float, Sample]], windows: Sequence[Window], own_rate: float | None
+) -> Telemetry:
+    """Cut samples to the timed windows. `own_rate`: processors kept busy by the arm itself, mean."""
+    if not rows:
+        return Telemetry()
+    first, last = rows[0][1], rows[-1][1]
+    inside = [[row for row in rows if start <= row[0] <= end] for start, end in windows]
+    busy, steal, pressure = (_rate(inside, name) for name in ("busy_s", "steal_s", "pressure_s"))
+    processors = first.get("processors")
+    held = [sample for part in inside for _, sample in part]
+    reasons = {int(sample["reasons"]) for sample in held if "reasons" in sample}
+    throttled = (
+        last["throttled"] - first["throttled"] if "throttled" in first and "throttled" in last else None
+    )
+    if any(mask & HARD_REASONS for mask in reasons):
+        throttled = max(throttled or 0.0, 1.0)
+    crowd = [sample["processes"] for sample in held if "processes" in sample]
+    clocks = [sample["clock_mhz"] for sample in held if "clock_mhz" in sample]
+    others = None
+    if busy is not None and own_rate is not None and processors:
+        others = max(0.0, busy - own_rate) / processors
+    return Telemetry(
+        load=first.get("load"),
+        others=others,
+        steal=steal / processors if steal is not None and processors else None,
+        pressure=pressure,
+        clock_mhz=statistics.fmean(clocks) if clocks else None,
+        clock_cv=variation(clocks) if len(clocks) > 2 else None,
+        throttled=throttled,
+        utilisation=_mean(held, "utilisation"),
+        watts=_mean(held, "watts"),
+        celsius=_mean(held, "celsius"),
+        other_processes=max(0, int(max(crowd)) - 1) if crowd else None,
+        free_mib=int(first["free_mib"]) if "free_mib" in first else None,
+        reasons=tuple(word for bit, word in REASONS.items() if any(mask & bit for mask in reasons)),
+    )
+
+
+def _mean(samples: Sequence[Sample], name: str) -> float | None:
+    values = [sample[name] for sample in samples if name in sample]
+    return statistics.fmean(values) if values else None
+
+
+def _rate(parts: Sequence[Sequence[tuple[float, Sample]]], name: str) -> float | None:
+    """Increase of a cumulative counter per second, over all windows with two samples or more."""
+    grown = passed = 0.0
+    for part in parts:
+        if len(part) > 1 and name in part[0][1] and name in part[-1][1]:
+            grown += part[-1][1][name] - part[0][1][name]
+            passed += part[-1][0] - part[0][0]
+    return grown / passed if passed else None
+
+
+def _lines(path: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return Path(path).read_text().splitlines()
+    return []
+
+
+def _number(file: Path, scale: float = 1.0) -> float | None:
+    with contextlib.suppress(OSError, ValueError):
+        return float(file.read_text()) * scale
+    return None

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_build.errors import RecipeError, UsageError
+from spark_build.host.catalogue import Catalogue, load
+from spark_build.model.recipe import Source
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EIGHT = {"cusparselt", "llvm", "triton", "torch", "torchvision", "torchaudio", "flash-attn", "onnx"}
+TARGET = 'name = "box"\nsummary = "A box"\nplatform = "host"\npython = "host"\n'
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Catalogue:
+    return load([ROOT])
+
+
+def write(base: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = base / "recipes" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return base
+
+
+def test_shipped_files_load(shipped: Catalogue) -> None:
+    assert set(shipped.recipes) == EIGHT
+    assert set(shipped.trains) == {"2.9", "2.11", "2.13", "2.15"}
+    assert set(shipped.targets) == {"gb10", "thor", "rtx50", "h200", "host-cpu"}
+    assert shipped.train().name == "2.13"
+    assert shipped.train("2.9").name == "2.9"
+
+
+def test_every_train_pins_every_recipe(shipped: Catalogue) -> None:
+    for train in shipped.trains.values():
+        assert set(train.components) == EIGHT, train.name
+
+
+def test_only_onnx_needs_no_cuda(shipped: Catalogue) -> None:
+    assert [recipe.name for recipe in shipped.recipes.values() if not recipe.requires.cuda] == ["onnx"]
+
+
+def test_same_pin_same_source(shipped: Catalogue) -> None:
+    """A version that several trains have comes from the same bytes in each."""
+    seen: dict[tuple[str, str], tuple[Source, ...]] = {}
+    for train in shipped.trains.values():
+        for name, pin in train.components.items():
+            assert seen.setdefault((name, pin.version), pin.sources) == pin.sources
+
+
+def test_shared_build_requirements_agree(shipped: Catalogue) -> None:
+    """numpy, protobuf: what is built against must not be newer than what the train installs."""
+    for train in shipped.trains.values():
+        for recipe in shipped.recipes.values():
+            pins = dict(text.split("==") for text in recipe.build.requires)
+            for name in train.closure.keys() & pins.keys():
+                assert pins[name] == train.closure[name], (recipe.name, train.name)
+
+
+def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
+    onnx = (ROOT / "recipes" / "onnx.toml").read_text()
+    files = {
+        "onnx.toml": onnx.replace("[repair]", "[repare]").replace('name = "onnx"', 'name = "onx"', 1),
+        "bad.toml": "name = \n",
+        "latin.toml": "",
+        "trains/1.toml": 'name = "1"\nsummary = 3\n',
+        "targets/box.toml": TARGET + 'cuda = "13.0"\n',
+    }
+    write(tmp_path, files)
+    (tmp_path / "recipes" / "latin.toml").write_bytes(b'name = "\xe9"\n')
+    with pytest.raises(RecipeError, match=r"^5 files have 7 problems$") as caught:
+        load([tmp_path, ROOT])
+    line = onnx.splitlines().index("[repair]") + 1
+    both = "give both, or neither for a machine without CUDA"
+    assert [str(problem) for problem in caught.value.problems] == [
+        "recipes/bad.toml:1: not valid TOML: Invalid value",
+        "recipes/latin.toml: cannot be read: not UTF-8 text",
+        "recipes/onnx.toml:1: name is 'onx', but the file is named 'onnx.toml'",
+        f"recipes/onnx.toml:{line}: unknown key 'repare': did you mean 'repair'?",
+        "recipes/trains/1.toml:1: missing key 'components'",
+        "recipes/trains/1.toml:2: summary must be a string, not the number 3",
+        f"recipes/targets/box.toml:5: cuda without cuda_architectures: {both}",
+    ]
+
+
+def test_first_folder_wins(tmp_path: Path) -> None:
+    gb10 = TARGET.replace('"box"', '"gb10"').replace("A box", "Mine")
+    write(tmp_path, {"targets/gb10.toml": gb10, "targets/box.toml": TARGET})
+    both = load([tmp_path, ROOT])
+    assert both.target("gb10").summary == "Mine"
+    assert both.target("box").summary == "A box"
+    assert set(both.recipes) == EIGHT
+    assert load([ROOT, tmp_path]).target("gb10").summary != "Mine"
+
+
+def test_own_default_train_comes_first(tmp_path: Path) -> None:
+    mine = 'name = "mine"\nsummary = ""\ndefault = true\n[components]\n'
+    write(tmp_path, {"trains/mine.toml": mine})
+    assert load([tmp_path, ROOT]).train().name == "mine"
+
+
+def test_two_defaults_in_one_folder(tmp_path: Path) -> None:
+    train = 'name = "a"\nsummary = ""\ndefault = true\n[components]\n'
+    write(tmp_path, {"trains/a.toml": train, "trains/b.toml": train.replace('"a"', '"b"')})
+    with pytest.raises(RecipeError) as caught:
+        load([tmp_path])
+    assert [str(problem) for problem in caught.value.problems] == [
+        "recipes/trains/b.toml:3: train a is the default already"
+    ]
+
+
+def test_problems_between_files(tmp_path: Path) -> None:
+    triton = (ROOT / "recipes" / "triton.toml").read_text()
+    text = triton.replace('name = "llvm"', 'name = "llmv"').replace("{need:llvm}", "{need:llmv}")
+    write(tmp_path, {"triton.toml": text})
+    with pytest.raises(RecipeError) as caught:
+        load([tmp_path, ROOT])
+    line = text.splitlines().index('name = "llmv"') + 1
+    assert [str(problem) for problem in caught.value.problems] == [
+        f"recipes/triton.toml:{line}: no recipe is named 'llmv': did you mean 'llvm'?"
+    ]
+
+
+def test_no_recipes_at_all(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="no recipes found in") as caught:
+        load([tmp_path])
+    assert caught.value.hint
+
+
+def test_unknown_names_suggest_near_ones(shipped: Catalogue) -> None:
+    with pytest.raises(UsageError) as caught:
+        shipped.recipe("onx")
+    assert caught.value.exit_code == 2
+    assert caught.value.message == "no recipe is named 'onx': did you mean 'onnx'?"
+    assert caught.value.hint
+    assert "recipes: cusparselt, flash-attn" in caught.value.hint
+    with pytest.raises(UsageError, match=r"no train is named '9\.9'"):
+        shipped.train("9.9")
+    with pytest.raises(UsageError, match="no target is named 'GB10': did you mean 'gb10'"):
+        shipped.target("GB10")

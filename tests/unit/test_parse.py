@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_build.core.parse import parse_recipe, parse_target, parse_train
+from spark_build.errors import RecipeError
+from spark_build.model.recipe import Need, Source, Variable
+
+HASH = "0123456789abcdef" * 4
+COMMIT = "0123456789" * 4
+
+RECIPE = """\
+name = "demo"
+distribution = "Demo"
+summary = "A demonstration"
+kind = "pep517"
+
+[build]
+requires = ["setuptools==80.9.0", "wheel == 0.45.1"]
+core_minutes = 2
+
+[build.env.MAX_JOBS]
+value = "{jobs} {need:llvm} {version:torch} {python}"
+why = "setup.py"
+
+[[needs]]
+name = "llvm"
+providers = ["store", "path"]
+
+[[patches]]
+file = "demo/0001-fix.patch"
+why = "because"
+sha256 = "HASH"
+
+[requires]
+platforms = ["linux-aarch64"]
+
+[verify]
+checks = ["onnx"]
+""".replace("HASH", HASH)
+
+TRAIN = f"""\
+name = "1.0"
+summary = "A train"
+
+[closure]
+numpy = "2.3.5"
+
+[components.demo]
+version = "1.0"
+
+[[components.demo.sources]]
+kind = "sdist"
+project = "demo"
+filename = "demo-1.0.tar.gz"
+sha256 = "{HASH}"
+
+[[components.demo.sources]]
+kind = "git"
+url = "https://example.org/demo"
+tag = "v1.0"
+commit = "{COMMIT}"
+submodules = true
+
+[components.demo.extra_sources.data]
+kind = "archive"
+url = "https://example.org/data.tar.gz"
+sha256 = "{HASH}"
+
+[components.llvm]
+version = "01234567"
+
+[[components.llvm.sources]]
+kind = "git"
+url = "https://example.org/llvm"
+commit = "{COMMIT}"
+note = "no tag"
+
+[components.late]
+version = "2.0"
+sources = []
+unestablished = ["the commit"]
+"""
+
+TARGET = """\
+name = "box"
+summary = "A box"
+platform = "linux-x86_64"
+python = "cp312"
+cuda_architectures = ["12.0", "12.1"]
+cuda = "13.0"
+"""
+
+
+def problems(parse: Callable[[str, str], object], text: str, file: str) -> list[str]:
+    """What is wrong with a text, as `line: message`."""
+    with pytest.raises(RecipeError) as caught:
+        parse(text, file)
+    assert caught.value.exit_code == 3
+    assert {problem.file for problem in caught.value.problems} == {file}
+    return [f"{problem.line}: {problem.message}" for problem in caught.value.problems]
+
+
+def of_recipe(old: str, new: str) -> list[str]:
+    assert old in RECIPE
+    return problems(parse_recipe, RECIPE.replace(old, new, 1), "recipes/demo.toml")
+
+
+def of_train(old: str, new: str) -> list[str]:
+    assert old in TRAIN
+    return problems(parse_train, TRAIN.replace(old, new, 1), "recipes/trains/1.0.toml")
+
+
+def of_target(old: str, new: str) -> list[str]:
+    assert old in TARGET
+    return problems(parse_target, TARGET.replace(old, new, 1), "recipes/targets/box.toml")
+
+
+def test_recipe_becomes_values() -> None:
+    recipe = parse_recipe(RECIPE, "recipes/demo.toml")
+    assert recipe.needs == (Need(name="llvm", providers=("store", "path")),)
+    assert recipe.build.requires == ("setuptools==80.9.0", "wheel == 0.45.1")
+    assert recipe.build.core_minutes == 2.0
+    assert isinstance(recipe.build.env["MAX_JOBS"], Variable)
+    assert recipe.requires.platforms == ("linux-aarch64",)
+    assert not recipe.repair.bundle
+
+
+def test_train_becomes_values() -> None:
+    train = parse_train(TRAIN, "recipes/trains/1.0.toml")
+    demo = train.components["demo"]
+    assert [source.kind for source in demo.sources] == ["sdist", "git"]
+    assert demo.sources[1].submodules
+    assert isinstance(demo.extra_sources["data"], Source)
+    assert train.components["late"].unestablished == ("the commit",)
+    assert train.closure == {"numpy": "2.3.5"}
+
+
+def test_target_becomes_values() -> None:
+    target = parse_target(TARGET, "recipes/targets/box.toml")
+    assert target.cuda_architectures == ("12.0", "12.1")
+    host = 'name = "h"\nsummary = ""\nplatform = "host"\npython = "host"\n'
+    assert parse_target(host, "recipes/targets/h.toml").cuda == ""
+
+
+def test_all_mistakes_of_all_kinds_at_once() -> None:
+    text = RECIPE.replace("[[needs]]", "[[need]]").replace('"linux-aarch64"', '"linux-arm"')
+    text = text.replace("core_minutes = 2", 'core_minutes = "2"').replace("wheel == ", "wheel>=")
+    with pytest.raises(RecipeError, match=r"^recipes/demo.toml has 5 problems$") as caught:
+        parse_recipe(text, "recipes/demo.toml")
+    assert caught.value.where == "recipes/demo.toml:7"
+    assert [str(problem) for problem in caught.value.problems] == [
+        "recipes/demo.toml:7: 'wheel>=0.45.1' is no exact pin: write wheel==version",
+        "recipes/demo.toml:8: build.core_minutes must be a number, not '2'",
+        "recipes/demo.toml:11: {need:llvm}: this recipe has no need 'llvm'",
+        "recipes/demo.toml:14: unknown key 'need': did you mean 'needs'?",
+        "recipes/demo.toml:24: platform must be one of linux-x86_64, linux-aarch64, not 'linux-arm'",
+    ]
+
+
+def test_misspelt_key_is_not_also_missing() -> None:
+    assert of_recipe("summary", "sumary") == ["3: unknown key 'sumary': did you mean 'summary'?"]
+
+
+def test_key_that_is_near_nothing_lists_the_known_ones() -> None:
+    found = of_recipe('why = "setup.py"', 'why = "setup.py"\nzzz = 1')
+    assert found == ["13: unknown key 'zzz' in build.env.MAX_JOBS (known: value, why)"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('summary = "A demonstration"\n', "", "1: missing key 'summary'"),
+        ('why = "setup.py"', "", "10: missing key 'why' in build.env.MAX_JOBS"),
+        ('"pep517"', '"pep518"', "4: kind must be one of pep517, cmake, repack, not 'pep518'"),
+        ('name = "demo"', 'name = "other"', "1: name is 'other', but the file is named 'demo.toml'"),
+        ('"Demo"', "5", "2: distribution must be a string, not the number 5"),
+        ('"Demo"', "2024-01-01", "2: distribution must be a string, not the date or time 2024-01-01"),
+        ('["onnx"]', '"onnx"', "27: verify.checks must be an array, not 'onnx'"),
+        ('["onnx"]', '["../onnx"]', "27: '../onnx' is no name of a check: bench/checks/<name>.py"),
+        ("core_minutes = 2", "core_minutes = nan", "8: build.core_minutes must be more than 0"),
+        ("core_minutes = 2", "core_minutes = inf", "8: build.core_minutes must be more than 0"),
+        ("core_minutes = 2", "disk_mib = 0", "8: build.disk_mib must be more than 0"),
+        (
+            "core_minutes = 2",
+            "disk_mib = 1.5",
+            "8: build.disk_mib must be a whole number, not the number 1.5",
+        ),
+        ("core_minutes = 2", "disk_mib = true", "8: build.disk_mib must be a whole number, not true"),
+        ("wheel == 0.45.1", "-r x", "7: '-r x' is no requirement: write name==version"),
+        ("wheel == 0.45.1", "wheel==0.*", "7: 'wheel==0.*' is no exact pin: write wheel==version"),
+        ("wheel == 0.45.1", "wheel==1; a", "7: 'wheel==1; a' is no requirement: write name==version"),
+        ("wheel == 0.45.1", "Setuptools==1", "7: setuptools is pinned twice"),
+        (".MAX_JOBS]", '."MAX JOBS"]', "10: 'MAX JOBS' is no name of an environment variable"),
+        ('why = "setup.py"', 'why = ""', "12: say why MAX_JOBS is set: name the file that reads it"),
+        ('name = "llvm"', 'name = "demo"', "15: demo cannot need itself"),
+        (
+            'name = "llvm"',
+            'name = "L_v"',
+            "15: the name 'L_v' must be in lower case, words joined by '-': 'l-v'",
+        ),
+        ('["store", "path"]', "[]", "16: the need 'llvm' has no provider: store, public or path"),
+        ('"path"]', '"disk"]', "16: needs[0].providers[1] must be one of store, public, path, not 'disk'"),
+        ("demo/0001", "../0001", "19: '../0001-fix.patch' must be a path below patches/"),
+        (HASH, HASH[1:], "21: sha256 must be 64 hexadecimal digits in lower case"),
+    ],
+)
+def test_wrong_recipe(old: str, new: str, expected: str) -> None:
+    assert expected in of_recipe(old, new)
+
+
+def test_unknown_placeholder() -> None:
+    (found,) = of_recipe("{jobs}", "{job}")
+    assert found.startswith("11: unknown placeholder {job} (known: ")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('project = "demo"\n', "", "10: a source of kind sdist needs 'project'"),
+        ('filename = "demo-1', 'filename = "demi-1', "13: 'demi-1.0.tar.gz' is no file of the project demo"),
+        ('version = "1.0"', 'version = "1.1"', "13: 'demo-1.0.tar.gz' is version 1.0, but the pin says 1.1"),
+        ('"demo-1.0.tar.gz"', '"../demo.exe"', "13: '../demo.exe' is no file name of an sdist"),
+        (f'"{HASH}"', '"12"', "14: sha256 must be 64 hexadecimal digits in lower case"),
+        (f'"{HASH}"', f'"{HASH}"\ntag = "v1"', "15: 'tag' has no meaning in a source of kind sdist"),
+        ("https://example.org/demo", "ext::sh", "18: url must start with https://, "),
+        (f'commit = "{COMMIT}"', "", "16: a source of kind git needs 'commit'"),
+        (COMMIT, COMMIT[:7], "20: commit must be 40 hexadecimal digits in lower case"),
+        (
+            'tag = "v1.0"\n',
+            "",
+            "16: a source of kind git needs 'tag' (or a 'note' that says why there is none)",
+        ),
+        ("https://example.org/data.tar.gz", "", "23: a source of kind archive needs 'url'"),
+        ('"01234567"', '"0123456f"', "29: '0123456f' is no version"),
+        ('numpy = "2.3.5"', 'numpy = "2.x"', "5: '2.x' is no version"),
+        (
+            'unestablished = ["the commit"]',
+            "",
+            "39: late has no source: pin one, or say in unestablished why",
+        ),
+        (
+            'kind = "archive"',
+            'kind = "zip"',
+            "24: components.demo.extra_sources.data.kind must be one of git, ",
+        ),
+        ("[components.late]", '[components."La"]', "37: the name 'La' must be in lower case"),
+    ],
+)
+def test_wrong_train(old: str, new: str, expected: str) -> None:
+    found = of_train(old, new)
+    assert [line for line in found if line.startswith(expected)], found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("linux-x86_64", "linux-x86", "3: platform must be one of linux-x86_64, linux-aarch64, host, not"),
+        ("cp312", "3.12", "4: python must be like cp312, or host, not '3.12'"),
+        ('"12.1"', '"sm_121"', "5: a CUDA architecture must be like 12.1, not 'sm_121'"),
+        ('"13.0"', '"13"', "6: cuda must be like 13.0, not '13'"),
+        ('cuda = "13.0"\n', "", "5: cuda_architectures without cuda: give both, or neither"),
+    ],
+)
+def test_wrong_target(old: str, new: str, expected: str) -> None:
+    found = of_target(old, new)
+    assert [line for line in found if line.startswith(expected)], found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('name = "a"\nkind pep517\n', "2: not valid TOML: Expected '=' after a key in a key/value pair"),
+        ('name = "a"\n\nx = [1,\n', "3: not valid TOML: Invalid value"),
+        ("a = 1\na = 2\n", "2: not valid TOML: Cannot overwrite a value"),
+        ("a = " + "[" * 9999, "1: nested too deeply"),
+    ],
+)
+def test_broken_toml(text: str, expected: str) -> None:
+    assert problems(parse_recipe, text, "recipes/a.toml") == [expected]
