@@ -13,7 +13,7 @@ from spark_build.core.key import build_inputs, digest
 from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
 from spark_build.host import closure, probe, store, wheelhouse
 from spark_build.host.catalogue import Catalogue
-from spark_build.host.files import locked, remove_tree, write_atomically
+from spark_build.host.files import discard_tree, locked, remove_empty, remove_tree, write_atomically
 from spark_build.host.home import Home
 from spark_build.host.job import Job
 from spark_build.model.event import Emit, Note, RecipeFinished
@@ -173,10 +173,15 @@ def _build_locked(
                     keep=(held,),
                 )
                 run_stages(job)
-            remove_tree(work)
+            discard_tree(work, setting.home.build / ".trash")
     except (SparkBuildError, OSError) as error:
         seconds = time.monotonic() - start
         failure = _explained(error, log_path)
+        if not (work / "stamps").exists():
+            # Not one stage got done: bad input leaves nothing behind.
+            remove_tree(work)
+            remove_empty(work.parent, setting.home.build)
+            return _result(step, "failed", seconds=seconds, error=failure)
         return _result(step, "failed", seconds=seconds, log=log_path, error=failure)
     kept_log = store.entry_folder(setting.home.store, key) / "build.log"
     return _result(step, "built", seconds=time.monotonic() - start, key=key, log=kept_log)
@@ -204,7 +209,7 @@ def _explained(error: SparkBuildError | OSError, log: Path) -> SparkBuildError:
             hint="free some space, then run the same command again: it goes on where it stopped",
             log=str(log),
         )
-    error.log = error.log or str(log)
+    error.log = error.log or (str(log) if (log.parent / "stamps").exists() else None)
     return error
 
 

@@ -80,10 +80,15 @@ def audit(
         system_libraries=system_libraries,
     )
     return tuple(
-        Finding(rule=name, severity=severity, message=message)
+        Finding(rule=name, severity=severity, message=printable(message))
         for name, rule in RULES
         for severity, message in rule(facts, expected)
     )
+
+
+def printable(text: str) -> str:
+    """One line a terminal can show: names inside a wheel may hold anything, control codes included."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def blocks(findings: Sequence[Finding]) -> bool:

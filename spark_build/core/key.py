@@ -27,12 +27,12 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
-def source_identity(source: Source | None) -> dict[str, str]:
+def source_identity(source: Source | None) -> dict[str, Any]:
     """What pins a source; where it is downloaded from does not matter."""
     if source is None:
         return {}
     if source.kind == "git":
-        return {"kind": "git", "commit": source.commit}
+        return {"kind": "git", "commit": source.commit, "submodules": source.submodules}
     return {"kind": source.kind, "sha256": source.sha256}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from graphlib import TopologicalSorter
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from spark_build.core.key import digest, plan_inputs
@@ -32,8 +33,16 @@ def closure_of(names: Iterable[str], recipes: Mapping[str, Recipe]) -> tuple[str
         if name not in graph:
             graph[name] = {need.name for need in recipes[name].needs}
             pending.extend(graph[name])
-    sorter = TopologicalSorter({name: sorted(graph[name]) for name in sorted(graph)})
-    return tuple(sorter.static_order())
+    sorter = TopologicalSorter(graph)
+    sorter.prepare()
+    order: list[str] = []
+    free: list[str] = []
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heappush(free, name)
+        order.append(heappop(free))
+        sorter.done(order[-1])
+    return tuple(order)
 
 
 def choose_source(pin: Pin, target: Target) -> Source | None:

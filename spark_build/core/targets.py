@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from spark_build.model.machine import Gpu, Machine
@@ -25,15 +26,16 @@ def detect(targets: Mapping[str, Target], machine: Machine) -> Target:
     if not machine.gpus:
         return resolve(targets[HOST_CPU], machine)
     gpu = machine.gpus[0]
-    found = _by_gpu(targets, gpu, machine.platform)
+    found = _by_gpu([resolve(target, machine) for target in targets.values()], gpu, machine.platform)
     # The wheels are for the Python that runs here, whatever the file's usual one is.
     return replace(found, python=machine.python)
 
 
-def _by_gpu(targets: Mapping[str, Target], gpu: Gpu, platform: str) -> Target:
-    local = [target for target in targets.values() if target.platform == platform]
+def _by_gpu(targets: Iterable[Target], gpu: Gpu, platform: str) -> Target:
+    local = [target for target in targets if target.platform == platform]
     for target in local:
-        if any(name in gpu.name for name in target.gpu_names):
+        # Whole words: GB10 is not GB100.
+        if any(re.search(rf"\b{re.escape(name)}\b", gpu.name) for name in target.gpu_names):
             return target
     for target in local:
         if gpu.capability in target.cuda_architectures:

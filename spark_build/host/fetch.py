@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spark_build.errors import SourceError
 from spark_build.host import web
-from spark_build.host.files import CHUNK, locked, sha256_of, sync_folder
+from spark_build.host.files import CHUNK, locked, remove_empty, sha256_of, sync_folder
 from spark_build.host.index import IDENTITY, Indexes, configured, find, search, unreachable_hint
 from spark_build.model.recipe import Source
 
@@ -61,12 +61,15 @@ def fetch_pinned(
     if locate is None:
         raise SourceError(f"{source.kind} sources are not supported yet ({source.url})")
     pinned = _pinned(source, folder)
-    with locked(folder / ".locks" / pinned.sha256, purpose=f"downloading {pinned.filename}", waiting=waiting):
-        if _kept(pinned):
-            return pinned.final
-        known = configured() if indexes is None else indexes
-        url = locate(source, pinned, known.local() if offline else known, offline)
-        _complete(url, pinned, known, progress, pause)
+    purpose = f"downloading {pinned.filename}"
+    try:
+        with locked(folder / ".locks" / pinned.sha256, purpose=purpose, waiting=waiting):
+            if not _kept(pinned):
+                known = configured() if indexes is None else indexes
+                url = locate(source, pinned, known.local() if offline else known, offline)
+                _complete(url, pinned, known, progress, pause)
+    finally:
+        remove_empty(folder / ".locks", folder / ".partial", folder)
     return pinned.final
 
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from spark_build.host.run import start_detached
+
 CHUNK = 1 << 20
 
 
@@ -78,6 +80,26 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
+def remove_empty(*folders: Path) -> None:
+    """Remove those of the folders that are empty, in this order."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def discard_tree(path: Path, trash: Path) -> None:
+    """Move a tree into `trash` and delete that in the background, at the lowest priority.
+
+    A build tree has tens of thousands of files; on some disks deleting them takes as long as
+    compiling did. What a killed deletion leaves goes with the next one.
+    """
+    if not path.exists():
+        return
+    trash.mkdir(parents=True, exist_ok=True)
+    path.rename(Path(tempfile.mkdtemp(dir=trash)) / path.name)
+    start_detached(["nice", "-n", "19", "rm", "-rf", str(trash)])
+
+
 @contextlib.contextmanager
 def locked(path: Path, *, purpose: str, waiting: Callable[[str], None] | None = None) -> Iterator[int]:
     """Hold an exclusive lock on `path`; yields its descriptor.
@@ -85,23 +107,38 @@ def locked(path: Path, *, purpose: str, waiting: Callable[[str], None] | None = 
     Pass the descriptor on to children: the lock then lasts until the last of them is gone, so
     that a new run never meets compilers of a killed one. `waiting` is told once who holds it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _acquire(path, waiting)
     try:
-        told = False
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not told and waiting is not None:
-                    holder = os.pread(descriptor, 400, 0).decode(errors="replace").strip()
-                    waiting(holder or "another process")
-                    told = True
-                time.sleep(0.1)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{purpose} (process {os.getpid()})\n".encode(), 0)
         yield descriptor
     finally:
+        # Nobody is inside any more; who waits finds the file gone and makes a new one.
+        path.unlink(missing_ok=True)
         # Closing, not unlocking: LOCK_UN would free the lock under a child that still holds it.
+        os.close(descriptor)
+
+
+def _acquire(path: Path, waiting: Callable[[str], None] | None) -> int:
+    """A descriptor of `path` that holds its lock, of the file that is there now."""
+    told = False
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:  # somebody removed the empty folder just now
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The holder before may have removed the file between our open and our lock.
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BlockingIOError:
+            if not told and waiting is not None:
+                waiting(os.pread(descriptor, 400, 0).decode(errors="replace").strip() or "another process")
+                told = True
+            time.sleep(0.1)
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)

@@ -55,7 +55,13 @@ def install(generation: Generation, folder: Path, names: Sequence[str], *, with_
         with tempfile.TemporaryDirectory() as scratch:
             listed = Path(scratch, "requirements.txt")
             listed.write_text(requirements(chosen))
-            arguments = ["--no-index", "--find-links", str(generation.folder), "--no-deps", "--require-hashes"]
+            arguments = [
+                "--no-index",
+                "--find-links",
+                str(generation.folder),
+                "--no-deps",
+                "--require-hashes",
+            ]
             # --isolated: no index or folder of the user's own configuration has a say here.
             done = venv.pip(
                 folder, ["--isolated", "install", "--no-cache-dir", *arguments, "-r", str(listed)]
@@ -99,7 +105,8 @@ def _hashed(rows: Sequence[str]) -> list[tuple[str, str]]:
     found = []
     for path, digest, _ in csv.reader(rows):
         moved = path.split("/")[0].endswith(".data")
-        if digest.startswith("sha256=") and not moved:
+        # pip compiles bytecode anew, also where a wheel brought some along.
+        if digest.startswith("sha256=") and not moved and not path.endswith(".pyc"):
             found.append((path, digest.removeprefix("sha256=")))
     return found
 

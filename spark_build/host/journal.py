@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.errors import SparkBuildError
-from spark_build.model.event import Event, Progress
+from spark_build.model.event import Event, Progress, StageFinished
 
 
 def new_run(runs: Path) -> Path:
@@ -19,23 +19,32 @@ def new_run(runs: Path) -> Path:
 
 
 class Journal:
-    """Writes events as lines of JSON; a run in which nothing happens leaves no file."""
+    """Writes events as lines of JSON, from the first stage on that got something done.
+
+    So a run that does nothing, or fails on bad input, leaves nothing behind.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._held: list[str] = []
+        self._begun = False
 
     def emit(self, event: Event) -> None:
         """Append one event. Progress is left out: the log has the same steps."""
         if isinstance(event, Progress):
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
         row = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "event": type(event).__name__,
             **dataclasses.asdict(event),
         }
-        with (self.folder / "events.jsonl").open("a") as file:
-            file.write(json.dumps(row, default=_plain) + "\n")
+        self._held.append(json.dumps(row, default=_plain) + "\n")
+        self._begun = self._begun or (isinstance(event, StageFinished) and event.result.status != "failed")
+        if self._begun:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with (self.folder / "events.jsonl").open("a") as file:
+                file.writelines(self._held)
+            self._held.clear()
 
 
 def _plain(value: Any) -> Any:

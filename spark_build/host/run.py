@@ -115,6 +115,17 @@ def run(
     )
 
 
+def start_detached(args: Sequence[str]) -> None:
+    """Start something small that may outlive this process; nobody waits for it."""
+    subprocess.Popen(
+        args,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
     try:

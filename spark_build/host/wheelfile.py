@@ -28,7 +28,7 @@ from packaging.metadata import parse_email
 from packaging.tags import parse_tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from spark_build.core.audit import UNREADABLE
+from spark_build.core.audit import UNREADABLE, printable
 from spark_build.errors import AuditError
 from spark_build.model.wheel import Library, WheelFacts
 
@@ -84,7 +84,7 @@ def read_facts(path: Path) -> WheelFacts:
         wheel_build=(wheel.get("Build") or "").strip(),
         root_is_purelib=(wheel.get("Root-Is-Purelib") or "").strip().lower() == "true",
         requires=tuple(metadata.get("requires_dist", ())),
-        record_problems=tuple(problems),
+        record_problems=tuple(map(printable, problems)),
         libraries=tuple(sorted(libraries, key=lambda library: library.path)),
         size=path.stat().st_size,
     )
@@ -120,7 +120,7 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _broken(path: Path, error: Exception) -> AuditError:
-    reason = " ".join(str(error).split()) or type(error).__name__
+    reason = printable(str(error)) or type(error).__name__
     return AuditError(f"{path.name} is no readable wheel: {reason}", hint="build or fetch it again")
 
 
@@ -134,7 +134,8 @@ def dist_info(archive: zipfile.ZipFile, filename: str) -> str:
     tops = {info.filename.partition("/")[0] for info in files_of(archive)}
     folders = sorted(top for top in tops if top.endswith(".dist-info"))
     if len(folders) != 1:
-        raise AuditError(f"{filename}: expected one dist-info folder, found {', '.join(folders) or 'none'}")
+        found = printable(", ".join(folders)) or "none"
+        raise AuditError(f"{filename}: expected one dist-info folder, found {found}")
     return folders[0]
 
 
@@ -164,7 +165,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> bytes:
     try:
         return archive.read(name)
     except KeyError as error:
-        raise AuditError(f"{Path(archive.filename or '').name} has no {name}") from error
+        raise AuditError(f"{Path(archive.filename or '').name} has no {printable(name)}") from error
 
 
 def _headers(data: bytes) -> Message:

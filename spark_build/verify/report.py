@@ -35,7 +35,8 @@ p { margin: .4rem 0; } .dim { color: var(--dim); } small { color: var(--dim); }
 .verdict strong { font-size: 1.5rem; line-height: 1.25; display: block; } .verdict p { color: var(--ink); }
 .tag { display: inline-block; border: 1px solid currentColor; border-radius: 1rem; padding: 0 .7rem;
   font-size: .85rem; }
-.scroll { overflow-x: auto; } .scroll svg { display: block; width: 100%; min-width: 34rem; height: auto; }
+.scroll { overflow-x: auto; } .scroll table { min-width: 26rem; }
+.scroll svg { display: block; width: 100%; min-width: 34rem; height: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; overflow-wrap: normal; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .8rem .35rem 0;
   border-bottom: 1px solid var(--line); }
@@ -110,21 +111,33 @@ def _cases(cases: Sequence[CaseResult]) -> str:
     rows = []
     for each in cases:
         seen = each.comparison
+        arms = f"<br><small>{escape(each.second)}<br>against {escape(each.first)}</small>"
         rows.append(
             (
-                f"{escape(str(each.case))}{' ★' if each.headline else ''}",
-                f"{escape(each.second)} / {escape(each.first)}",
-                f"{_rate(each.rates[1])} / {_rate(each.rates[0])}",
+                f"{escape(str(each.case))}{' ★' if each.headline else ''}{arms}",
+                f"{_rate(each.rates[1])}<br>{_rate(each.rates[0])}",
                 f"<b>{seen.ratio:.4f}</b>",
-                f"{seen.ci95[0]:.4f} to {seen.ci95[1]:.4f}",
-                f"{_p(seen.t_p)}, {_p(seen.wilcoxon_p)}",
+                f"{seen.ci95[0]:.4f}<br>{seen.ci95[1]:.4f}",
+                f'<span class="{tones[each.finding]}">{each.finding}</span>',
+                _p(seen.t_p),
+                _p(seen.wilcoxon_p),
                 "alone" if each.holm_p is None else _p(each.holm_p),
                 _p(seen.tost_p),
                 f"{seen.detectable:.1%}",
-                f'<span class="{tones[each.finding]}">{each.finding}</span>',
             )
         )
-    heads = ("Case", "Arms", "Rates", "Ratio", "95% interval", "p: t, Wilcoxon", "p: Holm", "p: TOST")
+    heads = (
+        "Case",
+        "Rates",
+        "Ratio",
+        "95% interval",
+        "Finding",
+        "t",
+        "Wilcoxon",
+        "Holm",
+        "TOST",
+        "Detectable",
+    )
     more = "; ".join(
         f"{escape(str(each.case))} {escape(each.second)}: Welch p {_p(each.comparison.welch_p)}, "
         f"Mann-Whitney p {_p(each.comparison.mann_whitney_p)}, Cohen's d "
@@ -132,11 +145,13 @@ def _cases(cases: Sequence[CaseResult]) -> str:
         for each in cases
     )
     return (
-        _table((*heads, "Detectable", "Finding"), rows, range(2, 9))
+        _table(heads, rows, range(1, 10))
         + '<p class="dim">★ is the headline: named before measuring and tested alone. A difference is '
         "claimed only when the t-interval and the signed-rank test agree; the other cases are "
-        "Holm-corrected; “equivalent” means shown to lie within ±2% (TOST). Detectable: the smallest "
-        f"difference that this spread would show four times out of five.</p><p><small>Unpaired, for reference: {more}.</small></p>"
+        "Holm-corrected; “equivalent” means shown to lie within ±2% (TOST). The "
+        "middle columns are p-values. Detectable: the smallest "
+        "difference that this spread would show four times out of five.</p>"
+        f"<p><small>Unpaired, for reference: {more}.</small></p>"
     )
 
 
@@ -204,9 +219,9 @@ def _method(result: BurnIn) -> str:
     notes = "".join(f"<p>{escape(note)}.</p>" for note in (*settings.notes, *result.breaks))
     return (
         f"<p>{settings.pairs} pairs of rounds, a fresh process each, in mirrored blocks from seed "
-        f"{settings.seed}; warm-up of {settings.warmup:g} s or more until the rate stands still, then a window of "
-        f"{settings.window:g} s in ticks of {settings.tick:g} s; {settings.threads} threads; uniform random "
-        "data in rotating buffers larger than the last cache; headline: "
+        f"{settings.seed}; warm-up of {settings.warmup:g} s or more until the rate stands still, then a "
+        f"window of {settings.window:g} s in ticks of {settings.tick:g} s; {settings.threads} threads; "
+        "uniform random data in rotating buffers larger than the last cache; headline: "
         f"{escape(str(settings.headline))}.</p>{notes}"
         f"<details><summary>Order of rounds</summary><p>{escape(order)}</p></details>"
     )

@@ -239,6 +239,29 @@ def cut(wheel: Path) -> None:
     wheel.write_bytes(wheel.read_bytes()[:-40])
 
 
+def everywhere(wheel: Path, local: int, central: int, value: int) -> None:
+    """Set a byte in every local header and in every entry of the directory."""
+    raw = bytearray(wheel.read_bytes())
+    for magic, offset in ((b"PK\x03\x04", local), (b"PK\x01\x02", central)):
+        start = raw.find(magic)
+        while start >= 0:
+            raw[start + offset] = value
+            start = raw.find(magic, start + 1)
+    wheel.write_bytes(raw)
+
+
+def encrypted(wheel: Path) -> None:
+    everywhere(wheel, 6, 8, 1)
+
+
+def unknown_method(wheel: Path) -> None:
+    everywhere(wheel, 8, 10, 99)
+
+
+def odd_folder(wheel: Path) -> None:
+    write_zip(wheel, [*entries_of(wheel), ("\n\x1b[2J.dist-info/METADATA", b"")])
+
+
 def empty(wheel: Path) -> None:
     write_zip(wheel, [])
 
@@ -260,6 +283,9 @@ def nameless(wheel: Path) -> None:
     [
         (no_zip, "no readable wheel"),
         (cut, "no readable wheel"),
+        (encrypted, "no readable wheel: File 'demo-1.0.dist-info/METADATA' is encrypted"),
+        (unknown_method, "no readable wheel: That compression method is not supported"),
+        (odd_folder, r"found \n\x1b[2J.dist-info, demo-1.0.dist-info"),
         (empty, "expected one dist-info folder, found none"),
         (two_folders, "found demo-1.0.dist-info, other-1.dist-info"),
         (nameless, "no name or no version"),

@@ -204,6 +204,11 @@ def test_every_finding_is_reported_not_the_first() -> None:
     assert [found.rule for found in findings(wheel)] == ["elf-machine", "libraries", "libraries"]
 
 
+def test_a_name_inside_the_wheel_cannot_break_the_line() -> None:
+    (found,) = findings(library("demo/\x1b[2J\n.so", "aarch64"))
+    assert found.message == r"demo/\x1b[2J\n.so is for aarch64, not x86_64"
+
+
 def test_only_errors_block_publishing() -> None:
     assert blocks(findings(facts(root_is_purelib=True)))
     assert not blocks(findings(tagged(LINUX)))

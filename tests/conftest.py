@@ -1,0 +1,135 @@
+"""What the tests share: a small project of our own that goes through the whole journey in seconds."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CLI = [sys.executable, "-m", "spark_build"]
+SETUP = """
+from setuptools import Extension, setup
+setup(name="tiny", version="1.0", packages=["tiny"], ext_modules=[Extension("tiny._native", ["native.c"])])
+"""
+NATIVE = """
+#include <Python.h>
+static PyObject *answer(PyObject *self, PyObject *args) { return PyLong_FromLong(42); }
+static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "", -1, methods};
+PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }
+"""
+PROJECT = {
+    "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n',
+    "setup.py": SETUP,
+    "native.c": NATIVE,
+    "tiny/__init__.py": "from tiny._native import answer\n",
+}
+RECIPE = """\
+name = "tiny"
+distribution = "tiny"
+summary = "a small extension module"
+kind = "pep517"
+
+[build]
+requires = ["setuptools==80.9.0", "wheel==0.45.1"]
+memory_per_job_mib = 100
+core_minutes = 0.1
+disk_mib = {disk}
+"""
+TRAIN = """\
+name = "t"
+summary = "a train for tests"
+
+[components.tiny]
+version = "1.0"
+sources = [{{ kind = "sdist", project = "tiny", filename = "tiny-1.0.tar.gz", sha256 = "{sha256}" }}]
+"""
+
+
+def make_sdist(folder: Path, files: Mapping[str, str]) -> Path:
+    """tiny-1.0.tar.gz with these files, the same bytes every time."""
+    path = folder / "tiny-1.0.tar.gz"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"tiny-1.0/{name}")
+            member.size, member.mtime = len(text.encode()), 1_700_000_000
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Root:
+    """A folder for --root with the recipe `tiny` in train `t`."""
+
+    folder: Path
+    links: Path  # where pip finds the sdist
+    env: dict[str, str] = field(default_factory=dict)
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line, for this root, train and target."""
+        return [*CLI, "--root", str(self.folder), "--train", "t", "--target", "host-cpu", *arguments]
+
+    def environment(self) -> dict[str, str]:
+        """This process's environment, with our sdist to be found by pip."""
+        links = f"{self.links} {os.environ.get('PIP_FIND_LINKS', '')}".strip()
+        return {**os.environ, "PIP_FIND_LINKS": links, **self.env}
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the command line to its end."""
+        return subprocess.run(
+            self.command(*arguments), env=self.environment(), capture_output=True, text=True, check=False
+        )
+
+    def json(self, *arguments: str) -> Any:
+        """Run with --json: stdout must be one JSON document."""
+        done = self.run("--json", *arguments)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def state(self) -> set[str]:
+        """Every path below the root that a command may have made."""
+        return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*")}
+
+    def recipe(self, text: str) -> None:
+        """Replace the recipe."""
+        (self.folder / "recipes" / "tiny.toml").write_text(text)
+
+    def train(self, text: str) -> None:
+        """Replace the train."""
+        (self.folder / "recipes" / "trains" / "t.toml").write_text(text)
+
+
+def make_root(base: Path, files: Mapping[str, str] = PROJECT, *, disk: int = 50) -> Root:
+    """A root in `base`/root, its sdist in `base`/links."""
+    sdist = make_sdist(base / "links", files)
+    root = Root(folder=base / "root", links=base / "links")
+    (root.folder / "recipes" / "trains").mkdir(parents=True)
+    root.recipe(RECIPE.format(disk=disk))
+    root.train(TRAIN.format(sha256=hashlib.sha256(sdist.read_bytes()).hexdigest()))
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    """A fresh root; nothing was built in it."""
+    return make_root(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Root:
+    """A root in which `all` has run. Tests must leave it as it is."""
+    made = make_root(tmp_path_factory.mktemp("built"))
+    done = made.run("all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return made

@@ -1,0 +1,225 @@
+"""Burn-ins with a real CPU build of torch, tiny: seconds, not minutes."""
+
+import dataclasses
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from spark_build.core.verdict import exit_code
+from spark_build.errors import UsageError
+from spark_build.host.home import Home
+from spark_build.model.event import Event, Note, Progress
+from spark_build.model.verification import Arm, BurnIn, Settings, burn_in_json
+from spark_build.verify import arms, burnin
+from spark_build.verify.battery import run_checks
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "bench" / "gemm.py"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    state = tmp_path_factory.mktemp("home")
+    return Home(
+        data=(ROOT,),
+        wheelhouse=state / "wheelhouse",
+        build=state / "build",
+        sources=state / "sources",
+        runs=state / "runs",
+    )
+
+
+@pytest.fixture(scope="module")
+def baseline(home: Home) -> Arm:
+    events: list[Event] = []
+    folder = home.build / "environments" / "baseline"
+    arm = arms.baseline_arm(home, "2.13", folder, events.append)
+    assert arm.versions["torch"].startswith("2.13.0")
+    assert any(isinstance(event, Note) and "2.13.0" in event.message for event in events)
+    events.clear()
+    assert arms.baseline_arm(home, "2.13", folder, events.append) == arm
+    assert events == []  # reused
+    return arm
+
+
+def tiny(**changes: object) -> Settings:
+    given = burnin.plan("quick", "cpu", SCRIPT, seed=5, sizes=(128,), pairs=2)
+    given = dataclasses.replace(given, warmup=0.1, window=0.4, tick=0.05)
+    return dataclasses.replace(given, **changes)  # type: ignore[arg-type] # by name
+
+
+def burn(settings: Settings, given: list[Arm], folder: Path) -> tuple[BurnIn, list[Event]]:
+    events: list[Event] = []
+    return burnin.burn_in(settings, given, folder, events.append), events
+
+
+def test_from_rounds_to_report(baseline: Arm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    result, events = burn(tiny(), [baseline], tmp_path)
+    assert [each.problem for each in result.rounds] == [""] * 4
+    assert {check.status for each in result.rounds for check in each.checks} == {"ok"}
+    assert {each.slot.arm for each in result.rounds} == {"public", "public-again"}
+    assert result.verdict.word in ("EQUIVALENT", "INCONCLUSIVE")  # never a claim about a build
+    assert result.verdict.indicative
+    assert exit_code(result.verdict) == 0
+    assert [e.done for e in events if isinstance(e, Progress)] == [0, 1, 2, 3, 4]
+    assert any(isinstance(event, Note) and "FP16 is left out" in event.message for event in events)
+    first = result.rounds[0]
+    assert [str(m.case) for m in first.measurements] == ["FP32 128^3 a@b", "BF16 128^3 a@b"]
+    assert all(len(m.window) >= 5 and m.rate > 1e8 for m in first.measurements)
+    assert first.telemetry.load is not None
+    assert first.environment["torch"]["threads"] == result.settings.threads
+    assert "NVIDIA_TF32_OVERRIDE" not in first.environment["variables"]
+    assert "NVIDIA_TF32_OVERRIDE" in json.loads(Path(first.file).read_text())["variables"]["left_out"]
+    assert any("libtorch_cpu" in library for library in first.environment["libraries"])
+    page = (tmp_path / "report.html").read_text()
+    assert result.verdict.claim in page
+    assert page.count("<svg") == 3
+    assert "http://" not in page.replace("http://www.w3.org/", "")
+    assert "https://" not in page.split('id="raw"')[0].split("really loaded")[0]
+    raw = json.loads((tmp_path / "burn-in.json").read_text())
+    assert raw == json.loads(json.dumps(burn_in_json(result, raw=True)))
+
+
+@pytest.mark.parametrize(
+    ("error", "evidence"),
+    [("tile", "largest error"), ("nan", "1 elements not finite"), ("repeat", "3 of 4 bitwise equal")],
+)
+def test_a_planted_error_fails_at_the_first_round(
+    baseline: Arm, tmp_path: Path, error: str, evidence: str
+) -> None:
+    result, _ = burn(tiny(inject=error), [baseline], tmp_path)
+    assert (result.verdict.word, exit_code(result.verdict)) == ("FUNCTIONAL-FAIL", 9)
+    assert evidence in result.verdict.explanation
+    assert len(result.rounds) == 1
+    assert "FUNCTIONAL-FAIL" in (tmp_path / "report.html").read_text()
+
+
+def test_goes_on_after_an_interruption(baseline: Arm, tmp_path: Path) -> None:
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Progress) and event.done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        burnin.burn_in(tiny(), [baseline], tmp_path, interrupt)
+    (place,) = tmp_path.glob("rounds-*")
+    before = {file.name: file.read_bytes() for file in place.glob("*.json")}
+    assert len(before) == 3
+    result, events = burn(tiny(), [baseline], tmp_path)
+    after = {file.name: file.read_bytes() for file in place.glob("*.json")}
+    torn = next(name for name in before if name.startswith("002"))
+    assert {name: after[name] for name in before if name != torn} == {
+        n: before[n] for n in before if n != torn
+    }
+    assert (
+        after[torn.replace(".json", ".before-1.json")] == before[torn]
+    )  # its pair was torn: kept, not counted
+    assert len(result.rounds) == 4
+    assert "going on: 2 of 4 rounds are there already" in [e.message for e in events if isinstance(e, Note)]
+    assert any("torn" in each for each in result.breaks)
+    assert any("after round 2" in each for each in result.breaks)
+    gate = next(gate for gate in result.gates if gate.name == "interruptions")
+    assert gate.status == "warn"
+    again, _ = burn(tiny(), [baseline], tmp_path)
+    assert {file.name: file.read_bytes() for file in place.glob("*.json")} == after  # nothing measured again
+    assert again.verdict == result.verdict
+    burn(tiny(seed=6), [baseline], tmp_path)
+    assert len(list(tmp_path.glob("rounds-*"))) == 2  # other settings are another measurement
+
+
+def script(folder: Path, name: str, body: str) -> str:
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{body}\n")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return str(file)
+
+
+def test_crashes_hangs_and_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_build.verify.rounds.time_limit", lambda _: 1)
+    crash = Arm(
+        name="a", role="baseline", origin="", python=script(tmp_path, "crash", "echo no torch; exit 3")
+    )
+    result, _ = burn(tiny(), [crash], tmp_path / "crash-run")
+    assert result.verdict.word == "FUNCTIONAL-FAIL"
+    assert "crashed with exit status 3: no torch" in result.verdict.explanation
+    hang = dataclasses.replace(crash, python=script(tmp_path, "hang", "exec sleep 60"))
+    result, _ = burn(tiny(), [hang], tmp_path / "hang-run")
+    assert result.verdict.word == "FUNCTIONAL-FAIL"
+    assert "hung" in result.verdict.explanation
+    killed = dataclasses.replace(crash, python=script(tmp_path, "killed", "kill -9 $$"))
+    result, _ = burn(tiny(), [killed], tmp_path / "killed-run")
+    assert result.verdict.word == "INCONCLUSIVE"
+    assert "killed" in result.verdict.explanation
+    silent = dataclasses.replace(crash, python=script(tmp_path, "silent", "exit 0"))
+    result, _ = burn(tiny(), [silent], tmp_path / "silent-run")
+    assert "left no report" in result.verdict.explanation
+
+
+def test_a_failed_round_is_measured_again_and_remembered(baseline: Arm, tmp_path: Path) -> None:
+    switch = tmp_path / "works"
+    body = f'[ -e "{switch}" ] || exit 3\nexec "{baseline.python}" "$@"'
+    arm = dataclasses.replace(baseline, python=script(tmp_path, "python", body))
+    assert burn(tiny(), [arm], tmp_path / "run")[0].verdict.word == "FUNCTIONAL-FAIL"
+    switch.touch()
+    result, _ = burn(tiny(), [arm], tmp_path / "run")
+    assert result.verdict.word != "FUNCTIONAL-FAIL"
+    assert any("crashed with exit status 3" in each for each in result.breaks)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+def test_a_much_slower_arm_is_found(baseline: Arm, tmp_path: Path) -> None:
+    slow = dataclasses.replace(arms.candidate(baseline), name="slow", threads=1)
+    given = burnin.plan("quick", "cpu", SCRIPT, seed=5, sizes=(512,), dtypes=("fp32",))
+    result, _ = burn(dataclasses.replace(given, warmup=0.1, window=0.5, tick=0.1), [baseline, slow], tmp_path)
+    case = next(each for each in result.cases if each.second == "slow")
+    assert len(result.rounds) == 18
+    # On a busy machine the gates rightly forbid the word; the numbers show it all the same.
+    assert result.verdict.word in ("REGRESSION", "INCONCLUSIVE")
+    assert case.comparison.ratio < 0.9
+
+
+def test_what_a_burn_in_refuses(home: Home, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="FP16"):
+        burnin.plan("quick", "cpu", SCRIPT, dtypes=("fp16",))
+    with pytest.raises(UsageError, match="too few"):
+        burnin.plan("full", "cpu", SCRIPT, pairs=6)
+    with pytest.raises(UsageError, match="no baseline"):
+        arms.baseline_arm(home, "1.0", tmp_path / "env", lambda _: None)
+    with pytest.raises(UsageError, match="torch"):
+        arms.environment_arm("mine", tmp_path)
+
+
+def test_battery(tmp_path: Path) -> None:
+    import sys
+
+    good = tmp_path / "good.py"
+    good.write_text(
+        "import json, sys\n"
+        "checks = [{'name': 'one', 'status': 'ok', 'evidence': 'seen'}]\n"
+        "open(sys.argv[2], 'w').write(json.dumps({'checks': checks}))\n"
+    )
+    crash = tmp_path / "crash.py"
+    crash.write_text(good.read_text() + "import os; print('about to'); sys.stdout.flush(); os.abort()\n")
+    fatal = tmp_path / "fatal.py"
+    fatal.write_text(
+        good.read_text() + "print('FATAL: kernel `x` is for sm80-sm100, but was built for sm121')\n"
+    )
+    empty = tmp_path / "empty.py"
+    empty.write_text("")
+    checks = run_checks(
+        python=Path(sys.executable), scripts=[good, crash, fatal, empty], work=tmp_path / "work"
+    )
+    assert [(check.name, check.status) for check in checks] == [
+        ("good.one", "ok"),
+        ("crash.one", "ok"),
+        ("crash.run", "fail"),
+        ("fatal.one", "ok"),
+        ("fatal.kernels", "fail"),
+        ("empty.run", "fail"),
+    ]
+    assert "134" in checks[2].evidence
+    assert "sm121" in checks[4].evidence

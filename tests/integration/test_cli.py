@@ -1,0 +1,280 @@
+"""The command line as a user meets it: real processes, exit codes, stdout, files left on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CLI, PROJECT, RECIPE, TRAIN, Root, make_root
+
+JSON_COMMANDS = (
+    ("plan",),
+    ("doctor",),
+    ("recipes", "list"),
+    ("wheelhouse", "list"),
+    ("wheelhouse", "path"),
+    ("build", "tiny"),
+    ("all",),
+    ("verify",),
+)
+
+
+def lines_of(error: str) -> list[str]:
+    """The error lines of a stderr."""
+    return [line for line in error.splitlines() if line.startswith("error:")]
+
+
+def test_help_imports_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *CLI[1:], "--help"], capture_output=True, text=True, check=True
+    )
+    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert "click" in imported
+    assert not imported & {"torch", "git", "requests", "pydantic", "rich", "scipy", "matplotlib", "packaging"}
+
+
+def test_version() -> None:
+    done = subprocess.run([*CLI, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("spark-build, version ")
+
+
+def test_the_whole_journey(built: Root, tmp_path: Path) -> None:
+    listed = built.json("wheelhouse", "list")
+    (wheel,) = [row for row in listed["wheels"] if row["name"] == "tiny"]
+    assert wheel["filename"].startswith(f"tiny-1.0-1_{wheel['key'][:8]}-")
+    assert Path(wheel["path"]).is_symlink()
+    created = built.run("env", "create", str(tmp_path / "env"), "tiny")
+    assert created.returncode == 0, created.stderr
+    answer = subprocess.check_output(
+        [tmp_path / "env/bin/python", "-c", "import tiny; print(tiny.answer())"], text=True
+    )
+    assert answer == "42\n"
+
+
+def test_again_reuses_and_changes_nothing(built: Root) -> None:
+    before = built.state()
+    document = built.json("all")
+    statuses = {row["recipe"]: row["status"] for row in document["results"]}
+    assert statuses["tiny"] == "reused"
+    assert set(statuses.values()) == {"reused", "skipped"}
+    assert document["generation"] == 1
+    assert built.state() == before
+
+
+def test_prose_in_a_recipe_does_not_rebuild(built: Root) -> None:
+    (step,) = [row for row in built.json("plan")["steps"] if row["recipe"] == "tiny"]
+    text = (built.folder / "recipes" / "tiny.toml").read_text()
+    built.recipe("# a comment\n" + text.replace("small extension", "tiny extension"))
+    (again,) = [row for row in built.json("plan")["steps"] if row["recipe"] == "tiny"]
+    built.recipe(text)
+    assert (again["decision"], again["key"]) == ("REUSE", step["key"])
+
+
+@pytest.mark.parametrize("command", JSON_COMMANDS, ids=" ".join)
+def test_json_is_pure(built: Root, command: tuple[str, ...]) -> None:
+    for arguments in (("--json", *command), (*command, "--json")):
+        done = built.run(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert isinstance(json.loads(done.stdout), dict)
+
+
+def test_json_of_commands_that_write(built: Root, tmp_path: Path) -> None:
+    exported = built.json("wheelhouse", "export", str(tmp_path / "set.tar"))
+    assert exported["size"] == (tmp_path / "set.tar").stat().st_size
+    other = Root(folder=tmp_path / "other", links=built.links)
+    imported = json.loads(
+        subprocess.check_output(
+            [*CLI, "--root", str(other.folder), "--json", "wheelhouse", "import", str(tmp_path / "set.tar")]
+        )
+    )
+    assert [row["sha256"] for row in imported["wheels"]] == [row["sha256"] for row in exported["wheels"]]
+    created = built.json("env", "create", str(tmp_path / "env"), "--without-pip")
+    assert created["installed"] == ["tiny==1.0"]
+
+
+def test_json_of_an_error(root: Root) -> None:
+    done = root.run("--json", "plan", "tinny")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["exit_code"] == 2
+
+
+def test_no_control_codes_without_a_terminal(built: Root) -> None:
+    for command in (("plan",), ("all",), ("wheelhouse", "list"), ("doctor",)):
+        done = built.run(*command)
+        assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_no_control_codes_with_no_color_on_a_terminal(built: Root) -> None:
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        built.command("all", "--reverify"),
+        env={**built.environment(), "NO_COLOR": "1", "TERM": "xterm"},
+        stdout=child,
+        stderr=child,
+        stdin=child,
+    )
+    os.close(child)
+    output = b""
+    try:
+        while chunk := os.read(parent, 4096):
+            output += chunk
+    except OSError:  # the terminal closes with its last process
+        pass
+    assert process.wait() == 0
+    assert b"verified" in output
+    assert b"\x1b" not in output
+
+
+def test_unknown_recipe(root: Root) -> None:
+    before = root.state()
+    done = root.run("build", "tinny")
+    assert done.returncode == 2
+    assert len(lines_of(done.stderr)) == 1
+    assert "tiny" in done.stderr
+    assert root.state() == before
+
+
+def test_unknown_command() -> None:
+    done = subprocess.run([*CLI, "biuld"], capture_output=True, text=True, check=False)
+    assert (done.returncode, lines_of(done.stderr)) == (
+        2,
+        ["error: no command 'biuld'; did you mean build?"],
+    )
+
+
+def test_a_recipe_asked_for_that_cannot_be_built(root: Root) -> None:
+    root.train(TRAIN.format(sha256="0" * 64) + '\n[components.onnx]\nversion = "1"\nsources = []\n'
+               'unestablished = ["where it is"]\n')  # fmt: skip
+    done = root.run("build", "onnx")
+    assert done.returncode == 4
+    assert "cannot be built for host-cpu" in lines_of(done.stderr)[0]
+
+
+def test_malformed_recipe_shows_all_problems(root: Root) -> None:
+    root.recipe(RECIPE.format(disk=50).replace('kind = "pep517"', 'kind = "pep518"') + "\nneed = []\n")
+    before = root.state()
+    done = root.run("all")
+    assert done.returncode == 3
+    assert "recipes/tiny.toml:4:" in done.stderr
+    assert "recipes/tiny.toml:12:" in done.stderr
+    assert root.state() == before
+
+
+def test_wrong_sha256_in_the_pin(root: Root) -> None:
+    root.train(TRAIN.format(sha256="0" * 64))
+    before = root.state()
+    done = root.run("build", "tiny")
+    assert done.returncode == 5
+    assert len(lines_of(done.stderr)) == 1
+    assert "0" * 64 in done.stderr
+    assert root.state() == before
+
+
+def test_no_network(root: Root) -> None:
+    before = root.state()
+    empty = Root(
+        folder=root.folder,
+        links=root.folder,
+        # Nothing listens on the discard port.
+        env={"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.devnull},
+    )  # fmt: skip
+    done = empty.run("build", "tiny")
+    assert done.returncode == 5
+    assert len(lines_of(done.stderr)) == 1
+    assert "127.0.0.1:9" in done.stderr
+    assert root.state() == before
+
+
+def in_namespace(root: Root, mount: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run with something mounted over the root that only this command sees."""
+    script = f'{mount} && shift && exec "$@"'
+    return subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(root.folder), *root.command(*arguments)],
+        env=root.environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_read_only_root(root: Root) -> None:
+    done = in_namespace(root, 'mount --bind -o ro "$1" "$1" && mount -o remount,bind,ro "$1"', "all")
+    assert done.returncode == 4, done.stderr
+    assert "cannot be written" in lines_of(done.stderr)[0]
+
+
+TMPFS = 'cp -r "$1" /tmp/keep.$$ && mount -t tmpfs -o size={size} tmpfs "$1" && cp -r /tmp/keep.$$/. "$1" && rm -r /tmp/keep.$$'
+
+
+def test_disk_too_small_is_seen_before_the_build(root: Root) -> None:
+    done = in_namespace(root, TMPFS.format(size="8m"), "build", "tiny")
+    assert done.returncode == 4, done.stderr
+    assert "MiB free" in lines_of(done.stderr)[0]
+
+
+def test_disk_that_fills_up_during_the_build(tmp_path: Path) -> None:
+    filler = {**PROJECT, "setup.py": "open('big', 'wb').write(bytes(900 << 20))\n" + PROJECT["setup.py"]}
+    root = make_root(tmp_path, filler)
+    done = in_namespace(root, TMPFS.format(size="700m"), "build", "tiny")
+    assert done.returncode == 4, done.stderr
+    assert "the disk is full" in lines_of(done.stderr)[0]
+
+
+def test_failing_compiler_names_the_error_and_keeps_the_log(tmp_path: Path) -> None:
+    root = make_root(tmp_path, {**PROJECT, "native.c": "int broken(void) { return missing_name; }\n"})
+    done = root.run("build", "tiny")
+    assert done.returncode == 7
+    assert "missing_name" in lines_of(done.stderr)[0]
+    (log,) = root.folder.glob("build/tiny/*/build.log")
+    assert str(log) in done.stderr
+    assert "missing_name" in log.read_text()
+
+
+def test_two_at_the_same_time_build_once(tmp_path: Path) -> None:
+    slow = {**PROJECT, "setup.py": "import time; time.sleep(3)\n" + PROJECT["setup.py"]}
+    root = make_root(tmp_path, slow)
+    processes = [
+        subprocess.Popen(
+            root.command("--json", "all"), env=root.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    outputs = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    statuses = sorted(
+        row["status"] for out, _ in outputs for row in json.loads(out)["results"] if row["recipe"] == "tiny"
+    )
+    assert statuses == ["built", "reused"]
+    assert any(b"waiting for another spark-build" in error for _, error in outputs)
+    assert len(list(root.folder.glob("wheelhouse/views/*/generations/*"))) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_signals_end_everything_and_the_next_run_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+    marker = tmp_path / "hang"
+    marker.touch()
+    hanging = f"import os, time\nwhile os.path.exists({str(marker)!r}): time.sleep(0.1)\n"
+    root = make_root(tmp_path, {**PROJECT, "setup.py": hanging + PROJECT["setup.py"]})
+    process = subprocess.Popen(
+        root.command("build", "tiny"), env=root.environment(), stderr=subprocess.PIPE, text=True
+    )
+    work = str(root.folder / "build")
+    deadline = time.monotonic() + 60
+    while not any(root.folder.glob("build/tiny/*/build-started")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(0.5)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=5)
+    assert process.returncode == 128 + number
+    assert "goes on where it stopped" in error
+    alive = subprocess.run(["pgrep", "-f", work], capture_output=True, check=False)
+    assert alive.returncode == 1, alive.stdout
+    marker.unlink()
+    again = root.run("build", "tiny")
+    assert again.returncode == 0, again.stderr
+    assert "environment kept from the last run" in again.stderr

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_build.core.key import build_inputs, canonical, digest, plan_inputs, source_identity
+from spark_build.model.recipe import (
+    Build,
+    Need,
+    Patch,
+    Pin,
+    Recipe,
+    Repair,
+    Requires,
+    Source,
+    System,
+    Target,
+    Variable,
+    Verify,
+)
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+SDIST = Source(kind="sdist", project="demo", filename="demo-1.0.tar.gz", sha256="a" * 64)
+GIT = Source(kind="git", url="https://example.invalid/demo.git", tag="v1", commit="b" * 40)
+PATCHES = (
+    Patch(file="demo/0001-a.patch", why="because", sha256="1" * 64),
+    Patch(file="demo/0002-b.patch", why="because", sha256="2" * 64),
+)
+RECIPE = Recipe(
+    name="demo",
+    distribution="Demo",
+    summary="a demonstration",
+    kind="pep517",
+    build=Build(
+        requires=("setuptools==80.9.0", "wheel==0.45.1"),
+        env={"MAX_JOBS": Variable(value="{jobs}", why="setup.py"), "A": Variable(value="1", why="too")},
+    ),
+    needs=(Need(name="llvm"),),
+    repair=Repair(bundle=True, exclude=("libcuda.so.1", "liba.so")),
+)
+BASE: dict[str, Any] = {
+    "recipe": RECIPE,
+    "pin": Pin(version="1.0", sources=(SDIST,), extra_sources={"protobuf": GIT}),
+    "source": SDIST,
+    "patches": PATCHES,
+    "target": Target(
+        name="t", summary="s", platform="linux-x86_64", python="cp311", cuda_architectures=("9.0", "12.1")
+    ),
+    "needs": {"llvm": "c" * 64},
+}
+
+
+def key(**changes: Any) -> str:
+    return digest(plan_inputs(**{**BASE, **changes}))
+
+
+def changed(what: str, **fields: Any) -> dict[str, Any]:
+    return {what: dataclasses.replace(BASE[what], **fields)}
+
+
+def build(**fields: Any) -> dict[str, Any]:
+    return changed("recipe", build=dataclasses.replace(RECIPE.build, **fields))
+
+
+def backwards(value: Any) -> Any:
+    """The same value with every mapping filled in the opposite order."""
+    if isinstance(value, dict):
+        return {name: backwards(value[name]) for name in reversed(list(value))}
+    return [backwards(one) for one in value] if isinstance(value, list) else value
+
+
+@given(JSON)
+def test_the_order_of_mappings_does_not_matter(value: Any) -> None:
+    assert canonical(value) == canonical(backwards(value))
+    assert digest(value) == digest(backwards(value))
+
+
+@given(JSON)
+def test_canonical_json_loses_nothing(value: Any) -> None:
+    """Read back it is the same value: two values with one spelling would share a key."""
+    assert json.loads(canonical(value)) == value
+
+
+@given(st.lists(st.text(), min_size=2, unique=True))
+def test_the_order_of_lists_does_matter(value: list[str]) -> None:
+    assert digest(value) != digest(value[::-1])
+
+
+def test_the_spelling_is_fixed_for_good() -> None:
+    """Keys are compared between versions of this program and between machines."""
+    assert canonical({"b": [1, None, True], "a": "ü\n"}) == '{"a":"ü\\n","b":[1,null,true]}'
+    assert digest({}) == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [-float("inf")]])
+def test_what_json_cannot_say_is_no_key(value: Any) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        canonical(value)
+
+
+# --- plan key ---------------------------------------------------------------------------------------
+
+
+IRRELEVANT = {
+    "summary": changed("recipe", summary="other words"),
+    "notes": changed("recipe", notes=("a note",)),
+    "checks": changed("recipe", verify=Verify(checks=("demo",))),
+    "system packages (the build key has their versions)": changed("recipe", system=System(apt=("g++",))),
+    "where it makes sense": changed("recipe", requires=Requires(platforms=("linux-x86_64",))),
+    "why it is needed": changed("recipe", needs=(Need(name="llvm", why="the compiler"),)),
+    "memory per job": build(memory_per_job_mib=9999),
+    "core minutes": build(core_minutes=99.0),
+    "disk": build(disk_mib=99999),
+    "order of the build requirements": build(requires=RECIPE.build.requires[::-1]),
+    "order of the variables": build(env=backwards(RECIPE.build.env)),
+    "reason of a variable": build(env={**RECIPE.build.env, "A": Variable(value="1", why="better said")}),
+    "order of the excludes": changed("recipe", repair=Repair(bundle=True, exclude=("liba.so", "libcuda.so.1"))),
+    "other sources of the pin": changed("pin", sources=(SDIST, GIT)),
+    "what is not established": changed("pin", unestablished=("the tag",)),
+    "where the source comes from": changed("source", project="mirror", filename="Demo_1.0.tgz", note="n"),
+    "where an extra source comes from": changed(
+        "pin", extra_sources={"protobuf": dataclasses.replace(GIT, url="file:///mirror", tag="")}
+    ),
+    "a patch's reason and name": {
+        "patches": (dataclasses.replace(PATCHES[0], file="x.patch", why="?", upstream="u"), PATCHES[1])
+    },
+    "the target's name and prose": changed("target", name="u", summary="v", gpu_names=("X",), unified_memory=True),
+}
+RELEVANT = {
+    "name": changed("recipe", name="other"),
+    "distribution": changed("recipe", distribution="Other"),
+    "kind": changed("recipe", kind="cmake"),
+    "version of a build requirement": build(requires=("setuptools==81.0.0", "wheel==0.45.1")),
+    "one build requirement less": build(requires=("wheel==0.45.1",)),
+    "value of a variable": build(env={**RECIPE.build.env, "A": Variable(value="2", why="too")}),
+    "name of a variable": build(env={"MAX_JOBS": RECIPE.build.env["MAX_JOBS"], "B": RECIPE.build.env["A"]}),
+    "bundling": changed("recipe", repair=dataclasses.replace(RECIPE.repair, bundle=False)),
+    "excludes": changed("recipe", repair=Repair(bundle=True)),
+    "version": changed("pin", version="1.1"),
+    "source's hash": changed("source", sha256="d" * 64),
+    "kind of source": {"source": GIT},
+    "no source": {"source": None},
+    "extra source's commit": changed(
+        "pin", extra_sources={"protobuf": dataclasses.replace(GIT, commit="e" * 40)}
+    ),
+    "extra source's name": changed("pin", extra_sources={"abseil": GIT}),
+    "no extra source": changed("pin", extra_sources={}),
+    "content of a patch": {"patches": (dataclasses.replace(PATCHES[0], sha256="3" * 64), PATCHES[1])},
+    "a patch less": {"patches": PATCHES[:1]},
+    "order of the patches": {"patches": PATCHES[::-1]},
+    "platform": changed("target", platform="linux-aarch64"),
+    "python": changed("target", python="cp312"),
+    "architectures": changed("target", cuda_architectures=("9.0",)),
+    "order of the architectures (the last may also give PTX)": changed(
+        "target", cuda_architectures=("12.1", "9.0")
+    ),
+    "plan key of a need": {"needs": {"llvm": "f" * 64}},
+    "a need more": {"needs": {"llvm": "c" * 64, "torch": "f" * 64}},
+}
+
+
+@pytest.mark.parametrize("what", IRRELEVANT)
+def test_what_does_not_reach_the_bytes_leaves_the_plan_key_alone(what: str) -> None:
+    assert key(**IRRELEVANT[what]) == key()
+
+
+@pytest.mark.parametrize("what", RELEVANT)
+def test_what_reaches_the_bytes_changes_the_plan_key(what: str) -> None:
+    assert key(**RELEVANT[what]) != key()
+
+
+def test_every_relevant_change_has_a_key_of_its_own() -> None:
+    keys = [key(), *(key(**changes) for changes in RELEVANT.values())]
+    assert len(set(keys)) == len(keys)
+
+
+def test_every_field_of_a_recipe_was_thought_of() -> None:
+    """A new field either reaches the bytes or not: this list makes whoever adds one decide."""
+    assert {field.name for field in dataclasses.fields(Recipe)} == {
+        *("name", "distribution", "kind", "build", "repair", "needs", "patches"),  # in the key
+        *("summary", "requires", "system", "verify", "notes"),  # not
+    }
+    assert {field.name for field in dataclasses.fields(Build)} == {
+        *("requires", "env"),
+        *("memory_per_job_mib", "core_minutes", "disk_mib"),
+    }
+    assert {field.name for field in dataclasses.fields(Repair)} == {"bundle", "exclude"}
+    assert {field.name for field in dataclasses.fields(Source)} == {
+        *("kind", "commit", "sha256", "submodules"),
+        *("project", "filename", "url", "tag", "platform", "note"),
+    }
+
+
+# --- sources ----------------------------------------------------------------------------------------
+
+
+def test_a_source_is_what_pins_it() -> None:
+    assert source_identity(None) == {}
+    assert source_identity(SDIST) == {"kind": "sdist", "sha256": "a" * 64}
+    moved = dataclasses.replace(GIT, url="https://elsewhere.invalid/x.git", tag="another", note="n")
+    assert source_identity(moved) == source_identity(GIT)
+    assert source_identity(dataclasses.replace(GIT, commit="c" * 40)) != source_identity(GIT)
+
+
+def test_submodules_are_part_of_a_git_source() -> None:
+    """With them the exported tree is another one."""
+    assert source_identity(dataclasses.replace(GIT, submodules=True)) != source_identity(GIT)
+
+
+# --- build key --------------------------------------------------------------------------------------
+
+
+TOOLS = {"c++": "g++ 12.2.0", "python": "3.11.7 cp311"}
+
+
+def test_the_build_key_knows_contents_instead_of_plan_keys() -> None:
+    declared = plan_inputs(**BASE)
+    inputs = build_inputs(declared, {"llvm": "content"}, TOOLS)
+    assert inputs["needs"] == {"llvm": "content"}
+    assert "c" * 64 not in canonical(inputs), "a need's plan key must not decide bytes"
+    # The same content from another plan (a comment in a patch of a need, say) gives the same key.
+    other = plan_inputs(**{**BASE, "needs": {"llvm": "f" * 64}})
+    assert digest(build_inputs(other, {"llvm": "content"}, TOOLS)) == digest(inputs)
+    assert digest(build_inputs(declared, {"llvm": "other content"}, TOOLS)) != digest(inputs)
+
+
+@pytest.mark.parametrize("tools", [{**TOOLS, "c++": "g++ 13"}, {**TOOLS, "nvcc": "13.0"}, {"c++": "g++ 12.2.0"}])
+def test_the_build_key_knows_the_toolchain(tools: dict[str, str]) -> None:
+    declared = plan_inputs(**BASE)
+    assert digest(build_inputs(declared, {}, tools)) != digest(build_inputs(declared, {}, TOOLS))
+
+
+@pytest.mark.parametrize("what", [name for name in RELEVANT if "need" not in name.split()])
+def test_the_build_key_knows_what_was_declared(what: str) -> None:
+    one = build_inputs(plan_inputs(**BASE), {"llvm": "content"}, TOOLS)
+    other = build_inputs(plan_inputs(**{**BASE, **RELEVANT[what]}), {"llvm": "content"}, TOOLS)
+    assert digest(one) != digest(other)
+
+
+def test_the_declared_inputs_stay_as_they_were() -> None:
+    declared = plan_inputs(**BASE)
+    before = canonical(declared)
+    build_inputs(declared, {"llvm": "content"}, TOOLS)
+    assert canonical(declared) == before

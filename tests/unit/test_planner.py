@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_build.core.planner import choose_source, closure_of, jobs_for, make_plan, patches_for
+from spark_build.model.machine import Machine
+from spark_build.model.plan import Plan, Step
+from spark_build.model.recipe import (
+    Build,
+    BuildKind,
+    Need,
+    Patch,
+    Pin,
+    Recipe,
+    Requires,
+    Source,
+    SourceKind,
+    Target,
+    Train,
+)
+
+CPU = Target(name="host-cpu", summary="s", platform="linux-x86_64", python="cp311")
+GB10 = Target(
+    name="gb10", summary="s", platform="linux-aarch64", python="cp312", cuda_architectures=("12.1",)
+)
+MACHINE = Machine(platform="linux-x86_64", python="cp311", cores=8, memory_mib=16_000, available_mib=10_000)
+
+
+def source(kind: SourceKind = "sdist", platform: str = "") -> Source:
+    return Source(kind=kind, platform=platform, sha256="a" * 64, commit="b" * 40)
+
+
+def recipe(name: str, *needs: str, kind: BuildKind = "pep517", cuda: bool = False, **build: Any) -> Recipe:
+    return Recipe(
+        name=name,
+        distribution=name,
+        summary="s",
+        kind=kind,
+        build=Build(**build),
+        requires=Requires(cuda=cuda),
+        needs=tuple(Need(name=need) for need in needs),
+    )
+
+
+def pin(*kinds: SourceKind, unestablished: tuple[str, ...] = ()) -> Pin:
+    sources = tuple(source(kind) for kind in kinds or ("sdist",))
+    return Pin(version="1.0", sources=sources, unestablished=unestablished)
+
+
+class Shop:
+    """A store in memory, which remembers what it was asked."""
+
+    def __init__(self, *have: str) -> None:
+        self.have = have
+        self.asked: dict[str, Mapping[str, str]] = {}
+
+    def lookup(
+        self, recipe: Recipe, _pin: Pin, _declared: Mapping[str, object], needs: Mapping[str, str]
+    ) -> tuple[str, bool]:
+        self.asked[recipe.name] = dict(needs)
+        return f"build key of {recipe.name}", recipe.name in self.have
+
+
+def plan(
+    *recipes: Recipe,
+    names: tuple[str, ...] = (),
+    pins: Mapping[str, Pin] | None = None,
+    target: Target = CPU,
+    shop: Shop | None = None,
+) -> Plan:
+    known = {one.name: one for one in recipes}
+    components = dict(pins) if pins is not None else {name: pin() for name in known}
+    train = Train(name="2.13", summary="s", components=components)
+    lookup = (shop or Shop()).lookup
+    return make_plan(names or tuple(known), known, train, target, MACHINE, lookup)
+
+
+def only(planned: Plan) -> Step:
+    (step,) = planned.steps
+    return step
+
+
+# --- order ------------------------------------------------------------------------------------------
+
+
+def test_what_is_needed_comes_first_and_is_added() -> None:
+    known = {
+        "triton": recipe("triton", "llvm"),
+        "torch": recipe("torch", "triton", "cusparselt"),
+        "vision": recipe("vision", "torch"),
+        "llvm": recipe("llvm"),
+        "cusparselt": recipe("cusparselt"),
+        "onnx": recipe("onnx"),
+    }
+    assert closure_of(["vision"], known) == ("cusparselt", "llvm", "triton", "torch", "vision")
+    assert closure_of(["onnx", "onnx"], known) == ("onnx",)
+    assert closure_of([], known) == ()
+
+
+def test_the_order_is_alphabetical_where_it_is_free() -> None:
+    known = {"a": recipe("a", "z"), "b": recipe("b"), "c": recipe("c", "b"), "z": recipe("z")}
+    assert closure_of(["c", "b", "a"], known) == ("b", "c", "z", "a")
+
+
+@st.composite
+def _recipes(draw: st.DrawFn) -> dict[str, Recipe]:
+    """Recipes without circles, in any order and with any names."""
+    letters = draw(st.permutations("abcdefgh"))[: draw(st.integers(1, 8))]
+    found = []
+    for index, name in enumerate(letters):
+        earlier = st.sets(st.sampled_from(letters[:index])) if index else st.just(set[str]())
+        needs = draw(earlier)
+        kind: BuildKind = draw(st.sampled_from(("pep517", "pep517", "pep517", "cmake")))
+        found.append(recipe(name, *sorted(needs), kind=kind, cuda=draw(st.integers(0, 5)) == 0))
+    return {one.name: one for one in draw(st.permutations(found))}
+
+
+@given(_recipes(), st.data())
+def test_any_set_of_recipes(known: dict[str, Recipe], data: st.DataObject) -> None:
+    asked = data.draw(st.lists(st.sampled_from(sorted(known)), min_size=1))
+    shop = Shop(*data.draw(st.sets(st.sampled_from(sorted(known)))))
+    planned = plan(*known.values(), names=tuple(asked), shop=shop)
+    steps: dict[str, Step] = {}
+    for step in planned.steps:
+        name = step.recipe.name
+        needs = [need.name for need in known[name].needs]
+        assert step.needs == tuple(needs)
+        assert all(need in steps for need in needs), "a need comes before"
+        before = {steps[need].decision for need in needs}
+        _check_decision(step, before, stored=name in shop.have)
+        if name in shop.asked:
+            assert shop.asked[name] == {need: f"build key of {need}" for need in needs}
+        assert step.reasons, "every decision has a reason"
+        steps[name] = step
+    assert set(asked) <= set(steps)
+    assert all(name in asked or any(name in step.needs for step in planned.steps) for name in steps)
+    again = plan(*known.values(), names=tuple(reversed(asked)), shop=Shop(*shop.have))
+    assert again == planned, "the order of asking does not matter"
+
+
+def _check_decision(step: Step, before: set[str], *, stored: bool) -> None:
+    if step.recipe.requires.cuda:
+        assert step.decision == "SKIP"
+    elif before & {"SKIP", "BLOCKED"} or step.recipe.kind != "pep517":
+        assert step.decision == "BLOCKED"
+    elif "BUILD" in before or not stored:
+        assert step.decision == "BUILD"
+    else:
+        assert step.decision == "REUSE"
+    known = step.decision in ("BUILD", "REUSE") and "BUILD" not in before
+    assert step.build_key == (f"build key of {step.recipe.name}" if known else "")
+
+
+# --- decisions --------------------------------------------------------------------------------------
+
+
+def test_build() -> None:
+    step = only(plan(recipe("onnx")))
+    assert (step.decision, step.reasons) == ("BUILD", ("not in the store",))
+    assert step.build_key == "build key of onnx"
+    assert len(step.key) == 64
+
+
+def test_reuse() -> None:
+    step = only(plan(recipe("onnx"), shop=Shop("onnx")))
+    assert (step.decision, step.reasons) == ("REUSE", ("in the store with the same inputs and toolchain",))
+
+
+def test_a_need_that_is_built_first_hides_the_build_key() -> None:
+    """Its content is not known yet, so nobody may say REUSE."""
+    shop = Shop("torch")
+    _, torch = plan(recipe("torch", "llvm"), recipe("llvm"), shop=shop).steps
+    assert (torch.decision, torch.reasons) == ("BUILD", ("needs llvm, which is built first",))
+    assert torch.build_key == ""
+    assert "torch" not in shop.asked
+
+
+def test_a_need_in_the_store_gives_its_build_key() -> None:
+    shop = Shop("torch", "llvm")
+    assert [step.decision for step in plan(recipe("torch", "llvm"), recipe("llvm"), shop=shop).steps] == [
+        "REUSE",
+        "REUSE",
+    ]
+    assert shop.asked["torch"] == {"llvm": "build key of llvm"}
+
+
+def test_skip_without_a_version() -> None:
+    step = only(plan(recipe("onnx"), pins={}))
+    assert (step.decision, step.reasons) == ("SKIP", ("train 2.13 has no version of it",))
+
+
+def test_skip_without_a_gpu_tells_all_it_needs() -> None:
+    llvm, torch = plan(recipe("torch", "llvm", cuda=True), recipe("llvm")).steps
+    assert (llvm.decision, torch.decision) == ("BUILD", "SKIP")
+    assert torch.reasons == ("host-cpu has no GPU; it needs a CUDA target such as gb10, llvm",)
+
+
+def test_skip_on_another_platform() -> None:
+    arm = dataclasses.replace(recipe("onnx"), requires=Requires(platforms=("linux-aarch64",)))
+    step = only(plan(arm))
+    assert (step.decision, step.reasons) == ("SKIP", ("is for linux-aarch64, not linux-x86_64",))
+
+
+def test_blocked_without_a_source_for_the_platform() -> None:
+    arm = Pin(version="1.0", sources=(source(platform="linux-aarch64"),))
+    step = only(plan(recipe("onnx"), pins={"onnx": arm}))
+    assert (step.decision, step.reasons) == ("BLOCKED", ("train 2.13 names no source for linux-x86_64",))
+    assert step.source is None
+
+
+def test_blocked_by_its_kind_or_source() -> None:
+    assert only(plan(recipe("llvm", kind="cmake"))).reasons == (
+        "recipes of kind cmake cannot be built by this version yet",
+    )
+    step = only(plan(recipe("torch"), pins={"torch": pin("git")}))
+    assert (step.decision, step.reasons) == (
+        "BLOCKED",
+        ("git sources cannot be fetched by this version yet",),
+    )
+
+
+def test_blocked_is_handed_on_with_every_reason() -> None:
+    chain = (
+        recipe("a", cuda=True),
+        recipe("b", kind="cmake"),
+        recipe("c", "a", "b"),
+        recipe("d", "c"),
+        recipe("e", "a", kind="repack"),
+        recipe("f"),
+    )
+    steps = {step.recipe.name: step for step in plan(*chain, shop=Shop("c", "d")).steps}
+    assert steps["c"].decision == "BLOCKED"
+    assert steps["c"].reasons == ("needs a, which is SKIP", "needs b, which is BLOCKED")
+    assert steps["d"].reasons == ("needs c, which is BLOCKED",)
+    assert steps["e"].reasons == (
+        "needs a, which is SKIP",
+        "recipes of kind repack cannot be built by this version yet",
+    )
+    assert steps["f"].decision == "BUILD"
+
+
+def test_plan_keys_hold_those_of_the_needs() -> None:
+    """Also when the recipe is skipped: keys are for comparing, on any machine."""
+    first = plan(recipe("torch", "llvm"), recipe("llvm")).steps
+    other = plan(recipe("torch", "llvm"), recipe("llvm", requires=("ninja==1.13.2",))).steps
+    assert first[0].key != other[0].key
+    assert first[1].key != other[1].key
+    assert first[1].declared["needs"] == {"llvm": first[0].key}
+
+
+def test_the_machine_does_not_change_plan_keys() -> None:
+    train = Train(name="2.13", summary="s", components={"onnx": pin()})
+    known = {"onnx": recipe("onnx")}
+    keys = {
+        only(make_plan(["onnx"], known, train, GB10, machine, Shop().lookup)).key
+        for machine in (MACHINE, Machine(platform="linux-aarch64", python="cp312", cores=1, memory_mib=1, available_mib=1))
+    }
+    assert len(keys) == 1
+
+
+# --- sources, patches, warnings ---------------------------------------------------------------------
+
+
+def test_the_first_source_that_can_be_fetched() -> None:
+    git, sdist, archive = source("git"), source("sdist"), source("archive")
+    assert choose_source(Pin(version="1", sources=(git, archive, sdist)), CPU) is archive
+    assert choose_source(Pin(version="1", sources=(sdist, archive)), CPU) is sdist
+    assert choose_source(Pin(version="1", sources=(git,)), CPU) is git
+    assert choose_source(Pin(version="1", sources=()), CPU) is None
+
+
+def test_a_source_for_one_platform() -> None:
+    arm, intel = source("archive", "linux-aarch64"), source("archive", "linux-x86_64")
+    both = Pin(version="1", sources=(arm, intel))
+    assert choose_source(both, CPU) is intel
+    assert choose_source(both, GB10) is arm
+
+
+def test_patches_of_the_train() -> None:
+    always = Patch(file="a.patch", why="w", sha256="1" * 64)
+    old = Patch(file="b.patch", why="w", sha256="2" * 64, trains=("2.9",))
+    patched = dataclasses.replace(recipe("onnx"), patches=(always, old))
+    assert patches_for(patched, Train(name="2.9", summary="", components={})) == (always, old)
+    assert patches_for(patched, Train(name="2.13", summary="", components={})) == (always,)
+
+
+def test_warnings_say_what_is_not_certain() -> None:
+    doubtful = Patch(file="onnx/0001.patch", why="w", sha256="1" * 64, unverified="2.12 was read")
+    patched = dataclasses.replace(recipe("onnx"), patches=(doubtful,))
+    step = only(plan(patched, pins={"onnx": pin(unestablished=("its tag",))}, target=GB10))
+    assert step.warnings == (
+        "not established: its tag",
+        "patch onnx/0001.patch is unverified: 2.12 was read",
+        "builds on linux-aarch64 only; this machine is linux-x86_64",
+    )
+    assert only(plan(recipe("onnx"))).warnings == ()
+
+
+# --- cost -------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 512), st.integers(0, 1 << 21), st.integers(0, 1 << 16))
+def test_jobs_fit_cores_and_memory(cores: int, available: int, per_job: int) -> None:
+    machine = dataclasses.replace(MACHINE, cores=cores, available_mib=available)
+    jobs = jobs_for(recipe("torch", memory_per_job_mib=per_job), machine)
+    assert 1 <= jobs <= cores
+    assert jobs == 1 or jobs * per_job <= available
+    assert jobs == cores or (jobs + 1) * per_job > available, "what fits is used"
+
+
+@pytest.mark.parametrize(("per_job", "jobs"), [(1024, 8), (2048, 4), (4096, 2), (20_000, 1)])
+def test_estimates_are_for_the_jobs_that_fit(per_job: int, jobs: int) -> None:
+    step = only(plan(recipe("torch", memory_per_job_mib=per_job, core_minutes=60.0, disk_mib=7)))
+    assert step.estimate is not None
+    assert (step.estimate.jobs, step.estimate.memory_mib) == (jobs, jobs * per_job)
+    assert step.estimate.seconds == pytest.approx(3600 / jobs)
+    assert step.estimate.disk_mib == 7

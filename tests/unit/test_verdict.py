@@ -1,0 +1,295 @@
+import dataclasses
+import json
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from spark_build.core.order import block_order
+from spark_build.core.verdict import assess, exit_code, name_headline
+from spark_build.model.verification import (
+    Arm,
+    BurnIn,
+    Case,
+    CaseResult,
+    Check,
+    Device,
+    Gate,
+    Measurement,
+    Mode,
+    Round,
+    Settings,
+    Telemetry,
+    Verdict,
+    burn_in_json,
+)
+
+FP32 = Case(dtype="fp32", size=2048, layout="ab")
+BF16 = Case(dtype="bf16", size=2048, layout="ab")
+QUIET = Telemetry(others=0.01, steal=0.0, clock_mhz=2600, clock_cv=0.0, throttled=0, free_mib=9000)
+A = Arm(name="public", role="baseline", python="p", origin="")
+B = Arm(name="wheelhouse", role="candidate", python="w", origin="")
+AGAIN = Arm(name="public-again", role="control", python="p", origin="")
+
+
+def settings(*, mode: Mode = "full", device: Device = "cpu", pairs: int = 10) -> Settings:
+    return Settings(
+        mode=mode, device=device, cases=(FP32, BF16), headline=FP32, pairs=pairs, seed=1, threads=2,
+        warmup=1, window=1, tick=0.1, script="gemm.py",
+    )  # fmt: skip
+
+
+def measured(
+    arms: Sequence[Arm], given: Settings, factors: dict[str, float], noise: float, seed: int = 0
+) -> list[Round]:
+    """Rounds whose arm runs at `factors` of the usual rate, with relative `noise`."""
+    chance = random.Random(seed)
+    rounds = []
+    for slot in block_order([arm.name for arm in arms], given.pairs, given.seed):
+        rate = 1e11 * factors.get(slot.arm, 1.0)
+        found = tuple(
+            Measurement(
+                case=case,
+                rate=rate * math.exp(chance.gauss(0, noise)),
+                cv=0.01,
+                drop=0,
+                steady=True,
+                busy=0.99,
+            )
+            for case in given.cases
+        )
+        rounds.append(
+            Round(
+                slot=slot,
+                launch="1",
+                started="2026-01-01T00:00:00+00:00",
+                seconds=1,
+                measurements=found,
+                telemetry=QUIET,
+            )
+        )
+    return rounds
+
+
+def judged(
+    arms: Sequence[Arm], given: Settings, rounds: Sequence[Round], checks: Sequence[Check] = ()
+) -> tuple[Verdict, tuple[CaseResult, ...], dict[str, Gate]]:
+    verdict, cases, gates = assess(given, arms, len(arms) * given.pairs, rounds, (), checks)
+    return verdict, cases, {gate.name: gate for gate in gates}
+
+
+def replaced(rounds: list[Round], at: int, **changes: object) -> list[Round]:
+    return [*rounds[:at], dataclasses.replace(rounds[at], **changes), *rounds[at + 1 :]]  # type: ignore[arg-type] # by name
+
+
+def everywhere(rounds: list[Round], **changes: object) -> list[Round]:
+    telemetry = dataclasses.replace(QUIET, **changes)  # type: ignore[arg-type] # by name
+    return [dataclasses.replace(each, telemetry=telemetry) for each in rounds]
+
+
+def unread(found: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    return tuple(dataclasses.replace(each, busy=None) for each in found)
+
+
+@pytest.mark.parametrize(
+    ("factor", "noise", "word", "code"),
+    [
+        (1.5, 0.01, "UPLIFT", 0),
+        (0.9, 0.01, "REGRESSION", 9),
+        (1.0, 0.005, "EQUIVALENT", 0),
+        (1.0, 0.2, "INCONCLUSIVE", 11),
+    ],
+)
+def test_words_and_exit_codes(factor: float, noise: float, word: str, code: int) -> None:
+    arms, given = (A, B, AGAIN), settings()
+    verdict, _, _ = judged(arms, given, measured(arms, given, {"wheelhouse": factor}, noise, 3))
+    assert (verdict.word, exit_code(verdict), verdict.indicative) == (word, code, False)
+    assert verdict.claim.startswith(word)
+    assert verdict.attribution == ("unresolved" if word in ("UPLIFT", "REGRESSION") else None)
+
+
+def test_the_claim_names_ratio_interval_and_cause() -> None:
+    arms, given = (A, B, AGAIN), settings()
+    verdict, _, _ = judged(arms, given, measured(arms, given, {"wheelhouse": 1.5}, 0.01))
+    assert verdict.headline is not None
+    seen = verdict.headline.comparison
+    assert verdict.claim == (
+        f"UPLIFT {seen.ratio:.3f}x [{seen.ci95[0]:.3f}, {seen.ci95[1]:.3f}], attributed to unresolved"
+    )
+    assert "FP32 2048^3" in verdict.explanation
+    assert verdict.explanation.endswith(".")
+
+
+def test_a_small_but_certain_difference_is_still_equivalent() -> None:
+    arms, given = (A, B, AGAIN), settings()
+    verdict, cases, _ = judged(arms, given, measured(arms, given, {"wheelhouse": 1.005}, 0.0005))
+    assert cases[0].comparison.ci95[0] > 1
+    assert verdict.word == "EQUIVALENT"
+
+
+def test_quick_is_only_indicative() -> None:
+    arms, given = (A, B, AGAIN), settings(mode="quick", pairs=6)
+    verdict, _, _ = judged(arms, given, measured(arms, given, {"wheelhouse": 0.5}, 0.01))
+    assert (verdict.word, verdict.indicative, exit_code(verdict)) == ("REGRESSION", True, 0)
+    assert verdict.explanation.startswith("Only indicative")
+
+
+def test_many_pairs_in_quick_mode_stay_indicative_and_few_in_full_mode_are() -> None:
+    for mode, pairs in (("quick", 12), ("full", 8)):
+        given = settings(mode=mode, pairs=pairs)  # type: ignore[arg-type] # literals in a tuple
+        verdict, _, _ = judged((A, AGAIN), given, measured((A, AGAIN), given, {}, 0.001))
+        assert verdict.indicative
+
+
+def test_the_control_alone_says_what_could_be_told() -> None:
+    given = settings()
+    verdict, cases, _ = judged((A, AGAIN), given, measured((A, AGAIN), given, {}, 0.005))
+    assert verdict.word == "EQUIVALENT"
+    assert "says nothing about a build" in verdict.explanation
+    assert f"{cases[0].comparison.detectable:.1%}" in verdict.explanation
+    wide, _, _ = judged((A, AGAIN), given, measured((A, AGAIN), given, {}, 0.1))
+    assert (wide.word, exit_code(wide)) == ("INCONCLUSIVE", 11)
+
+
+def test_a_control_that_differs_spoils_everything() -> None:
+    arms, given = (A, B, AGAIN), settings()
+    rounds = measured(arms, given, {"wheelhouse": 1.5, "public-again": 1.2}, 0.005)
+    verdict, _, gates = judged(arms, given, rounds)
+    assert gates["A/A control"].status == "fail"
+    assert verdict.word == "INCONCLUSIVE"
+    alone = measured((A, AGAIN), given, {"public-again": 1.2}, 0.005)
+    assert judged((A, AGAIN), given, alone)[0].word == "INCONCLUSIVE"
+
+
+def test_same_against_same_rarely_gets_another_word() -> None:
+    arms, given = (A, B), settings()
+    words = [judged(arms, given, measured(arms, given, {}, 0.04, seed))[0].word for seed in range(300)]
+    assert sum(word in ("UPLIFT", "REGRESSION") for word in words) / 300 <= 0.065
+
+
+@pytest.mark.parametrize(
+    ("changes", "gate"),
+    [
+        ({"others": 0.4}, "other processes"),
+        ({"steal": 0.2}, "stolen time"),
+        ({"throttled": 3}, "throttling"),
+        ({"clock_cv": 0.2}, "clock"),
+        ({"free_mib": 100}, "memory"),
+        ({"utilisation": 0.3}, "utilisation"),
+        ({"other_processes": 1}, "GPU processes"),
+    ],
+)
+def test_a_failed_gate_is_inconclusive_never_a_failure(changes: dict[str, object], gate: str) -> None:
+    arms, given = (A, B, AGAIN), settings(device="cuda")
+    rounds = everywhere(measured(arms, given, {"wheelhouse": 0.5}, 0.01), **changes)
+    if gate == "utilisation":  # of the GPU; the share of processor time says nothing there
+        rounds = [dataclasses.replace(each, measurements=unread(each.measurements)) for each in rounds]
+    verdict, _, gates = judged(arms, given, rounds)
+    assert gates[gate].status == "fail"
+    assert (verdict.word, exit_code(verdict)) == ("INCONCLUSIVE", 11)
+    assert gate in verdict.claim
+
+
+def test_what_cannot_be_read_is_unknown_and_no_obstacle() -> None:
+    arms, given = (A, B, AGAIN), settings(device="cuda")
+    rounds = [
+        dataclasses.replace(each, telemetry=Telemetry())
+        for each in measured(arms, given, {"wheelhouse": 1.5}, 0.01)
+    ]
+    verdict, _, gates = judged(arms, given, rounds)
+    assert {gates[name].status for name in ("clock", "throttling", "memory", "GPU processes")} == {"unknown"}
+    assert verdict.word == "UPLIFT"
+
+
+def test_a_power_cap_is_shown_but_does_not_spoil() -> None:
+    given = settings(device="cuda")
+    rounds = everywhere(measured((A, AGAIN), given, {}, 0.005), reasons=("SW power cap",))
+    gate = judged((A, AGAIN), given, rounds)[2]["throttling"]
+    assert gate.status == "warn"
+    assert "SW power cap" in gate.evidence
+
+
+def test_a_wrong_product_fails_whatever_its_speed_even_in_quick_mode() -> None:
+    arms, given = (A, B, AGAIN), settings(mode="quick", pairs=6)
+    rounds = measured(arms, given, {"wheelhouse": 2}, 0.01)
+    at = next(index for index, each in enumerate(rounds) if each.slot.arm == "wheelhouse")
+    wrong = Check(name="gemm.fp32.2048.ab.product", status="fail", evidence="3 elements not finite")
+    verdict, _, _ = judged(arms, given, replaced(rounds, at, checks=(wrong,)))
+    assert (verdict.word, verdict.indicative, exit_code(verdict)) == ("FUNCTIONAL-FAIL", False, 9)
+    assert "3 elements not finite" in verdict.explanation
+    assert "wheelhouse" in verdict.explanation
+
+
+def test_a_failed_check_of_the_battery_fails() -> None:
+    arms, given = (A, B, AGAIN), settings()
+    bad = Check(name="sdpa.efficient", status="fail", evidence="NaN")
+    verdict, _, _ = judged(arms, given, measured(arms, given, {"wheelhouse": 2}, 0.01), (bad,))
+    assert verdict.word == "FUNCTIONAL-FAIL"
+
+
+def test_a_crash_fails_but_being_killed_does_not() -> None:
+    given = settings()
+    rounds = measured((A, AGAIN), given, {}, 0.005)
+    crash = replaced(rounds, 3, problem="crashed with exit status 139: Segmentation fault", measurements=())
+    assert judged((A, AGAIN), given, crash)[0].word == "FUNCTIONAL-FAIL"
+    killed = replaced(rounds, 3, problem="was killed (SIGKILL)", killed=True, measurements=())
+    verdict, _, gates = judged((A, AGAIN), given, killed)
+    assert verdict.word == "INCONCLUSIVE"
+    assert "killed" in gates["rounds"].evidence
+
+
+def test_too_few_rounds() -> None:
+    given = settings()
+    verdict, cases, _ = judged((A, AGAIN), given, measured((A, AGAIN), given, {}, 0.01)[:2])
+    assert cases == ()
+    assert verdict.word == "INCONCLUSIVE"
+
+
+def test_only_the_headline_decides_and_the_rest_is_corrected() -> None:
+    arms, given = (A, B, AGAIN), settings()
+    rounds = [
+        dataclasses.replace(
+            each,
+            measurements=tuple(
+                dataclasses.replace(
+                    m, rate=m.rate * (0.5 if m.case == BF16 and each.slot.arm == "wheelhouse" else 1)
+                )
+                for m in each.measurements
+            ),
+        )
+        for each in measured(arms, given, {}, 0.003)
+    ]
+    verdict, cases, _ = judged(arms, given, rounds)
+    assert verdict.word == "EQUIVALENT"
+    by_case = {each.case: each for each in cases if each.second == "wheelhouse"}
+    assert by_case[FP32].holm_p is None
+    assert by_case[BF16].holm_p is not None
+    assert by_case[BF16].finding == "slower"
+
+
+def test_headlines() -> None:
+    cases = [
+        Case(dtype=d, size=n, layout=f)
+        for d in ("bf16", "fp16", "fp32")
+        for n in (4096, 8192, 16384)
+        for f in ("ab", "linear")
+    ]
+    assert name_headline("cuda", cases) == Case(dtype="fp16", size=8192, layout="ab")
+    assert name_headline("cpu", cases) == Case(dtype="fp32", size=16384, layout="ab")
+    small = [case for case in cases if case.size == 4096 and case.dtype == "bf16"]
+    assert name_headline("cuda", small) == small[0]
+
+
+def test_the_documented_json() -> None:
+    given = settings()
+    rounds = tuple(measured((A, AGAIN), given, {}, 0.01))
+    verdict, cases, gates = assess(given, (A, AGAIN), 20, rounds, ())
+    result = BurnIn(settings=given, arms=(A, AGAIN), verdict=verdict, cases=cases, gates=gates, rounds=rounds)
+    document = json.loads(json.dumps(burn_in_json(result)))
+    assert {"verdict", "indicative", "ratio", "ci95", "attribution", "rounds", "gates"} <= document.keys()
+    assert document["ci95"][0] < document["ratio"] < document["ci95"][1]
+    assert document["rounds"] == 20
+    assert {"name", "status", "evidence"} == document["gates"][0].keys()
+    assert "window" not in document["round_results"][0]["measurements"][0]
+    assert "window" in burn_in_json(result, raw=True)["round_results"][0]["measurements"][0]
