@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from spark_build.model.wheel import StoredWheel
@@ -16,33 +17,47 @@ def needed(
     """(wheels that `names` need, themselves included; requirements that no wheel meets).
 
     `environment` has the marker variables of the interpreter installed into. Of several versions of
-    one name the highest that fits is taken, as an installer would.
+    one name the highest that meets every requirement on it is taken.
     """
-    missing: list[str] = []
+    limits: dict[str, SpecifierSet] = {}
+    asked = [Requirement(name) for name in names]
+    while True:
+        before = dict(limits)
+        chosen, missing = _walk(asked, wheels, environment, limits)
+        if limits == before:
+            return tuple(chosen[name] for name in sorted(chosen)), tuple(sorted(missing))
+        # A version chosen before all requirements on it were known: once more, with what is known now.
+
+
+def _walk(
+    asked: Iterable[Requirement],
+    wheels: Sequence[StoredWheel],
+    environment: Mapping[str, str],
+    limits: dict[str, SpecifierSet],
+) -> tuple[dict[str, StoredWheel], set[str]]:
+    """One way through all requirements: what is chosen, what is missing. Tightens `limits`."""
+    missing: set[str] = set()
     chosen: dict[str, StoredWheel] = {}
     done: set[tuple[str, frozenset[str]]] = set()
-    pending = [Requirement(name) for name in names]
+    pending = [one for one in asked if one.marker is None or one.marker.evaluate(dict(environment))]
     while pending:
-        requirement = pending.pop()
+        # In one order, whatever order the requirements came in.
+        pending.sort(key=str)
+        requirement = pending.pop(0)
         name = canonicalize_name(requirement.name)
-        extras = frozenset(requirement.extras)
-        if requirement.marker is not None and not requirement.marker.evaluate(dict(environment)):
-            continue
-        fitting = [wheel for wheel in wheels if wheel.name == name and _fits(wheel, requirement)]
+        limits[name] = limits.get(name, SpecifierSet()) & requirement.specifier
+        own = [wheel for wheel in wheels if wheel.name == name]
+        fitting = [wheel for wheel in own if limits[name].contains(wheel.version, prereleases=True)]
         if not fitting:
-            missing.append(str(requirement))
+            alone = not any(requirement.specifier.contains(one.version, prereleases=True) for one in own)
+            missing.add(str(requirement) if alone else f"{name}{limits[name]}")
             continue
-        if (name, extras) in done:
-            continue
-        done.add((name, extras))
-        wheel = max(fitting, key=_preference)
-        chosen[name] = wheel
-        pending.extend(_requirements_of(wheel, extras, environment))
-    return tuple(chosen[name] for name in sorted(chosen)), tuple(sorted(set(missing)))
-
-
-def _fits(wheel: StoredWheel, requirement: Requirement) -> bool:
-    return requirement.specifier.contains(wheel.version, prereleases=True)
+        extras = frozenset(requirement.extras)
+        if (name, extras) not in done:
+            done.add((name, extras))
+            chosen[name] = max(fitting, key=_preference)
+            pending.extend(_requirements_of(chosen[name], extras, environment))
+    return chosen, missing
 
 
 def _preference(wheel: StoredWheel) -> tuple[object, ...]:

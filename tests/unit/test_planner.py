@@ -305,7 +305,7 @@ def test_warnings_say_what_is_not_certain() -> None:
 # --- cost -------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 512), st.integers(0, 1 << 21), st.integers(0, 1 << 16))
+@given(st.integers(1, 512), st.integers(0, 1 << 21), st.integers(1, 1 << 16))
 def test_jobs_fit_cores_and_memory(cores: int, available: int, per_job: int) -> None:
     machine = dataclasses.replace(MACHINE, cores=cores, available_mib=available)
     jobs = jobs_for(recipe("torch", memory_per_job_mib=per_job), machine)
