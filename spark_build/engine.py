@@ -24,6 +24,8 @@ from spark_build.model.result import RecipeResult, Status
 from spark_build.model.wheel import StoredWheel
 from spark_build.pipeline import run_stages
 
+LOG = "build.log"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
@@ -91,7 +93,7 @@ def build(
     """Build what the plan says, in its order; a failure blocks its dependents, not the others."""
     results: dict[str, RecipeResult] = {}
     for step in planned.steps:
-        result = _unbuilt(step, results) or _build_locked(setting, step, results, emit, jobs, offline)
+        result = _unbuilt(step, results) or _build_step(setting, step, results, emit, jobs, offline)
         results[step.recipe.name] = result
         emit(RecipeFinished(result=result))
     return tuple(results.values())
@@ -131,7 +133,7 @@ def _result(
     )
 
 
-def _build_locked(
+def _build_step(
     setting: Setting,
     step: Step,
     results: Mapping[str, RecipeResult],
@@ -139,52 +141,73 @@ def _build_locked(
     jobs: int | None,
     offline: bool,
 ) -> RecipeResult:
-    """Build one recipe under its lock; whoever waited for the lock looks into the store first."""
+    """Build one recipe; a failure is a result."""
     start = time.monotonic()
+    work = setting.home.build / step.recipe.name / step.key
+    try:
+        needs = {name: results[name].build_key for name in step.needs}
+        inputs = _inputs_of(setting, step.recipe, step.declared, needs)
+        built = _build_under_lock(setting, step, inputs, work, emit, jobs, offline)
+    except (SparkBuildError, OSError) as error:
+        return _failure(setting, step, work, error, time.monotonic() - start)
+    key = digest(inputs)
+    if not built:
+        return _result(step, "reused", reasons=("another spark-build has just built it",), key=key)
+    log = store.entry_folder(setting.home.store, key) / "build.log"
+    return _result(step, "built", seconds=time.monotonic() - start, key=key, log=log)
+
+
+def _build_under_lock(
+    setting: Setting,
+    step: Step,
+    inputs: Mapping[str, Any],
+    work: Path,
+    emit: Emit,
+    jobs: int | None,
+    offline: bool,
+) -> bool:
+    """Run the stages; False when somebody else built the same while we waited for the lock."""
     recipe = step.recipe
-    work = setting.home.build / recipe.name / step.key
-    log_path = work / "build.log"
 
     def waiting(holder: str) -> None:
         emit(Note(recipe=recipe.name, message=f"waiting for another spark-build: {holder}"))
 
-    try:
-        needs = {name: results[name].build_key for name in step.needs}
-        inputs = _inputs_of(setting, recipe, step.declared, needs)
-        key = digest(inputs)
-        lock = work.with_name(f"{step.key}.lock")
-        with locked(lock, purpose=f"building {recipe.name}", waiting=waiting) as held:
-            if store.read(setting.home.store, key) is not None:
-                reason = "another spark-build has just built it"
-                return _result(step, "reused", reasons=(reason,), key=key)
-            _fresh_tree(work, key)
-            with log_path.open("ab") as log:
-                job = Job(
-                    step=step,
-                    target=setting.target,
-                    home=setting.home,
-                    work=work,
-                    log=log,
-                    jobs=jobs or planner.jobs_for(recipe, setting.machine),
-                    offline=offline,
-                    key=key,
-                    inputs=inputs,
-                    emit=emit,
-                    keep=(held,),
-                )
-                run_stages(job)
-            discard_tree(work, setting.home.build / ".trash")
-    except (SparkBuildError, OSError) as error:
-        seconds = time.monotonic() - start
-        failure = _explained(error, log_path)
-        if not (work / "stamps").exists():
-            # Not one stage got done: bad input leaves nothing behind.
-            remove_tree(work)
-            remove_empty(work.parent, setting.home.build)
-            return _result(step, "failed", seconds=seconds, error=failure)
-        return _result(step, "failed", seconds=seconds, log=log_path, error=failure)
-    kept_log = store.entry_folder(setting.home.store, key) / "build.log"
-    return _result(step, "built", seconds=time.monotonic() - start, key=key, log=kept_log)
+    key = digest(inputs)
+    lock = work.with_name(f"{work.name}.lock")
+    with locked(lock, purpose=f"building {recipe.name}", waiting=waiting) as held:
+        if store.read(setting.home.store, key) is not None:
+            return False
+        _fresh_tree(work, key)
+        with (work / LOG).open("ab") as log:
+            job = Job(
+                step=step,
+                target=setting.target,
+                home=setting.home,
+                work=work,
+                log=log,
+                jobs=jobs or planner.jobs_for(recipe, setting.machine),
+                offline=offline,
+                key=key,
+                inputs=inputs,
+                emit=emit,
+                keep=(held,),
+            )
+            run_stages(job)
+        discard_tree(work, setting.home.build / ".trash")
+    return True
+
+
+def _failure(
+    setting: Setting, step: Step, work: Path, error: SparkBuildError | OSError, seconds: float
+) -> RecipeResult:
+    """Keep the tree of a failed build, but nothing of one in which not one stage got done."""
+    log = work / LOG
+    failure = _explained(error, log)
+    if (work / "stamps").exists():
+        return _result(step, "failed", seconds=seconds, log=log, error=failure)
+    remove_tree(work)
+    remove_empty(work.parent, setting.home.build)
+    return _result(step, "failed", seconds=seconds, error=failure)
 
 
 def _fresh_tree(work: Path, key: str) -> None:

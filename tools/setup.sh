@@ -186,6 +186,9 @@ install_package() {
         [ ! -e "$venv/replaced" ] || mv -- "$venv/replaced" "$venv/installed"
         return 1
     fi
+    # pip compiles what it copies; our own files would otherwise be compiled by the first start, and by
+    # every start of a user with PYTHONDONTWRITEBYTECODE.
+    "$venv/bin/python" -m compileall -q "$here/spark_build" >>"$log" 2>&1 || :
     [ "$1" != dev ] || cp -- "$venv/installing" "$venv/installed-dev" || return
     mv -- "$venv/installing" "$venv/installed"
 }

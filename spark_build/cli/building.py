@@ -1,4 +1,4 @@
-"""`all`, `doctor`, `plan`, `build`: from recipes to a published generation."""
+"""`all` and `build`: from recipes to a published generation."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.options import Options, shared
+from spark_build.cli.planning import print_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from spark_build.engine import Setting
     from spark_build.host.wheelhouse import Generation
     from spark_build.model.event import Emit
-    from spark_build.model.machine import Diagnosis
-    from spark_build.model.plan import Plan, Step
+    from spark_build.model.plan import Plan
     from spark_build.model.result import RecipeResult
 
 Command = Callable[..., Any]
@@ -229,87 +229,3 @@ def _print_failure(result: RecipeResult) -> None:
     click.echo(
         f"  next: {error.hint or f'spark-build build {result.recipe}  (goes on where it stopped)'}", err=True
     )
-
-
-@click.command()
-@click.argument("recipes", nargs=-1)
-@shared
-def plan(options: Options, recipes: tuple[str, ...]) -> None:
-    """Say for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
-    from spark_build import engine
-
-    planned = engine.plan(options.setting(), recipes)
-    if options.json:
-        render.print_json(
-            {
-                "target": planned.target.name,
-                "train": planned.train.name,
-                "steps": [_step_document(step) for step in planned.steps],
-            }
-        )
-        return
-    print_plan(planned)
-    for step in planned.steps:
-        for warning in step.warnings:
-            print(f"warning: {step.recipe.name}: {warning}")
-
-
-def _step_document(step: Step) -> dict[str, Any]:
-    estimate = step.estimate
-    return {
-        "recipe": step.recipe.name,
-        "version": step.pin.version,
-        "decision": step.decision,
-        "reasons": list(step.reasons),
-        "key": step.key,
-        "build_key": step.build_key or None,
-        "needs": list(step.needs),
-        "source": dataclasses.asdict(step.source) if step.source else None,
-        "patches": [patch.file for patch in step.patches],
-        "estimate": dataclasses.asdict(estimate) if estimate else None,
-        "warnings": list(step.warnings),
-    }
-
-
-def print_plan(planned: Plan) -> None:
-    """The plan as a table."""
-    target = planned.target
-    print(f"plan for {target.name} ({target.platform}, {target.python}), train {planned.train.name}")
-    rows = []
-    for step in planned.steps:
-        cost = ""
-        if step.decision == "BUILD" and step.estimate:
-            jobs = f"{step.estimate.jobs} job{'s' if step.estimate.jobs > 1 else ''}"
-            cost = f"about {render.duration(step.estimate.seconds)}, {jobs}"
-        rows.append([step.recipe.name, step.pin.version, step.decision, cost, "; ".join(step.reasons)])
-    render.print_table(["RECIPE", "VERSION", "DECISION", "ESTIMATE", "WHY"], rows)
-
-
-@click.command()
-@click.argument("recipes", nargs=-1)
-@click.option("--fix", is_flag=True, help="Install missing system packages.")
-@shared
-def doctor(options: Options, recipes: tuple[str, ...], fix: bool) -> int:
-    """Check this machine for what the builds need; each finding says what mends it."""
-    from spark_build import engine
-    from spark_build.errors import HostError
-    from spark_build.host import doctor as doctors
-    from spark_build.host import system
-
-    setting = options.setting()
-    planned = engine.plan(setting, recipes)
-    missing = doctors.packages_to_install(planned)
-    if fix and missing:
-        system.install(missing)
-        planned = engine.plan(setting, recipes)
-    findings = doctors.examine(setting.home, planned, setting.machine)
-    _print_findings(options, findings)
-    return HostError.exit_code if any(one.status == "fail" for one in findings) else 0
-
-
-def _print_findings(options: Options, findings: Sequence[Diagnosis]) -> None:
-    if options.json:
-        render.print_json({"findings": [dataclasses.asdict(one) for one in findings]})
-        return
-    rows = [[one.check, one.status, one.message, one.fix] for one in findings]
-    render.print_table(["CHECK", "STATUS", "FOUND", "TO MEND IT"], rows)

@@ -17,8 +17,8 @@ from spark_build.cli.options import COMMON, Options
 # name: (module, function, what `--help` says); modules load only when their command runs.
 COMMANDS = {
     "all": ("spark_build.cli.building", "all_", "Doctor, plan, build, publish and verify."),
-    "doctor": ("spark_build.cli.building", "doctor", "Check this machine for what the builds need."),
-    "plan": ("spark_build.cli.building", "plan", "Say what would be built, reused or skipped, and why."),
+    "doctor": ("spark_build.cli.planning", "doctor", "Check this machine for what the builds need."),
+    "plan": ("spark_build.cli.planning", "plan", "Say what would be built, reused or skipped, and why."),
     "build": ("spark_build.cli.building", "build", "Build and publish recipes."),
     "recipes": ("spark_build.cli.recipes", "recipes", "List the recipes."),
     "wheelhouse": ("spark_build.cli.wheelhouse", "wheelhouse", "List, locate, export and import wheels."),

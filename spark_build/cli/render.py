@@ -31,6 +31,8 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         widths = [max(len(line[column]) for line in table) for column in range(len(headers))]
         for line in table:
             print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        # Progress follows on stderr: keep the order when both go to one place.
+        sys.stdout.flush()
         return
     from rich.console import Console
     from rich.table import Table

@@ -65,9 +65,9 @@ def sha256_of(path: Path) -> str:
 
 
 def copy_or_link(source: Path, destination: Path) -> None:
-    """A hard link where the file system allows, else a copy."""
+    """A hard link where the file system allows, else a copy; of a symbolic link's target."""
     try:
-        os.link(source, destination)
+        os.link(os.path.realpath(source), destination)
     except OSError:
         shutil.copyfile(source, destination)
 
@@ -113,10 +113,30 @@ def locked(path: Path, *, purpose: str, waiting: Callable[[str], None] | None = 
         os.pwrite(descriptor, f"{purpose} (process {os.getpid()})\n".encode(), 0)
         yield descriptor
     finally:
-        # Nobody is inside any more; who waits finds the file gone and makes a new one.
-        path.unlink(missing_ok=True)
         # Closing, not unlocking: LOCK_UN would free the lock under a child that still holds it.
         os.close(descriptor)
+        _tidy(path)
+
+
+def _tidy(path: Path) -> None:
+    """Remove a lock file that nobody holds; who waits finds it gone and makes a new one."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            # Fails while a child that outlived us, or the next process, holds it.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
+                path.unlink()
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file is the one that `path` names now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _acquire(path: Path, waiting: Callable[[str], None] | None) -> int:
@@ -131,7 +151,7 @@ def _acquire(path: Path, waiting: Callable[[str], None] | None) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The holder before may have removed the file between our open and our lock.
-            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            if _is_at(descriptor, path):
                 return descriptor
         except BlockingIOError:
             if not told and waiting is not None:

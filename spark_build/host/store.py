@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from spark_build.errors import StoreError
@@ -51,7 +52,7 @@ def read(store: Path, key: str) -> Entry | None:
         raise StoreError(
             f"the record of {key[:12]} cannot be read: {error}",
             where=str(folder / RECORD),
-            hint=f"rm -r {folder}, then build again",
+            hint=f"rm -r {quote(str(folder))}, then build again",
         ) from error
     return _entry(folder, record)
 
@@ -78,7 +79,7 @@ def _entry(folder: Path, record: Mapping[str, Any]) -> Entry:
         raise StoreError(
             f"the record of {folder.name[:12]} lacks {error}",
             where=str(folder / RECORD),
-            hint=f"rm -r {folder}, then build again",
+            hint=f"rm -r {quote(str(folder))}, then build again",
         ) from error
 
 
@@ -92,11 +93,20 @@ def entries(store: Path) -> Iterator[Entry]:
 
 def next_serial(store: Path, name: str, version: str) -> int:
     """The serial of the next build of this version: a newer build sorts above all older ones."""
+    from packaging.utils import (
+        InvalidWheelFilename,
+        canonicalize_name,
+        canonicalize_version,
+        parse_wheel_filename,
+    )
+
+    wanted = (canonicalize_name(name), canonicalize_version(version))
     serials = [0]
-    for path in store.glob(f"[0-9a-f][0-9a-f]/*/{name.replace('-', '_')}-{version}-*.whl"):
-        number = path.name.split("-")[2].partition("_")[0]
-        if number.isdigit():
-            serials.append(int(number))
+    for path in store.glob("[0-9a-f][0-9a-f]/*/*.whl"):
+        with contextlib.suppress(InvalidWheelFilename):
+            found, release, build, _ = parse_wheel_filename(path.name)
+            if build and (found, canonicalize_version(release)) == wanted:
+                serials.append(build[0])
     return max(serials) + 1
 
 
@@ -113,6 +123,9 @@ def commit(
     `described` has name, version, origin, recipe, requires and content_digest. Everything is on
     disk before the entry appears.
     """
+    for name in papers:
+        if name in ("", ".", "..", RECORD, wheel.name) or "/" in name:
+            raise StoreError(f"{name!r} is no name for a paper")
     existing = read(store, key)
     if existing is not None:
         return existing
@@ -181,5 +194,5 @@ def verify_wheel(entry: Entry) -> None:
         raise StoreError(
             f"{entry.wheel.filename} is damaged or missing in the store",
             where=str(path),
-            hint=f"rm -r {entry.folder}, then: spark-build build {entry.recipe or entry.wheel.name}",
+            hint=f"rm -r {quote(str(entry.folder))}, then: spark-build build {entry.recipe or entry.wheel.name}",
         )

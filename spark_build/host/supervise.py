@@ -18,6 +18,7 @@ import time
 
 PR_SET_CHILD_SUBREAPER = 36
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def descendants() -> list[int]:
@@ -42,10 +43,15 @@ def end_all() -> None:
     """SIGTERM to every descendant, SIGKILL to those that stay."""
     deadline = time.monotonic() + GRACE
     sign = signal.SIGTERM
-    while alive := descendants():
+    foreign: set[int] = set()  # another user's (sudo): not ours to end, nor to wait for
+    while alive := set(descendants()) - foreign:
         for pid in alive:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 os.kill(pid, sign)
+            except ProcessLookupError:
+                pass
+            except PermissionError:
+                foreign.add(pid)
         reap()
         time.sleep(0.05)
         if time.monotonic() > deadline:
@@ -77,13 +83,14 @@ def main(lifeline: int, command: list[str]) -> int:
         nonlocal stop
         stop = True
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in STOPPING:
         signal.signal(number, on_stop)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     child = os.fork()
     if child == 0:
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        # Python ignores SIGPIPE and SIGXFSZ; a command must not inherit that (`yes | head -1`).
+        for number in (*STOPPING, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.close(lifeline)
         try:

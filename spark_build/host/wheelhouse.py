@@ -104,7 +104,7 @@ def _write_generation(
             kept = store / wheel.key[:2] / wheel.key / wheel.filename
             if not kept.is_file():
                 raise StoreError(f"{wheel.filename} is not in the store", where=str(kept))
-            (temporary / wheel.filename).symlink_to(os.path.relpath(kept, folder))
+            _link(temporary / wheel.filename, kept)
         manifest = {
             "schema": SCHEMA,
             "generation": number,
@@ -123,6 +123,14 @@ def _write_generation(
     except BaseException:
         remove_tree(temporary)
         raise
+
+
+def _link(link: Path, kept: Path) -> None:
+    """A relative link, so that the whole wheelhouse can move."""
+    link.symlink_to(os.path.relpath(kept, link.parent))
+    if not link.exists():  # views/ is itself a link to another place: .. leads elsewhere
+        link.unlink()
+        link.symlink_to(os.path.relpath(kept.resolve(), link.parent.resolve()))
 
 
 def papers(wheels: Sequence[StoredWheel]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +14,7 @@ from spark_build.host.job import Job, Outputs
 from spark_build.host.repair import repair, system_libraries
 from spark_build.host.store import next_serial
 from spark_build.host.wheelfile import content_digest, read_facts
+from spark_build.model.wheel import Finding
 
 NAME = "audit"
 
@@ -71,3 +72,9 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         "requires": list(facts.requires),
         "content_digest": content_digest(wheel),
     }
+
+
+def _refuse_errors(wheel: str, findings: Sequence[Finding], log: str) -> None:
+    errors = [f"{one.rule}: {one.message}" for one in findings if one.severity == "error"]
+    if errors:
+        raise AuditError(f"{wheel} may not be published: {'; '.join(errors)}", log=log)

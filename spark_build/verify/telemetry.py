@@ -40,7 +40,8 @@ class Probe(Protocol):
 class CpuProbe:
     """Load, pressure, stolen time, clocks and throttling of the processors, from /proc and /sys."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, clocks: bool = True) -> None:
+        self.with_clocks = clocks  # beside a GPU, its clocks and throttling are the ones that count
         self.tick = os.sysconf("SC_CLK_TCK")
         cpus = Path("/sys/devices/system/cpu")
         self.clocks = sorted(cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
@@ -61,6 +62,10 @@ class CpuProbe:
         for line in _lines("/proc/meminfo"):
             if line.startswith("MemAvailable:"):
                 found["free_mib"] = int(line.split()[1]) // 1024
+        return found | self._clocks() if self.with_clocks else found
+
+    def _clocks(self) -> Sample:
+        found: Sample = {}
         clocks = [_number(file, 1e-3) for file in self.clocks] or [
             float(line.rpartition(":")[2]) for line in _lines("/proc/cpuinfo") if line.startswith("cpu MHz")
         ]
@@ -122,7 +127,7 @@ class NvmlProbe:
 
 def probes_for(device: Device) -> tuple[Probe, ...]:
     """The processors always; the GPU when it is measured and NVML answers."""
-    found: list[Probe] = [CpuProbe()]
+    found: list[Probe] = [CpuProbe(clocks=device == "cpu")]
     if device == "cuda":
         with contextlib.suppress(Exception):  # no package, no driver, no library: all are "unknown"
             found.append(NvmlProbe())

@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
-import os
+import platform
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,7 @@ def test_goes_on_after_an_interruption(baseline: Arm, tmp_path: Path) -> None:
     again, _ = burn(tiny(), [baseline], tmp_path)
     assert {file.name: file.read_bytes() for file in place.glob("*.json")} == after  # nothing measured again
     assert again.verdict == result.verdict
-    burn(tiny(seed=6), [baseline], tmp_path)
+    burn(tiny(seed=6, inject="nan"), [baseline], tmp_path)
     assert len(list(tmp_path.glob("rounds-*"))) == 2  # other settings are another measurement
 
 
@@ -170,16 +171,17 @@ def test_a_failed_round_is_measured_again_and_remembered(baseline: Arm, tmp_path
     assert any("crashed with exit status 3" in each for each in result.breaks)
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="slows MKL down, which only x86-64 builds have")
 def test_a_much_slower_arm_is_found(baseline: Arm, tmp_path: Path) -> None:
-    slow = dataclasses.replace(arms.candidate(baseline), name="slow", threads=1)
+    slow = dataclasses.replace(arms.candidate(baseline), name="slow", env={"MKL_CBWR": "COMPATIBLE"})
     given = burnin.plan("quick", "cpu", SCRIPT, seed=5, sizes=(512,), dtypes=("fp32",))
     result, _ = burn(dataclasses.replace(given, warmup=0.1, window=0.5, tick=0.1), [baseline, slow], tmp_path)
     case = next(each for each in result.cases if each.second == "slow")
     assert len(result.rounds) == 18
+    assert case.comparison.ratio < 0.8
+    assert case.finding == "slower"
     # On a busy machine the gates rightly forbid the word; the numbers show it all the same.
     assert result.verdict.word in ("REGRESSION", "INCONCLUSIVE")
-    assert case.comparison.ratio < 0.9
 
 
 def test_what_a_burn_in_refuses(home: Home, tmp_path: Path) -> None:
@@ -194,8 +196,6 @@ def test_what_a_burn_in_refuses(home: Home, tmp_path: Path) -> None:
 
 
 def test_battery(tmp_path: Path) -> None:
-    import sys
-
     good = tmp_path / "good.py"
     good.write_text(
         "import json, sys\n"

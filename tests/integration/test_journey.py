@@ -92,7 +92,7 @@ def test_everything_has_a_fate_and_again_nothing_is_rebuilt(checkout: Checkout) 
 def test_pip_installs_it_offline(checkout: Checkout, tmp_path: Path) -> None:
     path = checkout.run("wheelhouse", "path").stdout.strip()
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
-    pip = [tmp_path / "env/bin/python", "-m", "pip", "-q", "install", "--no-index", "--find-links", path]
+    pip = [str(tmp_path / "env/bin/python"), "-m", "pip", "-q", "install", "--no-index", "--find-links", path]
     subprocess.run([*pip, "onnx"], check=True)
     assert use(tmp_path / "env/bin/python") == "checked 1.19.1\n"
 
@@ -101,7 +101,7 @@ def test_uv_installs_it_offline(checkout: Checkout, tmp_path: Path) -> None:
     path = checkout.run("wheelhouse", "path").stdout.strip()
     uv = [sys.executable, "-m", "uv", "--quiet", "--no-config"]
     subprocess.run([*uv, "venv", "--python", sys.executable, tmp_path / "env"], check=True)
-    offline = ["--offline", "--no-index", "--find-links", path, "--python", tmp_path / "env/bin/python"]
+    offline = ["--offline", "--no-index", "--find-links", path, "--python", str(tmp_path / "env/bin/python")]
     subprocess.run([*uv, "pip", "install", *offline, "onnx"], check=True)
     assert use(tmp_path / "env/bin/python") == "checked 1.19.1\n"
 

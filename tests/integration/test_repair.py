@@ -59,8 +59,6 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def extension(workshop: Path) -> bytes:
     """A Python extension that needs both libraries."""
     include = sysconfig.get_path("include")
-    if not Path(include, "Python.h").exists():
-        pytest.skip("Python's headers are not installed")
     # Some compilers drop libc from a library that calls nothing in it; auditwheel knows glibc by it.
     flags = ("-Wl,--no-as-needed", f"-I{include}", f"-L{workshop}", "-lanswer", "-lquestion")
     return compiled(workshop, "_core.so", EXTENSION, *flags).read_bytes()
@@ -171,8 +169,6 @@ def test_a_missing_library_is_named(tmp_path: Path, files: dict[str, bytes]) -> 
 def test_the_installed_package_gets_its_sbom(tmp_path: Path, workshop: Path) -> None:
     """auditwheel writes an SBOM for libraries that the distribution's package manager knows."""
     library = Path(f"/usr/lib/{MACHINE}-linux-gnu/libffi.so.8")
-    if not library.exists() or not Path("/usr/bin/dpkg").exists():
-        pytest.skip("needs a Debian-like system with libffi")
     source = "void ffi_call(void); void call(void) { ffi_call(); }"
     uses = compiled(workshop, "libuses.so", source, str(library)).read_bytes()
     wheel = write_wheel(tmp_path, {**PURE, "demo/libuses.so": uses}, tag=f"py3-none-linux_{MACHINE}")

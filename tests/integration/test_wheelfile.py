@@ -176,6 +176,12 @@ def test_names_that_leave_the_folder_are_told(tmp_path: Path, name: str) -> None
     assert f"{name}: not a safe relative name" in problems(wheel)
 
 
+def test_a_name_inside_cannot_break_the_line(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path)
+    write_zip(wheel, [*entries_of(wheel), ("demo/\x1b[2J\n.py", b"")])
+    assert r"demo/\x1b[2J\n.py: not listed in RECORD" in problems(wheel)
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_flipped_byte_of_any_file_is_found(workshop: Path, data: st.DataObject) -> None:

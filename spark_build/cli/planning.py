@@ -1,0 +1,100 @@
+"""`plan` and `doctor`: what would be done, and what this machine lacks for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_build.cli import render
+from spark_build.cli.options import Options, shared
+
+if TYPE_CHECKING:
+    from spark_build.model.machine import Diagnosis
+    from spark_build.model.plan import Plan, Step
+
+
+@click.command()
+@click.argument("recipes", nargs=-1)
+@shared
+def plan(options: Options, recipes: tuple[str, ...]) -> None:
+    """Say for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
+    from spark_build import engine
+
+    planned = engine.plan(options.setting(), recipes)
+    if options.json:
+        render.print_json(
+            {
+                "target": planned.target.name,
+                "train": planned.train.name,
+                "steps": [_step_document(step) for step in planned.steps],
+            }
+        )
+        return
+    print_plan(planned)
+    for step in planned.steps:
+        for warning in step.warnings:
+            print(f"warning: {step.recipe.name}: {warning}")
+
+
+def _step_document(step: Step) -> dict[str, Any]:
+    estimate = step.estimate
+    return {
+        "recipe": step.recipe.name,
+        "version": step.pin.version,
+        "decision": step.decision,
+        "reasons": list(step.reasons),
+        "key": step.key,
+        "build_key": step.build_key or None,
+        "needs": list(step.needs),
+        "source": dataclasses.asdict(step.source) if step.source else None,
+        "patches": [patch.file for patch in step.patches],
+        "estimate": dataclasses.asdict(estimate) if estimate else None,
+        "warnings": list(step.warnings),
+    }
+
+
+def print_plan(planned: Plan) -> None:
+    """The plan as a table."""
+    target = planned.target
+    print(f"plan for {target.name} ({target.platform}, {target.python}), train {planned.train.name}")
+    rows = []
+    for step in planned.steps:
+        cost = ""
+        if step.decision == "BUILD" and step.estimate:
+            jobs = f"{step.estimate.jobs} job{'s' if step.estimate.jobs > 1 else ''}"
+            cost = f"about {render.duration(step.estimate.seconds)}, {jobs}"
+        rows.append([step.recipe.name, step.pin.version, step.decision, cost, "; ".join(step.reasons)])
+    render.print_table(["RECIPE", "VERSION", "DECISION", "ESTIMATE", "WHY"], rows)
+
+
+@click.command()
+@click.argument("recipes", nargs=-1)
+@click.option("--fix", is_flag=True, help="Install missing system packages.")
+@shared
+def doctor(options: Options, recipes: tuple[str, ...], fix: bool) -> int:
+    """Check this machine for what the builds need; each finding says what mends it."""
+    from spark_build import engine
+    from spark_build.errors import HostError
+    from spark_build.host import doctor as doctors
+    from spark_build.host import system
+
+    setting = options.setting()
+    planned = engine.plan(setting, recipes)
+    missing = doctors.packages_to_install(planned)
+    if fix and missing:
+        system.install(missing)
+        planned = engine.plan(setting, recipes)
+    findings = doctors.examine(setting.home, planned, setting.machine)
+    _print_findings(options, findings)
+    return HostError.exit_code if any(one.status == "fail" for one in findings) else 0
+
+
+def _print_findings(options: Options, findings: Sequence[Diagnosis]) -> None:
+    if options.json:
+        render.print_json({"findings": [dataclasses.asdict(one) for one in findings]})
+        return
+    rows = [[one.check, one.status, one.message, one.fix] for one in findings]
+    render.print_table(["CHECK", "STATUS", "FOUND", "TO MEND IT"], rows)
