@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import base64
+import csv
 import hashlib
+import os
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 
 from spark_build.core.resolve import needed
 from spark_build.errors import HostError, StoreError, UsageError
 from spark_build.host import venv
 from spark_build.host.files import remove_tree
+from spark_build.host.wheelfile import dist_info, opened, urlsafe
 from spark_build.host.wheelhouse import Generation, requirements
 from spark_build.model.wheel import StoredWheel
-
-HASH_CHUNK = 1 << 20
 
 
 def choose(generation: Generation, names: Sequence[str]) -> tuple[StoredWheel, ...]:
@@ -47,10 +48,11 @@ def install(generation: Generation, folder: Path, names: Sequence[str], *, with_
     Returns "name==version" of what is in it. A folder with anything in it is refused; after a
     failure nothing is left.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is not empty", hint="choose a new folder, or remove this one first")
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise UsageError(f"{folder} is no new or empty folder", hint="choose another, or remove it first")
     chosen = choose(generation, names)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         venv.create(folder)
         with tempfile.TemporaryDirectory() as scratch:
             listed = Path(scratch, "requirements.txt")
@@ -62,9 +64,8 @@ def install(generation: Generation, folder: Path, names: Sequence[str], *, with_
                 "--no-deps",
                 "--require-hashes",
             ]
-            # --isolated: no index or folder of the user's own configuration has a say here.
             done = venv.pip(
-                folder, ["--isolated", "install", "--no-cache-dir", *arguments, "-r", str(listed)]
+                folder, ["install", "--no-cache-dir", *arguments, "-r", str(listed)], env=_unconfigured()
             )
         if done.returncode != 0:
             lines = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
@@ -82,42 +83,56 @@ def install(generation: Generation, folder: Path, names: Sequence[str], *, with_
     return tuple(f"{wheel.name}=={wheel.version}" for wheel in chosen)
 
 
+def _unconfigured() -> dict[str, str]:
+    """What keeps pip from its configuration: no index or folder of the user's has a say here.
+
+    --isolated would still read PIP_CONFIG_FILE and the machine's file. Empty variables are ignored.
+    """
+    variables = dict.fromkeys((name for name in os.environ if name.startswith("PIP_")), "")
+    return {**variables, "PIP_CONFIG_FILE": os.devnull}
+
+
 def prove_origin(folder: Path, generation: Generation, wheels: Sequence[StoredWheel]) -> None:
-    """Raise StoreError unless every installed file is byte for byte the wheelhouse's."""
-    (site,) = folder.glob("lib/python*/site-packages")
+    """Raise StoreError unless every file of these wheels is installed byte for byte."""
     for wheel in wheels:
-        with zipfile.ZipFile(generation.folder / wheel.filename) as archive:
-            record = next(name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
-            rows = archive.read(record).decode().splitlines()
-        wrong = [path for path, digest in _hashed(rows) if not _matches(site / path, digest)]
-        if wrong:
-            raise StoreError(
-                f"{wheel.name}: {wrong[0]} in the environment is not the wheelhouse's",
-                where=str(site / wrong[0]),
-                hint=f"rm -r {folder}, then make it again",
-            )
+        with opened(generation.folder / wheel.filename) as archive:
+            for name, path, listed in _installed(archive, wheel.filename, folder):
+                if not _matches(path, listed):
+                    raise StoreError(
+                        f"{wheel.name}: {name} in the environment is not the wheelhouse's",
+                        where=str(path),
+                        hint=f"rm -r {quote(str(folder))}, then make it again",
+                    )
 
 
-def _hashed(rows: Sequence[str]) -> list[tuple[str, str]]:
-    """(path, sha256 as RECORD writes it) of files that an installer copies unchanged."""
-    import csv
+def _installed(archive: zipfile.ZipFile, filename: str, folder: Path) -> Iterator[tuple[str, Path, str]]:
+    """(name, where it was installed, hash as RECORD writes it) of files that are copied unchanged."""
+    (site,) = folder.glob("lib/python*/site-packages")
+    bases = {"purelib": site, "platlib": site, "data": folder, "scripts": folder / "bin"}
+    record = archive.read(f"{dist_info(archive, filename)}/RECORD").decode()
+    for name, listed, _ in csv.reader(record.splitlines()):
+        parts = name.split("/")
+        if not listed:  # RECORD itself; the audit refuses other files without a hash
+            continue
+        if not parts[0].endswith(".data"):
+            yield name, site / name, listed
+        elif parts[1] in bases and not _gets_interpreter(archive, name):
+            yield name, bases[parts[1]].joinpath(*parts[2:]), listed
 
-    found = []
-    for path, digest, _ in csv.reader(rows):
-        moved = path.split("/")[0].endswith(".data")
-        # pip compiles bytecode anew, also where a wheel brought some along.
-        if digest.startswith("sha256=") and not moved and not path.endswith(".pyc"):
-            found.append((path, digest.removeprefix("sha256=")))
-    return found
+
+def _gets_interpreter(archive: zipfile.ZipFile, name: str) -> bool:
+    """Whether an installer rewrites the file's first line."""
+    with archive.open(name) as file:
+        return file.read(8) == b"#!python"
 
 
-def _matches(path: Path, digest: str) -> bool:
+def _matches(path: Path, listed: str) -> bool:
+    algorithm, _, digest = listed.partition("=")
     try:
         with path.open("rb") as file:
-            actual = hashlib.file_digest(file, "sha256").digest()
+            return urlsafe(hashlib.file_digest(file, algorithm).digest()) == digest
     except OSError:
         return False
-    return base64.urlsafe_b64encode(actual).rstrip(b"=").decode() == digest
 
 
 def _add_pip(folder: Path) -> None:

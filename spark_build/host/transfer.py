@@ -11,11 +11,17 @@ import io
 import json
 import os
 import re
+import shutil
 import tarfile
 import tempfile
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 
 from spark_build.core.key import digest
 from spark_build.errors import StoreError
@@ -28,9 +34,30 @@ from spark_build.model.wheel import StoredWheel
 
 SCHEMA = 1
 EPOCH = 315532800  # 1980: the same generation gives the same archive
-MEMBER = re.compile(r"[^/]+/(?:[A-Za-z0-9_.+-]+|store/[0-9a-f]{64}/[A-Za-z0-9_.-]+)")
-VIEW = re.compile(r"[A-Za-z0-9_.-]+")
+NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,254}"
+MEMBER = re.compile(rf"{NAME}/(?:{NAME}|store/[0-9a-f]{{64}}/{NAME})")
 PAPER_LIMIT = 1 << 30  # bytes; a build log of a gigabyte is no build log
+# What reading an archive or a paper that somebody made up may raise.
+DAMAGE = (
+    tarfile.TarError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Manifest:
+    """What an archive says of itself; papers: (key, name) -> sha256."""
+
+    view: str
+    closure_key: str
+    wheels: tuple[StoredWheel, ...]
+    papers: dict[tuple[str, str], str]
 
 
 class _Hashing:
@@ -61,11 +88,13 @@ def export(generation: Generation, store: Path, file: Path) -> int:
         "generation": generation.number,
         "closure_key": generation.closure_key,
         "wheels": [asdict(wheel) for wheel in generation.wheels],
+        "papers": {wheel.key: _hashes(store, wheel) for wheel in generation.wheels},
     }
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    temporary = Path(name)
     try:
-        with temporary.open("xb") as raw:
+        with os.fdopen(handle, "wb") as raw:
             with tarfile.TarFile(fileobj=raw, mode="w", copybufsize=CHUNK) as tar:
                 _add_bytes(tar, f"{top}/{wheelhouse.MANIFEST}", json.dumps(manifest, indent=1).encode())
                 for name, text in wheelhouse.papers(generation.wheels).items():
@@ -74,12 +103,35 @@ def export(generation: Generation, store: Path, file: Path) -> int:
                     _add_wheel(tar, top, wheel, store)
             raw.flush()
             os.fsync(raw.fileno())
+        temporary.chmod(0o644)
         temporary.replace(file)
         sync_folder(file.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     return file.stat().st_size
+
+
+def _papers_of(store: Path, wheel: StoredWheel) -> list[Path]:
+    return sorted(
+        path for path in stores.entry_folder(store, wheel.key).iterdir() if path.name != wheel.filename
+    )
+
+
+def _hashes(store: Path, wheel: StoredWheel) -> dict[str, str]:
+    """sha256 of an entry's papers; StoreError when the entry cannot be exported."""
+    path = stores.entry_folder(store, wheel.key) / wheel.filename
+    if not path.is_file() or path.stat().st_size != wheel.size:
+        raise _damaged(path)
+    return {paper.name: sha256_of(paper) for paper in _papers_of(store, wheel)}
+
+
+def _damaged(path: Path) -> StoreError:
+    return StoreError(
+        f"{path.name} is damaged or missing in the store: it is not what was recorded",
+        where=str(path.parent),
+        hint=f"rm -r {quote(str(path.parent))}, then: spark-build all",
+    )
 
 
 def _add_bytes(tar: tarfile.TarFile, name: str, data: bytes) -> None:
@@ -89,21 +141,16 @@ def _add_bytes(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def _add_wheel(tar: tarfile.TarFile, top: str, wheel: StoredWheel, store: Path) -> None:
-    folder = stores.entry_folder(store, wheel.key)
+    path = stores.entry_folder(store, wheel.key) / wheel.filename
     member = tarfile.TarInfo(f"{top}/{wheel.filename}")
     member.size, member.mode, member.mtime = wheel.size, 0o644, EPOCH
-    with (folder / wheel.filename).open("rb") as raw:
+    with path.open("rb") as raw:
         reader = _Hashing(raw)
         tar.addfile(member, reader)
         if reader.hexdigest() != wheel.sha256 or raw.read(1):
-            raise StoreError(
-                f"{wheel.filename} is damaged in the store: its sha256 is no longer the recorded one",
-                where=str(folder),
-                hint=f"rm -r {folder}, then: spark-build all",
-            )
-    for paper in sorted(folder.iterdir()):
-        if paper.name != wheel.filename:
-            _add_bytes(tar, f"{top}/store/{wheel.key}/{paper.name}", paper.read_bytes())
+            raise _damaged(path)
+    for paper in _papers_of(store, wheel):
+        _add_bytes(tar, f"{top}/store/{wheel.key}/{paper.name}", paper.read_bytes())
 
 
 def import_archive(home: Home, file: Path) -> tuple[Generation, bool]:
@@ -117,80 +164,116 @@ def import_archive(home: Home, file: Path) -> tuple[Generation, bool]:
         folder = Path(scratch)
         try:
             manifest, papers = _unpack(file, folder)
-            wheels = tuple(
-                StoredWheel(**{**row, "requires": tuple(row["requires"])}) for row in manifest["wheels"]
-            )
-            view, closure_key = str(manifest["view"]), str(manifest["closure_key"])
-        except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError) as error:
+            records = [_prove(file, folder, wheel, papers) for wheel in manifest.wheels]
+        except DAMAGE as error:
             raise _refused(file, f"it is cut short or no export of ours ({error})") from error
-        if not VIEW.fullmatch(view) or view in (".", ".."):
-            raise _refused(file, f"its view is called {view!r}")
-        for wheel in wheels:
-            _prove(file, folder / wheel.filename, wheel, papers)
-        for wheel in wheels:
-            _commit(home.store, folder / wheel.filename, wheel, papers)
-    return _publish(home, view, wheels, closure_key)
+        # An entry that is here already is kept: the same inputs, but not always the same bytes.
+        wheels = [
+            _commit(home.store, folder / wheel.filename, wheel, record, papers)
+            for wheel, record in zip(manifest.wheels, records, strict=True)
+        ]
+    return _publish(home, manifest.view, wheels, manifest.closure_key)
 
 
 def _refused(file: Path, why: str) -> StoreError:
     return StoreError(f"{file} is refused: {why}", hint="export it again, and compare the sha256 of the copy")
 
 
-def _unpack(file: Path, folder: Path) -> tuple[dict[str, Any], dict[tuple[str, str], bytes]]:
+def _unpack(file: Path, folder: Path) -> tuple[_Manifest, dict[tuple[str, str], bytes]]:
     """Wheels into `folder`, papers into memory: (manifest, {(key, name): content})."""
-    manifest: dict[str, Any] = {}
+    manifest: _Manifest | None = None
     papers: dict[tuple[str, str], bytes] = {}
-    listed: set[str] = set()
+    seen: set[str] = set()
     with tarfile.open(file, mode="r:") as tar:
         for member in tar:
-            parts = member.name.split("/")
-            content = tar.extractfile(member) if member.isreg() else None
-            if content is None or not MEMBER.fullmatch(member.name) or ".." in parts:
+            # A sparse file may claim any size without holding a byte.
+            content = tar.extractfile(member) if member.isreg() and not member.issparse() else None
+            if content is None or not MEMBER.fullmatch(member.name) or member.name in seen:
                 raise _refused(file, f"it holds {member.name!r}, which no export of ours does")
-            if parts[1:] == [wheelhouse.MANIFEST]:
-                manifest = json.loads(content.read(PAPER_LIMIT))
-                listed = {row["filename"] for row in manifest["wheels"]}
-            elif len(parts) == 4:
-                papers[parts[2], parts[3]] = content.read(PAPER_LIMIT)
-            elif parts[1] in listed:
-                with (folder / parts[1]).open("xb") as out:
-                    while chunk := content.read(CHUNK):
-                        out.write(chunk)
-            elif parts[1].endswith(".whl"):
-                raise _refused(file, f"{parts[1]} is not in its manifest")
+            seen.add(member.name)
+            top, *parts = member.name.split("/")
+            if manifest is None:
+                if parts != [wheelhouse.MANIFEST]:
+                    raise _refused(file, "its first file is no manifest")
+                manifest = _manifest(content.read(PAPER_LIMIT))
+                listed = {wheel.filename for wheel in manifest.wheels}
+                first = top
+            elif top != first:
+                raise _refused(file, f"it holds {member.name!r}, outside of {first!r}")
+            elif len(parts) == 3:
+                papers[parts[1], parts[2]] = content.read(PAPER_LIMIT)
+            elif parts[0] in listed:
+                with (folder / parts[0]).open("xb") as out:
+                    shutil.copyfileobj(content, out, CHUNK)
+            elif parts[0].endswith(".whl"):
+                raise _refused(file, f"{parts[0]} is not in its manifest")
+    if manifest is None:
+        raise _refused(file, "it is empty")
+    if {place: hashlib.sha256(data).hexdigest() for place, data in papers.items()} != manifest.papers:
+        raise _refused(file, "the papers in it are not what its manifest says (sha256)")
     return manifest, papers
 
 
-def _prove(file: Path, path: Path, wheel: StoredWheel, papers: dict[tuple[str, str], bytes]) -> None:
-    if path.name != wheel.filename or not path.is_file():
+def _manifest(data: bytes) -> _Manifest:
+    """Read a manifest and look at all of it; DAMAGE when it is none of ours."""
+    raw = json.loads(data)
+    wheels = tuple(StoredWheel(**{**row, "requires": tuple(row["requires"])}) for row in raw["wheels"])
+    for wheel in wheels:
+        name, version, _, _ = parse_wheel_filename(wheel.filename)
+        if (name, version) != (wheel.name, Version(wheel.version)):
+            raise ValueError(f"{wheel.filename} is not {wheel.name} {wheel.version}")
+        if wheel.origin not in ("built", "public"):
+            raise ValueError(f"{wheel.filename} is of origin {wheel.origin!r}")
+    if len({wheel.filename for wheel in wheels}) != len(wheels):
+        raise ValueError("a wheel is listed twice")
+    if not re.fullmatch(NAME, raw["view"]):
+        raise ValueError(f"its view is called {raw['view']!r}")
+    papers = {(key, name): sha256 for key, own in raw["papers"].items() for name, sha256 in own.items()}
+    return _Manifest(view=raw["view"], closure_key=str(raw["closure_key"]), wheels=wheels, papers=papers)
+
+
+def _prove(
+    file: Path, folder: Path, wheel: StoredWheel, papers: dict[tuple[str, str], bytes]
+) -> dict[str, Any]:
+    """The record of a wheel that is what the manifest and its papers say."""
+    path = folder / wheel.filename
+    if not path.is_file():
         raise _refused(file, f"{wheel.filename} is missing")
     if sha256_of(path) != wheel.sha256 or path.stat().st_size != wheel.size:
         raise _refused(file, f"{wheel.filename} is not what its manifest says (sha256)")
     if wheel.origin == "public":
         honest = wheel.key == wheel.sha256
     else:
-        declared = json.loads(papers.get((wheel.key, "key.json"), b"{}"))
-        honest = digest(declared.get("inputs")) == wheel.key
-    if not honest or (wheel.key, stores.RECORD) not in papers:
+        honest = digest(json.loads(papers[wheel.key, "key.json"])["inputs"]) == wheel.key
+    record: dict[str, Any] = json.loads(papers[wheel.key, stores.RECORD])
+    row = json.loads(json.dumps(asdict(wheel)))
+    del row["key"]
+    if not honest or any(record[name] != value for name, value in row.items()):
         raise _refused(file, f"the papers of {wheel.filename} do not belong to its key")
+    return record
 
 
-def _commit(store: Path, path: Path, wheel: StoredWheel, papers: dict[tuple[str, str], bytes]) -> None:
-    record = json.loads(papers[wheel.key, stores.RECORD])
+def _commit(
+    store: Path,
+    path: Path,
+    wheel: StoredWheel,
+    record: dict[str, Any],
+    papers: dict[tuple[str, str], bytes],
+) -> StoredWheel:
     described = {
         "name": wheel.name,
         "version": wheel.version,
         "origin": wheel.origin,
         "requires": list(wheel.requires),
-        "recipe": record["recipe"],
-        "content_digest": record["content_digest"],
+        "recipe": str(record["recipe"]),
+        "content_digest": str(record["content_digest"]),
     }
     own = {name: data for (key, name), data in papers.items() if key == wheel.key and name != stores.RECORD}
-    stores.commit(store, key=wheel.key, wheel=path, described=described, papers=own)
+    return stores.commit(store, key=wheel.key, wheel=path, described=described, papers=own).wheel
 
 
 def _publish(
-    home: Home, view: str, wheels: tuple[StoredWheel, ...], closure_key: str
+    home: Home, view: str, wheels: Sequence[StoredWheel], closure_key: str
 ) -> tuple[Generation, bool]:
     """The imported wheels replace those of their names; others in the view stay."""
 

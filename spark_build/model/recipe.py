@@ -8,6 +8,16 @@ from typing import Literal
 SourceKind = Literal["git", "archive", "sdist", "wheel"]
 BuildKind = Literal["pep517", "cmake", "repack"]
 Provider = Literal["store", "public", "path"]
+Coupling = Literal["content", "version"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class When:
+    """A condition; empty fields say nothing, all given ones must hold."""
+
+    platforms: tuple[str, ...] = ()
+    trains: tuple[str, ...] = ()
+    cuda: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,10 +54,16 @@ class Patch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
-    """Another component that must be there to build this one."""
+    """Another component that must be there to build this one.
+
+    providers: where it may come from, the usual one first. coupling "content": this component is
+    built anew whenever the need's content changes (it is linked against it); "version": only when
+    its version does.
+    """
 
     name: str
     providers: tuple[Provider, ...] = ("store",)
+    coupling: Coupling = "content"
     why: str = ""
 
 
@@ -60,21 +76,68 @@ class Variable:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """What is different under a condition: pins and variables replace those of the same name."""
+
+    when: When
+    requires: tuple[str, ...] = ()
+    env: dict[str, Variable] = field(default_factory=dict)
+    apt: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Build:
     """How the build runs and what it costs."""
 
     requires: tuple[str, ...] = ()  # exact pins, the whole closure: name==version
     memory_per_job_mib: int = 1024
+    threads_per_job: int = 1  # processors that one job keeps busy
     core_minutes: float = 1.0  # CPU time of one clean build
     disk_mib: int = 1024
     env: dict[str, Variable] = field(default_factory=dict)
+    variants: tuple[Variant, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cmake:
+    """A build of kind cmake: configure, build, install into a prefix."""
+
+    source: str = "."  # folder of the top CMakeLists.txt
+    define: dict[str, Variable] = field(default_factory=dict)  # -DNAME=value
+    expect: tuple[str, ...] = ()  # files that the prefix must have: "bin/mlir-tblgen"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prefix:
+    """A development prefix made from a repacked wheel."""
+
+    copy: dict[str, str] = field(default_factory=dict)  # folder in the wheel -> folder in the prefix
+    links: dict[str, str] = field(default_factory=dict)  # symbolic link -> what it points to, beside it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Feature:
+    """Something that a build would switch off silently: what the configure summary must say."""
+
+    name: str
+    value: str = "ON"
+    why: str = ""
+    when: When = field(default_factory=When)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Naming:
+    """The version that the wheel must carry; {version} and {label} are filled in."""
+
+    version: str = "{version}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class System:
-    """Distribution packages that the build needs, by the distribution family's package names."""
+    """Distribution packages that the build needs, by the package manager that knows the names."""
 
-    apt: tuple[str, ...] = ()
+    apt: tuple[str, ...] = ()  # Debian, Ubuntu, DGX OS
+    dnf: tuple[str, ...] = ()  # Fedora, RHEL: only named, never installed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +174,10 @@ class Recipe:
     build: Build
     requires: Requires = field(default_factory=Requires)
     needs: tuple[Need, ...] = ()
+    cmake: Cmake = field(default_factory=Cmake)
+    prefix: Prefix = field(default_factory=Prefix)
+    features: tuple[Feature, ...] = ()
+    wheel: Naming = field(default_factory=Naming)
     patches: tuple[Patch, ...] = ()
     system: System = field(default_factory=System)
     repair: Repair = field(default_factory=Repair)
@@ -136,6 +203,7 @@ class Train:
     summary: str
     components: dict[str, Pin]
     default: bool = False
+    revision: int = 1  # counts our builds of these versions: the N of the label cu130.sparkN
     closure: dict[str, str] = field(default_factory=dict)  # third-party versions: name -> version
 
 

@@ -197,7 +197,8 @@ def summarise(
         utilisation=_mean(held, "utilisation"),
         watts=_mean(held, "watts"),
         celsius=_mean(held, "celsius"),
-        other_processes=max(0, int(max(crowd)) - 1) if crowd else None,
+        # From inside a container NVML lists nobody, not even us: then nothing is known of others.
+        other_processes=int(max(crowd)) - 1 if crowd and max(crowd) > 0 else None,
         free_mib=int(first["free_mib"]) if "free_mib" in first else None,
         reasons=tuple(word for bit, word in REASONS.items() if any(mask & bit for mask in reasons)),
     )

@@ -53,6 +53,14 @@ def test_signed_rank_cannot_go_below_its_floor() -> None:
     assert stats.wilcoxon(range(1, 11)) == pytest.approx(2 / 2**10)
 
 
+def test_a_claim_needs_both_tests() -> None:
+    # Five pairs: the interval is far from 1, but the signed-rank test cannot go below 2/32.
+    seen = stats.compare(FIRST[:5], [2 * value for value in SECOND[:5]])
+    assert seen.ci95[0] > 1
+    assert seen.wilcoxon_p > stats.ALPHA
+    assert not stats.differs(seen)
+
+
 def test_without_any_spread() -> None:
     same = stats.compare([5.0] * 6, [5.0] * 6)
     assert (same.ratio, same.ci95, same.t_p, same.wilcoxon_p, same.welch_p) == (1, (1, 1), 1, 1, 1)

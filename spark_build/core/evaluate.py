@@ -1,0 +1,57 @@
+"""A recipe as it is for one target and train: conditions settled, names and labels filled in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from spark_build.core.placeholders import fill
+from spark_build.model.recipe import Feature, Pin, Recipe, Target, Train, Variable, When
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluated:
+    """What is left of a recipe when target and train are known; placeholders are still in it."""
+
+    requires: tuple[str, ...]
+    env: dict[str, Variable]
+    apt: tuple[str, ...]
+    features: tuple[Feature, ...]
+    wheel_version: str  # "2.13.0+cu130.spark1"
+
+
+def holds(when: When, target: Target, train: Train) -> bool:
+    """Whether a condition is met."""
+    return (
+        (not when.platforms or target.platform in when.platforms)
+        and (not when.trains or train.name in when.trains)
+        and (when.cuda is None or when.cuda == bool(target.cuda_architectures))
+    )
+
+
+def label(target: Target, train: Train) -> str:
+    """The local version label of our builds: cu130.spark1, or cpu.spark1 without CUDA."""
+    kind = "cu" + target.cuda.replace(".", "") if target.cuda_architectures else "cpu"
+    return f"{kind}.spark{train.revision}"
+
+
+def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluated:
+    """Settle all conditions; a variant's pins and variables replace those of the same name."""
+    variants = [one for one in recipe.build.variants if holds(one.when, target, train)]
+    pins = {canonicalize_name(Requirement(text).name): text for text in recipe.build.requires}
+    env = dict(recipe.build.env)
+    apt = list(recipe.system.apt)
+    for variant in variants:
+        pins |= {canonicalize_name(Requirement(text).name): text for text in variant.requires}
+        env |= variant.env
+        apt += [name for name in variant.apt if name not in apt]
+    names = {"version": pin.version, "label": label(target, train)}
+    return Evaluated(
+        requires=tuple(pins[name] for name in sorted(pins)),
+        env=env,
+        apt=tuple(apt),
+        features=tuple(one for one in recipe.features if holds(one.when, target, train)),
+        wheel_version=fill(recipe.wheel.version, names, where=f"recipes/{recipe.name}.toml: wheel.version"),
+    )
