@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.core import planner, targets
+from spark_build.core.evaluate import label
 from spark_build.core.key import build_inputs, digest
 from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
 from spark_build.host import closure, probe, store, wheelhouse
@@ -16,10 +17,11 @@ from spark_build.host.catalogue import Catalogue
 from spark_build.host.files import discard_tree, locked, remove_empty, remove_tree, write_atomically
 from spark_build.host.home import Home
 from spark_build.host.job import Job
+from spark_build.host.provide import Provided, locate
 from spark_build.model.event import Emit, Note, RecipeFinished
 from spark_build.model.machine import Machine
 from spark_build.model.plan import Plan, Step
-from spark_build.model.recipe import Pin, Recipe, Target, Train
+from spark_build.model.recipe import Target, Train
 from spark_build.model.result import RecipeResult, Status
 from spark_build.model.wheel import StoredWheel
 from spark_build.pipeline import run_stages
@@ -36,6 +38,7 @@ class Setting:
     machine: Machine
     target: Target
     train: Train
+    provide: Mapping[str, str]  # need -> store, public or a path
 
     @property
     def view(self) -> Path:
@@ -43,7 +46,9 @@ class Setting:
         return self.home.views / targets.view_name(self.target, self.train.name)
 
 
-def settle(home: Home, catalogue: Catalogue, target: str, train: str | None) -> Setting:
+def settle(
+    home: Home, catalogue: Catalogue, target: str, train: str | None, provide: Mapping[str, str]
+) -> Setting:
     """Resolve target and train names on this machine."""
     machine = probe.probe()
     chosen = (
@@ -52,7 +57,12 @@ def settle(home: Home, catalogue: Catalogue, target: str, train: str | None) -> 
         else targets.resolve(catalogue.target(target), machine)
     )
     return Setting(
-        home=home, catalogue=catalogue, machine=machine, target=chosen, train=catalogue.train(train)
+        home=home,
+        catalogue=catalogue,
+        machine=machine,
+        target=chosen,
+        train=catalogue.train(train),
+        provide=provide,
     )
 
 
@@ -61,30 +71,40 @@ def plan(setting: Setting, names: Sequence[str] = ()) -> Plan:
     for name in names:
         setting.catalogue.recipe(name)
 
-    def lookup(
-        recipe: Recipe, _pin: Pin, declared: Mapping[str, Any], needs: Mapping[str, str]
-    ) -> tuple[str, bool]:
-        key = digest(_inputs_of(setting, recipe, declared, needs))
+    def lookup(step: Step, needs: Mapping[str, str]) -> tuple[str, bool]:
+        inputs, _ = _inputs_of(setting, step, needs)
+        key = digest(inputs)
         return key, store.read(setting.home.store, key) is not None
 
     recipes = setting.catalogue.recipes
     return planner.make_plan(
-        names or sorted(recipes), recipes, setting.train, setting.target, setting.machine, lookup
+        names or sorted(recipes),
+        recipes,
+        setting.train,
+        setting.target,
+        setting.machine,
+        lookup,
+        _known(setting),
     )
 
 
+def _known(setting: Setting) -> Mapping[str, str]:
+    """The providers asked for; each must be for a recipe that there is."""
+    for name in setting.provide:
+        setting.catalogue.recipe(name)
+    return setting.provide
+
+
 def _inputs_of(
-    setting: Setting, recipe: Recipe, declared: Mapping[str, Any], needs: Mapping[str, str]
-) -> dict[str, Any]:
-    """Build key inputs: what was declared, the needs' contents, the measured toolchain."""
-    contents = {}
-    for name, key in needs.items():
-        entry = store.read(setting.home.store, key)
-        if entry is None:
-            raise StageError(f"{name}, which {recipe.name} needs, is not in the store")
-        contents[name] = entry.content_digest
-    tools = probe.toolchain(cuda=recipe.requires.cuda, packages=recipe.system.apt)
-    return build_inputs(declared, contents, tools)
+    setting: Setting, step: Step, keys: Mapping[str, str]
+) -> tuple[dict[str, Any], tuple[Provided, ...]]:
+    """Build key inputs and the needs they speak of: declared, found, measured."""
+    provided = tuple(locate(one, setting.home.store, keys) for one in step.provisions)
+    contents = {one.provision.need: one.identity for one in provided}
+    # What is only repacked depends on no tool of this machine.
+    repacked = step.recipe.kind == "repack"
+    tools = {} if repacked else probe.toolchain(cuda=step.recipe.requires.cuda, packages=step.evaluated.apt)
+    return build_inputs(step.declared, contents, tools), provided
 
 
 def build(
@@ -101,7 +121,7 @@ def build(
 
 def _unbuilt(step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult | None:
     """The result of a step that is not worked on; None for one that is."""
-    lost = [name for name in step.needs if results[name].status in ("failed", "blocked")]
+    lost = [name for name in step.from_store if results[name].status in ("failed", "blocked")]
     if lost:
         return _result(step, "blocked", reasons=tuple(f"blocked by {name}" for name in lost))
     if step.decision in ("SKIP", "BLOCKED"):
@@ -145,14 +165,15 @@ def _build_step(
     start = time.monotonic()
     work = setting.home.build / step.recipe.name / step.key
     try:
-        needs = {name: results[name].build_key for name in step.needs}
-        inputs = _inputs_of(setting, step.recipe, step.declared, needs)
-        built = _build_under_lock(setting, step, inputs, work, emit, jobs, offline)
+        needs = {name: results[name].build_key for name in step.from_store}
+        inputs, provided = _inputs_of(setting, step, needs)
+        built = _build_under_lock(setting, step, inputs, provided, work, emit, jobs, offline)
     except (SparkBuildError, OSError) as error:
         return _failure(setting, step, work, error, time.monotonic() - start)
     key = digest(inputs)
     if not built:
-        return _result(step, "reused", reasons=("another spark-build has just built it",), key=key)
+        reason = "in the store: what it needs came out with the same content, or another run built it"
+        return _result(step, "reused", reasons=(reason,), key=key)
     log = store.entry_folder(setting.home.store, key) / "build.log"
     return _result(step, "built", seconds=time.monotonic() - start, key=key, log=log)
 
@@ -161,6 +182,7 @@ def _build_under_lock(
     setting: Setting,
     step: Step,
     inputs: Mapping[str, Any],
+    provided: tuple[Provided, ...],
     work: Path,
     emit: Emit,
     jobs: int | None,
@@ -190,6 +212,8 @@ def _build_under_lock(
                 key=key,
                 inputs=inputs,
                 emit=emit,
+                label=label(setting.target, setting.train),
+                provided=provided,
                 keep=(held,),
             )
             run_stages(job)
@@ -254,7 +278,7 @@ def publish(
     fresh: dict[str, StoredWheel] = {}
     for result in results:
         entry = store.read(setting.home.store, result.build_key) if result.build_key else None
-        if entry is not None:
+        if entry is not None and entry.wheel is not None:
             fresh[entry.wheel.name] = entry.wheel
     if not fresh:
         return wheelhouse.current(setting.view), False

@@ -21,6 +21,7 @@ COMMANDS = {
     "plan": ("spark_build.cli.planning", "plan", "Say what would be built, reused or skipped, and why."),
     "build": ("spark_build.cli.building", "build", "Build and publish recipes."),
     "recipes": ("spark_build.cli.recipes", "recipes", "List the recipes."),
+    "patches": ("spark_build.cli.patches", "patches", "Check the patches against their sources."),
     "wheelhouse": ("spark_build.cli.wheelhouse", "wheelhouse", "List, locate, export and import wheels."),
     "env": ("spark_build.cli.environment", "env", "Virtual environments from the wheelhouse only."),
     "verify": ("spark_build.cli.verification", "verify", "Check the wheels; --burn-in measures them."),

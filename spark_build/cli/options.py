@@ -22,6 +22,7 @@ class Options:
         self.train: str | None = None
         self.json = False
         self.verbosity = 0
+        self.provide: dict[str, str] = {}
 
     def home(self) -> Home:
         """The folders to work with."""
@@ -35,7 +36,7 @@ class Options:
         from spark_build.host.catalogue import load
 
         home = self.home()
-        return settle(home, load(home.data), self.target, self.train)
+        return settle(home, load(home.data), self.target, self.train, self.provide)
 
 
 def _store(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
@@ -43,11 +44,21 @@ def _store(context: click.Context, parameter: click.Parameter, value: Any) -> An
     if value is not None and value is not False:
         name = str(parameter.name)
         options = context.ensure_object(Options)
-        if name in ("verbose", "quiet"):
+        if name == "provide":
+            options.provide |= dict(_provider(text) for text in value)
+        elif name in ("verbose", "quiet"):
             options.verbosity = int(value) if name == "verbose" else -1
         else:
             setattr(options, "json" if name == "as_json" else name, value)
     return value
+
+
+def _provider(text: str) -> tuple[str, str]:
+    """NAME=store, NAME=public or NAME=PATH."""
+    need, _, where = text.partition("=")
+    if not need or not where:
+        raise click.BadParameter(f"--provide {text}: write NAME=store, NAME=public or NAME=PATH")
+    return need, where
 
 
 def shared(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,6 +82,12 @@ COMMON = (
     _option("--root", metavar="DIR", help="Folder for recipes/, wheelhouse/, build/, sources/, runs/."),
     _option("--target", metavar="NAME", help="The machine to build for; 'auto' looks (default)."),
     _option("--train", metavar="NAME", help="Versions that belong together, such as 2.13."),
+    _option(
+        "--provide",
+        metavar="NAME=WHERE",
+        multiple=True,
+        help="Take a need from store, public (a public wheel), or a path.",
+    ),
     _option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."),
     _option("-v", "--verbose", is_flag=True, help="Say more."),
     _option("-q", "--quiet", is_flag=True, help="Say less."),

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from spark_build.core.placeholders import fill
-from spark_build.model.recipe import Feature, Pin, Recipe, Target, Train, Variable, When
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Evaluated:
-    """What is left of a recipe when target and train are known; placeholders are still in it."""
-
-    requires: tuple[str, ...]
-    env: dict[str, Variable]
-    apt: tuple[str, ...]
-    features: tuple[Feature, ...]
-    wheel_version: str  # "2.13.0+cu130.spark1"
+from spark_build.model.plan import Evaluated
+from spark_build.model.recipe import Pin, Recipe, Target, Train, When
 
 
 def holds(when: When, target: Target, train: Train) -> bool:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spark_build.model.plan import Evaluated, Provision
 from spark_build.model.recipe import Patch, Pin, Recipe, Source, Target
 
 # Raise when the same inputs would now give other bytes (how wheels are built, repaired, rewritten).
@@ -38,13 +39,15 @@ def source_identity(source: Source | None) -> dict[str, Any]:
 
 def plan_inputs(
     recipe: Recipe,
+    evaluated: Evaluated,
     pin: Pin,
     source: Source | None,
     patches: Sequence[Patch],
     target: Target,
-    needs: Mapping[str, str],
+    provisions: Sequence[Provision],
+    keys: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The declared inputs of a build; `needs` maps a need to its plan key.
+    """The declared inputs of a build; `keys` maps a need from the store to its plan key.
 
     Prose, costs and checks are left out: they do not reach the bytes.
     """
@@ -54,8 +57,14 @@ def plan_inputs(
             "name": recipe.name,
             "distribution": recipe.distribution,
             "kind": recipe.kind,
-            "requires": sorted(recipe.build.requires),
-            "env": {name: variable.value for name, variable in recipe.build.env.items()},
+            "requires": sorted(evaluated.requires),
+            "env": {name: variable.value for name, variable in evaluated.env.items()},
+            "wheel_version": evaluated.wheel_version,
+            "cmake": {
+                "source": recipe.cmake.source,
+                "define": {name: variable.value for name, variable in recipe.cmake.define.items()},
+            },
+            "prefix": {"copy": recipe.prefix.copy, "links": recipe.prefix.links},
             "repair": {"bundle": recipe.repair.bundle, "exclude": sorted(recipe.repair.exclude)},
         },
         "version": pin.version,
@@ -67,13 +76,23 @@ def plan_inputs(
             "python": target.python,
             "cuda_architectures": list(target.cuda_architectures),
         },
-        "needs": dict(needs),
+        "needs": {one.need: _declared_need(one, keys) for one in provisions},
     }
+
+
+def _declared_need(one: Provision, keys: Mapping[str, str]) -> str:
+    """A need as any machine can name it."""
+    if one.coupling == "version" or one.provider == "public":
+        return f"{one.provider} {one.version}"
+    return f"store {keys[one.need]}" if one.provider == "store" else "path"
 
 
 def build_inputs(
     declared: Mapping[str, Any], needs: Mapping[str, str], toolchain: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What decides the bytes: declared inputs, content digests of the needs, measured tools."""
-    # The needs' plan keys are replaced by what their wheels really hold.
+    """What decides the bytes: declared inputs, contents of the needs, measured tools.
+
+    `needs` replaces the plan keys by what is really there: a content digest, a fingerprint of a
+    path, or a version, by the need's coupling.
+    """
     return {**declared, "needs": dict(needs), "toolchain": dict(toolchain)}

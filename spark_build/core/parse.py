@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
-from types import GenericAlias
+from types import GenericAlias, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -194,4 +194,6 @@ def _keys_at(kind: Any, path: Path) -> list[str]:
             kind = get_type_hints(kind)[str(part)]
         else:  # tuple[X, ...] or dict[str, X]
             kind = get_args(kind)[0 if get_origin(kind) is tuple else 1]
+        if get_origin(kind) is UnionType:  # X | None
+            kind = get_args(kind)[0]
     return [field.name for field in fields(kind)]

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from spark_build.core.evaluate import evaluate
 from spark_build.core.key import digest, plan_inputs
 from spark_build.model.machine import Machine
-from spark_build.model.plan import Decision, Estimate, Plan, Step
-from spark_build.model.recipe import Patch, Pin, Recipe, Source, Target, Train
+from spark_build.model.plan import Decision, Estimate, Plan, Provision, Step
+from spark_build.model.recipe import Need, Patch, Pin, Provider, Recipe, Source, Target, Train
 
-BUILDABLE_KINDS = ("pep517",)
-FETCHABLE_SOURCES = ("sdist", "archive")
+FETCHABLE_SOURCES = ("sdist", "archive", "wheel", "git")
 
-# Answers for a step's plan key and its needs' build keys: (build key, in the store?).
-Lookup = Callable[[Recipe, Pin, Mapping[str, object], Mapping[str, str]], tuple[str, bool]]
+# Given a step and the build keys of its needs from the store: (its build key, is it in the store?).
+Lookup = Callable[[Step, Mapping[str, str]], tuple[str, bool]]
 
 
 class _Verdict(NamedTuple):
@@ -24,14 +25,19 @@ class _Verdict(NamedTuple):
     reasons: tuple[str, ...]
 
 
-def closure_of(names: Iterable[str], recipes: Mapping[str, Recipe]) -> tuple[str, ...]:
-    """The recipes asked for and all they need, needs first; alphabetical where free."""
+def closure_of(
+    names: Iterable[str], recipes: Mapping[str, Recipe], elsewhere: Collection[str] = ()
+) -> tuple[str, ...]:
+    """The recipes asked for and all they need, needs first; alphabetical where free.
+
+    What comes from `elsewhere` is not built for others, so its own needs do not matter.
+    """
     graph: dict[str, set[str]] = {}
     pending = list(names)
     while pending:
         name = pending.pop()
         if name not in graph:
-            graph[name] = {need.name for need in recipes[name].needs}
+            graph[name] = {need.name for need in recipes[name].needs if need.name not in elsewhere}
             pending.extend(graph[name])
     sorter = TopologicalSorter(graph)
     sorter.prepare()
@@ -70,44 +76,85 @@ def make_plan(
     target: Target,
     machine: Machine,
     lookup: Lookup,
+    provide: Mapping[str, str] | None = None,
 ) -> Plan:
-    """Decide every recipe asked for and every one it needs. `lookup` knows the store."""
+    """Decide every recipe asked for and every one it needs. `lookup` knows the store.
+
+    provide: need -> "store", "public" or a path, where it is to come from.
+    """
+    wished = provide or {}
+    elsewhere = {name for name, wish in wished.items() if wish != "store"}
     steps: dict[str, Step] = {}
-    for name in closure_of(names, recipes):
-        steps[name] = _step(recipes[name], train, target, machine, steps, lookup)
+    for name in closure_of(names, recipes, elsewhere):
+        draft = _draft(recipes[name], recipes, train, target, machine, steps, wished)
+        steps[name] = _decided(draft, train, target, steps, lookup)
     return Plan(target=target, train=train, steps=tuple(steps.values()))
 
 
-def _step(
+def _draft(
     recipe: Recipe,
+    recipes: Mapping[str, Recipe],
     train: Train,
     target: Target,
     machine: Machine,
     earlier: Mapping[str, Step],
-    lookup: Lookup,
+    wished: Mapping[str, str],
 ) -> Step:
+    """A step with everything but its decision."""
     pin = train.components.get(recipe.name, Pin(version="", sources=()))
     source = choose_source(pin, target)
     patches = patches_for(recipe, train)
-    needs = {need.name: earlier[need.name].key for need in recipe.needs}
-    declared = plan_inputs(recipe, pin, source, patches, target, needs)
-    build_key = ""
-    verdict = _unfit(recipe, pin, source, train, target) or _blocked(recipe, source, earlier)
-    if verdict is None:
-        build_key, verdict = _build_or_reuse(recipe, pin, declared, earlier, lookup)
+    evaluated = evaluate(recipe, pin, target, train)
+    provisions = tuple(
+        _provision(need, recipes[need.name], train, earlier.get(need.name), wished.get(need.name, ""))
+        for need in recipe.needs
+    )
+    keys = {one.need: earlier[one.need].key for one in provisions if one.provider == "store"}
+    declared = plan_inputs(recipe, evaluated, pin, source, patches, target, provisions, keys)
     return Step(
         recipe=recipe,
         pin=pin,
-        decision=verdict.decision,
-        reasons=verdict.reasons,
+        evaluated=evaluated,
+        decision="BUILD",
+        reasons=(),
         key=digest(declared),
         declared=declared,
-        needs=tuple(needs),
+        provisions=provisions,
         source=source,
         patches=patches,
         estimate=_estimate(recipe, machine),
-        build_key=build_key,
-        warnings=_warnings(pin, patches, target, machine, verdict.decision),
+        warnings=_warnings(recipe, pin, patches, target, machine),
+    )
+
+
+def _provision(need: Need, recipe: Recipe, train: Train, step: Step | None, wish: str) -> Provision:
+    """The provider asked for, else the usual one.
+
+    Where the target cannot have it built, the public wheel will do if the recipe allows it.
+    """
+    provider: Provider = need.providers[0]
+    if wish:
+        provider = wish if wish in ("store", "public") else "path"  # type: ignore[assignment] # literal
+    elif provider == "store" and "public" in need.providers and step is not None and step.decision == "SKIP":
+        provider = "public"
+    return Provision(
+        need=need.name,
+        distribution=recipe.distribution,
+        provider=provider,
+        coupling=need.coupling,
+        version=train.components[need.name].version if need.name in train.components else "",
+        path=wish if provider == "path" else "",
+    )
+
+
+def _decided(draft: Step, train: Train, target: Target, earlier: Mapping[str, Step], lookup: Lookup) -> Step:
+    verdict = _unfit(draft.recipe, draft.pin, draft.source, train, target) or _blocked(draft, earlier)
+    build_key = ""
+    if verdict is None:
+        build_key, verdict = _build_or_reuse(draft, earlier, lookup)
+    warnings = draft.warnings if verdict.decision != "SKIP" else ()
+    return replace(
+        draft, decision=verdict.decision, reasons=verdict.reasons, build_key=build_key, warnings=warnings
     )
 
 
@@ -124,34 +171,32 @@ def _unfit(recipe: Recipe, pin: Pin, source: Source | None, train: Train, target
     return None
 
 
-def _blocked(recipe: Recipe, source: Source | None, earlier: Mapping[str, Step]) -> _Verdict | None:
+def _blocked(step: Step, earlier: Mapping[str, Step]) -> _Verdict | None:
     reasons = [
         f"needs {name}, which is {earlier[name].decision}"
-        for name in (need.name for need in recipe.needs)
+        for name in step.from_store
         if earlier[name].decision in ("SKIP", "BLOCKED")
     ]
-    if recipe.kind not in BUILDABLE_KINDS:
-        reasons.append(f"recipes of kind {recipe.kind} cannot be built by this version yet")
-    elif source is not None and source.kind not in FETCHABLE_SOURCES:
-        reasons.append(f"{source.kind} sources cannot be fetched by this version yet")
+    allowed = {need.name: need.providers for need in step.recipe.needs}
+    reasons += [
+        f"{one.need} may come from {' or '.join(allowed[one.need])}, not from {one.provider}"
+        for one in step.provisions
+        if one.provider not in allowed[one.need]
+    ]
+    if step.source is not None and step.source.kind not in FETCHABLE_SOURCES:
+        reasons.append(f"{step.source.kind} sources cannot be fetched by this version yet")
     return _Verdict("BLOCKED", tuple(reasons)) if reasons else None
 
 
-def _build_or_reuse(
-    recipe: Recipe,
-    pin: Pin,
-    declared: Mapping[str, object],
-    earlier: Mapping[str, Step],
-    lookup: Lookup,
-) -> tuple[str, _Verdict]:
-    rebuilt = [need.name for need in recipe.needs if earlier[need.name].decision == "BUILD"]
+def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> tuple[str, _Verdict]:
+    rebuilt = [name for name in step.from_store if earlier[name].decision == "BUILD"]
+    others = tuple(str(one) for one in step.provisions if one.provider != "store")
     if rebuilt:
-        return "", _Verdict("BUILD", tuple(f"needs {name}, which is built first" for name in rebuilt))
-    needs = {need.name: earlier[need.name].build_key for need in recipe.needs}
-    build_key, stored = lookup(recipe, pin, declared, needs)
+        return "", _Verdict("BUILD", (*(f"needs {name}, which is built first" for name in rebuilt), *others))
+    build_key, stored = lookup(step, {name: earlier[name].build_key for name in step.from_store})
     if stored:
-        return build_key, _Verdict("REUSE", ("in the store with the same inputs and toolchain",))
-    return build_key, _Verdict("BUILD", ("not in the store",))
+        return build_key, _Verdict("REUSE", ("in the store with the same inputs and toolchain", *others))
+    return build_key, _Verdict("BUILD", ("not in the store", *others))
 
 
 def _estimate(recipe: Recipe, machine: Machine) -> Estimate:
@@ -165,12 +210,12 @@ def _estimate(recipe: Recipe, machine: Machine) -> Estimate:
 
 
 def _warnings(
-    pin: Pin, patches: Iterable[Patch], target: Target, machine: Machine, decision: Decision
+    recipe: Recipe, pin: Pin, patches: Iterable[Patch], target: Target, machine: Machine
 ) -> tuple[str, ...]:
     warnings = [f"not established: {entry}" for entry in pin.unestablished]
     warnings += [
         f"patch {patch.file} is unverified: {patch.unverified}" for patch in patches if patch.unverified
     ]
-    if decision == "BUILD" and target.platform != machine.platform:
+    if recipe.kind != "repack" and target.platform != machine.platform:
         warnings.append(f"builds on {target.platform} only; this machine is {machine.platform}")
     return tuple(warnings)

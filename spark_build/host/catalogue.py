@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from spark_build.core.crosscheck import cross_check
 from spark_build.core.parse import joint_error, nearest, parse_recipe, parse_target, parse_train
 from spark_build.core.positions import Positions
 from spark_build.errors import Problem, RecipeError, UsageError
-from spark_build.model.recipe import Recipe, Target, Train
+from spark_build.model.recipe import Pin, Recipe, Target, Train
 
 T = TypeVar("T", Recipe, Train, Target)
 
@@ -61,7 +61,16 @@ def load(data: Sequence[Path]) -> Catalogue:
     problems = reader.problems or cross_check(recipes, trains, reader.texts)
     if problems:
         raise joint_error(problems)
-    return Catalogue(recipes=recipes, trains=trains, targets=targets)
+    own = {name: recipe.pin for name, recipe in recipes.items() if recipe.pin is not None}
+    return Catalogue(recipes=recipes, trains=_completed(trains, own), targets=targets)
+
+
+def _completed(trains: Mapping[str, Train], own: Mapping[str, Pin]) -> dict[str, Train]:
+    """The trains, with the recipes' own pins where a train lists none."""
+    return {
+        name: replace(train, components={**own, **train.components}) if own else train
+        for name, train in trains.items()
+    }
 
 
 class _Reader:

@@ -65,7 +65,7 @@ def _public_wheels(store: Path) -> list[Path]:
     return [
         entry.folder / entry.wheel.filename
         for entry in stores.entries(store)
-        if entry.wheel.origin == "public"
+        if entry.wheel is not None and entry.wheel.origin == "public"
     ]
 
 
@@ -90,4 +90,5 @@ def _commit(path: Path, store: Path, built: set[str]) -> StoredWheel:
         },
         papers={},
     )
+    assert entry.wheel is not None
     return entry.wheel

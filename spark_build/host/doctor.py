@@ -30,7 +30,7 @@ def examine(home: Home, plan: Plan, machine: Machine) -> tuple[Diagnosis, ...]:
 
 def packages_to_install(plan: Plan) -> tuple[str, ...]:
     """System packages that the recipes to be built lack."""
-    wanted = {name for step in plan.steps if step.decision == "BUILD" for name in step.recipe.system.apt}
+    wanted = {name for step in plan.steps if step.decision == "BUILD" for name in step.evaluated.apt}
     return system.missing_packages(sorted(wanted))
 
 

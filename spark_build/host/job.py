@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from spark_build.host.home import Home
+from spark_build.host.provide import Provided
 from spark_build.model.event import Emit
 from spark_build.model.plan import Step
 from spark_build.model.recipe import Target
@@ -29,6 +30,8 @@ class Job:
     key: str  # build key
     inputs: Mapping[str, Any]  # what the build key was made of
     emit: Emit
+    label: str  # local version label of our builds: cu130.spark1
+    provided: tuple[Provided, ...]  # the needs
     keep: tuple[int, ...]  # lock descriptors that children inherit
 
     @property
@@ -50,6 +53,11 @@ class Job:
     def dist(self) -> Path:
         """What the build backend made."""
         return self.work / "dist"
+
+    @property
+    def prefix(self) -> Path:
+        """What is installed for others to build against."""
+        return self.work / "prefix"
 
     @property
     def out(self) -> Path:

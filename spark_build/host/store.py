@@ -12,28 +12,39 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from spark_build.errors import StoreError
-from spark_build.host.files import copy_or_link, remove_tree, sha256_of, sync_folder, sync_tree
+from spark_build.host.files import (
+    copy_or_link,
+    remove_tree,
+    sha256_of,
+    sync_folder,
+    sync_tree,
+    write_atomically,
+)
 from spark_build.model.wheel import StoredWheel
 
 RECORD = "record.json"
+PREFIX = "prefix"
 SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """A committed entry: its wheel, whence it came, and the digest of the wheel's content."""
+    """A committed entry: a wheel, a prefix for others to build against, or both."""
 
     folder: Path
-    wheel: StoredWheel
+    name: str
+    version: str
     recipe: str  # "" for a public wheel
     content_digest: str
+    wheel: StoredWheel | None
+    prefix: Path | None
 
 
 def entry_folder(store: Path, key: str) -> Path:
@@ -71,9 +82,12 @@ def _entry(folder: Path, record: Mapping[str, Any]) -> Entry:
         )
         return Entry(
             folder=folder,
-            wheel=wheel,
+            name=wheel.name,
+            version=wheel.version,
             recipe=record["recipe"],
             content_digest=record["content_digest"],
+            wheel=wheel if wheel.filename else None,
+            prefix=folder / PREFIX if record.get("prefix") else None,
         )
     except (KeyError, TypeError) as error:
         raise StoreError(
@@ -114,33 +128,38 @@ def commit(
     store: Path,
     *,
     key: str,
-    wheel: Path,
+    wheel: Path | None,
     described: Mapping[str, Any],
     papers: Mapping[str, bytes],
+    prefix: Path | None = None,
 ) -> Entry:
-    """Put a wheel and its papers into the store under `key`; an existing entry is kept.
+    """Put a wheel, a prefix or both, with their papers, into the store; an existing entry is kept.
 
     `described` has name, version, origin, recipe, requires and content_digest. Everything is on
     disk before the entry appears.
     """
     for name in papers:
-        if name in ("", ".", "..", RECORD, wheel.name) or "/" in name:
+        if name in ("", ".", "..", RECORD, PREFIX, wheel and wheel.name) or "/" in name:
             raise StoreError(f"{name!r} is no name for a paper")
     existing = read(store, key)
     if existing is not None:
-        return existing
+        return _completed(existing, prefix)
     store.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=store))
     try:
-        copy_or_link(wheel, temporary / wheel.name)
+        if wheel is not None:
+            copy_or_link(wheel, temporary / wheel.name)
+        if prefix is not None:
+            _take(prefix, temporary / PREFIX)
         for name, content in papers.items():
             (temporary / name).write_bytes(content)
         record = {
             "schema": SCHEMA,
             **described,
-            "filename": wheel.name,
-            "sha256": sha256_of(temporary / wheel.name),
-            "size": (temporary / wheel.name).stat().st_size,
+            "filename": wheel.name if wheel else "",
+            "sha256": sha256_of(wheel) if wheel else "",
+            "size": wheel.stat().st_size if wheel else 0,
+            "prefix": prefix is not None,
             "committed": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         (temporary / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -151,10 +170,34 @@ def commit(
         raise
 
 
+def _take(prefix: Path, destination: Path) -> None:
+    """Copy a prefix, by hard links where possible."""
+
+    def link(source: str, copy: str) -> None:
+        copy_or_link(Path(source), Path(copy))
+
+    shutil.copytree(prefix, destination, symlinks=True, copy_function=link)
+
+
+def _completed(entry: Entry, prefix: Path | None) -> Entry:
+    """An entry that was imported came without its prefix; a build on this machine has one."""
+    if prefix is None or entry.prefix is not None:
+        return entry
+    remove_tree(entry.folder / PREFIX)
+    _take(prefix, entry.folder / PREFIX)
+    sync_tree(entry.folder / PREFIX)
+    record = json.loads((entry.folder / RECORD).read_text())
+    write_atomically(
+        entry.folder / RECORD, json.dumps({**record, "prefix": True}, indent=1, sort_keys=True) + "\n"
+    )
+    return replace(entry, prefix=entry.folder / PREFIX)
+
+
 def _seal(folder: Path) -> None:
     """Read-only and on disk: nobody changes an entry by accident."""
-    for path in folder.iterdir():
-        path.chmod(0o444)
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(path.stat().st_mode & 0o111 | 0o444)
     sync_tree(folder)
     folder.chmod(0o755)
 
@@ -185,6 +228,8 @@ def remove_leftovers(store: Path) -> None:
 
 def verify_wheel(entry: Entry) -> None:
     """Raise StoreError unless the entry's wheel still has the bytes it was committed with."""
+    if entry.wheel is None:
+        return
     path = entry.folder / entry.wheel.filename
     try:
         intact = path.stat().st_size == entry.wheel.size and sha256_of(path) == entry.wheel.sha256
@@ -194,5 +239,6 @@ def verify_wheel(entry: Entry) -> None:
         raise StoreError(
             f"{entry.wheel.filename} is damaged or missing in the store",
             where=str(path),
-            hint=f"rm -r {quote(str(entry.folder))}, then: spark-build build {entry.recipe or entry.wheel.name}",
+            hint=f"rm -r {quote(str(entry.folder))}, "
+            f"then: spark-build build {entry.recipe or entry.wheel.name}",
         )

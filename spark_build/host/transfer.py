@@ -14,7 +14,7 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
@@ -181,37 +181,40 @@ def _refused(file: Path, why: str) -> StoreError:
 
 def _unpack(file: Path, folder: Path) -> tuple[_Manifest, dict[tuple[str, str], bytes]]:
     """Wheels into `folder`, papers into memory: (manifest, {(key, name): content})."""
-    manifest: _Manifest | None = None
     papers: dict[tuple[str, str], bytes] = {}
-    seen: set[str] = set()
     with tarfile.open(file, mode="r:") as tar:
-        for member in tar:
-            # A sparse file may claim any size without holding a byte.
-            content = tar.extractfile(member) if member.isreg() and not member.issparse() else None
-            if content is None or not MEMBER.fullmatch(member.name) or member.name in seen:
-                raise _refused(file, f"it holds {member.name!r}, which no export of ours does")
-            seen.add(member.name)
-            top, *parts = member.name.split("/")
-            if manifest is None:
-                if parts != [wheelhouse.MANIFEST]:
-                    raise _refused(file, "its first file is no manifest")
-                manifest = _manifest(content.read(PAPER_LIMIT))
-                listed = {wheel.filename for wheel in manifest.wheels}
-                first = top
-            elif top != first:
-                raise _refused(file, f"it holds {member.name!r}, outside of {first!r}")
-            elif len(parts) == 3:
+        members = _members(file, tar)
+        parts, content = next(members, (["nothing"], io.BytesIO()))
+        if parts != [wheelhouse.MANIFEST]:
+            raise _refused(file, "its first file is no manifest")
+        manifest = _manifest(content.read(PAPER_LIMIT))
+        listed = {wheel.filename for wheel in manifest.wheels}
+        for parts, content in members:
+            if len(parts) == 3:
                 papers[parts[1], parts[2]] = content.read(PAPER_LIMIT)
             elif parts[0] in listed:
                 with (folder / parts[0]).open("xb") as out:
                     shutil.copyfileobj(content, out, CHUNK)
             elif parts[0].endswith(".whl"):
                 raise _refused(file, f"{parts[0]} is not in its manifest")
-    if manifest is None:
-        raise _refused(file, "it is empty")
     if {place: hashlib.sha256(data).hexdigest() for place, data in papers.items()} != manifest.papers:
         raise _refused(file, "the papers in it are not what its manifest says (sha256)")
     return manifest, papers
+
+
+def _members(file: Path, tar: tarfile.TarFile) -> Iterator[tuple[list[str], IO[bytes]]]:
+    """(path below the one top folder, content) of each file; anything but plain files is refused."""
+    seen: set[str] = set()
+    tops: set[str] = set()
+    for member in tar:
+        # A sparse file may claim any size without holding a byte.
+        content = tar.extractfile(member) if member.isreg() and not member.issparse() else None
+        top, *parts = member.name.split("/")
+        if content is None or not MEMBER.fullmatch(member.name) or member.name in seen or tops - {top}:
+            raise _refused(file, f"it holds {member.name!r}, which no export of ours does")
+        seen.add(member.name)
+        tops.add(top)
+        yield parts, content
 
 
 def _manifest(data: bytes) -> _Manifest:
@@ -224,11 +227,14 @@ def _manifest(data: bytes) -> _Manifest:
             raise ValueError(f"{wheel.filename} is not {wheel.name} {wheel.version}")
         if wheel.origin not in ("built", "public"):
             raise ValueError(f"{wheel.filename} is of origin {wheel.origin!r}")
-    if len({wheel.filename for wheel in wheels}) != len(wheels):
+    names = {wheel.key: wheel.filename for wheel in wheels}
+    if len(names) != len(wheels) or len(set(names.values())) != len(wheels):
         raise ValueError("a wheel is listed twice")
     if not re.fullmatch(NAME, raw["view"]):
         raise ValueError(f"its view is called {raw['view']!r}")
     papers = {(key, name): sha256 for key, own in raw["papers"].items() for name, sha256 in own.items()}
+    if any(names.get(key, name) == name for key, name in papers):
+        raise ValueError("it lists papers of no wheel, or one with a wheel's name")
     return _Manifest(view=raw["view"], closure_key=str(raw["closure_key"]), wheels=wheels, papers=papers)
 
 
@@ -269,7 +275,9 @@ def _commit(
         "content_digest": str(record["content_digest"]),
     }
     own = {name: data for (key, name), data in papers.items() if key == wheel.key and name != stores.RECORD}
-    return stores.commit(store, key=wheel.key, wheel=path, described=described, papers=own).wheel
+    entry = stores.commit(store, key=wheel.key, wheel=path, described=described, papers=own)
+    assert entry.wheel is not None
+    return entry.wheel
 
 
 def _publish(

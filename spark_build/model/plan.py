@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from spark_build.model.recipe import Patch, Pin, Recipe, Source, Target, Train
+from spark_build.model.recipe import (
+    Coupling,
+    Feature,
+    Patch,
+    Pin,
+    Provider,
+    Recipe,
+    Source,
+    Target,
+    Train,
+    Variable,
+)
 
 Decision = Literal["BUILD", "REUSE", "SKIP", "BLOCKED"]
 
@@ -22,21 +33,62 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluated:
+    """What is left of a recipe when target and train are known; placeholders are still in it."""
+
+    requires: tuple[str, ...]
+    env: dict[str, Variable]
+    apt: tuple[str, ...]
+    features: tuple[Feature, ...]
+    wheel_version: str  # "2.13.0+cu130.spark1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Provision:
+    """Where a need comes from; `path` is an environment or a prefix that is there already."""
+
+    need: str
+    distribution: str
+    provider: Provider
+    coupling: Coupling
+    version: str  # of the need in this train
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.provider == "path":
+            return f"{self.need} from {self.path}"
+        return (
+            f"{self.need} {self.version} {'as public wheel' if self.provider == 'public' else 'built here'}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
     """One recipe in a plan. `key` is the plan key; `source` the one that would be used."""
 
     recipe: Recipe
     pin: Pin
+    evaluated: Evaluated
     decision: Decision
     reasons: tuple[str, ...]
     key: str
     declared: Mapping[str, Any]  # what the plan key was made of
-    needs: tuple[str, ...] = ()
+    provisions: tuple[Provision, ...] = ()
     source: Source | None = None
     patches: tuple[Patch, ...] = ()
     estimate: Estimate | None = None
     build_key: str = ""  # known once every need is in the store
     warnings: tuple[str, ...] = ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of what must be there first."""
+        return tuple(one.need for one in self.provisions)
+
+    @property
+    def from_store(self) -> tuple[str, ...]:
+        """Names of the needs that are built here."""
+        return tuple(one.need for one in self.provisions if one.provider == "store")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

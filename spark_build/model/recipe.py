@@ -165,7 +165,7 @@ class Verify:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """How to build one component. Versions and pins come from the train."""
+    """How to build one component. Versions and pins come from the train, else from its own pin."""
 
     name: str
     distribution: str  # the name in the wheel's metadata
@@ -173,6 +173,7 @@ class Recipe:
     kind: BuildKind
     build: Build
     requires: Requires = field(default_factory=Requires)
+    pin: Pin | None = None  # for every train that does not list this component
     needs: tuple[Need, ...] = ()
     cmake: Cmake = field(default_factory=Cmake)
     prefix: Prefix = field(default_factory=Prefix)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from spark_build.core.audit import audit
+from spark_build.core.key import digest
 from spark_build.errors import AuditError
-from spark_build.host.files import remove_tree
+from spark_build.host.files import copy_or_link, remove_tree
 from spark_build.host.job import Job, Outputs
+from spark_build.host.prefix import prefix_digest
 from spark_build.host.repair import repair, system_libraries
 from spark_build.host.store import next_serial
 from spark_build.host.wheelfile import content_digest, read_facts
-from spark_build.model.wheel import Finding
+from spark_build.model.wheel import Finding, WheelFacts
 
 NAME = "audit"
 
@@ -26,52 +29,62 @@ def inputs(job: Job) -> Any:
 
 def intact(job: Job, outputs: Outputs) -> bool:
     """The audited wheel is still there."""
-    return (job.out / str(outputs["wheel"])).is_file()
+    return not outputs["wheel"] or (job.out / str(outputs["wheel"])).is_file()
 
 
 def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     """Repair, read, judge; any error finding stops the publishing."""
-    recipe, pin = job.step.recipe, job.step.pin
     remove_tree(job.out)
     job.out.mkdir(parents=True)
-    serial = next_serial(job.home.store, recipe.distribution, pin.version)
-    wheel = repair(
-        job.dist / earlier["build"]["wheel"],
-        job.out,
-        repair=recipe.repair,
-        build_tag=f"{serial}_{job.key[:8]}",
-        epoch=int(earlier["patch"]["epoch"]),
-        log=job.log,
-    )
+    built = earlier["build"]
+    contents = [prefix_digest(job.prefix)] if built["prefix"] else []
+    if not built["wheel"]:
+        _write(job, None, ())
+        return _outputs(job, None, contents)
+    wheel = _finish(job, job.dist / built["wheel"], int(earlier["patch"]["epoch"]))
     facts = read_facts(wheel)
     findings = audit(
         facts,
-        distribution=recipe.distribution,
-        version=pin.version,
+        distribution=job.step.recipe.distribution,
+        version=job.step.evaluated.wheel_version,
         platform=job.target.platform,
         python=job.target.python,
-        provided=recipe.repair.exclude,
+        provided=job.step.recipe.repair.exclude,
         system_libraries=system_libraries(job.target.platform),
     )
-    (job.work / "audit.json").write_text(
-        json.dumps({"facts": asdict(facts), "findings": [asdict(one) for one in findings]}, indent=1) + "\n"
-    )
+    _write(job, facts, findings)
+    _refuse_errors(wheel.name, findings, job.log.name)
+    return _outputs(job, facts, [content_digest(wheel), *contents])
+
+
+def _finish(job: Job, wheel: Path, epoch: int) -> Path:
+    """The wheel to be published: repaired and tagged, or a vendor's own, untouched."""
+    recipe = job.step.recipe
+    if recipe.kind == "repack":
+        copy_or_link(wheel, job.out / wheel.name)
+        return job.out / wheel.name
+    serial = next_serial(job.home.store, recipe.distribution, job.step.evaluated.wheel_version)
+    tag = f"{serial}_{job.key[:8]}"
+    return repair(wheel, job.out, repair=recipe.repair, build_tag=tag, epoch=epoch, log=job.log)
+
+
+def _outputs(job: Job, facts: WheelFacts | None, contents: Sequence[str]) -> dict[str, Any]:
+    recipe = job.step.recipe
+    return {
+        "wheel": facts.filename if facts else "",
+        "name": facts.name if facts else recipe.distribution,
+        "version": facts.version if facts else job.step.pin.version,
+        "requires": list(facts.requires) if facts else [],
+        "content_digest": contents[0] if len(contents) == 1 else digest(contents),
+    }
+
+
+def _write(job: Job, facts: WheelFacts | None, findings: Sequence[Finding]) -> None:
+    """audit.json, and the findings in the log."""
+    document = {"facts": asdict(facts) if facts else None, "findings": [asdict(one) for one in findings]}
+    (job.work / "audit.json").write_text(json.dumps(document, indent=1) + "\n")
     for finding in findings:
         job.log.write(f"audit {finding.severity} {finding.rule}: {finding.message}\n".encode())
-    errors = [finding for finding in findings if finding.severity == "error"]
-    if errors:
-        raise AuditError(
-            f"{wheel.name} may not be published: "
-            + "; ".join(f"{one.rule}: {one.message}" for one in errors),
-            log=job.log.name,
-        )
-    return {
-        "wheel": wheel.name,
-        "name": facts.name,
-        "version": facts.version,
-        "requires": list(facts.requires),
-        "content_digest": content_digest(wheel),
-    }
 
 
 def _refuse_errors(wheel: str, findings: Sequence[Finding], log: str) -> None:

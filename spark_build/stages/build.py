@@ -1,16 +1,18 @@
-"""Build the wheel by the project's own PEP 517 backend, in the build environment."""
+"""Build in the build environment, the way the recipe's kind says."""
 
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from spark_build.core import archs
 from spark_build.core.placeholders import fill
 from spark_build.errors import StageError
 from spark_build.host import venv
+from spark_build.host.builders import builder_for
 from spark_build.host.files import remove_tree
 from spark_build.host.job import Job, Outputs
 from spark_build.host.probe import SYSTEM_PATH
@@ -20,6 +22,7 @@ from spark_build.model.event import Progress
 
 NAME = "build"
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] ")
+TELLING = re.compile(r"\b(fatal error|error|Error|ERROR)\b.*:|: (fatal )?error|No space left")
 
 
 def inputs(job: Job) -> Any:
@@ -28,28 +31,25 @@ def inputs(job: Job) -> Any:
 
 
 def intact(job: Job, outputs: Outputs) -> bool:
-    """The built wheel is still there."""
-    return (job.dist / str(outputs["wheel"])).is_file()
+    """The product is still there."""
+    wheel, prefix = str(outputs["wheel"]), bool(outputs["prefix"])
+    return (not wheel or (job.dist / wheel).is_file()) and (not prefix or job.prefix.is_dir())
 
 
 def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
-    """Call the backend's hooks; an interrupted ninja build goes on where it was."""
-    from build import BuildBackendException, ProjectBuilder
-    from pyproject_hooks import BuildBackendWarning
-
+    """Run the builder; an interrupted ninja build goes on where it was."""
     remove_tree(job.dist)
     for folder in (job.dist, job.work / "home", job.work / "tmp"):
         folder.mkdir(parents=True, exist_ok=True)
-    environment = _environment(job, int(earlier["patch"]["epoch"]))
+    values = _values(job, earlier)
+    environment = _environment(job, values, int(earlier["patch"]["epoch"]))
     job.build_started.touch()
 
-    def runner(
-        cmd: Sequence[str], cwd: str | None = None, extra_environ: Mapping[str, str] | None = None
-    ) -> None:
+    def runner(command: Sequence[str], cwd: Path, extra: Mapping[str, str]) -> None:
         done = run_command(
-            cmd,
-            cwd=Path(cwd) if cwd else None,
-            env={**environment, **(extra_environ or {})},
+            command,
+            cwd=cwd,
+            env={**environment, **extra},
             log=job.log,
             on_line=lambda line: _progress(job, line),
             keep=job.keep,
@@ -57,16 +57,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         if done.returncode != 0:
             raise StageError(_first_error(done.output))
 
-    python = venv.python_of(job.environment)
-    # The backend's warnings are in the log; pyproject-hooks would repeat them on our stderr.
-    warnings.simplefilter("ignore", BuildBackendWarning)
-    builder = ProjectBuilder(job.source, python_executable=str(python), runner=runner)
-    try:
-        _check_requirements(job, builder.build_system_requires | builder.get_requires_for_build("wheel"))
-        wheel = builder.build("wheel", job.dist)
-    except BuildBackendException as error:
-        raise StageError(f"the build backend failed: {error}") from error
-    return {"wheel": Path(wheel).name}
+    return asdict(builder_for(job.step.recipe.kind).build(job, runner, values))
 
 
 def _progress(job: Job, line: str) -> None:
@@ -79,11 +70,34 @@ def _progress(job: Job, line: str) -> None:
 def _first_error(output: str) -> str:
     """The line that says most about why a build failed."""
     lines = output.splitlines()
-    telling = re.compile(r"\b(fatal error|error|Error|ERROR)\b.*:|: (fatal )?error|No space left")
-    return next((line.strip() for line in lines if telling.search(line)), lines[-1] if lines else "no output")
+    last = lines[-1] if lines else "no output"
+    return next((line.strip() for line in lines if TELLING.search(line)), last)
 
 
-def _environment(job: Job, epoch: int) -> dict[str, str]:
+def _values(job: Job, earlier: Mapping[str, Outputs]) -> dict[str, str | Callable[[], str]]:
+    """What the recipe's placeholders stand for."""
+    target = job.target
+    values: dict[str, str | Callable[[], str]] = {
+        "jobs": str(job.jobs),
+        "python": str(venv.python_of(job.environment)),
+        "version": job.step.pin.version,
+        "wheel_version": job.step.evaluated.wheel_version,
+        "label": job.label,
+        "cuda_home": "/usr/local/cuda",
+        "pybind11_cmake_dir": lambda: _pybind11_cmake_dir(job),
+    }
+    for consumer in archs.CONSUMERS:
+        values[f"arch_list:{consumer}"] = archs.arch_list(consumer, target.cuda_architectures)
+    for one in job.provided:
+        if one.prefix is not None:
+            values[f"need:{one.provision.need}"] = str(one.prefix)
+        values[f"version:{one.provision.need}"] = one.provision.version
+    for name, path in earlier["patch"].get("extra", {}).items():
+        values[f"extra:{name}"] = str(path)
+    return values
+
+
+def _environment(job: Job, values: Mapping[str, str | Callable[[], str]], epoch: int) -> dict[str, str]:
     """The allow-listed environment of a build, with the recipe's variables filled in."""
     flags = f"-ffile-prefix-map={job.work}=/build"
     base = {
@@ -101,18 +115,10 @@ def _environment(job: Job, epoch: int) -> dict[str, str]:
         "CFLAGS": flags,
         "CXXFLAGS": flags,
     }
-    values: dict[str, str | Callable[[], str]] = {
-        "jobs": str(job.jobs),
-        "python": str(venv.python_of(job.environment)),
-        "version": job.step.pin.version,
-        "arch_list": ";".join(job.target.cuda_architectures),
-        "cuda_home": "/usr/local/cuda",
-        "pybind11_cmake_dir": lambda: _pybind11_cmake_dir(job),
-    }
     recipe = job.step.recipe
     return base | {
         name: fill(variable.value, values, where=f"recipes/{recipe.name}.toml: build.env.{name}")
-        for name, variable in recipe.build.env.items()
+        for name, variable in job.step.evaluated.env.items()
     }
 
 
@@ -124,27 +130,3 @@ def _pybind11_cmake_dir(job: Job) -> str:
             where=f"recipes/{job.step.recipe.name}.toml",
         )
     return found.strip()
-
-
-def _check_requirements(job: Job, wanted: set[str]) -> None:
-    """The pins must meet what the project itself asks for: nothing is installed behind one's back."""
-    from importlib.metadata import distributions
-
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    (site,) = job.environment.glob("lib/python*/site-packages")
-    have = {canonicalize_name(dist.name): dist.version for dist in distributions(path=[str(site)])}
-    unmet = []
-    for requirement in map(Requirement, sorted(wanted)):
-        if requirement.marker is not None and not requirement.marker.evaluate():
-            continue
-        version = have.get(canonicalize_name(requirement.name))
-        if version is None or not requirement.specifier.contains(version, prereleases=True):
-            unmet.append(f"{requirement} (have {version or 'none'})")
-    if unmet:
-        raise StageError(
-            f"the project asks for {', '.join(unmet)}",
-            where=f"recipes/{job.step.recipe.name}.toml",
-            hint="mend build.requires in the recipe",
-        )

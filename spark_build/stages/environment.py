@@ -1,46 +1,82 @@
-"""Make the build environment: exactly the pinned requirements, nothing else."""
+"""Make the build environment: exactly the pinned requirements and the needs, nothing else."""
 
 from __future__ import annotations
 
 import json
+import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_build.errors import HostError, SourceError, StageError
 from spark_build.host import venv
 from spark_build.host.files import remove_tree
 from spark_build.host.job import Job, Outputs
+from spark_build.host.provide import Provided
 
 NAME = "environment"
 
 
 def inputs(job: Job) -> Any:
-    """The pins and the interpreter."""
-    return {"requires": sorted(job.step.recipe.build.requires), "python": sys.version}
+    """The pins, the needs, the interpreter."""
+    return {
+        "requires": sorted(job.step.evaluated.requires),
+        "needs": [one.identity for one in job.provided],
+        "python": sys.version,
+    }
 
 
-def intact(job: Job, _outputs: Outputs) -> bool:
+def intact(job: Job, outputs: Outputs) -> bool:
     """The environment's interpreter is still there (a system upgrade may have taken it)."""
-    return venv.python_of(job.environment).exists()
+    return not outputs["installed"] or venv.python_of(job.environment).exists()
 
 
 def run(job: Job, _earlier: Mapping[str, Outputs]) -> Outputs:
     """Create the environment, install the pins without looking for more, check that they agree."""
-    if job.target.platform != f"{sys.platform}-{_machine()}":
+    if job.step.recipe.kind == "repack":
+        return {"installed": []}  # nothing is executed: any machine can repack for any other
+    here = f"{sys.platform}-{platform.machine()}"
+    if job.target.platform != here:
         raise HostError(
-            f"{job.target.name} wheels are built on {job.target.platform}; this is {_machine()}",
+            f"{job.target.name} wheels are built on {job.target.platform}; this is {here}",
             hint=f"run the same command on a {job.target.name}",
         )
     remove_tree(job.environment)
     venv.create(job.environment, log=job.log)
+    installed = _install(job, ["--no-deps", *job.step.evaluated.requires])
+    # Before the needs come: what those require at run time is none of this build's business.
+    checked = venv.pip(job.environment, ["check"], log=job.log)
+    if checked.returncode != 0:
+        raise StageError(
+            f"the recipe's build requirements contradict each other: {checked.output}",
+            where=f"recipes/{job.step.recipe.name}.toml",
+        )
+    for one in job.provided:
+        installed += _add_need(job, one)
+    return {"installed": installed}
+
+
+def _add_need(job: Job, need: Provided) -> list[dict[str, str]]:
+    """Make a need importable; one that only its version couples is not needed to build."""
+    if need.provision.coupling == "version":
+        return []
+    if need.site is not None:
+        (site,) = job.environment.glob("lib/python*/site-packages")
+        (site / f"provided-{need.provision.need}.pth").write_text(f"{need.site}\n")
+    elif need.wheel is not None:
+        return _install(job, ["--no-deps", str(need.wheel)])
+    elif need.provision.provider == "public":
+        return _install(job, [f"{need.provision.distribution}=={need.provision.version}"])
+    return []
+
+
+def _install(job: Job, arguments: Sequence[str]) -> list[dict[str, str]]:
+    """Run pip; returns name, version and sha256 of what it installed: part of the provenance."""
     report = job.work / "environment.json"
-    arguments = ["install", "--no-deps", "--only-binary=:all:", "--report", str(report)]
+    options = ["install", "--only-binary=:all:", "--report", str(report)]
     if job.offline:
-        arguments.append("--no-index")
-    done = venv.pip(
-        job.environment, [*arguments, *job.step.recipe.build.requires], log=job.log, keep=job.keep
-    )
+        options.append("--no-index")
+    done = venv.pip(job.environment, [*options, *arguments], log=job.log, keep=job.keep)
     if done.returncode != 0:
         errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
         raise SourceError(
@@ -48,28 +84,11 @@ def run(job: Job, _earlier: Mapping[str, Outputs]) -> Outputs:
             + (errors[0].removeprefix("ERROR: ") if errors else done.output[-300:]),
             hint="check the network and `pip config list`, then run the same command again",
         )
-    checked = venv.pip(job.environment, ["check"], log=job.log)
-    if checked.returncode != 0:
-        raise StageError(
-            f"the recipe's build requirements contradict each other: {checked.output}",
-            where=f"recipes/{job.step.recipe.name}.toml",
-        )
-    return {"installed": _installed(json.loads(report.read_text()))}
-
-
-def _machine() -> str:
-    import platform
-
-    return platform.machine()
-
-
-def _installed(report: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Name, version and sha256 of what pip installed: part of the provenance."""
     return [
         {
             "name": item["metadata"]["name"],
             "version": item["metadata"]["version"],
             "sha256": item["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256", ""),
         }
-        for item in report["install"]
+        for item in json.loads(report.read_text())["install"]
     ]

@@ -44,7 +44,12 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         "build.log": Path(job.log.name).read_bytes(),
     }
     store.commit(
-        job.home.store, key=job.key, wheel=job.out / audited["wheel"], described=described, papers=papers
+        job.home.store,
+        key=job.key,
+        wheel=job.out / audited["wheel"] if audited["wheel"] else None,
+        prefix=job.prefix if earlier["build"]["prefix"] else None,
+        described=described,
+        papers=papers,
     )
     return {"key": job.key}
 
@@ -56,7 +61,7 @@ def _provenance(job: Job, earlier: Mapping[str, Outputs]) -> dict[str, Any]:
         "builder": f"spark-build {__version__}",
         "recipe": job.step.recipe.name,
         "version": job.step.pin.version,
-        "source": {"file": Path(earlier["fetch"]["archive"]).name, "sha256": source.sha256 if source else ""},
+        "source": {"file": earlier["fetch"]["name"], "sha256": source.sha256 if source else ""},
         "patches": [patch.file for patch in job.step.patches],
         "environment": earlier["environment"]["installed"],
         "toolchain": job.inputs["toolchain"],

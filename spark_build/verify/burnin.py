@@ -55,15 +55,8 @@ def plan(
 
     Raises UsageError for FP16 on a CPU, or for a full run of fewer than ten pairs.
     """
-    notes: tuple[str, ...] = ()
-    if device == "cpu":
-        if {"fp16", "tf32"} & set(dtypes):
-            raise UsageError(NO_FP16, hint="burn in fp32 and bf16 here")
-        notes = (NO_FP16,)
-    least = 2 if mode == "quick" else LEAST_PAIRS
-    count = pairs or (QUICK_PAIRS if mode == "quick" else LEAST_PAIRS)
-    if count < least:
-        raise UsageError(f"{count} pairs are too few for a {mode} run", hint=f"take {least} or more")
+    if device == "cpu" and {"fp16", "tf32"} & set(dtypes):
+        raise UsageError(NO_FP16, hint="burn in fp32 and bf16 here")
     warmup, window, tick, usual = PROTOCOL[device, mode]
     chosen = dtypes or (("fp32", "bf16") if device == "cpu" else ("fp16", "bf16"))
     cases = tuple(
@@ -77,15 +70,23 @@ def plan(
         device=device,
         cases=cases,
         headline=name_headline(device, cases),
-        pairs=count,
+        pairs=_enough(mode, pairs),
         seed=secrets.randbelow(2**31) if seed is None else seed,
         threads=len(os.sched_getaffinity(0)),
         warmup=warmup,
         window=window,
         tick=tick,
         script=str(script.absolute()),
-        notes=notes,
+        notes=(NO_FP16,) if device == "cpu" else (),
     )
+
+
+def _enough(mode: Mode, pairs: int | None) -> int:
+    least = 2 if mode == "quick" else LEAST_PAIRS
+    count = pairs or (QUICK_PAIRS if mode == "quick" else LEAST_PAIRS)
+    if count < least:
+        raise UsageError(f"{count} pairs are too few for a {mode} run", hint=f"take {least} or more")
+    return count
 
 
 def burn_in(

@@ -138,12 +138,6 @@ def _cases(cases: Sequence[CaseResult]) -> str:
         "TOST",
         "Detectable",
     )
-    more = "; ".join(
-        f"{escape(str(each.case))} {escape(each.second)}: Welch p {_p(each.comparison.welch_p)}, "
-        f"Mann-Whitney p {_p(each.comparison.mann_whitney_p)}, Cohen's d "
-        f"{'-' if each.comparison.cohen_d is None else format(each.comparison.cohen_d, '.2f')}"
-        for each in cases
-    )
     return (
         _table(heads, rows, range(1, 10))
         + '<p class="dim">★ is the headline: named before measuring and tested alone. A difference is '
@@ -151,7 +145,16 @@ def _cases(cases: Sequence[CaseResult]) -> str:
         "Holm-corrected; “equivalent” means shown to lie within ±2% (TOST). The "
         "middle columns are p-values. Detectable: the smallest "
         "difference that this spread would show four times out of five.</p>"
-        f"<p><small>Unpaired, for reference: {more}.</small></p>"
+        f"<p><small>Unpaired, for reference: {_unpaired(cases)}.</small></p>"
+    )
+
+
+def _unpaired(cases: Sequence[CaseResult]) -> str:
+    return "; ".join(
+        f"{escape(str(each.case))} {escape(each.second)}: Welch p {_p(each.comparison.welch_p)}, "
+        f"Mann-Whitney p {_p(each.comparison.mann_whitney_p)}, Cohen's d "
+        f"{'-' if each.comparison.cohen_d is None else format(each.comparison.cohen_d, '.2f')}"
+        for each in cases
     )
 
 

@@ -80,9 +80,7 @@ def put_public(store: Path, wheel: Path) -> StoredWheel:
     return _commit(store, wheel, key=sha256_of(wheel), origin="public", papers={})
 
 
-def _commit(
-    store: Path, wheel: Path, *, key: str, origin: str, papers: Mapping[str, bytes]
-) -> StoredWheel:
+def _commit(store: Path, wheel: Path, *, key: str, origin: str, papers: Mapping[str, bytes]) -> StoredWheel:
     facts = read_facts(wheel)
     described = {
         "name": facts.name,

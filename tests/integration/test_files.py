@@ -142,7 +142,7 @@ def test_who_waits_is_told_once_who_holds_it(tmp_path: Path) -> None:
     def waiting(who: str) -> None:
         told.append(who)
         # Long enough for several looks at the lock.
-        os.system(f"(sleep 0.5; kill {pid}) &")  # noqa: S605
+        os.system(f"(sleep 0.5; kill {pid}) &")
 
     begin = time.monotonic()
     with locked(lock, purpose="second", waiting=waiting):

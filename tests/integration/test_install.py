@@ -71,7 +71,9 @@ def test_an_empty_folder_will_do(house: Generation, tmp_path: Path) -> None:
 
 def test_with_pip_inside(house: Generation, tmp_path: Path) -> None:
     install(house, tmp_path / "env", ["lonely"], with_pip=True)
-    shown = run_in(tmp_path / "env", "import subprocess, sys; subprocess.run([sys.executable, '-m', 'pip', 'check'])")
+    shown = run_in(
+        tmp_path / "env", "import subprocess, sys; subprocess.run([sys.executable, '-m', 'pip', 'check'])"
+    )
     assert shown == "No broken requirements found."
 
 
@@ -145,14 +147,14 @@ def flip(path: Path, where: int = -40) -> None:
 def test_a_damaged_wheel_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     home, generation = demo_house(tmp_path)
     flip(home.store / generation.wheels[1].key[:2] / generation.wheels[1].key / generation.wheels[1].filename)
-    with pytest.raises(StoreError, match="pip refuses the wheels: .*HASHES") as caught:
+    with pytest.raises(StoreError, match=r"pip refuses the wheels: .*HASHES") as caught:
         install(generation, tmp_path / "env", ["demo"], with_pip=False)
     assert caught.value.hint
     assert not (tmp_path / "env").exists()
 
 
 def test_a_failure_takes_an_empty_folder_along_but_no_neighbour(tmp_path: Path) -> None:
-    home, generation = demo_house(tmp_path)
+    _, generation = demo_house(tmp_path)
     (tmp_path / "place" / "env").mkdir(parents=True)
     (tmp_path / "place" / "other").write_text("precious")
     (generation.folder / generation.wheels[0].filename).unlink()
@@ -201,8 +203,14 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("place", ["variables", "PIP_CONFIG_FILE", "user's file"])
+@pytest.mark.parametrize(
+    ("place", "setting"),
+    [
+        *(("PIP_CONFIG_FILE", setting) for setting in SETTINGS),
+        *(("variables", setting) for setting in ("index", "folder", "no wheels", "nonsense")),
+        *(("user's file", setting) for setting in ("index", "no wheels", "nonsense")),
+    ],
+)
 def test_pips_configuration_has_no_say(
     house: Generation,
     hostile: Path,
@@ -266,7 +274,7 @@ def test_a_tampered_file_is_found(house: Generation, tmp_path: Path) -> None:
         prove_origin(folder, house, wheels)
     assert caught.value.where == str(module)
     module.unlink()
-    with pytest.raises(StoreError, match="helper/__init__.py"):
+    with pytest.raises(StoreError, match=r"helper/__init__\.py"):
         prove_origin(folder, house, wheels)
     module.write_bytes(original)
     prove_origin(folder, house, wheels)
@@ -294,7 +302,7 @@ def test_a_wheel_with_others_inside(tmp_path: Path) -> None:
     folder, generation = tmp_path / "env", published(tmp_path, files)
     install(generation, folder, ["odd"], with_pip=False)
     (site(folder) / "odd" / "_vendor" / "aaa.py").write_text("hostile")
-    with pytest.raises(StoreError, match="odd/_vendor/aaa.py"):
+    with pytest.raises(StoreError, match=r"odd/_vendor/aaa\.py"):
         prove_origin(folder, generation, choose(generation, ["odd"]))
 
 
@@ -307,7 +315,10 @@ def test_a_wheel_with_others_inside(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_move_are_proven_where_they_went(tmp_path: Path, inside: str, installed: str) -> None:
-    folder, generation = tmp_path / "env", published(tmp_path, {"odd/__init__.py": b"", inside: b"VALUE = 1\n"})
+    folder, generation = (
+        tmp_path / "env",
+        published(tmp_path, {"odd/__init__.py": b"", inside: b"VALUE = 1\n"}),
+    )
     install(generation, folder, ["odd"], with_pip=False)
     (moved,) = folder.glob(installed)
     moved.write_text("VALUE = 2\n")

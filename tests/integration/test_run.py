@@ -80,7 +80,9 @@ def test_output_comes_in_order_line_by_line(tmp_path: Path) -> None:
     shown, _, rest = text.partition("\n")
     assert rest == "one\ntwo\na  b\nhalf"
     # What is logged can be pasted into a shell.
-    pasted = subprocess.run(["sh", "-c", shown.removeprefix("$ ")], capture_output=True, check=True, timeout=60)
+    pasted = subprocess.run(
+        ["sh", "-c", shown.removeprefix("$ ")], capture_output=True, check=True, timeout=60
+    )
     assert pasted.stdout + pasted.stderr == b"one\na  b\nhalftwo\n"
 
 
@@ -126,11 +128,11 @@ def test_a_program_that_cannot_be_run(tmp_path: Path) -> None:
     """It is there: saying that it is not installed would send the user the wrong way."""
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\n")
-    with pytest.raises(HostError, match="cannot run .*: Permission denied"):
+    with pytest.raises(HostError, match=r"cannot run .*: Permission denied"):
         run([str(program)])
     program.write_bytes(b"\x7fELF, but not really")
     program.chmod(0o755)
-    with pytest.raises(HostError, match="cannot run .*: Exec format error"):
+    with pytest.raises(HostError, match=r"cannot run .*: Exec format error"):
         run([str(program)])
 
 

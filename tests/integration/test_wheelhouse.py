@@ -72,6 +72,16 @@ while not select.select([sys.stdin], [], [], 0)[0]:
         seen.append(generation.number)
 print(looks, *seen)
 """
+# Switches to and fro as fast as it can; the other looks as fast as it can.
+SWITCHER = """
+import sys
+from pathlib import Path
+from spark_build.host.wheelhouse import _switch
+print("ready", flush=True)
+for number in range(4000):
+    _switch(Path(sys.argv[1]), 1 + number % 2)
+print("done", flush=True)
+"""
 
 
 def environment(folder: Path) -> Path:
@@ -133,7 +143,9 @@ def test_a_generation_is_links_and_papers(tmp_path: Path) -> None:
         assert link.resolve() == home.store.resolve() / wheel.key[:2] / wheel.key / wheel.filename
     assert [wheel.name for wheel in generation.wheels] == ["demo", "helper", "lonely", "more"]
     assert [wheel.name for wheel in generation.built()] == ["demo"]
-    assert (generation.folder / "constraints.txt").read_text() == "demo==1.0\nhelper==1.5\nlonely==3.0\nmore==2.0\n"
+    assert (
+        generation.folder / "constraints.txt"
+    ).read_text() == "demo==1.0\nhelper==1.5\nlonely==3.0\nmore==2.0\n"
     manifest = json.loads((generation.folder / "manifest.json").read_text())
     assert (manifest["schema"], manifest["generation"], manifest["view"]) == (1, 1, VIEW)
     assert {path.name for path in view.iterdir()} <= {"current", "generations", "lock"}
@@ -284,6 +296,19 @@ def test_readers_meet_whole_generations_only(tmp_path: Path) -> None:
     assert looks > len(seen) > 3, "it did look while the other published"
 
 
+def test_there_is_a_current_generation_at_every_moment(tmp_path: Path) -> None:
+    home, first = demo_house(tmp_path)
+    publish(home, first.wheels[:1])
+    link = str(home.views / VIEW / "current")
+    switcher = start(SWITCHER, home.views / VIEW)
+    assert hear(switcher) == "ready"
+    targets = set()
+    while switcher.poll() is None:
+        targets.update(os.readlink(link) for _ in range(1000))
+    assert targets == {"generations/1", "generations/2"}
+    assert end(switcher) == "done\n"
+
+
 def test_publishers_at_once_lose_nothing(tmp_path: Path) -> None:
     processes = [start(PUBLISHER, tmp_path, prefix, 8) for prefix in ("a", "b", "c")]
     assert [hear(process) for process in processes] == ["ready"] * 3
@@ -392,6 +417,10 @@ def test_a_newer_build_is_preferred(tmp_path: Path) -> None:
     done = pip(python, "install", "--no-index", "--find-links", generation.folder, "demo")
     assert done.returncode == 0, done.stderr
     shown = subprocess.run(
-        [python, "-c", "import demo; print(demo.BUILD)"], capture_output=True, text=True, check=True, timeout=60
+        [python, "-c", "import demo; print(demo.BUILD)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert shown.stdout.strip() == "10_00000000"

@@ -8,20 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_build.core.evaluate import evaluate
 from spark_build.core.key import build_inputs, canonical, digest, plan_inputs, source_identity
+from spark_build.model.plan import Provision
 from spark_build.model.recipe import (
     Build,
+    Cmake,
+    Feature,
+    Naming,
     Need,
     Patch,
     Pin,
+    Prefix,
     Recipe,
     Repair,
     Requires,
     Source,
     System,
     Target,
+    Train,
     Variable,
+    Variant,
     Verify,
+    When,
 )
 
 JSON = st.recursive(
@@ -47,6 +56,7 @@ RECIPE = Recipe(
     needs=(Need(name="llvm"),),
     repair=Repair(bundle=True, exclude=("libcuda.so.1", "liba.so")),
 )
+LLVM = Provision(need="llvm", distribution="llvm", provider="store", coupling="content", version="19.1")
 BASE: dict[str, Any] = {
     "recipe": RECIPE,
     "pin": Pin(version="1.0", sources=(SDIST,), extra_sources={"protobuf": GIT}),
@@ -55,12 +65,20 @@ BASE: dict[str, Any] = {
     "target": Target(
         name="t", summary="s", platform="linux-x86_64", python="cp311", cuda_architectures=("9.0", "12.1")
     ),
-    "needs": {"llvm": "c" * 64},
+    "provisions": (LLVM,),
+    "keys": {"llvm": "c" * 64},
+    "train": Train(name="2.13", summary="s", components={}),
 }
 
 
+def declared_by(**changes: Any) -> dict[str, Any]:
+    given = {**BASE, **changes}
+    evaluated = evaluate(given["recipe"], given["pin"], given["target"], given.pop("train"))
+    return plan_inputs(**given, evaluated=evaluated)
+
+
 def key(**changes: Any) -> str:
-    return digest(plan_inputs(**{**BASE, **changes}))
+    return digest(declared_by(**changes))
 
 
 def changed(what: str, **fields: Any) -> dict[str, Any]:
@@ -117,13 +135,23 @@ IRRELEVANT = {
     "system packages (the build key has their versions)": changed("recipe", system=System(apt=("g++",))),
     "where it makes sense": changed("recipe", requires=Requires(platforms=("linux-x86_64",))),
     "why it is needed": changed("recipe", needs=(Need(name="llvm", why="the compiler"),)),
+    "where a need lies on this machine": {"provisions": (dataclasses.replace(LLVM, path="/opt"),)},
+    "what the build must find": changed(
+        "recipe", features=(Feature(name="CUDA"),), cmake=Cmake(expect=("bin/x",))
+    ),
+    "a variant for something else": build(
+        variants=(Variant(when=When(cuda=False), requires=("wheel==1",), env={"A": RECIPE.build.env["A"]}),)
+    ),
+    "threads of a job": build(threads_per_job=7),
     "memory per job": build(memory_per_job_mib=9999),
     "core minutes": build(core_minutes=99.0),
     "disk": build(disk_mib=99999),
     "order of the build requirements": build(requires=RECIPE.build.requires[::-1]),
     "order of the variables": build(env=backwards(RECIPE.build.env)),
     "reason of a variable": build(env={**RECIPE.build.env, "A": Variable(value="1", why="better said")}),
-    "order of the excludes": changed("recipe", repair=Repair(bundle=True, exclude=("liba.so", "libcuda.so.1"))),
+    "order of the excludes": changed(
+        "recipe", repair=Repair(bundle=True, exclude=("liba.so", "libcuda.so.1"))
+    ),
     "other sources of the pin": changed("pin", sources=(SDIST, GIT)),
     "what is not established": changed("pin", unestablished=("the tag",)),
     "where the source comes from": changed("source", project="mirror", filename="Demo_1.0.tgz", note="n"),
@@ -133,7 +161,9 @@ IRRELEVANT = {
     "a patch's reason and name": {
         "patches": (dataclasses.replace(PATCHES[0], file="x.patch", why="?", upstream="u"), PATCHES[1])
     },
-    "the target's name and prose": changed("target", name="u", summary="v", gpu_names=("X",), unified_memory=True),
+    "the target's name and prose": changed(
+        "target", name="u", summary="v", gpu_names=("X",), unified_memory=True
+    ),
 }
 RELEVANT = {
     "name": changed("recipe", name="other"),
@@ -163,8 +193,21 @@ RELEVANT = {
     "order of the architectures (the last may also give PTX)": changed(
         "target", cuda_architectures=("12.1", "9.0")
     ),
-    "plan key of a need": {"needs": {"llvm": "f" * 64}},
-    "a need more": {"needs": {"llvm": "c" * 64, "torch": "f" * 64}},
+    "plan key of a need": {"keys": {"llvm": "f" * 64}},
+    "a need more": {"provisions": (LLVM, dataclasses.replace(LLVM, need="torch", provider="path"))},
+    "public need": {"provisions": (dataclasses.replace(LLVM, provider="public"),)},
+    "public need's version": {"provisions": (dataclasses.replace(LLVM, provider="public", version="20.0"),)},
+    "need from a path": {"provisions": (dataclasses.replace(LLVM, provider="path", path="/opt/llvm"),)},
+    "need coupled by its version": {"provisions": (dataclasses.replace(LLVM, coupling="version"),)},
+    "the wheel's version": changed("recipe", wheel=Naming(version="{version}+{label}")),
+    "the top folder of cmake": changed("recipe", cmake=Cmake(source="llvm")),
+    "what cmake is told": changed("recipe", cmake=Cmake(define={"A": Variable(value="ON", why="w")})),
+    "what a prefix holds": changed("recipe", prefix=Prefix(copy={"lib": "lib"})),
+    "links of a prefix": changed("recipe", prefix=Prefix(links={"a.so": "a.so.1"})),
+    "a variant that holds": build(variants=(Variant(when=When(), requires=("wheel==0.46.0",)),)),
+    "a variable of a variant that holds": build(
+        variants=(Variant(when=When(cuda=True), env={"A": Variable(value="3", why="w")}),)
+    ),
 }
 
 
@@ -187,11 +230,12 @@ def test_every_field_of_a_recipe_was_thought_of() -> None:
     """A new field either reaches the bytes or not: this list makes whoever adds one decide."""
     assert {field.name for field in dataclasses.fields(Recipe)} == {
         *("name", "distribution", "kind", "build", "repair", "needs", "patches"),  # in the key
-        *("summary", "requires", "system", "verify", "notes"),  # not
+        *("cmake", "prefix", "wheel"),
+        *("summary", "requires", "system", "verify", "notes", "features"),  # not
     }
     assert {field.name for field in dataclasses.fields(Build)} == {
-        *("requires", "env"),
-        *("memory_per_job_mib", "core_minutes", "disk_mib"),
+        *("requires", "env", "variants"),
+        *("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib"),
     }
     assert {field.name for field in dataclasses.fields(Repair)} == {"bundle", "exclude"}
     assert {field.name for field in dataclasses.fields(Source)} == {
@@ -223,31 +267,33 @@ TOOLS = {"c++": "g++ 12.2.0", "python": "3.11.7 cp311"}
 
 
 def test_the_build_key_knows_contents_instead_of_plan_keys() -> None:
-    declared = plan_inputs(**BASE)
+    declared = declared_by()
     inputs = build_inputs(declared, {"llvm": "content"}, TOOLS)
     assert inputs["needs"] == {"llvm": "content"}
     assert "c" * 64 not in canonical(inputs), "a need's plan key must not decide bytes"
     # The same content from another plan (a comment in a patch of a need, say) gives the same key.
-    other = plan_inputs(**{**BASE, "needs": {"llvm": "f" * 64}})
+    other = declared_by(keys={"llvm": "f" * 64})
     assert digest(build_inputs(other, {"llvm": "content"}, TOOLS)) == digest(inputs)
     assert digest(build_inputs(declared, {"llvm": "other content"}, TOOLS)) != digest(inputs)
 
 
-@pytest.mark.parametrize("tools", [{**TOOLS, "c++": "g++ 13"}, {**TOOLS, "nvcc": "13.0"}, {"c++": "g++ 12.2.0"}])
+@pytest.mark.parametrize(
+    "tools", [{**TOOLS, "c++": "g++ 13"}, {**TOOLS, "nvcc": "13.0"}, {"c++": "g++ 12.2.0"}]
+)
 def test_the_build_key_knows_the_toolchain(tools: dict[str, str]) -> None:
-    declared = plan_inputs(**BASE)
+    declared = declared_by()
     assert digest(build_inputs(declared, {}, tools)) != digest(build_inputs(declared, {}, TOOLS))
 
 
-@pytest.mark.parametrize("what", [name for name in RELEVANT if "need" not in name.split()])
+@pytest.mark.parametrize("what", [name for name in RELEVANT if not {"need", "need's"} & set(name.split())])
 def test_the_build_key_knows_what_was_declared(what: str) -> None:
-    one = build_inputs(plan_inputs(**BASE), {"llvm": "content"}, TOOLS)
-    other = build_inputs(plan_inputs(**{**BASE, **RELEVANT[what]}), {"llvm": "content"}, TOOLS)
+    one = build_inputs(declared_by(), {"llvm": "content"}, TOOLS)
+    other = build_inputs(declared_by(**RELEVANT[what]), {"llvm": "content"}, TOOLS)
     assert digest(one) != digest(other)
 
 
 def test_the_declared_inputs_stay_as_they_were() -> None:
-    declared = plan_inputs(**BASE)
+    declared = declared_by()
     before = canonical(declared)
     build_inputs(declared, {"llvm": "content"}, TOOLS)
     assert canonical(declared) == before

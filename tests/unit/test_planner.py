@@ -13,7 +13,6 @@ from spark_build.model.machine import Machine
 from spark_build.model.plan import Plan, Step
 from spark_build.model.recipe import (
     Build,
-    BuildKind,
     Need,
     Patch,
     Pin,
@@ -36,12 +35,12 @@ def source(kind: SourceKind = "sdist", platform: str = "") -> Source:
     return Source(kind=kind, platform=platform, sha256="a" * 64, commit="b" * 40)
 
 
-def recipe(name: str, *needs: str, kind: BuildKind = "pep517", cuda: bool = False, **build: Any) -> Recipe:
+def recipe(name: str, *needs: str, cuda: bool = False, **build: Any) -> Recipe:
     return Recipe(
         name=name,
         distribution=name,
         summary="s",
-        kind=kind,
+        kind="pep517",
         build=Build(**build),
         requires=Requires(cuda=cuda),
         needs=tuple(Need(name=need) for need in needs),
@@ -60,11 +59,9 @@ class Shop:
         self.have = have
         self.asked: dict[str, Mapping[str, str]] = {}
 
-    def lookup(
-        self, recipe: Recipe, _pin: Pin, _declared: Mapping[str, object], needs: Mapping[str, str]
-    ) -> tuple[str, bool]:
-        self.asked[recipe.name] = dict(needs)
-        return f"build key of {recipe.name}", recipe.name in self.have
+    def lookup(self, step: Step, needs: Mapping[str, str]) -> tuple[str, bool]:
+        self.asked[step.recipe.name] = dict(needs)
+        return f"build key of {step.recipe.name}", step.recipe.name in self.have
 
 
 def plan(
@@ -73,12 +70,13 @@ def plan(
     pins: Mapping[str, Pin] | None = None,
     target: Target = CPU,
     shop: Shop | None = None,
+    provide: Mapping[str, str] | None = None,
 ) -> Plan:
     known = {one.name: one for one in recipes}
     components = dict(pins) if pins is not None else {name: pin() for name in known}
     train = Train(name="2.13", summary="s", components=components)
     lookup = (shop or Shop()).lookup
-    return make_plan(names or tuple(known), known, train, target, MACHINE, lookup)
+    return make_plan(names or tuple(known), known, train, target, MACHINE, lookup, provide)
 
 
 def only(planned: Plan) -> Step:
@@ -116,38 +114,39 @@ def _recipes(draw: st.DrawFn) -> dict[str, Recipe]:
     for index, name in enumerate(letters):
         earlier = st.sets(st.sampled_from(letters[:index])) if index else st.just(set[str]())
         needs = draw(earlier)
-        kind: BuildKind = draw(st.sampled_from(("pep517", "pep517", "pep517", "cmake")))
-        found.append(recipe(name, *sorted(needs), kind=kind, cuda=draw(st.integers(0, 5)) == 0))
+        found.append(recipe(name, *sorted(needs), cuda=draw(st.integers(0, 5)) == 0))
     return {one.name: one for one in draw(st.permutations(found))}
 
 
 @given(_recipes(), st.data())
 def test_any_set_of_recipes(known: dict[str, Recipe], data: st.DataObject) -> None:
     asked = data.draw(st.lists(st.sampled_from(sorted(known)), min_size=1))
-    shop = Shop(*data.draw(st.sets(st.sampled_from(sorted(known)))))
-    planned = plan(*known.values(), names=tuple(asked), shop=shop)
+    some = st.sets(st.sampled_from(sorted(known)))
+    shop, unfetchable = Shop(*data.draw(some)), data.draw(some)
+    pins = {name: pin("git") if name in unfetchable else pin() for name in known}
+    planned = plan(*known.values(), names=tuple(asked), pins=pins, shop=shop)
     steps: dict[str, Step] = {}
     for step in planned.steps:
         name = step.recipe.name
         needs = [need.name for need in known[name].needs]
         assert step.needs == tuple(needs)
         assert all(need in steps for need in needs), "a need comes before"
-        before = {steps[need].decision for need in needs}
-        _check_decision(step, before, stored=name in shop.have)
+        before: set[str] = {steps[need].decision for need in needs}
+        _check_decision(step, before, stored=name in shop.have, fetchable=name not in unfetchable)
         if name in shop.asked:
             assert shop.asked[name] == {need: f"build key of {need}" for need in needs}
         assert step.reasons, "every decision has a reason"
         steps[name] = step
     assert set(asked) <= set(steps)
     assert all(name in asked or any(name in step.needs for step in planned.steps) for name in steps)
-    again = plan(*known.values(), names=tuple(reversed(asked)), shop=Shop(*shop.have))
+    again = plan(*known.values(), names=tuple(reversed(asked)), pins=pins, shop=Shop(*shop.have))
     assert again == planned, "the order of asking does not matter"
 
 
-def _check_decision(step: Step, before: set[str], *, stored: bool) -> None:
+def _check_decision(step: Step, before: set[str], *, stored: bool, fetchable: bool) -> None:
     if step.recipe.requires.cuda:
         assert step.decision == "SKIP"
-    elif before & {"SKIP", "BLOCKED"} or step.recipe.kind != "pep517":
+    elif before & {"SKIP", "BLOCKED"} or not fetchable:
         assert step.decision == "BLOCKED"
     elif "BUILD" in before or not stored:
         assert step.decision == "BUILD"
@@ -214,10 +213,7 @@ def test_blocked_without_a_source_for_the_platform() -> None:
     assert step.source is None
 
 
-def test_blocked_by_its_kind_or_source() -> None:
-    assert only(plan(recipe("llvm", kind="cmake"))).reasons == (
-        "recipes of kind cmake cannot be built by this version yet",
-    )
+def test_blocked_by_its_source() -> None:
     step = only(plan(recipe("torch"), pins={"torch": pin("git")}))
     assert (step.decision, step.reasons) == (
         "BLOCKED",
@@ -228,21 +224,87 @@ def test_blocked_by_its_kind_or_source() -> None:
 def test_blocked_is_handed_on_with_every_reason() -> None:
     chain = (
         recipe("a", cuda=True),
-        recipe("b", kind="cmake"),
+        recipe("b"),
         recipe("c", "a", "b"),
         recipe("d", "c"),
-        recipe("e", "a", kind="repack"),
+        recipe("e", "a"),
         recipe("f"),
     )
-    steps = {step.recipe.name: step for step in plan(*chain, shop=Shop("c", "d")).steps}
+    pins = {one.name: pin("git") if one.name in "be" else pin() for one in chain}
+    steps = {step.recipe.name: step for step in plan(*chain, pins=pins, shop=Shop("c", "d")).steps}
     assert steps["c"].decision == "BLOCKED"
     assert steps["c"].reasons == ("needs a, which is SKIP", "needs b, which is BLOCKED")
     assert steps["d"].reasons == ("needs c, which is BLOCKED",)
     assert steps["e"].reasons == (
         "needs a, which is SKIP",
-        "recipes of kind repack cannot be built by this version yet",
+        "git sources cannot be fetched by this version yet",
     )
     assert steps["f"].decision == "BUILD"
+
+
+# --- providers --------------------------------------------------------------------------------------
+
+
+def needing(name: str, need: Need) -> Recipe:
+    return dataclasses.replace(recipe(name), needs=(need,))
+
+
+ANYWHERE = Need(name="torch", providers=("store", "public", "path"))
+
+
+def test_a_need_from_elsewhere_is_not_built() -> None:
+    known = (needing("vision", ANYWHERE), recipe("torch", "llvm"), recipe("llvm"))
+    for where, shown in (("public", "torch 1.0 as public wheel"), ("/opt/env", "torch from /opt/env")):
+        step = only(plan(*known, names=("vision",), provide={"torch": where}))
+        assert (step.decision, step.reasons) == ("BUILD", ("not in the store", shown))
+
+
+def test_where_a_need_comes_from_changes_the_plan_key() -> None:
+    known = (needing("vision", ANYWHERE), recipe("torch"))
+    keys = {
+        plan(*known, names=("vision",), provide={"torch": where}).steps[-1].key
+        for where in ("store", "public", "/opt/env")
+    }
+    assert len(keys) == 3
+
+
+def test_a_path_of_this_machine_is_not_in_the_plan_key() -> None:
+    """Another machine has it elsewhere; what is in it counts, in the build key."""
+    known = (needing("vision", ANYWHERE), recipe("torch"))
+    one, other = (only(plan(*known, names=("vision",), provide={"torch": path})) for path in ("/a", "/b"))
+    assert one.key == other.key
+
+
+def test_a_provider_that_the_recipe_does_not_allow() -> None:
+    known = (needing("torch", Need(name="llvm", providers=("store", "path"))), recipe("llvm"))
+    step = only(plan(*known, names=("torch",), provide={"llvm": "public"}))
+    assert (step.decision, step.reasons) == (
+        "BLOCKED",
+        ("llvm may come from store or path, not from public",),
+    )
+
+
+def test_where_a_need_cannot_be_built_its_public_wheel_will_do() -> None:
+    gpu = recipe("torch", cuda=True)
+    torch, vision = plan(needing("vision", ANYWHERE), gpu).steps
+    assert (torch.decision, vision.decision) == ("SKIP", "BUILD")
+    assert vision.reasons == ("not in the store", "torch 1.0 as public wheel")
+    strict = needing("vision", Need(name="torch", providers=("store", "path")))
+    assert plan(strict, gpu).steps[1].reasons == ("needs torch, which is SKIP",)
+
+
+def test_a_need_coupled_by_its_version_changes_no_key_otherwise() -> None:
+    loose = needing("audio", Need(name="torch", coupling="version"))
+    keys = {
+        plan(loose, recipe("torch", requires=(ninja,))).steps[1].key
+        for ninja in ("ninja==1.13.1", "ninja==1.13.2")
+    }
+    assert len(keys) == 1
+    pins = {"audio": pin(), "torch": dataclasses.replace(pin(), version="2.0")}
+    assert plan(loose, recipe("torch"), pins=pins).steps[1].key not in keys
+
+
+# --- keys -------------------------------------------------------------------------------------------
 
 
 def test_plan_keys_hold_those_of_the_needs() -> None:
@@ -251,7 +313,7 @@ def test_plan_keys_hold_those_of_the_needs() -> None:
     other = plan(recipe("torch", "llvm"), recipe("llvm", requires=("ninja==1.13.2",))).steps
     assert first[0].key != other[0].key
     assert first[1].key != other[1].key
-    assert first[1].declared["needs"] == {"llvm": first[0].key}
+    assert first[0].key in first[1].declared["needs"]["llvm"]
 
 
 def test_the_machine_does_not_change_plan_keys() -> None:
@@ -259,7 +321,10 @@ def test_the_machine_does_not_change_plan_keys() -> None:
     known = {"onnx": recipe("onnx")}
     keys = {
         only(make_plan(["onnx"], known, train, GB10, machine, Shop().lookup)).key
-        for machine in (MACHINE, Machine(platform="linux-aarch64", python="cp312", cores=1, memory_mib=1, available_mib=1))
+        for machine in (
+            MACHINE,
+            Machine(platform="linux-aarch64", python="cp312", cores=1, memory_mib=1, available_mib=1),
+        )
     }
     assert len(keys) == 1
 

