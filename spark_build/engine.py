@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.core import planner, targets
-from spark_build.core.evaluate import label
 from spark_build.core.key import build_inputs, digest
 from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
 from spark_build.host import closure, probe, store, wheelhouse
@@ -39,6 +38,12 @@ class Setting:
     target: Target
     train: Train
     provide: Mapping[str, str]  # need -> store, public or a path
+
+    @property
+    def is_here(self) -> bool:
+        """Whether what is built for the target also runs on this machine's interpreter."""
+        here = (self.machine.platform, self.machine.python)
+        return here == (self.target.platform, self.target.python)
 
     @property
     def view(self) -> Path:
@@ -74,7 +79,7 @@ def plan(setting: Setting, names: Sequence[str] = ()) -> Plan:
     def lookup(step: Step, needs: Mapping[str, str]) -> tuple[str, bool]:
         inputs, _ = _inputs_of(setting, step, needs)
         key = digest(inputs)
-        return key, store.read(setting.home.store, key) is not None
+        return key, _is_stored(setting, step, key)
 
     recipes = setting.catalogue.recipes
     return planner.make_plan(
@@ -86,6 +91,13 @@ def plan(setting: Setting, names: Sequence[str] = ()) -> Plan:
         lookup,
         _known(setting),
     )
+
+
+def _is_stored(setting: Setting, step: Step, key: str) -> bool:
+    """Whether the store has all that the step would make; an imported entry has no prefix."""
+    entry = store.read(setting.home.store, key)
+    makes_prefix = step.recipe.kind == "cmake" or bool(step.recipe.prefix.copy)
+    return entry is not None and (entry.prefix is not None or not makes_prefix)
 
 
 def _known(setting: Setting) -> Mapping[str, str]:
@@ -111,6 +123,7 @@ def build(
     setting: Setting, planned: Plan, emit: Emit, *, jobs: int | None = None, offline: bool = False
 ) -> tuple[RecipeResult, ...]:
     """Build what the plan says, in its order; a failure blocks its dependents, not the others."""
+    store.remove_leftovers(setting.home.store)
     results: dict[str, RecipeResult] = {}
     for step in planned.steps:
         result = _unbuilt(step, results) or _build_step(setting, step, results, emit, jobs, offline)
@@ -197,7 +210,7 @@ def _build_under_lock(
     key = digest(inputs)
     lock = work.with_name(f"{work.name}.lock")
     with locked(lock, purpose=f"building {recipe.name}", waiting=waiting) as held:
-        if store.read(setting.home.store, key) is not None:
+        if _is_stored(setting, step, key):
             return False
         _fresh_tree(work, key)
         with (work / LOG).open("ab") as log:
@@ -212,7 +225,6 @@ def _build_under_lock(
                 key=key,
                 inputs=inputs,
                 emit=emit,
-                label=label(setting.target, setting.train),
                 provided=provided,
                 keep=(held,),
             )
@@ -293,6 +305,18 @@ def publish(
         if before is not None and before.closure_key == key:
             return [*built, *(wheel for wheel in before.wheels if wheel.origin == "public")], key
         emit(Note(message="completing the set with verified public wheels"))
-        return [*built, *closure.resolve(built, pins, store=setting.home.store, offline=offline)], key
+        public = closure.resolve(
+            built,
+            pins,
+            store=setting.home.store,
+            offline=offline,
+            foreign=None if setting.is_here else setting.target,
+        )
+        return [*built, *public], key
 
-    return wheelhouse.publish(setting.view, setting.home.store, choose)
+    return wheelhouse.publish(
+        setting.view,
+        setting.home.store,
+        choose,
+        waiting=lambda holder: emit(Note(message=f"waiting for another spark-build: {holder}")),
+    )

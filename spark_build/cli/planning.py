@@ -34,9 +34,12 @@ def plan(options: Options, recipes: tuple[str, ...]) -> None:
         )
         return
     print_plan(planned)
+    concerned: dict[str, list[str]] = {}
     for step in planned.steps:
         for warning in step.warnings:
-            print(f"warning: {step.recipe.name}: {warning}")
+            concerned.setdefault(warning, []).append(step.recipe.name)
+    for warning, names in concerned.items():
+        print(f"warning: {', '.join(names)}: {warning}")
 
 
 def _step_document(step: Step) -> dict[str, Any]:

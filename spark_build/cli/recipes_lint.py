@@ -15,6 +15,7 @@ from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
     from spark_build.core.lint import LintFinding
+    from spark_build.errors import Problem
 
 FOLDERS = ("recipes", "recipes/trains", "recipes/targets")
 
@@ -35,9 +36,9 @@ def lint(options: Options, recipes: tuple[str, ...]) -> int:
     for name in recipes:
         if name not in names:
             raise UsageError(f"no recipe is named '{name}'{nearest(name, names)}")
+    problems: tuple[Problem, ...] = ()
     try:
         load(data)
-        problems = ()
     except RecipeError as error:
         if not error.problems:
             raise

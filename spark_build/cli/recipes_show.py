@@ -140,18 +140,9 @@ def _print(document: Document) -> None:
     _block("variables", _env_lines(document["env"]))
     _kind_blocks(document)
     _block("must be on", [f"{one['name']} = {one['value']}  # {one['why']}" for one in document["features"]])
-    _block(
-        "system packages", [f"{key}: {' '.join(names)}" for key, names in document["system"].items() if names]
-    )
-    costs = document["costs"]
-    memory, threads = costs["memory_per_job_mib"], costs["threads_per_job"]
-    _block(
-        "costs",
-        [
-            f"{memory} MiB and {threads} thread{'s' * (threads > 1)} per job, "
-            f"{costs['core_minutes']:g} core minutes, {costs['disk_mib']} MiB of disk"
-        ],
-    )
+    packages = {key: " ".join(names) for key, names in document["system"].items() if names}
+    _block("system packages", [f"{key}: {names}" for key, names in packages.items()])
+    _block("costs", [_cost_line(document["costs"])])
     _block("checks", document["checks"])
     _block("notes", document["notes"])
     _block("not established", document["unestablished"])
@@ -178,6 +169,12 @@ def _patch_line(patch: Document) -> str:
 def _need_line(need: Document) -> str:
     anew = "content changes" if need["coupling"] == "content" else "version changes"
     return f"{need['name']} from {', '.join(need['providers'])}; built anew when its {anew}  # {need['why']}"
+
+
+def _cost_line(costs: Document) -> str:
+    memory, threads = costs["memory_per_job_mib"], costs["threads_per_job"]
+    job = f"{memory} MiB and {threads} thread{'s' * (threads > 1)} per job"
+    return f"{job}, {costs['core_minutes']:g} core minutes, {costs['disk_mib']} MiB of disk"
 
 
 def _block(title: str, lines: list[str]) -> None:

@@ -74,6 +74,10 @@ def judge(
 
     if generation is None or not generation.built():
         return Judged(document={"checks": []}, lines=["nothing to verify"], code=0)
+    if not setting.is_here:
+        here = f"{setting.target.platform}, {setting.target.python}"
+        lines = [f"not verified: {setting.target.name} is {here}; run `spark-build verify` there"]
+        return Judged(document={"checks": []}, lines=lines, code=0)
     recipes = setting.catalogue.recipes
     checks, now = check_all(setting.home, recipes, generation, folder, emit, again=reverify)
     failed = [check for check in checks if check.status == "fail"]

@@ -76,7 +76,7 @@ def rejected(consumer: str, text: str) -> tuple[str, ...]:
     if consumer == FLASH_ATTN:
         return tuple(_flash_problems(entries))
     problems = [problem for entry in entries for problem in _torch_problems(consumer, entry)]
-    plain = {match[1] for match in map(_ENTRY.fullmatch, entries) if match}
+    plain = {match[1] for match in map(_ENTRY.fullmatch, entries) if match and not match[2]}
     if consumer == TORCH and "12.1" in plain and "12.0" not in plain:
         problems.append(
             "12.1 without 12.0: cmake/Codegen.cmake builds the row-wise FP8 kernels for 121a only when "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import chain
 
@@ -256,3 +256,15 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("libraries", _libraries),
     ("bundled-system", _bundled_system),
 )
+
+
+# What a vendor wrote into the wheel, and we may not change: it is published byte for byte.
+_VENDORS_BUSINESS = frozenset({"tags", "purelib", "manylinux", "build-tag"})
+
+
+def as_vendor(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings on a wheel that is only repacked: flaws of its labels are warnings."""
+    return tuple(
+        replace(one, severity="warning") if one.severity == "error" and one.rule in _VENDORS_BUSINESS else one
+        for one in findings
+    )

@@ -36,10 +36,17 @@ def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluate
         env |= variant.env
         apt += [name for name in variant.apt if name not in apt]
     names = {"version": pin.version, "label": label(target, train)}
+    texts = [variable.value for variable in (*env.values(), *recipe.cmake.define.values())]
     return Evaluated(
         requires=tuple(pins[name] for name in sorted(pins)),
         env=env,
         apt=tuple(apt),
         features=tuple(one for one in recipe.features if holds(one.when, target, train)),
+        extra_sources={
+            name: source
+            for name, source in pin.extra_sources.items()
+            if any(f"{{extra:{name}}}" in text for text in texts)
+        },
+        label=names["label"],
         wheel_version=fill(recipe.wheel.version, names, where=f"recipes/{recipe.name}.toml: wheel.version"),
     )

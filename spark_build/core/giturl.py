@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 REMOTE_SCHEMES = ("https", "http", "ssh", "git")
 
@@ -84,8 +83,8 @@ def resolve(base: str, url: str) -> str:
     if not url.startswith(("./", "../")):
         return url
     root, path = _split(base.rstrip("/"))
-    parts = [part for part in path.split("/") if part]
-    for part in PurePosixPath(url).parts:
+    parts = _parts(path)
+    for part in _parts(url):
         if part != "..":
             parts.append(part)
         elif parts:
@@ -93,6 +92,10 @@ def resolve(base: str, url: str) -> str:
         else:
             raise BadAddressError(f"the address {url!r} leads above {shown(base)}")
     return root + "/".join(parts)
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
 
 
 def _split(url: str) -> tuple[str, str]:
@@ -109,10 +112,9 @@ def _split(url: str) -> tuple[str, str]:
 
 def check_path(path: str) -> None:
     """Raise BadAddressError for a path in a tree that leads out of it, or into a repository's own files."""
-    pure = PurePosixPath(path)
-    if not path or path.startswith("-") or pure.is_absolute() or ".." in pure.parts or "\0" in path:
+    if not path or path.startswith(("-", "/")) or ".." in _parts(path) or "\0" in path:
         raise BadAddressError(f"the path {path!r} is not acceptable")
-    if any(part.lower().rstrip(" .") == ".git" for part in pure.parts):
+    if any(part.lower().rstrip(" .") == ".git" for part in _parts(path)):
         raise BadAddressError(f"the path {path!r} is one of git's own")
 
 
@@ -129,7 +131,7 @@ def submodules(base: str, config: Mapping[str, str], links: Mapping[str, str]) -
             named.setdefault(name, {})[option.lower()] = value
     by_path = {}
     for name, options in named.items():
-        if ".." in PurePosixPath(name).parts or name.startswith("-"):
+        if ".." in _parts(name) or name.startswith("-"):
             raise BadAddressError(f"the submodule name {name!r} is not acceptable")
         if "path" in options:
             check_path(options["path"])

@@ -12,6 +12,7 @@ NOWHERE = "/dev/null"
 CANDIDATES = 24  # places that are looked at closely
 
 _HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ESCAPE = re.compile(r'\\([abtnvfr"\\]|[0-7]{3})')
 _ESCAPED = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34, "\\": 92}
 
@@ -175,14 +176,15 @@ def _hunks(reader: _Reader) -> tuple[Hunk, ...]:
 def _side(line: str) -> str:
     """The path of a "--- a/path" or "+++ b/path" line; a time may follow after a tab."""
     name = line[4:].rstrip("\r")
-    name = _unquoted(name) if name.startswith('"') else name.partition("\t")[0]
+    quoted = _QUOTED.match(name)
+    name = _unquoted(quoted[0]) if quoted else name.partition("\t")[0]
     return name if name == NOWHERE else _stripped(name)
 
 
 def _both(names: str) -> tuple[str, str]:
     """Old and new path of "a/path b/path": equal, save in renames, which say them again."""
     if names.startswith('"'):
-        end = re.match(r'"(?:[^"\\]|\\.)*"', names)
+        end = _QUOTED.match(names)
         first = end[0] if end else names
         return _stripped(_unquoted(first)), _stripped(_unquoted(names[len(first) :].strip()))
     half = len(names) // 2

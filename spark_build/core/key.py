@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_build.model.plan import Evaluated, Provision
-from spark_build.model.recipe import Patch, Pin, Recipe, Source, Target
+from spark_build.model.recipe import Patch, Pin, Recipe, Source, Target, Variable
 
 # Raise when the same inputs would now give other bytes (how wheels are built, repaired, rewritten).
 FORMAT = 1
@@ -58,18 +58,20 @@ def plan_inputs(
             "distribution": recipe.distribution,
             "kind": recipe.kind,
             "requires": sorted(evaluated.requires),
-            "env": {name: variable.value for name, variable in evaluated.env.items()},
+            "env": {name: _value(variable, evaluated.label) for name, variable in evaluated.env.items()},
             "wheel_version": evaluated.wheel_version,
             "cmake": {
                 "source": recipe.cmake.source,
-                "define": {name: variable.value for name, variable in recipe.cmake.define.items()},
+                "define": {
+                    name: _value(variable, evaluated.label) for name, variable in recipe.cmake.define.items()
+                },
             },
             "prefix": {"copy": recipe.prefix.copy, "links": recipe.prefix.links},
             "repair": {"bundle": recipe.repair.bundle, "exclude": sorted(recipe.repair.exclude)},
         },
         "version": pin.version,
         "source": source_identity(source),
-        "extra_sources": {name: source_identity(extra) for name, extra in pin.extra_sources.items()},
+        "extra_sources": {name: source_identity(extra) for name, extra in evaluated.extra_sources.items()},
         "patches": [patch.sha256 for patch in patches],
         "target": {
             "platform": target.platform,
@@ -78,6 +80,11 @@ def plan_inputs(
         },
         "needs": {one.need: _declared_need(one, keys) for one in provisions},
     }
+
+
+def _value(variable: Variable, label: str) -> str:
+    """A variable's value with what is neither in the recipe nor in the pin filled in."""
+    return variable.value.replace("{label}", label)
 
 
 def _declared_need(one: Provision, keys: Mapping[str, str]) -> str:

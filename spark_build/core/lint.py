@@ -78,13 +78,12 @@ def lint(
     for context, remark in _remarks(recipes, trains, targets):
         seen.setdefault(remark, set()).add(context)
     positions = {file: Positions(text) for file, text in texts.items()}
-    every = {(train, target) for train in trains for target in targets}
     findings = {
         LintFinding(
             severity=remark.severity,
             file=remark.file,
             line=positions[remark.file].line(remark.path) if remark.file in positions else 0,
-            message=remark.message + _where(contexts, every),
+            message=remark.message + _where(contexts, trains, targets),
             hint=remark.hint,
             recipe=_subject(remark.file, remark.path),
         )
@@ -136,10 +135,13 @@ def _settled(target: Target) -> tuple[Target, ...]:
     return tuple(replace(target, platform=platform) for platform in PLATFORMS)
 
 
-def _where(contexts: set[_Context], every: set[_Context]) -> str:
-    """For which trains and targets a remark holds, unless for all."""
-    if ("", "") in contexts or contexts == every:
+def _where(contexts: set[_Context], trains: Mapping[str, Train], targets: Mapping[str, Target]) -> str:
+    """For which trains and targets a remark holds, as far as that says anything."""
+    if ("", "") in contexts:
         return ""
-    trains = ", ".join(sorted({train for train, _ in contexts}))
-    targets = ", ".join(sorted({target for _, target in contexts}))
-    return f" [train {trains}; target {targets}]"
+    held = {train for train, _ in contexts}, {target for _, target in contexts}
+    with_cuda = {name for name, target in targets.items() if target.cuda_architectures}
+    parts = [] if held[0] == set(trains) else [f"train {', '.join(sorted(held[0]))}"]
+    if held[1] not in (set(targets), with_cuda):
+        parts.append(f"target {', '.join(sorted(held[1]))}")
+    return f" [{'; '.join(parts)}]" if parts else ""

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 from spark_build.core import archs
 from spark_build.core.evaluate import holds
-from spark_build.core.lint_tables import NEEDED_PATCHES
+from spark_build.core.lint_tables import FOLKLORE, NEEDED_PATCHES
 from spark_build.core.planner import patches_for
 from spark_build.core.positions import Path
-from spark_build.core.rawtables import version_of
+from spark_build.core.rawtables import allows, version_of
 from spark_build.core.remark import Remark, Severity, recipe_file
-from spark_build.core.requirements import allows
 from spark_build.model.recipe import Pin, Recipe, Target, Train, Variable
 
 # Variable: who reads it; torch's own CMake is the exception below.
@@ -48,7 +47,7 @@ def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> I
     yield from _must_set(recipe, env)
     if target.cuda_architectures:
         yield from _lists(recipe, target, env)
-    yield from _patches(recipe, pin, target, train, env)
+        yield from _patches(recipe, pin, target, train, env)
 
 
 def settled(recipe: Recipe, target: Target, train: Train) -> Placed:
@@ -99,7 +98,7 @@ def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Remark]:
         yield Remark(
             "error", file, ("build",), f"{wanted} is not set: what is built for is left to a guess", hint
         )
-    for name in _LISTS.keys() & env.keys():
+    for name in sorted(_LISTS.keys() & env.keys() - FOLKLORE.get(recipe.name, {}).keys()):
         path, variable = env[name]
         consumer = _consumer(recipe, name)
         named = re.findall(r"\{arch_list:([^{}]*)\}", variable.value)

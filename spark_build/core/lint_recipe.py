@@ -26,6 +26,10 @@ def recipe_remarks(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
     yield from _build_number(recipe)
     yield from _threads(recipe)
     yield from _trains(recipe, trains)
+    for index, patch in enumerate(recipe.patches):
+        if patch.unverified:
+            say = f"patch {patch.file} is unverified: {patch.unverified}"
+            yield Remark("warning", recipe_file(recipe.name), ("patches", index, "unverified"), say)
 
 
 def variables(recipe: Recipe) -> Iterator[tuple[Path, str, Variable]]:
@@ -86,9 +90,8 @@ def _build_number(recipe: Recipe) -> Iterator[Remark]:
     file = recipe_file(recipe.name)
     if number is None:
         path: Path = ("build", "env", "PYTORCH_BUILD_VERSION")
-        yield Remark(
-            "error", file, path, "PYTORCH_BUILD_VERSION is read only together with PYTORCH_BUILD_NUMBER"
-        )
+        say = "PYTORCH_BUILD_VERSION is read only together with PYTORCH_BUILD_NUMBER"
+        yield Remark("error", file, path, say, "set the number to 1")
     elif not re.fullmatch(r"[01]", number.value):
         path = ("build", "env", "PYTORCH_BUILD_NUMBER", "value")
         say = f"PYTORCH_BUILD_NUMBER is '{number.value}': more than 1 appends .postN to the version"

@@ -9,9 +9,8 @@ from packaging.version import Version
 from spark_build.core.archs import minimum_cuda
 from spark_build.core.lint_tables import REQUIRES, TOOLCHAIN, TRITON_LLVM
 from spark_build.core.positions import Path
-from spark_build.core.rawtables import version_of
+from spark_build.core.rawtables import allows, version_of
 from spark_build.core.remark import Remark, train_file
-from spark_build.core.requirements import allows
 from spark_build.model.recipe import Pin, Source, Target, Train
 
 

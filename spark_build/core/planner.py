@@ -14,8 +14,6 @@ from spark_build.model.machine import Machine
 from spark_build.model.plan import Decision, Estimate, Plan, Provision, Step
 from spark_build.model.recipe import Need, Patch, Pin, Provider, Recipe, Source, Target, Train
 
-FETCHABLE_SOURCES = ("sdist", "archive", "wheel", "git")
-
 # Given a step and the build keys of its needs from the store: (its build key, is it in the store?).
 Lookup = Callable[[Step, Mapping[str, str]], tuple[str, bool]]
 
@@ -52,10 +50,8 @@ def closure_of(
 
 
 def choose_source(pin: Pin, target: Target) -> Source | None:
-    """The first source in order of preference that can be fetched, for the target's platform."""
-    fitting = [source for source in pin.sources if source.platform in ("", target.platform)]
-    fetchable = [source for source in fitting if source.kind in FETCHABLE_SOURCES]
-    return next(iter(fetchable or fitting), None)
+    """The first source in order of preference for the target's platform."""
+    return next((source for source in pin.sources if source.platform in ("", target.platform)), None)
 
 
 def patches_for(recipe: Recipe, train: Train) -> tuple[Patch, ...]:
@@ -172,19 +168,18 @@ def _unfit(recipe: Recipe, pin: Pin, source: Source | None, train: Train, target
 
 
 def _blocked(step: Step, earlier: Mapping[str, Step]) -> _Verdict | None:
+    allowed = {need.name: need.providers for need in step.recipe.needs}
     reasons = [
         f"needs {name}, which is {earlier[name].decision}"
+        + (f" (--provide {name}=public would do)" if "public" in allowed[name] else "")
         for name in step.from_store
         if earlier[name].decision in ("SKIP", "BLOCKED")
     ]
-    allowed = {need.name: need.providers for need in step.recipe.needs}
     reasons += [
         f"{one.need} may come from {' or '.join(allowed[one.need])}, not from {one.provider}"
         for one in step.provisions
         if one.provider not in allowed[one.need]
     ]
-    if step.source is not None and step.source.kind not in FETCHABLE_SOURCES:
-        reasons.append(f"{step.source.kind} sources cannot be fetched by this version yet")
     return _Verdict("BLOCKED", tuple(reasons)) if reasons else None
 
 
@@ -218,4 +213,6 @@ def _warnings(
     ]
     if recipe.kind != "repack" and target.platform != machine.platform:
         warnings.append(f"builds on {target.platform} only; this machine is {machine.platform}")
+    elif recipe.kind == "pep517" and target.python != machine.python:
+        warnings.append(f"builds with {target.python} only; this is {machine.python}")
     return tuple(warnings)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -68,3 +69,8 @@ def version_of(text: str) -> Version | None:
         return Version(text)
     except InvalidVersion:
         return None
+
+
+def allows(specifiers: str, version: Version) -> bool:
+    """Whether ">=2.9,<2.15" takes a version, a pre-release too; a local label does not matter."""
+    return SpecifierSet(specifiers).contains(version, prereleases=True)

@@ -46,8 +46,7 @@ def draft(name: str, found: Survey, pin: Pin, requires: Sequence[str], needs: Ma
             variants=_variants(found),
         ),
         requires=Requires(cuda=found.cuda_only),
-        # What is linked against other components finds their libraries where they are installed.
-        repair=Repair(bundle=bool(found.compiled) and not needs),
+        repair=_repair(found, needs),
         system=System(apt=("g++", "python3-dev") if found.compiled else ()),
     )
 
@@ -76,13 +75,21 @@ def render(recipe: Recipe, *, head: str, about_requires: str) -> str:
         lines += ["", "[[build.variants]]", "when = { cuda = true }"]
         for name, variable in variant.env.items():
             lines.append(f"env.{name} = {{ {', '.join(_pairs(variable, 'value', 'why'))} }}")
-    if recipe.requires.cuda:
-        lines += ["", "[requires]", "cuda = true # .cu files, and no way around them was seen"]
-    if recipe.system.apt:
-        lines += ["", "[system]", *_pairs(recipe.system, "apt")]
-    if recipe.repair.bundle:
-        lines += ["", "[repair]", "bundle = true # libraries that not every Linux has go into the wheel"]
+    lines += _closing(recipe)
     return "\n".join(lines) + "\n"
+
+
+def _closing(recipe: Recipe) -> Iterator[str]:
+    """The last tables: what the target, the system and the wheel must have."""
+    if recipe.requires.cuda:
+        yield from ("", "[requires]", "cuda = true # .cu files, and no way around them was seen")
+    if recipe.system.apt:
+        yield from ("", "[system]", *_pairs(recipe.system, "apt"))
+    if recipe.repair.bundle:
+        yield from ("", "[repair]", "bundle = true # libraries that not every Linux has go into the wheel")
+    elif recipe.repair.exclude:
+        yield from ("", "[repair]", "# Loaded before it: torch's own libraries, and those that torch brings.")
+        yield from _pairs(recipe.repair, "exclude")
 
 
 def quote(text: str) -> str:
@@ -111,7 +118,7 @@ def _costs(found: Survey) -> tuple[int, float, int]:
 def _env(found: Survey, pin: Pin) -> dict[str, Variable]:
     """Variables that keep the number of compile jobs within this machine's memory."""
     env: dict[str, Variable] = {}
-    if found.torch_extension:
+    if found.ninja:
         env["MAX_JOBS"] = Variable(value="{jobs}", why="torch/utils/cpp_extension.py: passed to ninja as -j")
     if found.cmake:
         env["CMAKE_BUILD_PARALLEL_LEVEL"] = Variable(
@@ -140,8 +147,17 @@ def _variants(found: Survey) -> tuple[Variant, ...]:
     return (Variant(when=When(cuda=True), env=env),)
 
 
+def _repair(found: Survey, needs: Mapping[str, str]) -> Repair:
+    """What is linked against other components finds their libraries where those are installed."""
+    if "torch" in needs:
+        cuda = ("libcudart.so.*",) if found.cuda_files else ()
+        return Repair(exclude=("libc10*.so", "libtorch*.so", *cuda))
+    return Repair(bundle=bool(found.compiled) and not needs)
+
+
 def _comment(text: str) -> Iterator[str]:
-    yield from (f"# {line}".rstrip() for line in text.splitlines())
+    for line in text.split("\n"):
+        yield "# " + re.sub(r"[\x00-\x1f\x7f]", " ", line).rstrip()
 
 
 def _pairs(value: object, *names: str, skip: bool = False) -> list[str]:

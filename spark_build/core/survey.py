@@ -33,6 +33,7 @@ _PROVIDERS = {
     "setuptools_rust": "setuptools-rust", "setuptools_scm": "setuptools-scm", "wheel": "wheel",
 }  # fmt: skip
 _COMPILED = (".c", ".cc", ".cpp", ".cxx", ".cu", ".pyx")
+_NO_NINJA = r"\buse_ninja\s*=\s*False\b"
 _ASIDE = re.compile(r"(^|/)(tests?|docs?|examples?|benchmarks?)/")
 
 
@@ -64,6 +65,7 @@ class Survey:
     requires: tuple[str, ...]  # what pip is asked for: with hints and limits, without the needs
     needs: Mapping[str, str]  # recipe -> why
     torch_extension: bool
+    ninja: bool  # the torch extension is compiled by ninja
     cmake: bool
     cuda_files: int
     cuda_only: bool  # no way to build without CUDA
@@ -94,6 +96,7 @@ def survey(sources: Sources, recipes: Mapping[str, str]) -> Survey:
         requires=_requires(asked, imported, project, sources, needs, cmake=cmake, torch=extension),
         needs=needs,
         torch_extension=extension,
+        ninja=extension and not re.search(_NO_NINJA, code),
         cmake=cmake,
         cuda_files=sources.count(".cu"),
         cuda_only=_cuda_only(sources),
@@ -259,7 +262,8 @@ def _requires(
     named = {canonicalize_name(Requirement(text).name) for text in asked}
     hints = [*_BACKENDS.get(_backend(project).partition(".")[0], ()), *_BACKENDS.get(_backend(project), ())]
     hints += [_PROVIDERS[name] for name in sorted(imported & _PROVIDERS.keys())]
-    hints += ["cmake<4", "ninja"] if cmake else ["ninja"] if torch else []  # CMake 4 refuses old projects
+    hints += ["cmake<4", "ninja"] if cmake else []  # CMake 4 refuses old projects
+    hints += ["ninja"] if torch and not re.search(_NO_NINJA, sources.text("setup.py")) else []
     hints += ["wheel"] if _wants_wheel(asked, project) else []
     extra = [hint for hint in hints if canonicalize_name(Requirement(hint).name) not in named]
     if torch or re.search(r"\bpkg_resources\b", sources.text("setup.py")):
@@ -294,5 +298,3 @@ def _notes(
             yield f"setup.py imports {name}: pin its distribution in build.requires if the build asks for it"
     if _backend(project) == "maturin" or "setuptools-rust" in named or "setuptools_rust" in imported:
         yield "it is compiled by Rust: system.apt needs cargo and rustc"
-    if sources.count(".f", ".f90", ".F90"):
-        yield "there is Fortran in it: system.apt needs gfortran if the build compiles that"

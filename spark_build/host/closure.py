@@ -14,7 +14,10 @@ from spark_build.host.files import sha256_of
 from spark_build.host.run import run
 from spark_build.host.venv import clean_environment
 from spark_build.host.wheelfile import content_digest, read_facts
+from spark_build.model.recipe import Target
 from spark_build.model.wheel import StoredWheel
+
+GLIBC_MINOR = 39  # Ubuntu 24.04's, which DGX OS is made of
 
 
 def closure_key(built: Sequence[StoredWheel], pins: Mapping[str, str], python: str) -> str:
@@ -23,30 +26,43 @@ def closure_key(built: Sequence[StoredWheel], pins: Mapping[str, str], python: s
 
 
 def resolve(
-    built: Sequence[StoredWheel], pins: Mapping[str, str], *, store: Path, offline: bool
+    built: Sequence[StoredWheel],
+    pins: Mapping[str, str],
+    *,
+    store: Path,
+    offline: bool,
+    foreign: Target | None = None,
 ) -> tuple[StoredWheel, ...]:
     """The public wheels that `built` need, downloaded by pip and committed to the store.
 
-    pip checks each file against the hash that the index announces. Never runs project code: only
-    wheels are taken.
+    foreign: the target, when it is not this machine. pip checks each file against the hash that
+    the index announces. Never runs project code: only wheels are taken.
     """
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".tmp-closure-", dir=store) as scratch:
         folder = Path(scratch)
-        _download(built, pins, store, folder, offline=offline)
+        options = _tags(foreign) if foreign else []
+        _download(built, pins, store, folder, options, offline=offline)
         own = {wheel.filename for wheel in built}
         public = [path for path in sorted(folder.glob("*.whl")) if path.name not in own]
         return tuple(_commit(path, store, {wheel.name for wheel in built}) for path in public)
 
 
 def _download(
-    built: Sequence[StoredWheel], pins: Mapping[str, str], store: Path, folder: Path, *, offline: bool
+    built: Sequence[StoredWheel],
+    pins: Mapping[str, str],
+    store: Path,
+    folder: Path,
+    tags: Sequence[str],
+    *,
+    offline: bool,
 ) -> None:
     constraints = folder / "constraints.txt"
     constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
     wheels = [str(stores.entry_folder(store, wheel.key) / wheel.filename) for wheel in built]
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
     options = ["--quiet", "--only-binary=:all:", "--constraint", str(constraints), "--dest", str(folder)]
+    options += tags
     if offline:
         # What this store already has may still complete the set.
         options += ["--no-index", *(f"--find-links={path.parent}" for path in _public_wheels(store))]
@@ -59,6 +75,20 @@ def _download(
             hint="the built wheels are safe in the store; go on with the network, or without the closure: "
             "spark-build all --no-closure",
         )
+
+
+def _tags(target: Target) -> list[str]:
+    """What tells pip to choose for another machine. Markers are still judged as on this one."""
+    machine = target.platform.removeprefix("linux-")
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC_MINOR, 16, -1)]
+    names = [*platforms, f"manylinux2014_{machine}", f"linux_{machine}"]
+    version = target.python.removeprefix("cp")
+    return [
+        *(f"--platform={name}" for name in names),
+        f"--python-version={version[0]}.{version[1:]}",
+        "--implementation=cp",
+        *(f"--abi={abi}" for abi in (target.python, "abi3", "none")),
+    ]
 
 
 def _public_wheels(store: Path) -> list[Path]:

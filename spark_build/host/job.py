@@ -30,7 +30,6 @@ class Job:
     key: str  # build key
     inputs: Mapping[str, Any]  # what the build key was made of
     emit: Emit
-    label: str  # local version label of our builds: cu130.spark1
     provided: tuple[Provided, ...]  # the needs
     keep: tuple[int, ...]  # lock descriptors that children inherit
 

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
 
 from spark_build.core import hunks
-from spark_build.core.hunks import FilePatch
+from spark_build.core.hunks import FilePatch, Place
 from spark_build.errors import PatchError
 from spark_build.host.files import sha256_of
 from spark_build.host.gitnet import scrubbed
@@ -165,13 +165,13 @@ def _explain(files: Sequence[FilePatch], tree: Path, done: Completed) -> PatchSt
     if hunk.new != hunk.old and hunks.contains(lines, hunk.new):
         detail = f"{where} is in the source already, other parts of the patch are not"
         return PatchState(state="does-not-apply", detail=detail, file=path, hunk=hunk.number)
-    place = hunks.nearest(lines, hunk.old, start)
-    detail = f"{where} does not match"
-    if place is None:
-        return PatchState(state="does-not-apply", detail=detail, file=path, hunk=hunk.number)
+    place = hunks.nearest(lines, hunk.old, start) or Place(line=0, similarity=0)
+    said = f"nearest is line {place.line}, {int(place.similarity * 100)}% alike"
+    if place.similarity == 1:  # to git, no context after a change means the end of the file
+        said = f"line {place.line} does, but without context lines it only fits a file's first or last lines"
     return PatchState(
         state="does-not-apply",
-        detail=f"{detail}; nearest is line {place.line}, {int(place.similarity * 100)}% alike",
+        detail=f"{where} does not match; {said}",
         file=path,
         hunk=hunk.number,
         line=place.line,

@@ -29,6 +29,7 @@ from spark_build.host import store as stores
 from spark_build.host import wheelhouse
 from spark_build.host.files import CHUNK, sha256_of, sync_folder
 from spark_build.host.home import Home
+from spark_build.host.wheelfile import content_digest
 from spark_build.host.wheelhouse import Generation
 from spark_build.model.wheel import StoredWheel
 
@@ -114,7 +115,10 @@ def export(generation: Generation, store: Path, file: Path) -> int:
 
 def _papers_of(store: Path, wheel: StoredWheel) -> list[Path]:
     return sorted(
-        path for path in stores.entry_folder(store, wheel.key).iterdir() if path.name != wheel.filename
+        path
+        for path in stores.entry_folder(store, wheel.key).iterdir()
+        # A prefix stays: it is for building here, and can be large.
+        if path.name not in (wheel.filename, stores.PREFIX)
     )
 
 
@@ -275,6 +279,9 @@ def _commit(
         "content_digest": str(record["content_digest"]),
     }
     own = {name: data for (key, name), data in papers.items() if key == wheel.key and name != stores.RECORD}
+    if not record.get("prefix") and content_digest(path) != described["content_digest"]:
+        # Dependents' build keys are made of it.
+        raise StoreError(f"the content digest of {wheel.filename} is not what its record says")
     entry = stores.commit(store, key=wheel.key, wheel=path, described=described, papers=own)
     assert entry.wheel is not None
     return entry.wheel

@@ -68,13 +68,16 @@ def publish(
     view: Path,
     store: Path,
     choose: Callable[[Generation | None], tuple[Iterable[StoredWheel], str]],
+    waiting: Callable[[str], None] | None = None,
 ) -> tuple[Generation, bool]:
     """Publish what `choose` makes of the current generation: (generation, is it new?).
 
     `choose` runs under the view's lock, so two publishers never lose each other's wheels. The same
-    wheels again give no new generation.
+    wheels again give no new generation. `waiting` is told who else publishes.
     """
-    with locked(view / "lock", purpose="publishing a generation"):
+    with locked(view / "lock", purpose="publishing a generation", waiting=waiting):
+        for killed in (*view.glob("generations/.tmp-*"), *view.glob(".current-*")):
+            remove_tree(killed) if killed.is_dir() and not killed.is_symlink() else killed.unlink()
         before = current(view)
         chosen, closure_key = choose(before)
         wheels = tuple(sorted(chosen, key=lambda wheel: (wheel.name, wheel.filename)))

@@ -40,6 +40,8 @@ class Evaluated:
     env: dict[str, Variable]
     apt: tuple[str, ...]
     features: tuple[Feature, ...]
+    extra_sources: dict[str, Source]  # those that a variable refers to; others are not fetched
+    label: str  # local version label of our builds: cu130.spark1
     wheel_version: str  # "2.13.0+cu130.spark1"
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from spark_build.core.audit import audit
+from spark_build.core.audit import as_vendor, audit
 from spark_build.core.key import digest
 from spark_build.errors import AuditError
 from spark_build.host.files import copy_or_link, remove_tree
@@ -52,6 +52,8 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         provided=job.step.recipe.repair.exclude,
         system_libraries=system_libraries(job.target.platform),
     )
+    if job.step.recipe.kind == "repack":
+        findings = as_vendor(findings)
     _write(job, facts, findings)
     _refuse_errors(wheel.name, findings, job.log.name)
     return _outputs(job, facts, [content_digest(wheel), *contents])

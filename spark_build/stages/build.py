@@ -82,7 +82,7 @@ def _values(job: Job, earlier: Mapping[str, Outputs]) -> dict[str, str | Callabl
         "python": str(venv.python_of(job.environment)),
         "version": job.step.pin.version,
         "wheel_version": job.step.evaluated.wheel_version,
-        "label": job.label,
+        "label": job.step.evaluated.label,
         "cuda_home": "/usr/local/cuda",
         "pybind11_cmake_dir": lambda: _pybind11_cmake_dir(job),
     }

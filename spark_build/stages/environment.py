@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_build.errors import HostError, SourceError, StageError
-from spark_build.host import venv
+from spark_build.host import torch_wheels, venv
 from spark_build.host.files import remove_tree
 from spark_build.host.job import Job, Outputs
 from spark_build.host.provide import Provided
@@ -66,8 +66,19 @@ def _add_need(job: Job, need: Provided) -> list[dict[str, str]]:
     elif need.wheel is not None:
         return _install(job, ["--no-deps", str(need.wheel)])
     elif need.provision.provider == "public":
-        return _install(job, [f"{need.provision.distribution}=={need.provision.version}"])
+        return _add_public(job, need)
     return []
+
+
+def _add_public(job: Job, need: Provided) -> list[dict[str, str]]:
+    """A public wheel with all that importing it takes; of torch, the build for the target."""
+    wanted = f"{need.provision.distribution}=={need.provision.version}"
+    if need.provision.distribution != "torch":
+        return _install(job, [wanted])
+    cuda = job.target.cuda_architectures
+    backend = "cu" + job.target.cuda.replace(".", "") if cuda else "cpu"
+    torch_wheels.install(job.environment, [wanted], backend, job.emit, job.log, offline=job.offline)
+    return [{"name": "torch", "version": need.provision.version, "sha256": ""}]
 
 
 def _install(job: Job, arguments: Sequence[str]) -> list[dict[str, str]]:

@@ -24,6 +24,8 @@ def intact(job: Job, _outputs: Outputs) -> bool:
     Only ninja knows which objects of a killed build are whole; make and setuptools trust truncated
     ones, so such a tree starts afresh.
     """
+    if job.step.recipe.kind == "repack":
+        return True
     if not job.source.is_dir():
         return False
     if not job.build_started.exists():
@@ -36,6 +38,8 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     source, recipe = job.step.source, job.step.recipe.name
     if source is None:
         raise SourceError(f"{recipe} has no source")
+    if job.step.recipe.kind == "repack":
+        return {"epoch": 0, "extra": {}}  # the vendor's file stays as it is
     remove_tree(job.source)
     job.build_started.unlink(missing_ok=True)
     sources.write_tree(source, earlier["fetch"], folder=job.home.sources, destination=job.source)
@@ -47,4 +51,16 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         except PatchError as error:
             error.message = f"{error.message} (source: {recipe} {job.step.pin.version})"
             raise
-    return {"epoch": epoch}
+    return {"epoch": epoch, "extra": _extra(job, earlier["fetch"]["extra"])}
+
+
+def _extra(job: Job, fetched: Mapping[str, Outputs]) -> dict[str, str]:
+    """Write the trees of the extra sources: name -> folder, which {extra:NAME} stands for."""
+    folders = {}
+    for name, source in job.step.evaluated.extra_sources.items():
+        folder = job.work / "extra" / name
+        remove_tree(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        sources.write_tree(source, fetched[name], folder=job.home.sources, destination=folder)
+        folders[name] = str(folder)
+    return folders

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import io
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
+from spark_build.core.giturl import mirror_name
+from spark_build.errors import SourceError
+from spark_build.host.git import export_commit, fetch_commit
 from spark_build.model.recipe import Source
 
 WHEN = 1_700_000_000
@@ -193,3 +200,33 @@ class _Handler(BaseHTTPRequestHandler):
             if self.site.stalled is not None and stall:
                 self.site.stalled.wait(60)
             self.wfile.write(content[half:])
+
+
+def get(source: Source, cache: Path, *, offline: bool = False, log: io.BytesIO | None = None) -> None:
+    fetch_commit(source, folder=cache, offline=offline, log=log, pause=lambda _: None)
+
+
+def tree(source: Source, cache: Path, tmp_path: Path) -> Path:
+    """Fetched, then exported with the originals out of reach."""
+    get(source, cache)
+    target = tmp_path / f"tree-{time.monotonic_ns()}"
+    export_commit(source, folder=cache, destination=target)
+    return target
+
+
+def refusal(source: Source, cache: Path, *, offline: bool = False) -> str:
+    """The one-line error of a fetch that must fail."""
+    with pytest.raises(SourceError) as caught:
+        get(source, cache, offline=offline)
+    assert "\n" not in caught.value.message
+    assert caught.value.hint
+    return caught.value.message
+
+
+def mirror(source: Source, cache: Path) -> Path:
+    return cache / "git" / mirror_name(source.url)
+
+
+def in_mirror(source: Source, cache: Path, *arguments: str) -> str:
+    args = ["git", f"--git-dir={mirror(source, cache)}", *arguments]
+    return subprocess.run(args, capture_output=True, text=True, check=True).stdout.strip()

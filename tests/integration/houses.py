@@ -90,7 +90,9 @@ def _commit(store: Path, wheel: Path, *, key: str, origin: str, papers: Mapping[
         "requires": list(facts.requires),
         "content_digest": content_digest(wheel),
     }
-    return stores.commit(store, key=key, wheel=wheel, described=described, papers=papers).wheel
+    committed = stores.commit(store, key=key, wheel=wheel, described=described, papers=papers).wheel
+    assert committed is not None
+    return committed
 
 
 def publish(home: Home, wheels: Iterable[StoredWheel], *, view: str = VIEW) -> Generation:

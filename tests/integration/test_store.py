@@ -16,6 +16,7 @@ from spark_build.errors import StoreError
 from spark_build.host.files import sha256_of
 from spark_build.host.store import (
     RECORD,
+    Entry,
     commit,
     entries,
     entry_folder,
@@ -24,6 +25,7 @@ from spark_build.host.store import (
     remove_leftovers,
     verify_wheel,
 )
+from spark_build.model.wheel import StoredWheel
 from tests.integration.houses import end, eventually, hear, make_wheel, put_built, put_public, start, tell
 
 KEY = "ab" * 32
@@ -49,6 +51,11 @@ for key in sys.stdin:
 """
 
 
+def wheel_of(entry: Entry) -> StoredWheel:
+    assert entry.wheel is not None
+    return entry.wheel
+
+
 def visible(store: Path) -> list[str]:
     """What a reader may see of a store: no temporary folders."""
     return sorted(path.name for path in store.iterdir() if not path.name.startswith(".tmp-"))
@@ -66,10 +73,10 @@ def test_what_is_committed_can_be_read(tmp_path: Path) -> None:
     assert entry == read(store, KEY)
     assert entry.folder == entry_folder(store, KEY) == store / "ab" / KEY
     assert (entry.recipe, entry.content_digest) == ("demo", "c" * 64)
-    assert (entry.wheel.name, entry.wheel.version, entry.wheel.origin) == ("demo", "1.0", "built")
-    assert (entry.wheel.key, entry.wheel.requires) == (KEY, ("helper>=1",))
-    assert entry.wheel.filename == wheel.name
-    assert (entry.wheel.size, entry.wheel.sha256) == (len(content), sha256_of(wheel))
+    assert (wheel_of(entry).name, wheel_of(entry).version, wheel_of(entry).origin) == ("demo", "1.0", "built")
+    assert (wheel_of(entry).key, wheel_of(entry).requires) == (KEY, ("helper>=1",))
+    assert wheel_of(entry).filename == wheel.name
+    assert (wheel_of(entry).size, wheel_of(entry).sha256) == (len(content), sha256_of(wheel))
     assert (entry.folder / wheel.name).read_bytes() == content
     assert {path.name for path in entry.folder.iterdir()} == {wheel.name, RECORD, *PAPERS}
     assert (entry.folder / "build.log").read_bytes() == b"all well\n"
@@ -162,7 +169,7 @@ def test_hints_can_be_pasted(tmp_path: Path) -> None:
     """Also where a folder's name has a space in it."""
     store = tmp_path / "my store"
     entry = commit(store, key=KEY, wheel=make_wheel(tmp_path), described=DESCRIBED, papers={})
-    (entry.folder / entry.wheel.filename).unlink()
+    (entry.folder / wheel_of(entry).filename).unlink()
     with pytest.raises(StoreError) as caught:
         verify_wheel(entry)
     assert caught.value.hint is not None
@@ -172,7 +179,7 @@ def test_hints_can_be_pasted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", [0, 100, -1])
 def test_a_flipped_bit_is_found(tmp_path: Path, where: int) -> None:
     entry = commit(tmp_path / "s", key=KEY, wheel=make_wheel(tmp_path), described=DESCRIBED, papers={})
-    path = entry.folder / entry.wheel.filename
+    path = entry.folder / wheel_of(entry).filename
     data = bytearray(path.read_bytes())
     data[where] ^= 1
     path.chmod(0o644)
@@ -185,9 +192,9 @@ def test_a_flipped_bit_is_found(tmp_path: Path, where: int) -> None:
 
 def test_a_wheel_that_is_gone_or_cut(tmp_path: Path) -> None:
     entry = commit(tmp_path / "s", key=KEY, wheel=make_wheel(tmp_path), described=DESCRIBED, papers={})
-    path = entry.folder / entry.wheel.filename
+    path = entry.folder / wheel_of(entry).filename
     path.chmod(0o644)
-    os.truncate(path, entry.wheel.size - 1)
+    os.truncate(path, wheel_of(entry).size - 1)
     with pytest.raises(StoreError, match="damaged or missing"):
         verify_wheel(entry)
     path.unlink()
@@ -252,7 +259,7 @@ def test_the_same_key_committed_at_once(tmp_path: Path) -> None:
         answers = {hear(process) for process in processes}
         entry = read(store, key)
         assert entry is not None
-        assert answers == {entry.wheel.sha256}
+        assert answers == {wheel_of(entry).sha256}
         verify_wheel(entry)
     for process in processes:
         end(process)

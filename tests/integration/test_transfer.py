@@ -479,6 +479,20 @@ def test_a_paper_with_the_name_of_the_wheel(archive: Path, other: Home, tmp_path
     refused(other, written(tmp_path / "hostile.tar", made))
 
 
+def test_a_public_wheel_under_another_key(archive: Path, other: Home, tmp_path: Path) -> None:
+    """Its key is its sha256: nothing else may lie where a later download is looked for."""
+    content = members(archive)
+    manifest = json.loads(content[0][1])
+    row = manifest["wheels"][1]
+    old, new = row["key"], digest("the key of something else")
+    assert row["origin"] == "public"
+    row["key"] = new
+    manifest["papers"][new] = manifest["papers"].pop(old)
+    made = [(content[0][0], json.dumps(manifest).encode())]
+    made += [member(info.name.replace(old, new), data) for info, data in content[1:]]
+    refused(other, written(tmp_path / "hostile.tar", made))
+
+
 def test_papers_of_a_wheel_that_is_not_there(archive: Path, other: Home, tmp_path: Path) -> None:
     content = members(archive)
     manifest = json.loads(content[0][1])

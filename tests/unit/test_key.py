@@ -231,7 +231,7 @@ def test_every_field_of_a_recipe_was_thought_of() -> None:
     assert {field.name for field in dataclasses.fields(Recipe)} == {
         *("name", "distribution", "kind", "build", "repair", "needs", "patches"),  # in the key
         *("cmake", "prefix", "wheel"),
-        *("summary", "requires", "system", "verify", "notes", "features"),  # not
+        *("summary", "requires", "system", "verify", "notes", "features", "pin"),  # not
     }
     assert {field.name for field in dataclasses.fields(Build)} == {
         *("requires", "env", "variants"),

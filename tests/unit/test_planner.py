@@ -47,9 +47,11 @@ def recipe(name: str, *needs: str, cuda: bool = False, **build: Any) -> Recipe:
     )
 
 
-def pin(*kinds: SourceKind, unestablished: tuple[str, ...] = ()) -> Pin:
-    sources = tuple(source(kind) for kind in kinds or ("sdist",))
-    return Pin(version="1.0", sources=sources, unestablished=unestablished)
+def pin(*, platform: str = "", unestablished: tuple[str, ...] = ()) -> Pin:
+    return Pin(version="1.0", sources=(source("sdist", platform),), unestablished=unestablished)
+
+
+ELSEWHERE = pin(platform="linux-aarch64")  # nothing to build from on this platform
 
 
 class Shop:
@@ -122,8 +124,8 @@ def _recipes(draw: st.DrawFn) -> dict[str, Recipe]:
 def test_any_set_of_recipes(known: dict[str, Recipe], data: st.DataObject) -> None:
     asked = data.draw(st.lists(st.sampled_from(sorted(known)), min_size=1))
     some = st.sets(st.sampled_from(sorted(known)))
-    shop, unfetchable = Shop(*data.draw(some)), data.draw(some)
-    pins = {name: pin("git") if name in unfetchable else pin() for name in known}
+    shop, without = Shop(*data.draw(some)), data.draw(some)
+    pins = {name: ELSEWHERE if name in without else pin() for name in known}
     planned = plan(*known.values(), names=tuple(asked), pins=pins, shop=shop)
     steps: dict[str, Step] = {}
     for step in planned.steps:
@@ -132,7 +134,7 @@ def test_any_set_of_recipes(known: dict[str, Recipe], data: st.DataObject) -> No
         assert step.needs == tuple(needs)
         assert all(need in steps for need in needs), "a need comes before"
         before: set[str] = {steps[need].decision for need in needs}
-        _check_decision(step, before, stored=name in shop.have, fetchable=name not in unfetchable)
+        _check_decision(step, before, stored=name in shop.have, has_source=name not in without)
         if name in shop.asked:
             assert shop.asked[name] == {need: f"build key of {need}" for need in needs}
         assert step.reasons, "every decision has a reason"
@@ -143,10 +145,10 @@ def test_any_set_of_recipes(known: dict[str, Recipe], data: st.DataObject) -> No
     assert again == planned, "the order of asking does not matter"
 
 
-def _check_decision(step: Step, before: set[str], *, stored: bool, fetchable: bool) -> None:
+def _check_decision(step: Step, before: set[str], *, stored: bool, has_source: bool) -> None:
     if step.recipe.requires.cuda:
         assert step.decision == "SKIP"
-    elif before & {"SKIP", "BLOCKED"} or not fetchable:
+    elif before & {"SKIP", "BLOCKED"} or not has_source:
         assert step.decision == "BLOCKED"
     elif "BUILD" in before or not stored:
         assert step.decision == "BUILD"
@@ -207,18 +209,9 @@ def test_skip_on_another_platform() -> None:
 
 
 def test_blocked_without_a_source_for_the_platform() -> None:
-    arm = Pin(version="1.0", sources=(source(platform="linux-aarch64"),))
-    step = only(plan(recipe("onnx"), pins={"onnx": arm}))
+    step = only(plan(recipe("onnx"), pins={"onnx": ELSEWHERE}))
     assert (step.decision, step.reasons) == ("BLOCKED", ("train 2.13 names no source for linux-x86_64",))
     assert step.source is None
-
-
-def test_blocked_by_its_source() -> None:
-    step = only(plan(recipe("torch"), pins={"torch": pin("git")}))
-    assert (step.decision, step.reasons) == (
-        "BLOCKED",
-        ("git sources cannot be fetched by this version yet",),
-    )
 
 
 def test_blocked_is_handed_on_with_every_reason() -> None:
@@ -230,15 +223,12 @@ def test_blocked_is_handed_on_with_every_reason() -> None:
         recipe("e", "a"),
         recipe("f"),
     )
-    pins = {one.name: pin("git") if one.name in "be" else pin() for one in chain}
+    pins = {one.name: ELSEWHERE if one.name == "b" else pin() for one in chain}
     steps = {step.recipe.name: step for step in plan(*chain, pins=pins, shop=Shop("c", "d")).steps}
     assert steps["c"].decision == "BLOCKED"
     assert steps["c"].reasons == ("needs a, which is SKIP", "needs b, which is BLOCKED")
     assert steps["d"].reasons == ("needs c, which is BLOCKED",)
-    assert steps["e"].reasons == (
-        "needs a, which is SKIP",
-        "git sources cannot be fetched by this version yet",
-    )
+    assert steps["e"].reasons == ("needs a, which is SKIP",)
     assert steps["f"].decision == "BUILD"
 
 
@@ -332,11 +322,10 @@ def test_the_machine_does_not_change_plan_keys() -> None:
 # --- sources, patches, warnings ---------------------------------------------------------------------
 
 
-def test_the_first_source_that_can_be_fetched() -> None:
-    git, sdist, archive = source("git"), source("sdist"), source("archive")
-    assert choose_source(Pin(version="1", sources=(git, archive, sdist)), CPU) is archive
-    assert choose_source(Pin(version="1", sources=(sdist, archive)), CPU) is sdist
-    assert choose_source(Pin(version="1", sources=(git,)), CPU) is git
+def test_the_first_source_in_order_of_preference() -> None:
+    git, sdist = source("git"), source("sdist")
+    assert choose_source(Pin(version="1", sources=(git, sdist)), CPU) is git
+    assert choose_source(Pin(version="1", sources=(sdist, git)), CPU) is sdist
     assert choose_source(Pin(version="1", sources=()), CPU) is None
 
 

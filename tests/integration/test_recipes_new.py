@@ -1,0 +1,366 @@
+"""`recipes new`, `pin` and `outdated` as a user meets them: real indexes, real git, a real compile."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import PROJECT, TRAIN, Root
+
+# A name that no index has; the distribution inside is another one on purpose.
+PROJECT_NAME = "spark-build-sample"
+TINY = {
+    **PROJECT,
+    "PKG-INFO": "Metadata-Version: 2.1\nName: spark_build_sample\nVersion: 1.0\nSummary: so small\n",
+}
+IDENTITY = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+
+
+def make_sdist(folder: Path, version: str, files: Mapping[str, str] = TINY, name: str = PROJECT_NAME) -> str:
+    """An sdist in `folder`; its sha256."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{stem}.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        for file, text in files.items():
+            member = tarfile.TarInfo(f"{stem}/{file}")
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *IDENTITY, *arguments], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def make_repository(folder: Path, files: Mapping[str, str] = PROJECT) -> Path:
+    """A repository with the tags v1.0 (annotated) and v1.1."""
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "one")
+    git(folder, "tag", "-a", "v1.0", "-m", "one")
+    git(folder, "commit", "--quiet", "--allow-empty", "-m", "two")
+    git(folder, "tag", "v1.1")
+    return folder
+
+
+def alone(root: Root) -> Root:
+    """The same root on a machine where pip knows only the folder of links."""
+    return Root(
+        folder=root.folder,
+        links=root.links,
+        env={**root.env, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(root.links)},
+    )
+
+
+def recipe_of(root: Root, name: str) -> dict[str, Any]:
+    return tomllib.loads((root.folder / "recipes" / f"{name}.toml").read_text())
+
+
+def assert_nothing_written(root: Root, name: str) -> None:
+    assert not list((root.folder / "recipes").glob(f"*{name}*"))
+
+
+def test_from_an_sdist_in_a_folder(root: Root) -> None:
+    sha256 = make_sdist(root.links, "1.0")
+    document = root.json("recipes", "new", "sample", "--sdist", f"{PROJECT_NAME}==1.0", "--needs", "onnx")
+    assert document["file"] == str(root.folder / "recipes" / "sample.toml")
+    assert document["next"] == f"spark-build --root {root.folder} build sample"
+    raw = recipe_of(root, "sample")
+    assert raw["pin"]["sources"] == [
+        {
+            "kind": "sdist",
+            "project": PROJECT_NAME,
+            "filename": "spark_build_sample-1.0.tar.gz",
+            "sha256": sha256,
+        }
+    ]
+    assert (raw["distribution"], raw["summary"]) == ("spark_build_sample", "so small")
+    assert [one.partition("==")[0] for one in raw["build"]["requires"]] == ["setuptools"]
+    assert raw["needs"] == [
+        {"name": "onnx", "providers": ["store", "public"], "why": "asked for with --needs"}
+    ]
+    # Every train has it now, as if it listed it.
+    (step,) = [one for one in root.json("plan")["steps"] if one["recipe"] == "sample"]
+    assert (step["version"], step["needs"]) == ("1.0", ["onnx"])
+
+
+def test_a_real_project_to_a_wheel(root: Root, tmp_path: Path) -> None:
+    made = root.run("recipes", "new", "markupsafe", "--sdist", "markupsafe==3.0.3")
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.splitlines()[-1] == f"next: spark-build --root {root.folder} build markupsafe"
+    built = root.json("build", "markupsafe")
+    (row,) = built["results"]
+    assert (row["version"], row["status"]) == ("3.0.3", "built")
+    created = root.run("env", "create", str(tmp_path / "env"), "markupsafe")
+    assert created.returncode == 0, created.stderr
+    use = "import markupsafe._speedups as s; print(s._escape_inner('<'))"
+    answer = subprocess.check_output([tmp_path / "env/bin/python", "-c", use], text=True)
+    assert answer == "&lt;\n"
+
+
+def test_from_a_tag(root: Root, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository")
+    document = root.json("recipes", "new", "sample", "--git", f"file://{repository}@v1.0")
+    raw = recipe_of(root, "sample")
+    commit = git(repository, "rev-parse", "v1.0^{commit}")
+    assert raw["pin"] == {
+        "version": "1.0",
+        "sources": [{"kind": "git", "url": f"file://{repository}", "tag": "v1.0", "commit": commit}],
+    }
+    assert document["version"] == "1.0"
+    assert raw["distribution"] == "tiny"
+
+
+def test_submodules_are_asked_for(root: Root, tmp_path: Path) -> None:
+    inner = make_repository(tmp_path / "inner")
+    outer = make_repository(tmp_path / "outer")
+    git(outer, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", f"file://{inner}", "inner")
+    git(outer, "commit", "--quiet", "-m", "three")
+    git(outer, "tag", "v2.0")
+    root.json("recipes", "new", "sample", "--git", f"{outer}@v2.0")
+    assert recipe_of(root, "sample")["pin"]["sources"][0]["submodules"] is True
+
+
+def test_the_project_is_never_run(root: Root, tmp_path: Path) -> None:
+    trap = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
+    hook = tmp_path / "template" / "hooks" / "post-checkout"
+    hook.parent.mkdir(parents=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
+    hook.chmod(0o755)
+    files = {**PROJECT, "setup.py": trap + PROJECT["setup.py"]}
+    make_sdist(root.links, "1.0", files)
+    repository = make_repository(tmp_path / "repository", files)
+    hooked = Root(folder=root.folder, links=root.links, env={"GIT_TEMPLATE_DIR": str(hook.parent.parent)})
+    hooked.json("recipes", "new", "one", "--sdist", f"{PROJECT_NAME}==1.0")
+    hooked.json("recipes", "new", "two", "--git", f"{repository}@v1.1")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_link_out_of_the_sources_is_not_read(root: Root, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("[project]\nname = 'secret'\n")
+    repository = make_repository(tmp_path / "repository", {"a.txt": ""})
+    (repository / "pyproject.toml").symlink_to(tmp_path / "secret")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "link")
+    git(repository, "tag", "v3.0")
+    done = root.run("recipes", "new", "sample", "--git", f"{repository}@v3.0")
+    path = root.folder / "recipes" / "sample.toml"
+    assert "secret" not in done.stdout + done.stderr + (path.read_text() if path.exists() else "")
+
+
+def test_existing_recipes_are_kept(root: Root) -> None:
+    sha256 = make_sdist(root.links, "1.0")
+    before = (root.folder / "recipes" / "tiny.toml").read_text()
+    for name in ("tiny", "onnx"):  # one's own, a shipped one
+        done = root.run("recipes", "new", name, "--sdist", f"{PROJECT_NAME}==1.0")
+        assert done.returncode == 2
+        assert f"there is a recipe named '{name}'" in done.stderr
+    assert (root.folder / "recipes" / "tiny.toml").read_text() == before
+    done = root.run("recipes", "new", "tiny", "--sdist", f"{PROJECT_NAME}==1.0", "--force")
+    assert done.returncode == 0, done.stderr
+    assert recipe_of(root, "tiny")["pin"]["sources"][0]["sha256"] == sha256
+    assert "train t pins tiny 1.0 itself" in done.stdout
+
+
+def test_another_folder(root: Root, tmp_path: Path) -> None:
+    make_sdist(root.links, "1.0")
+    document = root.json(
+        "recipes", "new", "sample", "--sdist", f"{PROJECT_NAME}==1.0", "--in", str(tmp_path / "mine")
+    )
+    assert Path(document["file"]) == tmp_path / "mine" / "recipes" / "sample.toml"
+    assert document["next"] == f"spark-build --root {tmp_path / 'mine'} build sample"
+    assert_nothing_written(root, "sample")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--sdist", f"{PROJECT_NAME}==9.9"), 5, "there of 1.1, 1.0"),
+        (("--sdist", "spark-build-no-such-thing==1"), 5, "check the spelling"),
+        (("--sdist", f"{PROJECT_NAME}>=1"), 2, "PROJECT==VERSION"),
+        (("--sdist", f"{PROJECT_NAME}==1.1"), 5, "spark-build-nowhere"),
+        (("--git", "{repository}@v1.2"), 5, "tags are v1.1, v1.0"),
+        (("--git", "{repository}"), 2, "URL@TAG"),
+        (("--git", "{repository}-gone@v1"), 5, "no such repository"),
+        (("--git", "https://user:secret@example.invalid/x@v1"), 2, "login"),
+        (("--git", "ext::sh -c true@v1"), 2, "URL@TAG"),
+        ((), 2, "give one source"),
+        (("--sdist", "a==1", "--git", "{repository}@v1.0"), 2, "give one source"),
+        (("--sdist", f"{PROJECT_NAME}==1.0", "--needs", "onx"), 2, "did you mean 'onnx'"),
+    ],
+)
+def test_failures_leave_no_recipe(
+    root: Root, tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    make_sdist(root.links, "1.0")
+    make_sdist(
+        root.links,
+        "1.1",
+        {**PROJECT, "pyproject.toml": '[build-system]\nrequires = ["spark-build-nowhere"]\n'},
+    )
+    repository = make_repository(tmp_path / "repository")
+    given = [argument.format(repository=repository) for argument in arguments]
+    done = root.run("recipes", "new", "sample", *given)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert "secret" not in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("error:")]) == 1
+    assert_nothing_written(root, "sample")
+
+
+def test_a_name_that_is_none(root: Root) -> None:
+    done = root.run("recipes", "new", "My_Lib", "--sdist", "a==1")
+    assert done.returncode == 2
+    assert "try my-lib" in done.stderr
+
+
+def test_a_python_that_is_too_old(root: Root) -> None:
+    make_sdist(root.links, "1.0", {**TINY, "PKG-INFO": TINY["PKG-INFO"] + "Requires-Python: >=3.99\n"})
+    done = root.run("recipes", "new", "sample", "--sdist", f"{PROJECT_NAME}==1.0")
+    assert done.returncode == 4
+    assert "wants Python >=3.99" in done.stderr
+    assert_nothing_written(root, "sample")
+
+
+def real_hash(root: Root) -> str:
+    return hashlib.sha256((root.links / "tiny-1.0.tar.gz").read_bytes()).hexdigest()
+
+
+COMMENTED = """\
+# the train of the tests
+name = "t" # its name
+summary = ""
+
+[components.tiny]
+version = "1.0"   # the first
+
+[[components.tiny.sources]]
+kind = "sdist"
+project = "tiny"
+filename = "tiny-1.0.tar.gz"
+sha256 = "{sha256}" # of the index
+# nothing follows
+"""
+
+
+def test_pin_fills_in_what_is_missing(root: Root) -> None:
+    path = root.folder / "recipes" / "trains" / "t.toml"
+    whole = COMMENTED.format(sha256=real_hash(root))
+    for text in (COMMENTED.format(sha256=""), TRAIN.format(sha256="")):
+        path.write_text(text)
+        assert root.run("plan", "tiny").returncode == 3  # no pin, no plan
+        document = alone(root).json("recipes", "pin")
+        assert [row["state"] for row in document["pins"]] == ["written"]
+        assert document["files"] == [str(path)]
+        assert path.read_text() == text.replace('sha256 = ""', f'sha256 = "{real_hash(root)}"')
+    path.write_text("\n".join(line for line in whole.splitlines() if "sha256" not in line))
+    assert alone(root).run("recipes", "pin", "tiny").returncode == 0
+    assert tomllib.loads(path.read_text()) == tomllib.loads(whole)
+    assert root.run("plan", "tiny").returncode == 0
+
+
+def test_pin_fills_in_a_commit_of_a_recipe(root: Root, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository")
+    root.json("recipes", "new", "sample", "--git", f"{repository}@v1.0")
+    path = root.folder / "recipes" / "sample.toml"
+    whole = path.read_text()
+    path.write_text(whole.replace(git(repository, "rev-parse", "v1.0^{commit}"), ""))
+    assert root.run("recipes", "pin", "sample").returncode == 0
+    assert path.read_text() == whole
+
+
+def test_pin_says_what_it_cannot_find(root: Root) -> None:
+    path = root.folder / "recipes" / "trains" / "t.toml"
+    text = COMMENTED.format(sha256="").replace("tiny-1.0.tar.gz", "tiny-3.0.tar.gz")
+    path.write_text(text)
+    done = alone(root).run("recipes", "pin")
+    assert done.returncode == 5
+    assert "tiny-3.0.tar.gz is not on" in done.stderr
+    assert path.read_text() == text
+
+
+def test_check_finds_a_changed_file_and_a_moved_tag(root: Root, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository")
+    root.json("recipes", "new", "sample", "--git", f"{repository}@v1.0")
+    check = ("recipes", "pin", "tiny", "sample", "--check")
+    assert [row["state"] for row in alone(root).json(*check)["pins"]] == ["ok", "ok"]
+    git(repository, "tag", "--force", "v1.0", "v1.1")
+    with (root.links / "tiny-1.0.tar.gz").open("ab") as sdist:
+        sdist.write(b"\0")
+    before = root.state()
+    done = alone(root).run("--json", *check)
+    assert done.returncode == 5
+    assert [row["state"] for row in json.loads(done.stdout)["pins"]] == ["changed", "changed"]
+    assert real_hash(root) in done.stderr
+    assert root.state() == before
+
+
+def test_moving_a_pin(root: Root) -> None:
+    path = root.folder / "recipes" / "trains" / "t.toml"
+    path.write_text(COMMENTED.format(sha256=real_hash(root)))
+    sha256 = make_sdist(root.links, "1.2", PROJECT, name="tiny")
+    done = alone(root).run("recipes", "pin", "--version", "tiny=1.3")
+    assert done.returncode == 5
+    assert "there are 1.2, 1.0" in done.stderr
+    assert path.read_text() == COMMENTED.format(sha256=real_hash(root))
+    done = alone(root).run("recipes", "pin", "--version", "tiny=1.2")
+    assert done.returncode == 0, done.stderr
+    moved = COMMENTED.format(sha256=sha256).replace('"1.0"', '"1.2"').replace("tiny-1.0", "tiny-1.2")
+    assert path.read_text() == moved
+
+
+def test_outdated(root: Root, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository")
+    root.json("recipes", "new", "sample", "--git", f"{repository}@v1.0")
+    for version in ("1.2", "2.0rc1"):
+        make_sdist(root.links, version, PROJECT, name="tiny")
+    make_sdist(root.links, "7-2", PROJECT, name="tiny")  # an older way to name files, no version 2
+    document = alone(root).json("recipes", "outdated")
+    rows = {row["recipe"]: row for row in document["components"]}
+    assert rows["tiny"] == {
+        "recipe": "tiny", "pinned": "1.0", "newest": "1.2", "source": "index", "state": "outdated",
+    }  # fmt: skip
+    assert rows["sample"] == {
+        "recipe": "sample", "pinned": "1.0", "newest": "1.1", "source": "git", "state": "outdated",
+    }  # fmt: skip
+
+
+def test_outdated_without_anybody_to_ask(root: Root) -> None:
+    nobody = Root(
+        folder=root.folder,
+        links=root.folder,
+        env={"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.devnull,
+             "PIP_FIND_LINKS": "", "PIP_RETRIES": "0"},
+    )  # fmt: skip
+    (row,) = nobody.json("recipes", "outdated")["components"]
+    assert row["state"].startswith("unknown (")
+    assert "127.0.0.1:9" in row["state"]
+
+
+def test_own_pins_are_judged_like_a_trains(root: Root) -> None:
+    recipe = root.folder / "recipes" / "tiny.toml"
+    recipe.write_text(
+        recipe.read_text()
+        + '\n[pin]\nversion = "1.0"\nversoin = ""\nsources = [{ kind = "sdist", project = "tiny", filename = "tiny-2.0.tar.gz", sha256 = "0" }]\n'
+    )
+    done = root.run("plan")
+    assert done.returncode == 3
+    for said in ("is version 2.0", "64 hexadecimal digits", "did you mean 'version'"):
+        assert said in done.stderr
