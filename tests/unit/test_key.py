@@ -51,7 +51,10 @@ RECIPE = Recipe(
     kind="pep517",
     build=Build(
         requires=("setuptools==80.9.0", "wheel==0.45.1"),
-        env={"MAX_JOBS": Variable(value="{jobs}", why="setup.py"), "A": Variable(value="1", why="too")},
+        env={
+            "MAX_JOBS": Variable(value="{jobs}", why="setup.py"),
+            "A": Variable(value="{extra:protobuf} {extra:abseil}", why="too"),
+        },
     ),
     needs=(Need(name="llvm"),),
     repair=Repair(bundle=True, exclude=("libcuda.so.1", "liba.so")),
@@ -148,12 +151,17 @@ IRRELEVANT = {
     "disk": build(disk_mib=99999),
     "order of the build requirements": build(requires=RECIPE.build.requires[::-1]),
     "order of the variables": build(env=backwards(RECIPE.build.env)),
-    "reason of a variable": build(env={**RECIPE.build.env, "A": Variable(value="1", why="better said")}),
+    "reason of a variable": build(
+        env={**RECIPE.build.env, "A": dataclasses.replace(RECIPE.build.env["A"], why="better said")}
+    ),
     "order of the excludes": changed(
         "recipe", repair=Repair(bundle=True, exclude=("liba.so", "libcuda.so.1"))
     ),
     "other sources of the pin": changed("pin", sources=(SDIST, GIT)),
     "what is not established": changed("pin", unestablished=("the tag",)),
+    "an extra source that nothing refers to": changed(
+        "pin", extra_sources={"protobuf": GIT, "unused": SDIST}
+    ),
     "where the source comes from": changed("source", project="mirror", filename="Demo_1.0.tgz", note="n"),
     "where an extra source comes from": changed(
         "pin", extra_sources={"protobuf": dataclasses.replace(GIT, url="file:///mirror", tag="")}
