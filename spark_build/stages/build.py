@@ -12,7 +12,7 @@ from spark_build.core import archs
 from spark_build.core.placeholders import fill
 from spark_build.errors import StageError
 from spark_build.host import venv
-from spark_build.host.builders import builder_for
+from spark_build.host.builders import NOWHERE, builder_for
 from spark_build.host.files import remove_tree
 from spark_build.host.job import Job, Outputs
 from spark_build.host.probe import SYSTEM_PATH
@@ -83,6 +83,7 @@ def _values(job: Job, earlier: Mapping[str, Outputs]) -> dict[str, str | Callabl
         "version": job.step.pin.version,
         "wheel_version": job.step.evaluated.wheel_version,
         "label": job.step.evaluated.label,
+        "prefix": f"{NOWHERE}/{job.step.recipe.name}",
         "cuda_home": "/usr/local/cuda",
         "pybind11_cmake_dir": lambda: _pybind11_cmake_dir(job),
     }

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from spark_build.host.job import Job
 
+# Prefixes are installed under a fixed place that does not exist: the same bytes wherever the store lies.
+NOWHERE = "/opt/spark-build"
 # Runs a command of the build, with variables on top of the build's own; raises StageError.
 Runner = Callable[[Sequence[str], Path, Mapping[str, str]], None]
 

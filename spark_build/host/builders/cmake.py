@@ -7,12 +7,9 @@ from pathlib import Path
 
 from spark_build.core.placeholders import fill
 from spark_build.errors import StageError
-from spark_build.host.builders import Product, Runner
+from spark_build.host.builders import NOWHERE, Product, Runner
 from spark_build.host.files import remove_tree
 from spark_build.host.job import Job
-
-# A fixed place that does not exist: the same bytes wherever the store lies.
-NOWHERE = "/opt/spark-build"
 
 
 def build(job: Job, runner: Runner, values: Mapping[str, str | Callable[[], str]]) -> Product:
