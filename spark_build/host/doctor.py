@@ -19,6 +19,7 @@ RESERVE_MIB = 512  # kept free on the disk beyond what the builds are expected t
 def examine(home: Home, plan: Plan, machine: Machine) -> tuple[Diagnosis, ...]:
     """Look at all that the recipes to be built ask for; nothing is changed."""
     return (
+        *_target(plan, machine),
         *(_writable(folder) for folder in _distinct(home.wheelhouse, home.build, home.sources)),
         _disk(home, plan),
         _memory(plan, machine),
@@ -32,6 +33,25 @@ def packages_to_install(plan: Plan) -> tuple[str, ...]:
     """System packages that the recipes to be built lack."""
     wanted = {name for step in plan.steps if step.decision == "BUILD" for name in step.evaluated.apt}
     return system.missing_packages(sorted(wanted))
+
+
+def _target(plan: Plan, machine: Machine) -> tuple[Diagnosis, ...]:
+    """Whether what is to be compiled can be compiled here, for that platform and Python."""
+    target = plan.target
+    compiled = [
+        step.recipe for step in plan.steps if step.decision == "BUILD" and step.recipe.kind != "repack"
+    ]
+    if compiled and target.platform != machine.platform:
+        names = ", ".join(recipe.name for recipe in compiled)
+        message = f"{names}: {target.name} is built on {target.platform}, and this is {machine.platform}"
+        fix = f"run it on a {target.name}; `spark-build plan --target {target.name}` works anywhere"
+        return (Diagnosis(check="target", status="fail", message=message, fix=fix),)
+    if any(recipe.kind == "pep517" for recipe in compiled) and target.python != machine.python:
+        version = f"3.{target.python.removeprefix('cp3')}"
+        message = f"{target.name} wheels are for {target.python}, and this is {machine.python}"
+        fix = f"SPARK_BUILD_PYTHON=python{version} ./spark-build ..."
+        return (Diagnosis(check="target", status="fail", message=message, fix=fix),)
+    return ()
 
 
 def _distinct(*folders: Path) -> list[Path]:
