@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 import click
 
 from spark_build import __version__
+from spark_build.cli.lazy import LazyGroup
 from spark_build.cli.options import COMMON, Options
 
 # name: (module, function, what `--help` says); modules load only when their command runs.
@@ -20,7 +20,7 @@ COMMANDS = {
     "doctor": ("spark_build.cli.planning", "doctor", "Check this machine for what the builds need."),
     "plan": ("spark_build.cli.planning", "plan", "Say what would be built, reused or skipped, and why."),
     "build": ("spark_build.cli.building", "build", "Build and publish recipes."),
-    "recipes": ("spark_build.cli.recipes", "recipes", "List the recipes."),
+    "recipes": ("spark_build.cli.recipes", "recipes", "List, show, check, write and pin recipes."),
     "patches": ("spark_build.cli.patches", "patches", "Check the patches against their sources."),
     "wheelhouse": ("spark_build.cli.wheelhouse", "wheelhouse", "List, locate, export and import wheels."),
     "env": ("spark_build.cli.environment", "env", "Virtual environments from the wheelhouse only."),
@@ -28,43 +28,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called, so that --help stays fast."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the journey."""
-        del ctx
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command's module."""
-        del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        module, function, _ = COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), function)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a suggestion for a mistyped name."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], COMMANDS, n=1)
-            mean = f" did you mean {near[0]}?" if near else " see: spark-build --help"
-            raise click.UsageError(f"no command {args[0]!r};{mean}", ctx=ctx)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table above, without importing anything."""
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="spark-build")
 def cli() -> None:
     """Build the PyTorch stack from source, keep the wheels, prove what they are worth."""

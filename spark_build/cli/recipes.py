@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-
 import click
 
 from spark_build.cli import render
+from spark_build.cli.lazy import LazyGroup
 from spark_build.cli.options import Options, shared
 
 # name: (module, function, what `--help` says); modules load only when their command runs.
@@ -22,42 +20,7 @@ COMMANDS = {
 }
 
 
-class RecipesGroup(click.Group):
-    """Commands are imported when they are called; those whose module is absent are not offered."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the table."""
-        del ctx
-        return [name for name, (module, _, _) in COMMANDS.items() if importlib.util.find_spec(module)]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command's module."""
-        if cmd_name not in self.list_commands(ctx):
-            return None
-        module, function, _ = COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), function)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a suggestion for a mistyped name."""
-        known = self.list_commands(ctx)
-        if args and args[0] not in known and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], known, n=1)
-            mean = f" did you mean {near[0]}?" if near else f" there are {', '.join(known)}"
-            raise click.UsageError(f"no command 'recipes {args[0]}';{mean}", ctx=ctx)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table above, without importing anything."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
-
-
-@click.group(cls=RecipesGroup)
+@click.group(cls=LazyGroup, table=COMMANDS)
 @shared
 def recipes(_options: Options) -> None:
     """The recipes: what there is to build, whether it is sound, and your own."""

@@ -1,0 +1,53 @@
+"""Groups whose commands are imported when they are called, so that --help stays fast."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+# name: (module, function, what `--help` says)
+Table = Mapping[str, tuple[str, str, str]]
+
+
+class LazyGroup(click.Group):
+    """A group made of a table, in the table's order."""
+
+    def __init__(self, *arguments: Any, table: Table, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        del ctx
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command's module."""
+        del ctx
+        if cmd_name not in self.table:
+            return None
+        module, function, _ = self.table[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), function)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with a suggestion for a mistyped name."""
+        if args and args[0] not in self.table and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], self.table, n=1)
+            mean = f"did you mean {near[0]}?" if near else f"there are {', '.join(self.table)}"
+            said = args[0] if ctx.parent is None else f"{ctx.info_name} {args[0]}"
+            raise click.UsageError(f"no command {said!r}; {mean}", ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table, without importing anything."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in self.table.items()])
