@@ -16,11 +16,11 @@ from spark_build.cli.planning import print_plan
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from spark_build.engine import Setting
     from spark_build.host.wheelhouse import Generation
     from spark_build.model.event import Emit
     from spark_build.model.plan import Plan
     from spark_build.model.result import RecipeResult
+    from spark_build.setting import Setting
 
 Command = Callable[..., Any]
 
@@ -127,6 +127,9 @@ def _ready(setting: Setting, recipes: Sequence[str], emit: Emit) -> Plan:
     if others:
         raise HostError("; ".join(one.message for one in others), hint=others[0].fix)
     missing = doctors.packages_to_install(planned)
+    suggested = doctors.packages_to_suggest(planned)
+    if suggested and system.can_install():
+        missing += suggested
     if missing:
         emit(Note(message=f"installing system packages: {', '.join(missing)}"))
         system.install(missing)

@@ -20,6 +20,8 @@ COMMANDS = {
     "doctor": ("spark_build.cli.planning", "doctor", "Check this machine for what the builds need."),
     "plan": ("spark_build.cli.planning", "plan", "Say what would be built, reused or skipped, and why."),
     "build": ("spark_build.cli.building", "build", "Build and publish recipes."),
+    "why": ("spark_build.cli.inspecting", "why", "Say which inputs differ from the last build."),
+    "log": ("spark_build.cli.inspecting", "log", "Show the last log of a recipe; --diagnosis explains it."),
     "recipes": ("spark_build.cli.recipes", "recipes", "List, show, check, write and pin recipes."),
     "patches": ("spark_build.cli.patches", "patches", "Check the patches against their sources."),
     "wheelhouse": ("spark_build.cli.wheelhouse", "wheelhouse", "List, locate, export and import wheels."),

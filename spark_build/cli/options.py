@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:  # imported lazily: commands that need no recipes must start fast
-    from spark_build.engine import Setting
     from spark_build.host.home import Home
+    from spark_build.setting import Setting
 
 
 class Options:
@@ -32,8 +32,8 @@ class Options:
 
     def setting(self) -> Setting:
         """Recipes, machine, target and train."""
-        from spark_build.engine import settle
         from spark_build.host.catalogue import load
+        from spark_build.setting import settle
 
         home = self.home()
         return settle(home, load(home.data), self.target, self.train, self.provide)

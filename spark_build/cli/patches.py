@@ -14,9 +14,9 @@ from spark_build.cli import render
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.engine import Setting
     from spark_build.model.event import Emit
     from spark_build.model.recipe import Patch, Source
+    from spark_build.setting import Setting
 
 UNKNOWN = ("unknown", "unverified")  # not tried against a source
 

@@ -13,9 +13,9 @@ from spark_build.cli import render
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.engine import Setting
     from spark_build.model.plan import Evaluated
     from spark_build.model.recipe import Patch, Pin, Recipe, Source
+    from spark_build.setting import Setting
 
 Document = dict[str, Any]
 

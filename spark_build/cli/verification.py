@@ -12,10 +12,10 @@ from spark_build.cli import render
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.engine import Setting
     from spark_build.host.wheelhouse import Generation
     from spark_build.model.event import Emit
     from spark_build.model.verification import BurnIn, Check
+    from spark_build.setting import Setting
 
 Mode = Literal["quick", "full"]
 

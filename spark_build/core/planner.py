@@ -211,6 +211,8 @@ def _warnings(
     warnings += [
         f"patch {patch.file} is unverified: {patch.unverified}" for patch in patches if patch.unverified
     ]
+    if recipe.build.network:
+        warnings.append("its build may use the network")
     if recipe.kind != "repack" and target.platform != machine.platform:
         warnings.append(f"builds on {target.platform} only; this machine is {machine.platform}")
     elif recipe.kind == "pep517" and target.python != machine.python:

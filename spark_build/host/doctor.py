@@ -7,13 +7,27 @@ import platform
 import shutil
 from pathlib import Path
 
-from spark_build.host import system
+from spark_build.host import sandbox, system
 from spark_build.host.home import Home
 from spark_build.host.probe import nvcc_version
 from spark_build.model.machine import Diagnosis, Machine
 from spark_build.model.plan import Plan
 
 RESERVE_MIB = 512  # kept free on the disk beyond what the builds are expected to take
+# Ubuntu 24.04: user namespaces only for programs with an AppArmor profile that allows them.
+PROFILE = (
+    r"abi <abi/4.0>,\ninclude <tunables/global>\n"
+    r"profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }\n"
+)
+PROFILE_FIX = (
+    f"printf '{PROFILE}' | sudo tee /etc/apparmor.d/bwrap && sudo apparmor_parser -r /etc/apparmor.d/bwrap"
+)
+# A kernel setting that forbids user namespaces: (the value that does, what mends it).
+NAMESPACE_SWITCHES = {
+    "kernel/apparmor_restrict_unprivileged_userns": ("1", PROFILE_FIX),
+    "kernel/unprivileged_userns_clone": ("0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
+    "user/max_user_namespaces": ("0", "sudo sysctl -w user.max_user_namespaces=15000"),
+}
 
 
 def examine(home: Home, plan: Plan, machine: Machine) -> tuple[Diagnosis, ...]:
@@ -26,6 +40,7 @@ def examine(home: Home, plan: Plan, machine: Machine) -> tuple[Diagnosis, ...]:
         _python(),
         *_cuda(plan, machine),
         _packages(plan),
+        _sandbox(),
     )
 
 
@@ -33,6 +48,14 @@ def packages_to_install(plan: Plan) -> tuple[str, ...]:
     """System packages that the recipes to be built lack."""
     wanted = {name for step in plan.steps if step.decision == "BUILD" for name in step.evaluated.apt}
     return system.missing_packages(sorted(wanted))
+
+
+def packages_to_suggest(plan: Plan) -> tuple[str, ...]:
+    """System packages without which the builds work, but not as well: the sandbox."""
+    compiles = any(step.decision == "BUILD" and step.recipe.kind != "repack" for step in plan.steps)
+    if not compiles or shutil.which("bwrap") is not None:
+        return ()
+    return system.missing_packages(["bubblewrap"])
 
 
 def _target(plan: Plan, machine: Machine) -> tuple[Diagnosis, ...]:
@@ -144,3 +167,24 @@ def _packages(plan: Plan) -> Diagnosis:
         message=f"missing {', '.join(missing)}",
         fix=system.install_line(missing),
     )
+
+
+def _sandbox() -> Diagnosis:
+    """Never a failure: without one a build works, and its provenance says so."""
+    chosen = sandbox.choose()
+    if chosen.kind == "bubblewrap":
+        return Diagnosis(check="sandbox", status="ok", message="bubblewrap keeps builds in their tree")
+    return Diagnosis(check="sandbox", status="warn", message=chosen.limits, fix=_sandbox_fix())
+
+
+def _sandbox_fix() -> str:
+    """What makes bubblewrap work: the package, or the kernel's leave."""
+    if shutil.which("bwrap") is None:
+        if shutil.which("apt-get") is None:
+            return "install what your system calls bubblewrap"
+        return system.install_line(["bubblewrap"])
+    for name, (forbidding, fix) in NAMESPACE_SWITCHES.items():
+        switch = Path("/proc/sys", name)
+        if switch.is_file() and switch.read_text().strip() == forbidding:
+            return fix
+    return "allow unprivileged user namespaces (in a container: let the host's administrator do so)"

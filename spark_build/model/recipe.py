@@ -96,6 +96,7 @@ class Build:
     disk_mib: int = 1024
     env: dict[str, Variable] = field(default_factory=dict)
     variants: tuple[Variant, ...] = ()
+    network: bool = False  # whether the build may use the network; `plan` warns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

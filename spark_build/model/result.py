@@ -34,3 +34,14 @@ class RecipeResult:
     log: str = ""
     build_key: str = ""
     error: SparkBuildError | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogDiagnosis:
+    """The first real error of a failed build; without `problem` it is none of the known ones."""
+
+    problem: str  # "out-of-memory"; "" for an unknown one
+    error: str  # what the tool said
+    place: str = ""  # "native.c:3", when the tool names it
+    explanation: str = ""
+    fix: str = ""  # the command or edit that mends it

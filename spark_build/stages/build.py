@@ -9,20 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.core import archs
+from spark_build.core.diagnose import diagnose, last_command
+from spark_build.core.features import Watch
 from spark_build.core.placeholders import fill
 from spark_build.errors import StageError
-from spark_build.host import venv
+from spark_build.host import sandbox, venv
 from spark_build.host.builders import NOWHERE, builder_for
 from spark_build.host.files import remove_tree
 from spark_build.host.job import Job, Outputs
 from spark_build.host.probe import SYSTEM_PATH
 from spark_build.host.run import capture
 from spark_build.host.run import run as run_command
-from spark_build.model.event import Progress
+from spark_build.model.event import Note, Progress
 
 NAME = "build"
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] ")
-TELLING = re.compile(r"\b(fatal error|error|Error|ERROR)\b.*:|: (fatal )?error|No space left")
+LOG_SIZE = 16 << 20  # bytes at the end of a log in which the first error is searched
 
 
 def inputs(job: Job) -> Any:
@@ -44,34 +46,71 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     values = _values(job, earlier)
     environment = _environment(job, values, int(earlier["patch"]["epoch"]))
     job.build_started.touch()
+    watch = Watch(job.step.evaluated.features)
 
     def runner(command: Sequence[str], cwd: Path, extra: Mapping[str, str]) -> None:
         done = run_command(
-            command,
+            _sandboxed(job, command, cwd),
             cwd=cwd,
             env={**environment, **extra},
             log=job.log,
-            on_line=lambda line: _progress(job, line),
+            on_line=lambda line: _see(job, watch, line),
             keep=job.keep,
         )
+        sandbox.refuse_unstarted(done)
         if done.returncode != 0:
-            raise StageError(_first_error(done.output))
+            raise _first_error(job, done.output)
 
-    return asdict(builder_for(job.step.recipe.kind).build(job, runner, values))
+    product = builder_for(job.step.recipe.kind).build(job, runner, values)
+    for feature in watch.unseen():
+        job.log.write(f"warning: nothing was printed about the expected feature {feature.name}\n".encode())
+    return {**asdict(product), "sandbox": _sandbox_mark(job)}
 
 
-def _progress(job: Job, line: str) -> None:
+def _sandboxed(job: Job, command: Sequence[str], cwd: Path) -> list[str]:
+    """A command of the build as it is started: nothing to write but the work tree, no network."""
+    chosen = sandbox.choose()
+    if told := sandbox.warning(chosen):
+        job.emit(Note(message=told))
+    needs = [path for one in job.provided for path in (one.prefix, one.site) if path is not None]
+    return sandbox.wrap(
+        chosen,
+        command,
+        work=job.work,
+        readable=[venv.python_of(job.environment), *needs],
+        cwd=cwd,
+        network=job.step.recipe.build.network,
+    )
+
+
+def _sandbox_mark(job: Job) -> dict[str, str | bool]:
+    """For the provenance: what kept the build in. Repacking executes nothing."""
+    if job.step.recipe.kind == "repack":
+        return {"kind": "not needed", "network": False}
+    return sandbox.choose().mark(network=job.step.recipe.build.network)
+
+
+def _see(job: Job, watch: Watch, line: str) -> None:
+    """Each line of output: a compile step, or what the configure summary says of a feature."""
     step = NINJA_STEP.match(line)
     if step:
         name = job.step.recipe.name
         job.emit(Progress(recipe=name, stage=NAME, done=int(step.group(1)), total=int(step.group(2))))
+    missing = watch.see(line)
+    if missing is not None:
+        raise StageError(str(missing), hint="install what it needs, or mend the recipe's features")
 
 
-def _first_error(output: str) -> str:
-    """The line that says most about why a build failed."""
-    lines = output.splitlines()
-    last = lines[-1] if lines else "no output"
-    return next((line.strip() for line in lines if TELLING.search(line)), last)
+def _first_error(job: Job, output: str) -> StageError:
+    """What says most about why the last command failed."""
+    job.log.flush()
+    with Path(job.log.name).open("rb") as log:
+        log.seek(max(0, job.log.tell() - LOG_SIZE))
+        found = diagnose(last_command(log.read().decode(errors="replace")))
+    if found is None:
+        return StageError((output.splitlines() or ["no output"])[-1])
+    said = f"{found.error.rstrip('.')}. {found.explanation}" if found.explanation else found.error
+    return StageError(said, where=found.place or None, hint=found.fix or None)
 
 
 def _values(job: Job, earlier: Mapping[str, Outputs]) -> dict[str, str | Callable[[], str]]:

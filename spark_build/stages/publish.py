@@ -68,7 +68,7 @@ def _provenance(job: Job, earlier: Mapping[str, Outputs]) -> dict[str, Any]:
         "source_date_epoch": earlier["patch"]["epoch"],
         "system": platform.platform(),
         "jobs": job.jobs,
-        "sandbox": "none",  # the build could reach the network and the whole file system
+        "sandbox": earlier["build"].get("sandbox", "unknown"),  # an older tree does not say
     }
 
 

@@ -256,14 +256,12 @@ def test_two_at_the_same_time_build_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_signals_end_everything_and_the_next_run_goes_on(tmp_path: Path, number: signal.Signals) -> None:
-    marker = tmp_path / "hang"
-    marker.touch()
-    hanging = f"import os, time\nwhile os.path.exists({str(marker)!r}): time.sleep(0.1)\n"
+    hanging = "import os, time\nwhile not os.path.exists('../go-on'): time.sleep(0.1)\n"
     root = make_root(tmp_path, {**PROJECT, "setup.py": hanging + PROJECT["setup.py"]})
     process = subprocess.Popen(
         root.command("build", "tiny"), env=root.environment(), stderr=subprocess.PIPE, text=True
     )
-    work = str(root.folder / "build")
+    building = str(root.folder / "build")
     deadline = time.monotonic() + 60
     while not any(root.folder.glob("build/tiny/*/build-started")) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -272,9 +270,10 @@ def test_signals_end_everything_and_the_next_run_goes_on(tmp_path: Path, number:
     _, error = process.communicate(timeout=5)
     assert process.returncode == 128 + number
     assert "goes on where it stopped" in error
-    alive = subprocess.run(["pgrep", "-f", work], capture_output=True, check=False)
+    alive = subprocess.run(["pgrep", "-f", building], capture_output=True, check=False)
     assert alive.returncode == 1, alive.stdout
-    marker.unlink()
+    (work,) = root.folder.glob("build/tiny/*/")
+    (work / "go-on").touch()
     again = root.run("build", "tiny")
     assert again.returncode == 0, again.stderr
     assert "environment kept from the last run" in again.stderr

@@ -149,6 +149,7 @@ IRRELEVANT = {
     "memory per job": build(memory_per_job_mib=9999),
     "core minutes": build(core_minutes=99.0),
     "disk": build(disk_mib=99999),
+    "leave to use the network": build(network=True),
     "order of the build requirements": build(requires=RECIPE.build.requires[::-1]),
     "order of the variables": build(env=backwards(RECIPE.build.env)),
     "reason of a variable": build(
@@ -243,7 +244,7 @@ def test_every_field_of_a_recipe_was_thought_of() -> None:
     }
     assert {field.name for field in dataclasses.fields(Build)} == {
         *("requires", "env", "variants"),
-        *("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib"),
+        *("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib", "network"),
     }
     assert {field.name for field in dataclasses.fields(Repair)} == {"bundle", "exclude"}
     assert {field.name for field in dataclasses.fields(Source)} == {

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pyproject_hooks import BuildBackendWarning
 
-from spark_build.errors import StageError
+from spark_build.errors import SparkBuildError, StageError
 from spark_build.host import venv
 from spark_build.host.builders import Product, Runner
 from spark_build.host.job import Job
@@ -34,6 +34,9 @@ def build(job: Job, runner: Runner, _values: Mapping[str, str | Callable[[], str
         _check_requirements(job, builder.build_system_requires | builder.get_requires_for_build("wheel"))
         return Product(wheel=Path(builder.build("wheel", job.dist)).name)
     except BuildBackendException as error:
+        # The frontend wraps whatever our runner raised.
+        if isinstance(error.exception, SparkBuildError):
+            raise error.exception from error
         raise StageError(f"the build backend failed: {error}") from error
 
 

@@ -1,0 +1,57 @@
+"""What a command works on: folders, recipes, machine, target, train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_build.core import targets
+from spark_build.host import probe
+from spark_build.host.catalogue import Catalogue
+from spark_build.host.home import Home
+from spark_build.model.machine import Machine
+from spark_build.model.recipe import Target, Train
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """What a command works on: the folders, the recipes, the machine, the target and the train."""
+
+    home: Home
+    catalogue: Catalogue
+    machine: Machine
+    target: Target
+    train: Train
+    provide: Mapping[str, str]  # need -> store, public or a path
+
+    @property
+    def is_here(self) -> bool:
+        """Whether what is built for the target also runs on this machine's interpreter."""
+        here = (self.machine.platform, self.machine.python)
+        return here == (self.target.platform, self.target.python)
+
+    @property
+    def view(self) -> Path:
+        """The view of this target, train and ABI."""
+        return self.home.views / targets.view_name(self.target, self.train.name)
+
+
+def settle(
+    home: Home, catalogue: Catalogue, target: str, train: str | None, provide: Mapping[str, str]
+) -> Setting:
+    """Resolve target and train names on this machine."""
+    machine = probe.probe()
+    chosen = (
+        targets.detect(catalogue.targets, machine)
+        if target == "auto"
+        else targets.resolve(catalogue.target(target), machine)
+    )
+    return Setting(
+        home=home,
+        catalogue=catalogue,
+        machine=machine,
+        target=chosen,
+        train=catalogue.train(train),
+        provide=provide,
+    )

@@ -1,0 +1,81 @@
+"""What differs between the inputs of two builds."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_build.core.difference import Difference, differences
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=4)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    max_leaves=20,
+)
+DOCUMENTS = st.dictionaries(st.text(max_size=3), VALUES, max_size=5)
+
+
+def leaves(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, place) of a leaf."""
+    places = value.items() if isinstance(value, dict) else enumerate(value)
+    for place, inner in places:
+        if isinstance(inner, dict | list):
+            yield from leaves(inner)
+        else:
+            yield value, place
+
+
+@given(DOCUMENTS)
+def test_equal_documents_do_not_differ(document: dict[str, Any]) -> None:
+    assert differences(document, copy.deepcopy(document)) == ()
+
+
+@given(DOCUMENTS, st.data())
+def test_one_changed_leaf_is_one_difference(document: dict[str, Any], data: st.DataObject) -> None:
+    changed = copy.deepcopy(document)
+    places = list(leaves(changed))
+    if not places:
+        return
+    container, place = data.draw(st.sampled_from(places))
+    old, container[place] = container[place], "something else"
+    (found,) = differences(document, changed)
+    assert (found.before, found.now) == (old, "something else")
+
+
+@given(DOCUMENTS, st.text(min_size=4, max_size=5), LEAVES)
+def test_a_new_name_is_one_difference(document: dict[str, Any], name: str, value: Any) -> None:
+    changed = {**document, name: value}
+    assert differences(document, changed) == (Difference(name, None, value),)
+    assert differences(changed, document) == (Difference(name, value, None),)
+
+
+@given(st.lists(LEAVES, max_size=5), st.data())
+def test_one_more_item_is_one_difference(items: list[Any], data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(items)))
+    longer = [*items[:place], "the new one", *items[place:]]
+    (found,) = differences({"requires": items}, {"requires": longer})
+    assert (found.path, found.before, found.now) == (f"requires[{place}]", None, "the new one")
+
+
+def test_paths() -> None:
+    before = {
+        "recipe": {"env": {"A": "1"}, "kind": "pep517"},
+        "patches": ["x", "y"],
+        "toolchain": {"c++": "12"},
+    }
+    now = {"recipe": {"env": {}, "kind": "cmake"}, "patches": ["x", "z"], "toolchain": {"c++": "13"}}
+    assert [tuple(one) for one in differences(before, now)] == [
+        ("patches[1]", "y", "z"),
+        ("recipe.env.A", "1", None),
+        ("recipe.kind", "pep517", "cmake"),
+        ("toolchain.c++", "12", "13"),
+    ]
+
+
+def test_true_is_not_one() -> None:
+    assert differences({"a": True}, {"a": 1}) == (Difference("a", True, 1),)

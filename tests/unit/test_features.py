@@ -1,0 +1,127 @@
+"""Expected features against configure summaries as projects print them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_build.core.features import Watch, agrees, check
+from spark_build.model.recipe import Feature
+
+CUDNN = Feature(name="USE_CUDNN", why="cuDNN not found: off with a warning")
+# As PyTorch prints it.
+SUMMARY = """\
+-- Could NOT find NCCL (missing: NCCL_INCLUDE_DIR NCCL_LIBRARY)
+CMake Warning at cmake/public/cuda.cmake:215 (message):
+  Cannot find cuDNN library.  Turning the option off
+Call Stack (most recent call first):
+  cmake/Dependencies.cmake:44 (include)
+  CMakeLists.txt:865 (include)
+
+
+-- USE_CUDNN is set to 0. Compiling without cuDNN support
+--
+-- ******** Summary ********
+--   CMake version         : 3.31.10
+--   USE_CUDA              : 1
+--     Split CUDA          :
+--     USE_CUDNN           : {cudnn}
+--     USE_CUSPARSELT      : ON
+--   USE_DISTRIBUTED       : ON
+--   USE_NCCL              : {nccl}
+--     USE_SYSTEM_NCCL     : OFF
+--   USE_MKLDNN_ACL        : OFF
+""".splitlines()
+
+
+def summary(cudnn: str = "ON", nccl: str = "ON") -> list[str]:
+    return [line.format(cudnn=cudnn, nccl=nccl) for line in SUMMARY]
+
+
+def names(*wanted: str) -> list[Feature]:
+    return [Feature(name=name) for name in wanted]
+
+
+def test_all_there() -> None:
+    assert check(names("USE_CUDA", "USE_CUDNN", "USE_CUSPARSELT", "USE_NCCL"), summary()) == ()
+
+
+def test_the_reason_is_what_was_printed_about_it() -> None:
+    cudnn, nccl = check([CUDNN, *names("USE_NCCL")], summary("OFF", "OFF"))
+    assert (cudnn.feature, cudnn.found) == (CUDNN, "OFF")
+    assert cudnn.reason == "USE_CUDNN is set to 0. Compiling without cuDNN support"
+    assert nccl.reason == "Could NOT find NCCL (missing: NCCL_INCLUDE_DIR NCCL_LIBRARY)"
+    assert str(nccl).startswith(
+        "the build would lack USE_NCCL: the configure summary says OFF, not ON (Could"
+    )
+
+
+def test_a_warning_of_several_lines_is_one_reason() -> None:
+    lines = [line for line in summary("OFF") if "is set to" not in line]
+    (missing,) = check([CUDNN], lines)
+    assert missing.reason == "Cannot find cuDNN library. Turning the option off"
+
+
+def test_without_a_printed_reason_the_recipe_says_why() -> None:
+    (missing,) = check([CUDNN], ["-- USE_CUDNN : OFF"])
+    assert "(cuDNN not found: off with a warning)" in str(missing)
+
+
+def test_a_name_is_not_found_inside_of_another() -> None:
+    assert check(names("NCCL", "USE_SYSTEM"), summary(nccl="OFF")) == ()
+    assert (
+        check(names("USE_CUDNN"), ["cmake -DUSE_CUDNN=0 ..", "USE_CUDNN_X : OFF", "if USE_CUDNN == 0"]) == ()
+    )
+
+
+def test_what_is_wanted_off() -> None:
+    (missing,) = check([Feature(name="USE_SYSTEM_NCCL", value="ON")], summary())
+    assert missing.found == "OFF"
+    assert check([Feature(name="USE_SYSTEM_NCCL", value="OFF")], summary()) == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("BUILD_CUDA_SOURCES = True", None),
+        ("BUILD_CUDA_SOURCES = False", "False"),
+        ("BUILD_CUDA_SOURCES:BOOL=OFF", "OFF"),
+        ("--   BUILD_CUDA_SOURCES :", ""),
+        ("\x1b[32m-- BUILD_CUDA_SOURCES : OFF\x1b[0m", "OFF"),
+        ("-- BUILD_CUDA_SOURCES : /usr/lib/libcudnn.so", None),
+        ("-- BUILD_CUDA_SOURCES : CUDNN_LIBRARY-NOTFOUND", "CUDNN_LIBRARY-NOTFOUND"),
+        ("-- BUILD_CUDA_SOURCES : ON (static)", None),
+    ],
+)
+def test_ways_to_print_it(line: str, found: str | None) -> None:
+    missing = Watch([Feature(name="BUILD_CUDA_SOURCES", value="True")]).see(line)
+    assert (missing.found if missing else None) == found
+
+
+def test_a_sentence() -> None:
+    features = [Feature(name="Building with CUDA ops")]
+    assert check(features, ["Building with CUDA ops"]) == ()
+    assert [one.found for one in check(features, ["Building without CUDA ops"])] == ["OFF"]
+    assert [one.found for one in check(features, ["Building with CUDA ops: no"])] == ["no"]
+
+
+def test_unseen() -> None:
+    watch = Watch(names("USE_CUDNN", "USE_ROCM"))
+    for line in summary():
+        assert watch.see(line) is None
+    assert [one.name for one in watch.unseen()] == ["USE_ROCM"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "same"),
+    [("ON", "1", True), ("1", "TRUE", True), ("OFF", "0", True), ("OFF", "ON", False), ("Release", "release", True),
+     ("Release", "Debug", False), ("OFF", "/usr/lib", False)],
+)  # fmt: skip
+def test_values(wanted: str, found: str, same: bool) -> None:
+    assert agrees(wanted, found) is same
+
+
+@given(st.lists(st.text()))
+def test_any_output_is_survived(lines: list[str]) -> None:
+    check([CUDNN], lines)
