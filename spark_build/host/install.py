@@ -114,6 +114,8 @@ def _installed(archive: zipfile.ZipFile, filename: str, folder: Path) -> Iterato
         parts = name.split("/")
         if not listed:  # RECORD itself; the audit refuses other files without a hash
             continue
+        if name.endswith(".pyc"):  # pip compiles anew, also where a wheel brought bytecode along
+            continue
         if not parts[0].endswith(".data"):
             yield name, site / name, listed
         elif parts[1] in bases and not _gets_interpreter(archive, name):

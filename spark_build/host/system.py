@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 from spark_build.errors import HostError
+from spark_build.host import sandbox
 from spark_build.host.probe import has_python_headers, package_versions
 from spark_build.host.run import capture, run
 
@@ -49,3 +50,5 @@ def install(packages: Sequence[str], log: BinaryIO | None = None) -> None:
         if done.returncode != 0 and arguments[0] == "install":
             last = next((line for line in done.output.splitlines() if line.startswith("E:")), "see apt-get")
             raise HostError(f"cannot install {', '.join(packages)}: {last}", hint=hint)
+    # What was installed may be what the sandbox was missing.
+    sandbox.choose.cache_clear()

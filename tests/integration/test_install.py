@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,19 @@ def test_with_pip_inside(house: Generation, tmp_path: Path) -> None:
         tmp_path / "env", "import subprocess, sys; subprocess.run([sys.executable, '-m', 'pip', 'check'])"
     )
     assert shown == "No broken requirements found."
+
+
+def test_bytecode_in_a_wheel_is_compiled_anew(tmp_path: Path) -> None:
+    """numpy's wheels carry some: pip replaces it, and the rest is still proven."""
+    stale = f"demo/__pycache__/__init__.{sys.implementation.cache_tag}.pyc"
+    wheel = make_wheel(tmp_path / "dist", files={"demo/__init__.py": b"VERSION = 1", stale: b"stale"})
+    home = home_in(tmp_path)
+    generation = publish(home, [put_public(home.store, wheel)])
+    install(generation, tmp_path / "env", ["demo"], with_pip=False)
+    assert (site(tmp_path / "env") / stale).read_bytes() != b"stale"
+    (site(tmp_path / "env") / "demo/__init__.py").write_text("VERSION = 2")
+    with pytest.raises(StoreError, match=r"demo/__init__\.py"):
+        prove_origin(tmp_path / "env", generation, generation.wheels)
 
 
 def test_a_place_with_a_space(house: Generation, tmp_path: Path) -> None:
