@@ -1,0 +1,146 @@
+"""How many jobs may run at once: bounded by processors and memory, less under pressure.
+
+Memory counts in MiB. A slot is the right to run one job; the first slot of a stage is implicit (a
+jobserver's client never asks for it), all others are tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+FLOOR_MIB = 64  # no compiler is smaller; a measured peak below it was sampled badly
+MARGIN = 1.1  # peaks are sampled, so the true one is somewhat higher
+RECENT = 5  # earlier runs that count: sources grow and shrink
+
+PRESSED_SOME, PRESSED_FULL = 20.0, 5.0  # PSI avg10 in percent of time
+CALM_SOME, CALM_FULL, CALM_RESERVE = 5.0, 1.0, 1.1
+WITHDRAW_SECONDS = 2.0  # between two halvings: avg10 needs time to show what the last one did
+RETURN_SECONDS = 3.0  # calm before one slot comes back
+
+STOP_SHARE = 0.97  # of the limit, where jobs are stopped
+HORIZON_SECONDS = 0.25  # of growth that must still fit: a busy machine looks late
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demand:
+    """What one running stage asks for."""
+
+    memory_per_job_mib: int
+    threads_per_job: int = 1
+    wanted: int  # slots it could use now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pressure:
+    """How short of memory the machine is: PSI averages over 10 s in percent, MemAvailable."""
+
+    some: float
+    full: float
+    available_mib: int
+    reserve_mib: int
+
+    @property
+    def high(self) -> bool:
+        """Less must run."""
+        return self.some >= PRESSED_SOME or self.full >= PRESSED_FULL or self.available_mib < self.reserve_mib
+
+    @property
+    def low(self) -> bool:
+        """More may run; between high and low nothing changes."""
+        enough = self.available_mib >= self.reserve_mib * CALM_RESERVE
+        return self.some < CALM_SOME and self.full < CALM_FULL and enough
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Throttle:
+    """The cap that pressure puts on all slots together; `changed` is on the clock of `step`."""
+
+    cap: int
+    changed: float
+
+    def step(self, *, now: float, pressure: Pressure, in_use: int, cores: int) -> Throttle:
+        """Half of what is in use under high pressure, one more after a while of low pressure."""
+        if pressure.high:
+            if self.cap > 1 and now - self.changed >= WITHDRAW_SECONDS:
+                return Throttle(cap=max(1, min(self.cap, in_use) // 2), changed=now)
+            # Pressure that goes on puts off the return.
+            return self if self.cap > 1 else replace(self, changed=now)
+        if self.cap >= cores:
+            return self
+        if not pressure.low:
+            return replace(self, changed=now)
+        if now - self.changed >= RETURN_SECONDS:
+            return Throttle(cap=self.cap + 1, changed=now)
+        return self
+
+
+def room(*, budget_mib: int | None, available_mib: int, reserve_mib: int, running_mib: int) -> int:
+    """Memory that everything running may have together: what it has now counts as its own."""
+    free = max(0, available_mib - reserve_mib + running_mib)
+    return free if budget_mib is None else min(budget_mib, free)
+
+
+def share(demands: Sequence[Demand], *, cores: int, room_mib: int) -> tuple[int, ...]:
+    """Slots of each running stage: one each, the rest one by one to who has fewest and fits."""
+    slots = [1] * len(demands)
+    threads = sum(one.threads_per_job for one in demands)
+    memory = sum(one.memory_per_job_mib for one in demands)
+    while True:
+        hungry = [
+            index
+            for index, one in enumerate(demands)
+            if slots[index] < one.wanted
+            and threads + one.threads_per_job <= cores
+            and memory + one.memory_per_job_mib <= room_mib
+        ]
+        if not hungry:
+            return tuple(slots)
+        chosen = min(hungry, key=lambda index: (slots[index], index))
+        slots[chosen] += 1
+        threads += demands[chosen].threads_per_job
+        memory += demands[chosen].memory_per_job_mib
+
+
+def allowed(
+    *,
+    cores: int,
+    available_mib: int,
+    reserve_mib: int,
+    running_mib: int,
+    memory_per_job_mib: int,
+    cap: int | None = None,
+) -> int:
+    """Slots of one stage that is alone on the machine; `cap` is a Throttle's."""
+    space = room(
+        budget_mib=None, available_mib=available_mib, reserve_mib=reserve_mib, running_mib=running_mib
+    )
+    bound = cores if cap is None else min(cores, cap)
+    return max(1, min(bound, space // max(1, memory_per_job_mib)))
+
+
+def learned(peaks: Sequence[int], declared: int) -> int:
+    """Memory per job to plan with: the largest of the recent peaks (newest last) and a margin."""
+    recent = [peak for peak in peaks[-RECENT:] if peak > 0]
+    if not recent:
+        return max(FLOOR_MIB, declared)
+    return max(FLOOR_MIB, int(max(recent) * MARGIN) + 1)
+
+
+def must_stop(*, memory_mib: int, growth_mib_s: float, limit_mib: int) -> bool:
+    """Whether jobs must be stopped at once: growing on like this would soon pass the limit."""
+    return memory_mib + max(0.0, growth_mib_s) * HORIZON_SECONDS > limit_mib * STOP_SHARE
+
+
+def may_run(jobs: Sequence[tuple[int, int]], *, memory_mib: int, limit_mib: int) -> int:
+    """How many of the jobs, oldest first, may run in an emergency: the oldest one always.
+
+    A job is (memory now, memory per job of its stage); all together have `memory_mib`. Those that run
+    keep room to grow to what their stage needs, or by half where they are beyond that.
+    """
+    promised = memory_mib
+    for count, (now, per_job) in enumerate(jobs):
+        promised += max(per_job - now, now // 2)
+        if count > 0 and promised > limit_mib * STOP_SHARE:
+            return count
+    return len(jobs)
