@@ -124,7 +124,6 @@ def _explained(found: LogDiagnosis) -> list[str]:
 
 def _last_log(setting: Setting, recipe: str) -> tuple[Path, bool]:
     """The log and whether it is of a build that has not ended well."""
-    from spark_build import engine
     from spark_build.errors import UsageError
     from spark_build.host import store
     from spark_build.pipeline import LOG
@@ -133,9 +132,8 @@ def _last_log(setting: Setting, recipe: str) -> tuple[Path, bool]:
     trees = sorted((setting.home.build / recipe).glob(f"*/{LOG}"), key=lambda path: path.stat().st_mtime_ns)
     if trees:
         return trees[-1], True
-    step = _step(engine.plan(setting, [recipe]), recipe)
-    if step.build_key:
-        path = store.entry_folder(setting.home.store, step.build_key) / LOG
-        if path.is_file():
-            return path, False
+    last = _last_build(setting, recipe)
+    path = store.entry_folder(setting.home.store, str(last["key"])) / LOG if last else None
+    if path is not None and path.is_file():
+        return path, False
     raise UsageError(f"there is no log of {recipe}", hint=f"spark-build build {recipe}")

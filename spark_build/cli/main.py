@@ -70,6 +70,9 @@ def main(arguments: list[str]) -> int:
         return int(code or 0)
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as help_wanted:
+        click.echo(help_wanted.format_message())
+        return 2
     except click.ClickException as error:
         return _report(options, error.format_message(), 2)
     except SparkBuildError as error:

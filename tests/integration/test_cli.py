@@ -150,6 +150,14 @@ def test_unknown_command() -> None:
     )
 
 
+def test_no_command_shows_what_there_is() -> None:
+    done = subprocess.run(CLI, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout.startswith("Usage:")
+    assert "wheelhouse" in done.stdout
+    assert done.stderr == ""
+
+
 def test_a_recipe_asked_for_that_cannot_be_built(root: Root) -> None:
     root.train(TRAIN.format(sha256="0" * 64) + '\n[components.onnx]\nversion = "1"\nsources = []\n'
                'unestablished = ["where it is"]\n')  # fmt: skip
@@ -191,6 +199,29 @@ def test_no_network(root: Root) -> None:
     assert len(lines_of(done.stderr)) == 1
     assert "127.0.0.1:9" in done.stderr
     assert root.state() == before
+
+
+def test_offline_with_all_that_is_needed_brought_along(root: Root) -> None:
+    pip = [sys.executable, "-m", "pip", "-q", "download", "--no-deps", "--dest", str(root.links)]
+    subprocess.run([*pip, "setuptools==80.9.0", "wheel==0.45.1"], check=True)
+    away = Root(
+        folder=root.folder,
+        links=root.links,
+        env={
+            "PIP_NO_INDEX": "1",
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+        },
+    )
+    (result,) = [row for row in away.json("build", "tiny", "--offline")["results"] if row["recipe"] == "tiny"]
+    assert result["status"] == "built"
+
+
+def test_offline_names_what_is_missing(root: Root) -> None:
+    alone = Root(folder=root.folder, links=root.folder / "nothing")
+    done = alone.run("build", "tiny", "--offline")
+    assert done.returncode == 5
+    assert "tiny-1.0.tar.gz" in lines_of(done.stderr)[0]
 
 
 def in_namespace(root: Root, mount: str, *arguments: str) -> subprocess.CompletedProcess[str]:
