@@ -123,6 +123,10 @@ def _draft(
     )
 
 
+# What --provide may say instead of a path.
+_WORDS: dict[str, Provider] = {"store": "store", "public": "public"}
+
+
 def _provision(need: Need, recipe: Recipe, train: Train, step: Step | None, wish: str) -> Provision:
     """The provider asked for, else the usual one.
 
@@ -130,7 +134,7 @@ def _provision(need: Need, recipe: Recipe, train: Train, step: Step | None, wish
     """
     provider: Provider = need.providers[0]
     if wish:
-        provider = wish if wish in ("store", "public") else "path"  # type: ignore[assignment] # literal
+        provider = _WORDS.get(wish, "path")
     elif provider == "store" and "public" in need.providers and step is not None and step.decision == "SKIP":
         provider = "public"
     return Provision(
