@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spark_build.core import targets
+from spark_build.errors import UsageError
 from spark_build.host import probe
 from spark_build.host.catalogue import Catalogue
 from spark_build.host.home import Home
+from spark_build.host.prefix import tree_digest
 from spark_build.model.machine import Machine
-from spark_build.model.recipe import Target, Train
+from spark_build.model.recipe import Source, Target, Train
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,3 +57,21 @@ def settle(
         train=catalogue.train(train),
         provide=provide,
     )
+
+
+def with_local_sources(setting: Setting, folders: Mapping[str, str]) -> Setting:
+    """The setting in which these recipes are built from folders, as they are, instead of their pins.
+
+    The content of a folder becomes part of the keys. Raises UsageError.
+    """
+    components = dict(setting.train.components)
+    for name, where in folders.items():
+        setting.catalogue.recipe(name)
+        folder = Path(where).expanduser().absolute()
+        if not folder.is_dir():
+            raise UsageError(f"--source {name}={where}: there is no such folder")
+        if name not in components:
+            raise UsageError(f"train {setting.train.name} has no version of {name}", hint="--train NAME")
+        local = Source(kind="local", url=str(folder), sha256=tree_digest(folder))
+        components[name] = replace(components[name], sources=(local,))
+    return replace(setting, train=replace(setting.train, components=components))

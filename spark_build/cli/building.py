@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
-from spark_build.cli.options import Options, shared
+from spark_build.cli.options import Options, local_sources, shared
 from spark_build.cli.planning import print_plan
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def _build_options(function: Command) -> Command:
         click.option("--no-closure", is_flag=True, help="Leave the third-party wheels out."),
         click.option("--offline", is_flag=True, help="Use only what is here already."),
         click.option("--jobs", type=click.IntRange(min=1), help="Compile jobs (default: what fits)."),
+        local_sources,
     ):
         function = declare(function)
     return function
@@ -45,6 +46,7 @@ def _build_options(function: Command) -> Command:
 def all_(
     options: Options,
     recipes: tuple[str, ...],
+    source: dict[str, str],
     jobs: int | None,
     offline: bool,
     no_closure: bool,
@@ -53,8 +55,9 @@ def all_(
 ) -> int:
     """Build what is missing, publish it, verify it. Safe to repeat: what is done stays done."""
     from spark_build.cli.verification import judge
+    from spark_build.setting import with_local_sources
 
-    setting = options.setting()
+    setting = with_local_sources(options.setting(), source)
     with running(options, setting.home.runs) as (folder, emit):
         planned = _ready(setting, recipes, emit)
         if not options.json:
@@ -70,10 +73,17 @@ def all_(
 @_build_options
 @shared
 def build(
-    options: Options, recipes: tuple[str, ...], jobs: int | None, offline: bool, no_closure: bool
+    options: Options,
+    recipes: tuple[str, ...],
+    source: dict[str, str],
+    jobs: int | None,
+    offline: bool,
+    no_closure: bool,
 ) -> int:
     """Build and publish RECIPES and what they need."""
-    setting = options.setting()
+    from spark_build.setting import with_local_sources
+
+    setting = with_local_sources(options.setting(), source)
     with running(options, setting.home.runs) as (_, emit):
         planned = _ready(setting, recipes, emit)
         _refuse_unbuildable(planned, recipes)

@@ -53,6 +53,23 @@ def _store(context: click.Context, parameter: click.Parameter, value: Any) -> An
     return value
 
 
+def local_sources(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --source NAME=DIR, handed on as a dictionary."""
+
+    def parse(
+        _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+    ) -> dict[str, str]:
+        pairs = [text.partition("=") for text in values]
+        if not all(name and where for name, _, where in pairs):
+            raise click.BadParameter("write --source NAME=DIR")
+        return {name: where for name, _, where in pairs}
+
+    text = "Build a recipe from a folder of yours, as it is."
+    return click.option("--source", "source", metavar="NAME=DIR", multiple=True, callback=parse, help=text)(
+        function
+    )
+
+
 def _provider(text: str) -> tuple[str, str]:
     """NAME=store, NAME=public or NAME=PATH."""
     need, _, where = text.partition("=")

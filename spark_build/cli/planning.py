@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
-from spark_build.cli.options import Options, shared
+from spark_build.cli.options import Options, local_sources, shared
 
 if TYPE_CHECKING:
     from spark_build.model.machine import Diagnosis
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("recipes", nargs=-1)
+@local_sources
 @shared
-def plan(options: Options, recipes: tuple[str, ...]) -> None:
+def plan(options: Options, recipes: tuple[str, ...], source: dict[str, str]) -> None:
     """Say for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
     from spark_build import engine
+    from spark_build.setting import with_local_sources
 
-    planned = engine.plan(options.setting(), recipes)
+    planned = engine.plan(with_local_sources(options.setting(), source), recipes)
     if options.json:
         render.print_json(
             {

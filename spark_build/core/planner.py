@@ -99,7 +99,8 @@ def _draft(
     """A step with everything but its decision."""
     pin = train.components.get(recipe.name, Pin(version="", sources=()))
     source = choose_source(pin, target)
-    patches = patches_for(recipe, train)
+    # A folder that the user names is taken as it is.
+    patches = () if source and source.kind == "local" else patches_for(recipe, train)
     evaluated = evaluate(recipe, pin, target, train)
     provisions = tuple(
         _provision(need, recipes[need.name], train, earlier.get(need.name), wished.get(need.name, ""))
@@ -119,7 +120,7 @@ def _draft(
         source=source,
         patches=patches,
         estimate=_estimate(recipe, machine),
-        warnings=_warnings(recipe, pin, patches, target, machine),
+        warnings=_warnings(recipe, pin, source, patches, target, machine),
     )
 
 
@@ -209,8 +210,15 @@ def _estimate(recipe: Recipe, machine: Machine) -> Estimate:
 
 
 def _warnings(
-    recipe: Recipe, pin: Pin, patches: Iterable[Patch], target: Target, machine: Machine
+    recipe: Recipe,
+    pin: Pin,
+    source: Source | None,
+    patches: Iterable[Patch],
+    target: Target,
+    machine: Machine,
 ) -> tuple[str, ...]:
+    if source is not None and source.kind == "local":
+        return (f"built from {source.url} as it is, without patches: not the pinned source",)
     warnings = [f"not established: {entry}" for entry in pin.unestablished]
     warnings += [
         f"patch {patch.file} is unverified: {patch.unverified}" for patch in patches if patch.unverified

@@ -114,6 +114,8 @@ def _pin_rules(path: Path, name: str, pin: Mapping[str, Any]) -> Iterator[Findin
 def _source_rules(path: Path, source: Mapping[str, Any]) -> Iterator[Finding]:
     """Each kind of source has its own way to be pinned."""
     kind = source.get("kind")
+    if kind == "local":
+        yield (*path, "kind"), "a folder is no pinned source: name it with --source NAME=DIR"
     if kind not in _NEEDED:
         return
     for key in _NEEDED[kind]:

@@ -1,4 +1,4 @@
-"""Install prefixes: their content digest."""
+"""Folders as values: the content digest of a prefix or a source tree."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from spark_build.core.key import digest
 from spark_build.host.files import sha256_of
 
 
-def prefix_digest(folder: Path) -> str:
-    """Sha256 over every path with its content, link target and executable bit."""
+def tree_digest(folder: Path) -> str:
+    """Sha256 over every path with its content, link target and executable bit; .git does not count."""
     rows = []
     for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
+        relative = path.relative_to(folder)
+        if ".git" in relative.parts:
+            continue
+        name = str(relative)
         if path.is_symlink():
             rows.append([name, "link", str(path.readlink())])
         elif path.is_file():

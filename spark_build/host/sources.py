@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +28,9 @@ def obtain(
 
     `progress` gets bytes, or git's objects, done and in total. Raises SourceError.
     """
+    if source.kind == "local":
+        log.write(f"source {source.url} as it is, content {source.sha256}\n".encode())
+        return {"name": f"{Path(source.url).name} (local)", "local": True}
     if source.kind == "git":
         git.fetch_commit(source, folder=folder, offline=offline, log=log, progress=progress, waiting=waiting)
         log.write(f"source {shown(source.url)} commit {source.commit}\n".encode())
@@ -38,6 +42,8 @@ def obtain(
 
 def is_here(source: Source, obtained: Mapping[str, Any], *, folder: Path) -> bool:
     """Whether what `obtain` returned is still there."""
+    if source.kind == "local":
+        return Path(source.url).is_dir()
     if source.kind != "git":
         return "name" in obtained and Path(obtained["archive"]).is_file()
     try:
@@ -49,6 +55,9 @@ def is_here(source: Source, obtained: Mapping[str, Any], *, folder: Path) -> boo
 
 def write_tree(source: Source, obtained: Mapping[str, Any], *, folder: Path, destination: Path) -> None:
     """Write the source's tree to `destination`, which must not exist."""
+    if source.kind == "local":
+        shutil.copytree(source.url, destination, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        return
     if source.kind == "git":
         git.export_commit(source, folder=folder, destination=destination)
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-SourceKind = Literal["git", "archive", "sdist", "wheel"]
+SourceKind = Literal["git", "archive", "sdist", "wheel", "local"]
 BuildKind = Literal["pep517", "cmake", "repack"]
 Provider = Literal["store", "public", "path"]
 Coupling = Literal["content", "version"]
@@ -25,7 +25,8 @@ class Source:
     """One pinned place a component comes from.
 
     sdist, wheel: `project` and `filename` on the configured index, `sha256`.
-    archive: `url` and `sha256`. git: `url`, `tag` and full `commit`.
+    archive: `url` and `sha256`. git: `url`, `tag` and full `commit`. local: a folder (`url`) that
+    --source names, with the sha256 of its content; never in a file.
     """
 
     kind: SourceKind

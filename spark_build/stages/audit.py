@@ -13,7 +13,7 @@ from spark_build.core.key import digest
 from spark_build.errors import AuditError
 from spark_build.host.files import copy_or_link, remove_tree
 from spark_build.host.job import Job, Outputs
-from spark_build.host.prefix import prefix_digest
+from spark_build.host.prefix import tree_digest
 from spark_build.host.repair import repair, system_libraries
 from spark_build.host.store import next_serial
 from spark_build.host.wheelfile import content_digest, read_facts
@@ -37,7 +37,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     remove_tree(job.out)
     job.out.mkdir(parents=True)
     built = earlier["build"]
-    contents = [prefix_digest(job.prefix)] if built["prefix"] else []
+    contents = [tree_digest(job.prefix)] if built["prefix"] else []
     if not built["wheel"]:
         _write(job, None, ())
         return _outputs(job, None, contents)

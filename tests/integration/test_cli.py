@@ -69,6 +69,37 @@ def test_again_reuses_and_changes_nothing(built: Root) -> None:
     assert built.state() == before
 
 
+def test_a_folder_of_ones_own_as_source(root: Root, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    for name, text in PROJECT.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text.replace("(42)", "(43)"))
+    option = f"tiny={folder}"
+    statuses = []
+    for change in ("", "", "/* changed */"):
+        with (folder / "native.c").open("a") as file:
+            file.write(change)
+        (result,) = [
+            row
+            for row in root.json("build", "tiny", "--source", option)["results"]
+            if row["recipe"] == "tiny"
+        ]
+        statuses.append(result["status"])
+    assert statuses == ["built", "reused", "built"]
+    assert not (folder / "build").exists()  # what is built in is a copy
+    created = root.run("env", "create", str(tmp_path / "env"), "--without-pip")
+    assert created.returncode == 0, created.stderr
+    shown = [str(tmp_path / "env/bin/python"), "-c", "import tiny; print(tiny.answer())"]
+    assert subprocess.check_output(shown, text=True) == "43\n"
+    planned = root.run("plan", "tiny", "--source", option)
+    assert "not the pinned source" in planned.stdout
+    missing = root.run("plan", "tiny", "--source", "tiny=nowhere")
+    assert (missing.returncode, lines_of(missing.stderr)) == (
+        2,
+        ["error: --source tiny=nowhere: there is no such folder"],
+    )
+
+
 def test_prose_in_a_recipe_does_not_rebuild(built: Root) -> None:
     (step,) = [row for row in built.json("plan")["steps"] if row["recipe"] == "tiny"]
     text = (built.folder / "recipes" / "tiny.toml").read_text()
