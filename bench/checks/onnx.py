@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# This file is called onnx.py: its folder must not stand in for the package.
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]
+# This file has the name of a package, for which its folder must not stand in.
+sys.path[:] = [str(HERE.parent), *(entry for entry in sys.path if Path(entry or ".").resolve() != HERE)]
 
-PREFIX = Path(sys.prefix).resolve()
-BASE = Path(sys.base_prefix).resolve()
+from judging import BASE, PREFIX, Skip, inside, run  # noqa: E402 - the path comes first
+
 SYSTEM = tuple(Path(part) for part in ("/lib", "/lib64", "/usr/lib", "/usr/lib64"))
-
-
-class Skip(Exception):  # noqa: N818 - says what happens, it is no error
-    """The check does not apply here."""
-
-
-def inside(path: str | Path, *folders: Path) -> bool:
-    real = Path(path).resolve()
-    return any(real.is_relative_to(folder) for folder in folders)
 
 
 def model() -> Any:
@@ -167,26 +154,5 @@ CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (
 )
 
 
-def judge(name: str, check: Callable[[], str]) -> dict[str, str]:
-    try:
-        return {"name": name, "status": "ok", "evidence": check()}
-    except Skip as reason:
-        return {"name": name, "status": "skipped", "evidence": str(reason)}
-    except Exception as error:
-        traceback.print_exc()
-        return {"name": name, "status": "fail", "evidence": f"{type(error).__name__}: {error}"[:500]}
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    out: Path = parser.parse_args().out
-    document = json.dumps({"checks": [judge(name, check) for name, check in CHECKS]}, indent=1)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    temporary.write_text(document)
-    temporary.replace(out)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(dict(CHECKS)))

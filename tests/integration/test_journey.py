@@ -162,3 +162,15 @@ def test_burn_in_on_a_cpu_says_how_sure_it_is(checkout: Checkout) -> None:
     assert burn_in["ci95"][0] <= burn_in["ratio"] <= burn_in["ci95"][1]
     assert {case["case"]["dtype"] for case in burn_in["cases"]} == {"fp32", "bf16"}
     assert "<svg" in Path(burn_in["report"]).read_text()
+
+
+def test_the_check_of_torch_passes_on_the_public_one(checkout: Checkout, tmp_path: Path) -> None:
+    """In the baseline environment of the burn-in before: a torch for CPUs."""
+    (python,) = checkout.folder.glob("runs/arms/public-2.13-cpu/bin/python")
+    script = checkout.folder / "bench/checks/torch.py"
+    subprocess.run([python, "-I", script, "--out", tmp_path / "out.json"], check=True)
+    checks = json.loads((tmp_path / "out.json").read_text())["checks"]
+    status = {check["name"]: check["status"] for check in checks}
+    assert status == {
+        "import": "ok", "architectures": "skipped", "matmul": "ok", "attention": "ok", "cusparselt": "skipped",
+    }  # fmt: skip

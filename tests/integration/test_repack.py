@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,8 +37,21 @@ def test_the_vendors_wheel_and_a_prefix(target: str, platform: str, tmp_path: Pa
     assert str(library.readlink()) == "libcusparseLt.so.0"
     with library.open("rb") as file:
         assert read_library("libcusparseLt.so", file).machine == platform
+    if platform == os.uname().machine:
+        assert asked_itself(tmp_path, wheel["path"]) == [("version", "ok", "the library says 0.8.1")]
     again = json.loads(subprocess.check_output([*command, "build", "cusparselt"]))
     assert [row["status"] for row in again["results"]] == ["reused"]
+
+
+def asked_itself(base: Path, wheel: str) -> list[tuple[str, str, str]]:
+    """What the recipe's check says of the installed wheel: loading the library needs no GPU."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", base / "env"], check=True)
+    pip = [sys.executable, "-m", "pip", "-q", "--python", str(base / "env/bin/python"), "install"]
+    subprocess.run([*pip, "--no-index", wheel], check=True)
+    script = Path(__file__).parents[2] / "bench/checks/cusparselt.py"
+    subprocess.run([base / "env/bin/python", "-I", script, "--out", base / "out.json"], check=True)
+    checks = json.loads((base / "out.json").read_text())["checks"]
+    return [(check["name"], check["status"], check["evidence"]) for check in checks]
 
 
 @pytest.mark.parametrize("train", ["2.9", "2.11", "2.13", "2.15"])
