@@ -152,7 +152,7 @@ BROKEN: dict[str, tuple[dict[str, str], list[str]]] = {
             "recipes/trains/mine.toml:8: url must start with https://, http://, ssh://, git://, file:// or /, not 'onnx'",
             "recipes/trains/mine.toml:10: commit must be 40 hexadecimal digits in lower case",
             "recipes/trains/mine.toml:11: a source of kind archive needs 'sha256'",
-            "recipes/trains/mine.toml:15: components.onnx.sources[2].kind must be one of git, archive, sdist, wheel, not 'sdits'",
+            "recipes/trains/mine.toml:15: components.onnx.sources[2].kind must be one of git, archive, sdist, wheel, local, not 'sdits'",
             "recipes/trains/mine.toml:18: torch has no source: pin one, or say in unestablished why there is none",
         ],
     ),
