@@ -50,4 +50,4 @@ def test_an_empty_value_is_a_value() -> None:
 @given(NAMES, st.text())
 def test_values_are_taken_as_they_are(name: str, value: str) -> None:
     """Neither braces nor backslashes in a value mean anything."""
-    assert fill(f"<{{{name}}}>", {name: value, "x": "y"}, where=WHERE) == f"<{value}>"
+    assert fill(f"<{{{name}}}>", {"x": "y", name: value}, where=WHERE) == f"<{value}>"

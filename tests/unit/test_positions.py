@@ -139,7 +139,8 @@ class Writer:
 
     def string(self, value: str) -> str:
         safe = value.replace("\n", "").isprintable()
-        options = [basic(value), '"""' + basic(value)[1:-1].replace("\\n", "\n") + '"""']
+        # TOML drops a newline right after the opening quotes: ours, so that the value keeps its own.
+        options = [basic(value), '"""\n' + basic(value)[1:-1].replace("\\n", "\n") + '"""']
         if safe and "\n" not in value and "'" not in value:
             options.append(f"'{value}'")
         if safe and "'''" not in value and not value.endswith("'"):
