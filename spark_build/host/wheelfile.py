@@ -13,28 +13,25 @@ import tempfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.dynamic import DynamicSegment
-from elftools.elf.elffile import ELFFile
 from installer.records import InvalidRecordEntry, RecordEntry, parse_record_file
 from packaging.metadata import parse_email
 from packaging.tags import parse_tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from spark_build.core.audit import UNREADABLE, printable
+from spark_build.core.audit import printable
 from spark_build.errors import AuditError
+from spark_build.host.elf import ELF_MAGIC, read_library
 from spark_build.model.wheel import Library, WheelFacts
 
 CHUNK = 1 << 20
 SPOOL = 32 << 20  # ELF files up to this size are looked at in memory
-ELF_MAGIC = b"\x7fELF"
 HASHES = ("sha256", "sha384", "sha512")  # what the wheel format allows in RECORD
 
 # Not covered by RECORD: the file itself and signatures over it.
@@ -42,13 +39,6 @@ RECORD_FILES = ("RECORD", "RECORD.jws", "RECORD.p7s")
 # What differs between two builds of the same content: tags, and what describes the build machine.
 _VOLATILE = re.compile(r"[^/]+\.dist-info/(RECORD(\.jws|\.p7s)?|WHEEL|sboms/.*)")
 
-_MACHINES = {
-    "EM_386": "i686",
-    "EM_ARM": "armv7l",
-    "EM_PPC64": "ppc64le",
-    "EM_S390": "s390x",
-    "EM_RISCV": "riscv64",
-}
 # What zipfile and the decompressors raise on damaged input, besides BadZipFile.
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -60,12 +50,15 @@ _DAMAGE = (
     OverflowError,
     ValueError,  # offsets before the beginning, names that are no text
 )
-# pyelftools trusts the file: any of these on one that is cut or no real ELF.
-_NOT_ELF = (ELFError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def read_facts(path: Path) -> WheelFacts:
     """Everything the audit rules look at; AuditError when the file is no readable wheel."""
+    return facts_and_digest(path)[0]
+
+
+def facts_and_digest(path: Path) -> tuple[WheelFacts, str]:
+    """`read_facts` and `content_digest` for the price of one: every file is unpacked once."""
     tags, build = _filename_parts(path.name)
     with opened(path) as archive:
         folder = dist_info(archive, path.name)
@@ -73,8 +66,9 @@ def read_facts(path: Path) -> WheelFacts:
         if "name" not in metadata or "version" not in metadata:
             raise AuditError(f"{path.name}: METADATA has no name or no version")
         wheel = _headers(_member(archive, f"{folder}/WHEEL"))
-        problems, libraries = _inspect(archive, folder)
-    return WheelFacts(
+        problems, contents = _inspect(archive, folder)
+    libraries = [content.library for _, content in contents if content.library is not None]
+    facts = WheelFacts(
         filename=path.name,
         name=canonicalize_name(metadata["name"]),
         version=metadata["version"],
@@ -88,6 +82,7 @@ def read_facts(path: Path) -> WheelFacts:
         libraries=tuple(sorted(libraries, key=lambda library: library.path)),
         size=path.stat().st_size,
     )
+    return facts, _digest_of(contents)
 
 
 def content_digest(path: Path) -> str:
@@ -96,11 +91,16 @@ def content_digest(path: Path) -> str:
     Without RECORD, WHEEL and SBOMs, which differ between builds of the same content.
     """
     with opened(path) as archive:
-        lines = sorted(
-            f"{info.filename}\0{_read(archive, info).digest.hex()}\n".encode()
-            for info in files_of(archive)
-            if not _VOLATILE.fullmatch(info.filename)
-        )
+        infos = [info for info in files_of(archive) if not _VOLATILE.fullmatch(info.filename)]
+        return _digest_of([(info.filename, _read(archive, info)) for info in infos])
+
+
+def _digest_of(contents: Sequence[tuple[str, _Content]]) -> str:
+    lines = sorted(
+        f"{name}\0{content.sha256.hex()}\n".encode()
+        for name, content in contents
+        if not _VOLATILE.fullmatch(name)
+    )
     return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
@@ -172,22 +172,21 @@ def _headers(data: bytes) -> Message:
     return Parser().parsestr(data.decode(errors="replace"), headersonly=True)
 
 
-def _inspect(archive: zipfile.ZipFile, folder: str) -> tuple[list[str], list[Library]]:
-    """What RECORD says wrongly, and the ELF files: every file is read once."""
+def _inspect(archive: zipfile.ZipFile, folder: str) -> tuple[list[str], list[tuple[str, _Content]]]:
+    """What RECORD says wrongly, and what each file is: every file is read once."""
     infos = files_of(archive)
     rows, problems = _record_rows(archive, folder)
     counts = Counter(info.filename for info in infos)
     problems += [f"{name}: appears {count} times in the zip" for name, count in counts.items() if count > 1]
     problems += [f"{name}: not a safe relative name" for name in counts if not is_safe(name)]
-    libraries = []
+    contents = []
     exempt = {f"{folder}/{name}" for name in RECORD_FILES}
     for info in infos:
         row = rows.get(info.filename)
         listed = row.hash_ if row else None
         algorithm = listed.name if listed and listed.name in HASHES else "sha256"
         content = _read(archive, info, algorithm=algorithm, look_for_elf=True)
-        if content.library:
-            libraries.append(content.library)
+        contents.append((info.filename, content))
         if info.filename not in exempt:
             problems += _mismatches(info.filename, content, row)
     problems += [
@@ -195,7 +194,7 @@ def _inspect(archive: zipfile.ZipFile, folder: str) -> tuple[list[str], list[Lib
         for name in rows
         if name not in counts and name not in exempt
     ]
-    return problems, libraries
+    return problems, contents
 
 
 def is_safe(name: str) -> bool:
@@ -229,7 +228,7 @@ def _mismatches(name: str, content: _Content, row: RecordEntry | None) -> Iterat
         return
     if row.hash_ is None or row.hash_.name not in HASHES:
         yield f"{name}: RECORD has no sha256 for it"
-    elif row.hash_.value != urlsafe(content.digest):
+    elif row.hash_.value != urlsafe(content.listed):
         yield f"{name}: content is not what RECORD says ({row.hash_.name} differs)"
     if row.size != content.size:
         yield f"{name}: {content.size} bytes, RECORD says {'nothing' if row.size is None else row.size}"
@@ -243,7 +242,8 @@ def urlsafe(digest: bytes) -> str:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Content:
     size: int
-    digest: bytes
+    sha256: bytes
+    listed: bytes  # by the algorithm that RECORD names
     library: Library | None
 
 
@@ -251,7 +251,8 @@ def _read(
     archive: zipfile.ZipFile, info: zipfile.ZipInfo, *, algorithm: str = "sha256", look_for_elf: bool = False
 ) -> _Content:
     """Read one file in chunks. ELF needs random access, so such a file is spooled on the way."""
-    digest = hashlib.new(algorithm)
+    digest = hashlib.sha256()
+    listed = digest if algorithm == "sha256" else hashlib.new(algorithm)
     size = 0
     library = None
     with contextlib.ExitStack() as stack:
@@ -262,35 +263,12 @@ def _read(
             spool = stack.enter_context(tempfile.SpooledTemporaryFile(SPOOL))
         while chunk:
             digest.update(chunk)
+            if listed is not digest:
+                listed.update(chunk)
             size += len(chunk)
             if spool is not None:
                 spool.write(chunk)
             chunk = stream.read(CHUNK)
         if spool is not None:
             library = read_library(info.filename, spool)
-    return _Content(size=size, digest=digest.digest(), library=library)
-
-
-def read_library(path: str, file: IO[bytes]) -> Library:
-    """Machine and needed sonames of an ELF file; machine "unreadable" when it is cut or no real one."""
-    try:
-        elf = ELFFile(file)
-        return Library(path=path, machine=_machine(elf), needed=_needed(elf))
-    except _NOT_ELF:
-        return Library(path=path, machine=UNREADABLE, needed=())
-
-
-def _needed(elf: Any) -> tuple[str, ...]:
-    sonames: list[str] = []
-    for segment in elf.iter_segments():
-        if isinstance(segment, DynamicSegment):
-            tag: Any  # pyelftools adds the attribute named after the tag at run time
-            for tag in segment.iter_tags("DT_NEEDED"):
-                sonames.append(str(tag.needed))  # noqa: PERF401 - a comprehension cannot say Any
-    return tuple(sonames)
-
-
-def _machine(elf: Any) -> str:
-    """The machine as platform tags name it; a number stays a number."""
-    code = str(elf["e_machine"])
-    return _MACHINES.get(code, code.removeprefix("EM_").lower())
+    return _Content(size=size, sha256=digest.digest(), listed=listed.digest(), library=library)

@@ -16,7 +16,7 @@ from spark_build.host.job import Job, Outputs
 from spark_build.host.prefix import tree_digest
 from spark_build.host.repair import repair, system_libraries
 from spark_build.host.store import next_serial
-from spark_build.host.wheelfile import content_digest, read_facts
+from spark_build.host.wheelfile import facts_and_digest
 from spark_build.model.wheel import Finding, WheelFacts
 
 NAME = "audit"
@@ -42,7 +42,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         _write(job, None, ())
         return _outputs(job, None, contents)
     wheel = _finish(job, job.dist / built["wheel"], int(earlier["patch"]["epoch"]))
-    facts = read_facts(wheel)
+    facts, content = facts_and_digest(wheel)
     findings = audit(
         facts,
         distribution=job.step.recipe.distribution,
@@ -56,7 +56,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         findings = as_vendor(findings)
     _write(job, facts, findings)
     _refuse_errors(wheel.name, findings, job.log.name)
-    return _outputs(job, facts, [content_digest(wheel), *contents])
+    return _outputs(job, facts, [content, *contents])
 
 
 def _finish(job: Job, wheel: Path, epoch: int) -> Path:

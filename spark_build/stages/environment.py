@@ -84,7 +84,8 @@ def _add_public(job: Job, need: Provided) -> list[dict[str, str]]:
 def _install(job: Job, arguments: Sequence[str]) -> list[dict[str, str]]:
     """Run pip; returns name, version and sha256 of what it installed: part of the provenance."""
     report = job.work / "environment.json"
-    options = ["install", "--only-binary=:all:", "--report", str(report)]
+    # --no-compile: a build imports a part of what is installed, and Python compiles that on the way.
+    options = ["install", "--only-binary=:all:", "--no-compile", "--report", str(report)]
     if job.offline:
         options.append("--no-index")
     done = venv.pip(job.environment, [*options, *arguments], log=job.log, keep=job.keep)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from spark_build.errors import PatchError, SourceError
@@ -43,7 +45,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     remove_tree(job.source)
     job.build_started.unlink(missing_ok=True)
     sources.write_tree(source, earlier["fetch"], folder=job.home.sources, destination=job.source)
-    epoch = int(max((path.lstat().st_mtime for path in job.source.rglob("*")), default=0))
+    epoch = int(_newest(job.source))
     for patch in job.step.patches:
         file = patching.located(patch, job.home)
         try:
@@ -52,6 +54,17 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
             error.message = f"{error.message} (source: {recipe} {job.step.pin.version})"
             raise
     return {"epoch": epoch, "extra": _extra(job, earlier["fetch"]["extra"])}
+
+
+def _newest(folder: Path) -> float:
+    """The newest time in a tree; seconds since 1970, 0 when it is empty."""
+    newest = 0.0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            newest = max(newest, entry.stat(follow_symlinks=False).st_mtime)
+            if entry.is_dir(follow_symlinks=False):
+                newest = max(newest, _newest(Path(entry.path)))
+    return newest
 
 
 def _extra(job: Job, fetched: Mapping[str, Outputs]) -> dict[str, str]:

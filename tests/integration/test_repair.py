@@ -144,6 +144,45 @@ def test_bundling_gives_the_same_bytes_again(
     assert first.read_bytes() == second.read_bytes() == third.read_bytes()
 
 
+def test_the_result_is_what_auditwheel_makes_of_the_whole_wheel(
+    tmp_path: Path, workshop: Path, files: dict[str, bytes], env: dict[str, str]
+) -> None:
+    """It gets only the ELF files; the rest must come through, and its own changes must win."""
+    source = "int answer(void); int main(void) { return answer() != 40; }"
+    tool = compiled(workshop, "tool", source, f"-L{workshop}", "-lanswer", program=True).read_bytes()
+    scripts = "demo-1.0.data/scripts"
+    content = {
+        **files,
+        f"{scripts}/tool": tool,  # auditwheel moves it and leaves a script in its place
+        f"{scripts}/run": b"#!python\n",
+        "demo/libtext.so": b"INPUT(-lm)\n",
+        "demo/cut.so": b"\x7fELF",
+        f"{INFO}/licenses/LICENSE": b"MIT\n",
+    }
+    wheel = write_wheel(tmp_path, content, tag=TAG, executable=[f"{scripts}/tool", f"{scripts}/run"])
+    done = repair(wheel, tmp_path / "out", repair=BUNDLE, build_tag="1", epoch=EPOCH, env=env)
+
+    whole = tmp_path / "whole"
+    path = os.pathsep.join([sysconfig.get_path("scripts"), env["PATH"]])
+    command = [sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "-w", str(whole), str(wheel)]
+    subprocess.run(command, env=env | {"PATH": path}, check=True, capture_output=True, timeout=60)
+    (expected,) = whole.glob("*.whl")
+    assert done.name == expected.name.replace("-1.0-", "-1.0-1-")
+    assert seen_by_installers(done) == seen_by_installers(expected)
+    assert seen_by_installers(done)["demo.scripts/tool"][1]
+    assert read_facts(done).record_problems == ()
+
+
+def seen_by_installers(wheel: Path) -> dict[str, tuple[bytes, bool]]:
+    """Content and whether it is executable, of all but the papers that name the wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {
+            info.filename: (archive.read(info), bool(info.external_attr >> 16 & 0o111))
+            for info in archive.infolist()
+            if not info.is_dir() and info.filename not in (f"{INFO}/RECORD", f"{INFO}/WHEEL")
+        }
+
+
 def test_excluded_libraries_stay_outside(
     tmp_path: Path, files: dict[str, bytes], env: dict[str, str]
 ) -> None:

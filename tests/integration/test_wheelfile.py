@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_build.errors import AuditError
-from spark_build.host.wheelfile import content_digest, read_facts, read_library
+from spark_build.host.elf import read_library
+from spark_build.host.wheelfile import content_digest, facts_and_digest, read_facts
 from tests.integration.wheels import (
     PURE,
     compiled,
@@ -227,6 +228,20 @@ def test_the_digest_sees_content_and_nothing_else(workshop: Path, data: st.DataO
     assert content_digest(write_zip(other, changed)) != content_digest(wheel)
     renamed = [(entry + "x" if value == content else entry, value) for entry, value in order]
     assert content_digest(write_zip(other, renamed)) != content_digest(wheel)
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "sha384", "sha512"])
+def test_one_pass_gives_facts_and_digest(tmp_path: Path, library: bytes, algorithm: str) -> None:
+    files = {**PURE, "demo/libhalf.so": library, f"{INFO}/sboms/x.json": b"{}"}
+    text = dict(entries_of(write_wheel(tmp_path / "a", files)))[RECORD].decode()
+    for name, data in files.items():
+        text = text.replace(row(name, data), row(name, data, algorithm))
+    wheel = write_wheel(tmp_path, files, record=text)
+    facts, digest = facts_and_digest(wheel)
+    assert facts == read_facts(wheel)
+    assert facts.record_problems == ()
+    assert [library.path for library in facts.libraries] == ["demo/libhalf.so"]
+    assert digest == content_digest(wheel) == content_digest(tmp_path / "a" / wheel.name)
 
 
 def test_the_digest_leaves_sboms_out_but_no_other_metadata(tmp_path: Path) -> None:
