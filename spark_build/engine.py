@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 
+from spark_build import pipeline
 from spark_build.core import planner
+from spark_build.core.difference import changes
 from spark_build.core.key import digest
-from spark_build.host import closure, store, wheelhouse
-from spark_build.model.event import Emit, Note, RecipeFinished
-from spark_build.model.plan import Plan, Step
+from spark_build.errors import UsageError
+from spark_build.host import closure, history, parallel, store, wheelhouse
+from spark_build.host.governor import Governor
+from spark_build.host.job import Shell
+from spark_build.model.event import Emit, Note, RecipeFinished, Usage
+from spark_build.model.plan import BuildOptions, Plan, Step
 from spark_build.model.result import RecipeResult
 from spark_build.model.wheel import StoredWheel
-from spark_build.pipeline import build_recipe, inputs_of, is_stored, result_of
+from spark_build.pipeline import Run, build_recipe, inputs_of, is_stored, result_of
 from spark_build.setting import Setting
 
 
@@ -20,10 +26,14 @@ def plan(setting: Setting, names: Sequence[str] = ()) -> Plan:
     for name in names:
         setting.catalogue.recipe(name)
 
-    def lookup(step: Step, needs: Mapping[str, str]) -> tuple[str, bool]:
+    def lookup(step: Step, needs: Mapping[str, str]) -> planner.Found:
         inputs, _ = inputs_of(setting, step, needs)
         key = digest(inputs)
-        return key, is_stored(setting, step, key)
+        if is_stored(setting, step, key):
+            return planner.Found(key, stored=True)
+        last = store.last_build(setting.home.store, step.recipe.name, setting.target)
+        missing = changes(last["inputs"], inputs) if last else ()
+        return planner.Found(key, stored=False, missing=missing)
 
     recipes = setting.catalogue.recipes
     return planner.make_plan(
@@ -34,6 +44,16 @@ def plan(setting: Setting, names: Sequence[str] = ()) -> Plan:
         setting.machine,
         lookup,
         _known(setting),
+        limits=setting.limits,
+        history={
+            name: history.expected(
+                setting.home,
+                name,
+                target=setting.target.name,
+                declared_mib=recipe.build.memory_per_job_mib,
+            )
+            for name, recipe in recipes.items()
+        },
     )
 
 
@@ -45,19 +65,60 @@ def _known(setting: Setting) -> Mapping[str, str]:
 
 
 def build(
-    setting: Setting, planned: Plan, emit: Emit, *, jobs: int | None = None, offline: bool = False
+    setting: Setting, planned: Plan, emit: Emit, options: BuildOptions | None = None
 ) -> tuple[RecipeResult, ...]:
-    """Build what the plan says, in its order; a failure blocks its dependents, not the others."""
+    """Build what the plan says, side by side where nothing is needed from each other.
+
+    All share one budget. After a failure nothing more is started, unless the options say so; what runs
+    goes on to its end.
+    """
     store.remove_leftovers(setting.home.store)
+    run = _run(setting, emit, options or BuildOptions())
+    steps = {step.recipe.name: step for step in planned.steps}
     results: dict[str, RecipeResult] = {}
-    for step in planned.steps:
-        result = _unbuilt(step, results) or build_recipe(setting, step, results, emit, jobs, offline)
-        results[step.recipe.name] = result
-        emit(RecipeFinished(result=result))
-    return tuple(results.values())
+    work = parallel.in_order(
+        {name: step.from_store for name, step in steps.items()},
+        lambda name: _unbuilt(run, steps[name], results) or build_recipe(run, steps[name], results),
+        workers=max(2, setting.limits.cores),
+    )
+    with closing(work):
+        for name, result in work:
+            results[name] = result
+            emit(RecipeFinished(result=result))
+    return tuple(results[name] for name in steps)
 
 
-def _unbuilt(step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult | None:
+def _run(setting: Setting, emit: Emit, options: BuildOptions) -> Run:
+    """What the recipes of one command share, the budget above all."""
+
+    def tell(jobs: int, allowed: int, memory_mib: int, budget_mib: int) -> None:
+        emit(Usage(jobs=jobs, allowed=allowed, memory_mib=memory_mib, budget_mib=budget_mib))
+
+    governor = Governor(
+        cores=setting.limits.cores,
+        memory_budget_mib=setting.limits.memory_mib,
+        reserve_mib=setting.limits.reserve_mib,
+        on_sample=tell,
+    )
+    return Run(setting=setting, options=options, governor=governor, emit=emit)
+
+
+def shell(
+    setting: Setting, planned: Plan, name: str, emit: Emit, options: BuildOptions
+) -> AbstractContextManager[Shell]:
+    """A shell in a recipe's tree, as its build sees it; the tree is locked meanwhile."""
+    steps = {step.recipe.name: step for step in planned.steps}
+    step = steps[name]
+    if step.recipe.kind == "repack":
+        raise UsageError(f"{name} is only repacked: there is no tree to enter")
+    missing = [need for need in step.from_store if steps[need].decision != "REUSE"]
+    if missing:
+        raise UsageError(f"{name} needs {', '.join(missing)} first", hint=f"spark-build build {missing[0]}")
+    keys = {need: steps[need].build_key for need in step.from_store}
+    return pipeline.shell(_run(setting, emit, options), step, keys)
+
+
+def _unbuilt(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult | None:
     """The result of a step that is not worked on; None for one that is."""
     lost = [name for name in step.from_store if results[name].status in ("failed", "blocked")]
     if lost:
@@ -66,6 +127,15 @@ def _unbuilt(step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult | 
         return result_of(step, "skipped" if step.decision == "SKIP" else "blocked", reasons=step.reasons)
     if step.decision == "REUSE":
         return result_of(step, "reused", reasons=step.reasons, key=step.build_key)
+    stopped = [name for name in step.from_store if results[name].status == "stopped"]
+    if stopped and run.options.stop_after != "fetch":
+        return result_of(
+            step, "stopped", reasons=tuple(f"needs {name}, which was stopped" for name in stopped)
+        )
+    failed = [name for name, result in tuple(results.items()) if result.status == "failed"]
+    if failed and not run.options.keep_going:
+        reason = f"not started, because {failed[0]} failed (--keep-going goes on with others)"
+        return result_of(step, "skipped", reasons=(reason,))
     return None
 
 

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from spark_build.core import planner
 from spark_build.core.key import build_inputs, digest
 from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
-from spark_build.host import probe, store
+from spark_build.host import history, probe, sandbox, store
 from spark_build.host.files import discard_tree, locked, remove_empty, remove_tree, write_atomically
-from spark_build.host.job import Job, Stage
+from spark_build.host.governor import Governor
+from spark_build.host.job import Job, Outputs, Shell, Stage
 from spark_build.host.provide import Provided, locate
 from spark_build.model.event import Emit, Note, StageFinished, StageStarted
-from spark_build.model.plan import Step
-from spark_build.model.result import RecipeResult, StageResult, Status
+from spark_build.model.history import Expected
+from spark_build.model.plan import BuildOptions, Step
+from spark_build.model.result import Cost, RecipeResult, StageResult, Status
 from spark_build.setting import Setting
+from spark_build.stages import build as build_stage
 
 LOG = "build.log"
+STAGES = ("fetch", "patch", "environment", "build", "audit", "publish")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What all recipes of one command share."""
+
+    setting: Setting
+    options: BuildOptions
+    governor: Governor
+    emit: Emit
 
 
 def inputs_of(
@@ -46,71 +61,138 @@ def is_stored(setting: Setting, step: Step, key: str) -> bool:
     return entry is not None and (entry.prefix is not None or not makes_prefix)
 
 
-def build_recipe(
-    setting: Setting,
-    step: Step,
-    results: Mapping[str, RecipeResult],
-    emit: Emit,
-    jobs: int | None,
-    offline: bool,
-) -> RecipeResult:
+def build_recipe(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult:
     """Build one recipe; a failure is a result."""
     start = time.monotonic()
-    work = setting.home.build / step.recipe.name / step.key
+    setting, work = run.setting, _work(run, step)
     try:
-        needs = {name: results[name].build_key for name in step.from_store}
-        inputs, provided = inputs_of(setting, step, needs)
-        built = _build_under_lock(setting, step, inputs, provided, work, emit, jobs, offline)
+        inputs, provided = _inputs(run, step, results)
+        outputs = _build_under_lock(run, step, inputs, provided, work)
     except (SparkBuildError, OSError) as error:
         return _failure(setting, step, work, error, time.monotonic() - start)
     key = digest(inputs)
-    if not built:
+    seconds = time.monotonic() - start
+    if outputs is None:
         reason = "in the store: what it needs came out with the same content, or another run built it"
         return result_of(step, "reused", reasons=(reason,), key=key)
-    log = store.entry_folder(setting.home.store, key) / "build.log"
-    return result_of(step, "built", seconds=time.monotonic() - start, key=key, log=log)
+    if run.options.stop_after:
+        tree = f"; its tree: {work}" if work.exists() else ""
+        reason = f"after {run.options.stop_after}, as asked{tree}"
+        return result_of(step, "stopped", seconds=seconds, reasons=(reason,))
+    log = store.entry_folder(setting.home.store, key) / LOG
+    cost = Cost(**outputs["build"].get("cost", {}))
+    return result_of(step, "built", seconds=seconds, key=key, log=log, cost=cost)
+
+
+def _inputs(
+    run: Run, step: Step, results: Mapping[str, RecipeResult]
+) -> tuple[dict[str, Any], tuple[Provided, ...]]:
+    """As `inputs_of`; where the needs were not built because only sources are wanted, without them."""
+    if run.options.stop_after == "fetch":
+        return dict(step.declared), ()
+    return inputs_of(run.setting, step, {name: results[name].build_key for name in step.from_store})
 
 
 def _build_under_lock(
-    setting: Setting,
+    run: Run, step: Step, inputs: Mapping[str, Any], provided: tuple[Provided, ...], work: Path
+) -> Mapping[str, Outputs] | None:
+    """Run the stages; None when somebody else built the same while we waited for the lock."""
+    key = digest(inputs)
+    with _tree(run, step, work) as held:
+        if is_stored(run.setting, step, key):
+            return None
+        _fresh_tree(work, key)
+        with (work / LOG).open("ab") as log:
+            outputs = run_stages(_job(run, step, inputs, provided, work, log, held), run.options.stop_after)
+        if run.options.stop_after in ("", "fetch"):
+            discard_tree(work, run.setting.home.build / ".trash")
+    return outputs
+
+
+@contextmanager
+def shell(run: Run, step: Step, keys: Mapping[str, str]) -> Iterator[Shell]:
+    """A shell in the recipe's tree as a build sees it, made ready first; keys: of the needs in the store."""
+    inputs, provided = inputs_of(run.setting, step, keys)
+    key, work = digest(inputs), _work(run, step)
+    with _tree(run, step, work) as held:
+        _fresh_tree(work, key)
+        with (work / LOG).open("ab") as log:
+            job = _job(run, step, inputs, provided, work, log, held)
+            # A tree whose build failed is entered as it is.
+            ready = job.build_started.exists() and _left_behind(work)
+            yield build_stage.shell(job, ready or run_stages(job, "environment"))
+
+
+def _left_behind(work: Path) -> dict[str, Outputs]:
+    """What the stages before the build left; empty when one of them is missing."""
+    outputs: dict[str, Outputs] = {}
+    for name in STAGES[: STAGES.index("build")]:
+        try:
+            outputs[name] = json.loads((work / "stamps" / f"{name}.json").read_text())["outputs"]
+        except (OSError, ValueError):
+            return {}
+    return outputs
+
+
+def _work(run: Run, step: Step) -> Path:
+    # What is only fetched must not disturb the tree of an interrupted build.
+    prefix = "fetch-" if run.options.stop_after == "fetch" else ""
+    return run.setting.home.build / step.recipe.name / f"{prefix}{step.key}"
+
+
+def _tree(run: Run, step: Step, work: Path) -> AbstractContextManager[int]:
+    """The lock of a recipe's tree."""
+    name = step.recipe.name
+
+    def waiting(holder: str) -> None:
+        run.emit(Note(recipe=name, message=f"waiting for another spark-build: {holder}"))
+
+    lock = work.with_name(f"{work.name}.lock")
+    return locked(lock, purpose=f"building {name}", waiting=waiting)
+
+
+def _job(
+    run: Run,
     step: Step,
     inputs: Mapping[str, Any],
     provided: tuple[Provided, ...],
     work: Path,
-    emit: Emit,
-    jobs: int | None,
-    offline: bool,
-) -> bool:
-    """Run the stages; False when somebody else built the same while we waited for the lock."""
-    recipe = step.recipe
+    log: BinaryIO,
+    held: int,
+) -> Job:
+    setting, build = run.setting, step.recipe.build
+    return Job(
+        step=step,
+        target=setting.target,
+        home=setting.home,
+        work=work,
+        log=log,
+        governor=run.governor,
+        expected=history.expected(
+            setting.home,
+            step.recipe.name,
+            target=setting.target.name,
+            declared_mib=build.memory_per_job_mib,
+        ),
+        offline=run.options.offline,
+        key=digest(inputs),
+        inputs=inputs,
+        emit=run.emit,
+        provided=provided,
+        keep=(held,),
+        places=_places(work, provided),
+    )
 
-    def waiting(holder: str) -> None:
-        emit(Note(recipe=recipe.name, message=f"waiting for another spark-build: {holder}"))
 
-    key = digest(inputs)
-    lock = work.with_name(f"{work.name}.lock")
-    with locked(lock, purpose=f"building {recipe.name}", waiting=waiting) as held:
-        if is_stored(setting, step, key):
-            return False
-        _fresh_tree(work, key)
-        with (work / LOG).open("ab") as log:
-            job = Job(
-                step=step,
-                target=setting.target,
-                home=setting.home,
-                work=work,
-                log=log,
-                jobs=jobs or planner.jobs_for(recipe, setting.machine),
-                offline=offline,
-                key=key,
-                inputs=inputs,
-                emit=emit,
-                provided=provided,
-                keep=(held,),
-            )
-            run_stages(job)
-        discard_tree(work, setting.home.build / ".trash")
-    return True
+def _places(work: Path, provided: tuple[Provided, ...]) -> dict[Path, Path]:
+    """Where the build's commands see its tree and the prefixes of its needs."""
+    chosen = sandbox.choose()
+    places = {work: sandbox.place_of(chosen, "tree", work)}
+    for one in provided:
+        if one.prefix is not None and one.site is None:
+            name = f"needs/{one.provision.need}"
+            places[one.prefix] = sandbox.place_of(chosen, name, one.prefix)
+    return places
 
 
 def _failure(
@@ -169,6 +251,7 @@ def result_of(
     key: str = "",
     log: Path | None = None,
     error: SparkBuildError | None = None,
+    cost: Cost | None = None,
 ) -> RecipeResult:
     """A result of a step."""
     return RecipeResult(
@@ -180,6 +263,7 @@ def result_of(
         build_key=key,
         log=str(log) if log else "",
         error=error,
+        cost=cost or Cost(),
     )
 
 
@@ -189,35 +273,47 @@ def _stages() -> tuple[Stage, ...]:
     return (fetch, patch, environment, build, audit, publish)
 
 
-def run_stages(job: Job) -> None:
+def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
     """Run each stage, or keep what an earlier run left when nothing before it changed."""
     outputs: dict[str, Any] = {}
     chain = ""
     for stage in _stages():
-        start = time.monotonic()
         stamp = job.work / "stamps" / f"{stage.NAME}.json"
         chain = digest([chain, stage.NAME, stage.inputs(job)])
         kept = _read_stamp(stamp, chain)
         if kept is not None and stage.intact(job, kept):
             outputs[stage.NAME] = kept
-            chain = digest([chain, kept])
             result = StageResult(stage=stage.NAME, status="kept", seconds=0.0)
             job.emit(StageFinished(recipe=job.step.recipe.name, result=result))
-            continue
-        job.emit(StageStarted(recipe=job.step.recipe.name, stage=stage.NAME))
-        try:
-            outputs[stage.NAME] = dict(stage.run(job, outputs))
-        except (SparkBuildError, OSError) as error:
-            failure = error if isinstance(error, SparkBuildError) else from_os_error(error)
-            seconds = time.monotonic() - start
-            result = StageResult(stage=stage.NAME, status="failed", seconds=seconds, error=failure)
-            job.emit(StageFinished(recipe=job.step.recipe.name, result=result))
-            raise
-        write_atomically(stamp, json.dumps({"chain": chain, "outputs": outputs[stage.NAME]}))
+        else:
+            outputs[stage.NAME] = _run_stage(stage, job, outputs)
+            write_atomically(stamp, json.dumps({"chain": chain, "outputs": outputs[stage.NAME]}))
         # Another result of this stage invalidates what later ones made from the old one.
         chain = digest([chain, outputs[stage.NAME]])
-        result = StageResult(stage=stage.NAME, status="done", seconds=time.monotonic() - start)
-        job.emit(StageFinished(recipe=job.step.recipe.name, result=result))
+        if stop_after == stage.NAME:
+            break
+    return outputs
+
+
+def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
+    """Run one stage, and say how it went."""
+    start, name = time.monotonic(), job.step.recipe.name
+    job.emit(StageStarted(recipe=name, stage=stage.NAME, expected=_expected(stage, job)))
+    try:
+        outputs = dict(stage.run(job, earlier))
+    except (SparkBuildError, OSError) as error:
+        failure = error if isinstance(error, SparkBuildError) else from_os_error(error)
+        seconds = time.monotonic() - start
+        result = StageResult(stage=stage.NAME, status="failed", seconds=seconds, error=failure)
+        job.emit(StageFinished(recipe=name, result=result))
+        raise
+    result = StageResult(stage=stage.NAME, status="done", seconds=time.monotonic() - start)
+    job.emit(StageFinished(recipe=name, result=result))
+    return outputs
+
+
+def _expected(stage: Stage, job: Job) -> Expected | None:
+    return job.expected if stage.NAME == "build" else None
 
 
 def _read_stamp(path: Path, chain: str) -> dict[str, Any] | None:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spark_build.core import targets
+from spark_build.core import planner, targets
 from spark_build.errors import UsageError
 from spark_build.host import probe
 from spark_build.host.catalogue import Catalogue
 from spark_build.host.home import Home
 from spark_build.host.prefix import tree_digest
-from spark_build.model.machine import Machine
+from spark_build.model.machine import Limits, Machine
 from spark_build.model.recipe import Source, Target, Train
 
 
@@ -26,6 +26,7 @@ class Setting:
     target: Target
     train: Train
     provide: Mapping[str, str]  # need -> store, public or a path
+    limits: Limits
 
     @property
     def is_here(self) -> bool:
@@ -56,7 +57,14 @@ def settle(
         target=chosen,
         train=catalogue.train(train),
         provide=provide,
+        limits=planner.limits_of(machine, chosen, jobs=None, memory_mib=None),
     )
+
+
+def with_limits(setting: Setting, jobs: int | None, memory_mib: int | None) -> Setting:
+    """The setting in which builds use at most so many jobs and so much memory together."""
+    limits = planner.limits_of(setting.machine, setting.target, jobs=jobs, memory_mib=memory_mib)
+    return replace(setting, limits=limits)
 
 
 def with_local_sources(setting: Setting, folders: Mapping[str, str]) -> Setting:

@@ -3,38 +3,86 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_build.cli import render
-from spark_build.cli.options import Options, local_sources, shared
+from spark_build.cli.attaching import start_background
+from spark_build.cli.options import SIZE, Options, local_sources, shared
 from spark_build.cli.planning import print_plan
+from spark_build.cli.results import conclude, document
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from spark_build.host.wheelhouse import Generation
     from spark_build.model.event import Emit
-    from spark_build.model.plan import Plan
+    from spark_build.model.plan import BuildOptions, Plan
     from spark_build.model.result import RecipeResult
     from spark_build.setting import Setting
 
 Command = Callable[..., Any]
+STAGES = ("fetch", "patch", "environment", "build", "audit")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """What the options of a command that builds ask for."""
+
+    source: dict[str, str]
+    jobs: int | None
+    memory: int | None  # MiB
+    keep_going: bool
+    stop_after: str
+    insist: bool
+    offline: bool
+    no_closure: bool
+    detach: bool
+
+    def setting(self, options: Options) -> Setting:
+        """What the command works on."""
+        from spark_build.setting import with_limits, with_local_sources
+
+        return with_local_sources(with_limits(options.setting(), self.jobs, self.memory), self.source)
+
+    def build_options(self) -> BuildOptions:
+        """How the engine is to go about it."""
+        from spark_build.model.plan import BuildOptions
+
+        return BuildOptions(
+            offline=self.offline, keep_going=self.keep_going, stop_after=self.stop_after or ""
+        )
 
 
 def _build_options(function: Command) -> Command:
-    """Options of the commands that build."""
+    """Options of the commands that build, handed on as one Wish."""
+
+    def command(*arguments: Any, **named: Any) -> Any:
+        wish = Wish(**{one.name: named.pop(one.name) for one in fields(Wish)})
+        return function(*arguments, wish=wish, **named)
+
+    decorated: Command = update_wrapper(command, function)
     for declare in (
         click.option("--no-closure", is_flag=True, help="Leave the third-party wheels out."),
         click.option("--offline", is_flag=True, help="Use only what is here already."),
-        click.option("--jobs", type=click.IntRange(min=1), help="Compile jobs (default: what fits)."),
+        click.option("--insist", is_flag=True, help="Build although too little memory is free."),
+        click.option("--stop-after", type=click.Choice(STAGES), help="Go no further than this stage."),
+        click.option("--keep-going", is_flag=True, help="After a failure start independent recipes, too."),
+        click.option("--memory", type=SIZE, help="Memory for all builds together, such as 64G."),
+        click.option(
+            "--jobs", type=click.IntRange(min=1), help="Compile jobs at once (default: what fits)."
+        ),
+        click.option("--detach", is_flag=True, help="Go on in the background; `attach` shows it."),
         local_sources,
     ):
-        function = declare(function)
-    return function
+        decorated = declare(decorated)
+    return decorated
 
 
 @click.command("all")
@@ -43,52 +91,69 @@ def _build_options(function: Command) -> Command:
 @click.option("--burn-in", is_flag=True, help="Also measure what the build is worth.")
 @click.option("--reverify", is_flag=True, help="Verify again what was verified.")
 @shared
-def all_(
-    options: Options,
-    recipes: tuple[str, ...],
-    source: dict[str, str],
-    jobs: int | None,
-    offline: bool,
-    no_closure: bool,
-    burn_in: bool,
-    reverify: bool,
-) -> int:
+def all_(options: Options, recipes: tuple[str, ...], wish: Wish, burn_in: bool, reverify: bool) -> int:
     """Build what is missing, publish it, verify it. Safe to repeat: what is done stays done."""
     from spark_build.cli.verification import judge
-    from spark_build.setting import with_local_sources
 
-    setting = with_local_sources(options.setting(), source)
+    setting = wish.setting(options)
+
+    def ready(emit: Emit) -> Plan:
+        return _ready(setting, recipes, emit, insist=wish.insist)
+
+    if wish.detach and options.background is None:
+        return start_background(options, setting.home.runs, ready)
     with running(options, setting.home.runs) as (folder, emit):
-        planned = _ready(setting, recipes, emit)
+        planned = ready(emit)
         if not options.json:
             print_plan(planned)
-        results, generation = _build(setting, planned, emit, jobs, offline, closure=not no_closure)
+        results, generation = _build(setting, planned, emit, wish)
+        if wish.stop_after:
+            return conclude(options, results, None, document(results, None), [], 0)
         judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=burn_in)
-    document = {**_document(results, generation), **judged.document}
-    return _conclude(options, results, generation, document, judged.lines, judged.code)
+    whole = {**document(results, generation), **judged.document}
+    return conclude(options, results, generation, whole, judged.lines, judged.code)
 
 
 @click.command()
 @click.argument("recipes", nargs=-1, required=True)
 @_build_options
+@click.option("--shell", is_flag=True, help="Enter the tree of one recipe, with its build's environment.")
 @shared
-def build(
-    options: Options,
-    recipes: tuple[str, ...],
-    source: dict[str, str],
-    jobs: int | None,
-    offline: bool,
-    no_closure: bool,
-) -> int:
+def build(options: Options, recipes: tuple[str, ...], wish: Wish, shell: bool) -> int:
     """Build and publish RECIPES and what they need."""
-    from spark_build.setting import with_local_sources
+    setting = wish.setting(options)
+    if shell and wish.detach:
+        raise click.UsageError("--shell needs this terminal, which --detach gives up")
 
-    setting = with_local_sources(options.setting(), source)
-    with running(options, setting.home.runs) as (_, emit):
-        planned = _ready(setting, recipes, emit)
+    def ready(emit: Emit) -> Plan:
+        planned = _ready(setting, recipes, emit, insist=wish.insist)
         _refuse_unbuildable(planned, recipes)
-        results, generation = _build(setting, planned, emit, jobs, offline, closure=not no_closure)
-    return _conclude(options, results, generation, _document(results, generation), [], 0)
+        return planned
+
+    if wish.detach and options.background is None:
+        return start_background(options, setting.home.runs, ready)
+    with running(options, setting.home.runs) as (_, emit):
+        planned = ready(emit)
+        if not shell:
+            results, generation = _build(setting, planned, emit, wish)
+            return conclude(options, results, generation, document(results, generation), [], 0)
+    return _enter(options, setting, planned, recipes, wish)
+
+
+def _enter(options: Options, setting: Setting, planned: Plan, recipes: Sequence[str], wish: Wish) -> int:
+    """Open a shell in a recipe's tree."""
+    from spark_build import engine
+    from spark_build.errors import UsageError
+    from spark_build.host import run
+
+    if len(recipes) != 1:
+        raise UsageError("--shell enters the tree of one recipe", hint="spark-build build NAME --shell")
+    with ExitStack() as stack:
+        with render.view(options.verbosity) as view:
+            shell = engine.shell(setting, planned, recipes[0], view.emit, wish.build_options())
+            command = stack.enter_context(shell)
+        click.echo(f"{command.told}; `exit` leaves it", err=True)
+        return run.interactive(command.args, cwd=command.cwd, env=command.env, keep=command.keep)
 
 
 def _refuse_unbuildable(planned: Plan, recipes: Sequence[str]) -> None:
@@ -109,17 +174,21 @@ def running(options: Options, runs: Path) -> Iterator[tuple[Path, Emit]]:
     from spark_build.host.journal import Journal, new_run
     from spark_build.model.event import Event
 
-    journal = Journal(new_run(runs))
-    with render.view(options.verbosity) as view:
+    one_at_a_time = threading.Lock()
+    detached = options.background is not None
+    journal = Journal(options.background or new_run(runs), whole=detached)
+    # What a background process would show, `attach` shows; its stderr has the errors only.
+    with render.view(-1 if detached else options.verbosity) as view:
 
         def emit(event: Event) -> None:
-            journal.emit(event)
-            view.emit(event)
+            with one_at_a_time:  # recipes build side by side
+                journal.emit(event)
+                view.emit(event)
 
         yield journal.folder, emit
 
 
-def _ready(setting: Setting, recipes: Sequence[str], emit: Emit) -> Plan:
+def _ready(setting: Setting, recipes: Sequence[str], emit: Emit, *, insist: bool) -> Plan:
     """A plan whose requirements this machine meets; system packages are installed where allowed."""
     from spark_build import engine
     from spark_build.errors import HostError
@@ -131,9 +200,12 @@ def _ready(setting: Setting, recipes: Sequence[str], emit: Emit) -> Plan:
     if not any(step.decision == "BUILD" for step in planned.steps):
         return planned
     failures = [
-        one for one in doctors.examine(setting.home, planned, setting.machine) if one.status == "fail"
+        one
+        for one in doctors.examine(setting.home, planned, setting.machine, setting.limits)
+        if one.status == "fail"
     ]
-    others = [one for one in failures if one.check != "packages"]
+    waived = ("packages", "memory") if insist else ("packages",)
+    others = [one for one in failures if one.check not in waived]
     if others:
         raise HostError("; ".join(one.message for one in others), hint=others[0].fix)
     missing = doctors.packages_to_install(planned)
@@ -149,13 +221,16 @@ def _ready(setting: Setting, recipes: Sequence[str], emit: Emit) -> Plan:
 
 
 def _build(
-    setting: Setting, planned: Plan, emit: Emit, jobs: int | None, offline: bool, *, closure: bool
+    setting: Setting, planned: Plan, emit: Emit, wish: Wish
 ) -> tuple[tuple[RecipeResult, ...], Generation | None]:
     """Build, publish, and name the published wheels in the results."""
     from spark_build import engine
 
-    results = engine.build(setting, planned, emit, jobs=jobs, offline=offline)
-    generation, _ = engine.publish(setting, results, with_closure=closure, offline=offline, emit=emit)
+    results = engine.build(setting, planned, emit, wish.build_options())
+    if wish.stop_after:
+        return results, None
+    closure = not wish.no_closure
+    generation, _ = engine.publish(setting, results, with_closure=closure, offline=wish.offline, emit=emit)
     files = {wheel.key: wheel.filename for wheel in generation.wheels} if generation else {}
     named = tuple(
         dataclasses.replace(result, wheels=(files[result.build_key],))
@@ -164,81 +239,3 @@ def _build(
         for result in results
     )
     return named, generation
-
-
-def _document(results: Sequence[RecipeResult], generation: Generation | None) -> dict[str, Any]:
-    return {
-        "results": [
-            {
-                "recipe": result.recipe,
-                "version": result.version,
-                "status": result.status,
-                "seconds": round(result.seconds, 3),
-                "wheels": list(result.wheels),
-                "log": result.log,
-                "reasons": list(result.reasons),
-                "error": result.error.message if result.error else None,
-            }
-            for result in results
-        ],
-        "generation": generation.number if generation else None,
-        "path": str(generation.folder) if generation else None,
-    }
-
-
-def _conclude(
-    options: Options,
-    results: Sequence[RecipeResult],
-    generation: Generation | None,
-    document: dict[str, Any],
-    lines: Sequence[str],
-    code: int,
-) -> int:
-    """Say how it ended; returns the exit code."""
-    from spark_build.cli.wheelhouse import print_wheels
-    from spark_build.errors import joint_exit_code
-
-    errors = [result.error for result in results if result.error]
-    exit_code = joint_exit_code(errors) or code
-    if options.json:
-        render.print_json({**document, "exit_code": exit_code})
-    else:
-        print()
-        print_results(results)
-        if generation is not None:
-            print(f"\nwheels of generation {generation.number} in {generation.folder}")
-            print_wheels(generation)
-        for line in lines:
-            print(line)
-    for result in results:
-        if result.error is not None:
-            _print_failure(result)
-    return exit_code
-
-
-def print_results(results: Sequence[RecipeResult]) -> None:
-    """What became of each recipe."""
-    rows = [
-        [
-            result.recipe,
-            result.version,
-            result.status,
-            render.duration(result.seconds) if result.seconds else "",
-            "; ".join(result.reasons),
-        ]
-        for result in results
-    ]
-    render.print_table(["RECIPE", "VERSION", "RESULT", "TIME", "WHY"], rows)
-
-
-def _print_failure(result: RecipeResult) -> None:
-    error = result.error
-    if error is None:
-        return
-    place = f"{error.where}: " if error.where else ""
-    click.echo(f"error: {result.recipe}: {place}{error.message}", err=True)
-    if error.log:
-        click.echo(f"  log:  {error.log}", err=True)
-    click.echo(
-        f"  next: {error.hint or f'spark-build build {result.recipe}  (goes on where it stopped)'}", err=True
-    )

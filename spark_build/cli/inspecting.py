@@ -74,21 +74,9 @@ def _inputs_now(setting: Setting, planned: Plan, step: Step) -> dict[str, Any]:
 
 
 def _last_build(setting: Setting, recipe: str) -> Mapping[str, Any] | None:
-    """The key.json of the newest entry of this recipe for the target's platform and Python."""
     from spark_build.host import store
 
-    newest: tuple[str, dict[str, Any]] | None = None
-    for entry in store.entries(setting.home.store):
-        if entry.recipe != recipe:
-            continue
-        key = json.loads((entry.folder / "key.json").read_text())
-        target = key["inputs"]["target"]
-        if (target["platform"], target["python"]) != (setting.target.platform, setting.target.python):
-            continue
-        committed = str(json.loads((entry.folder / store.RECORD).read_text())["committed"])
-        if newest is None or committed > newest[0]:
-            newest = (committed, key)
-    return newest[1] if newest else None
+    return store.last_build(setting.home.store, recipe, setting.target)
 
 
 @click.command()

@@ -12,7 +12,7 @@ import click
 
 from spark_build import __version__
 from spark_build.cli.lazy import LazyGroup
-from spark_build.cli.options import COMMON, Options
+from spark_build.cli.options import COMMON, DETACHED, Options
 
 # name: (module, function, what `--help` says); modules load only when their command runs.
 COMMANDS = {
@@ -20,6 +20,7 @@ COMMANDS = {
     "doctor": ("spark_build.cli.planning", "doctor", "Check this machine for what the builds need."),
     "plan": ("spark_build.cli.planning", "plan", "Say what would be built, reused or skipped, and why."),
     "build": ("spark_build.cli.building", "build", "Build and publish recipes."),
+    "attach": ("spark_build.cli.attaching", "attach", "Watch a build that was detached, or stop it."),
     "why": ("spark_build.cli.inspecting", "why", "Say which inputs differ from the last build."),
     "log": ("spark_build.cli.inspecting", "log", "Show the last log of a recipe; --diagnosis explains it."),
     "recipes": ("spark_build.cli.recipes", "recipes", "List, show, check, write and pin recipes."),
@@ -56,14 +57,18 @@ def run() -> None:
     """Run the command line and exit with the code of the contract."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _on_signal)
+    if DETACHED in os.environ:
+        from spark_build.cli.attaching import be_background
+
+        sys.exit(be_background(os.environ.pop(DETACHED)))
     sys.exit(main(sys.argv[1:]))
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], options: Options | None = None) -> int:
     """Run one command; returns the exit code. All expected failures end here."""
     from spark_build.errors import SparkBuildError, from_os_error
 
-    options = Options()
+    options = options or Options()
     try:
         # Commands return their exit code; click returns 0 for --help and --version.
         code = cli.main(args=arguments, prog_name="spark-build", standalone_mode=False, obj=options)

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:  # imported lazily: commands that need no recipes must start fast
+    from pathlib import Path
+
     from spark_build.host.home import Home
     from spark_build.setting import Setting
+
+DETACHED = "SPARK_BUILD_DETACHED"  # tells the process that --detach starts which folder is its own
 
 
 class Options:
@@ -23,6 +27,7 @@ class Options:
         self.json = False
         self.verbosity = 0
         self.provide: dict[str, str] = {}
+        self.background: Path | None = None  # the run's folder, in a process that --detach started
 
     def home(self) -> Home:
         """The folders to work with."""
@@ -51,6 +56,27 @@ def _store(context: click.Context, parameter: click.Parameter, value: Any) -> An
         else:
             setattr(options, "json" if name == "as_json" else name, value)
     return value
+
+
+class _Size(click.ParamType[int]):
+    """Memory in MiB from what people write: 64G, 64GiB, 65536M; a bare number is MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> int:
+        text = str(value).strip().lower().removesuffix("b").removesuffix("i")
+        number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "m")
+        try:
+            mib = int(float(number) * UNITS[unit])
+        except ValueError:
+            mib = 0
+        if mib < 1:
+            self.fail(f"{value!r} is no size: write 64G or 65536M")
+        return mib
+
+
+UNITS = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
+SIZE = _Size()
 
 
 def local_sources(function: Callable[..., Any]) -> Callable[..., Any]:

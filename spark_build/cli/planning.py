@@ -92,7 +92,7 @@ def doctor(options: Options, recipes: tuple[str, ...], fix: bool) -> int:
     if fix and missing:
         system.install(missing)
         planned = engine.plan(setting, recipes)
-    findings = doctors.examine(setting.home, planned, setting.machine)
+    findings = doctors.examine(setting.home, planned, setting.machine, setting.limits)
     _print_findings(options, findings)
     return HostError.exit_code if any(one.status == "fail" for one in findings) else 0
 

@@ -94,7 +94,7 @@ def _environment(setting: Setting, recipe: Recipe, pin: Pin, evaluated: Evaluate
 
     capabilities = setting.target.cuda_architectures
     values = {
-        "jobs": str(jobs_for(recipe, setting.machine)),
+        "jobs": str(jobs_for(recipe, setting.machine, setting.limits)),
         "version": pin.version,
         "label": label(setting.target, setting.train),
         "wheel_version": evaluated.wheel_version,

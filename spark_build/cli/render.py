@@ -9,7 +9,9 @@ import time
 from collections.abc import Sequence
 from typing import IO, Any, Protocol, Self
 
-from spark_build.model.event import Event, Note, Progress, RecipeFinished, StageFinished, StageStarted
+from spark_build.core import pace
+from spark_build.model.event import Event, Note, Progress, RecipeFinished, StageFinished, StageStarted, Usage
+from spark_build.model.history import Expected
 
 
 def is_plain(stream: IO[str]) -> bool:
@@ -121,14 +123,25 @@ class Quiet:
 
 
 class _TimeLeft:
-    """Time left of a running stage, from its own pace."""
+    """Time left of a running stage: from an earlier build on this machine, else from its own pace."""
 
     def __init__(self) -> None:
         self._start: dict[tuple[str, str], tuple[float, int]] = {}
+        self._stage: dict[tuple[str, str], tuple[float, Expected | None]] = {}
+
+    def begin(self, event: StageStarted) -> None:
+        """A stage starts, or starts again."""
+        key = (event.recipe, event.stage)
+        self._start.pop(key, None)
+        self._stage[key] = (time.monotonic(), event.expected)
 
     def of(self, event: Progress) -> str:
         """In words; empty until the pace is known."""
         now = time.monotonic()
+        entered, expected = self._stage.get((event.recipe, event.stage), (now, None))
+        known = pace.time_left(event.done, event.total, now - entered, expected)
+        if known is not None:
+            return f", about {duration(known)} left"
         began, first = self._start.setdefault((event.recipe, event.stage), (now, event.done))
         done = event.done - first
         if done < 3 or now - began < 2:
@@ -156,6 +169,7 @@ class Lines:
     def __init__(self) -> None:
         self._left = _TimeLeft()
         self._shown: dict[tuple[str, str], tuple[float, int]] = {}
+        self._usage: Usage | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -167,7 +181,10 @@ class Lines:
         """Print a line when there is something to say."""
         line = describe(event)
         if isinstance(event, StageStarted):
+            self._left.begin(event)
             self._shown.pop((event.recipe, event.stage), None)
+        if isinstance(event, Usage):
+            self._usage = event
         if isinstance(event, Progress) and event.total > 0:
             line = self._progress(event)
         if line is not None:
@@ -182,7 +199,14 @@ class Lines:
             return None
         self._shown[event.recipe, event.stage] = (now, tenth)
         who = f"{event.recipe}: " if event.recipe else ""
-        return f"{who}{event.stage} {_amount(event)}{left}"
+        used = f" ({usage(self._usage)})" if self._usage is not None and event.unit == "steps" else ""
+        return f"{who}{event.stage} {_amount(event)}{left}{used}"
+
+
+def usage(event: Usage) -> str:
+    """Jobs and memory in words: "3 of 20 jobs, 10.2 GiB of 96.0 GiB"."""
+    memory = f"{size(event.memory_mib << 20)} of {size(event.budget_mib << 20)}"
+    return f"{event.jobs} of {event.allowed} jobs, {memory}"
 
 
 def _amount(event: Progress) -> str:
@@ -212,6 +236,7 @@ class Live:
             transient=True,
         )
         self._tasks: dict[tuple[str, str], Any] = {}
+        self._usage: Any = None
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -224,7 +249,10 @@ class Live:
     def emit(self, event: Event) -> None:
         """Move a bar or scroll a line."""
         if isinstance(event, StageStarted):
+            self._left.begin(event)
             self._task(event.recipe, event.stage)
+        elif isinstance(event, Usage):
+            self._show_usage(event)
         elif isinstance(event, Progress):
             left = self._left.of(event).removeprefix(", ")
             task = self._task(event.recipe, event.stage)
@@ -233,12 +261,24 @@ class Live:
             task = self._tasks.pop((event.recipe, event.result.stage), None)
             if task is not None:
                 self._bars.remove_task(task)
+            if not self._tasks and self._usage is not None:
+                self._bars.remove_task(self._usage)
+                self._usage = None
         elif isinstance(event, RecipeFinished):
             for key in [key for key in self._tasks if key[0] == event.result.recipe]:
                 self._bars.remove_task(self._tasks.pop(key))
         line = describe(event)
         if line is not None:
             self._console.print(line, markup=False, highlight=False)
+
+    def _show_usage(self, event: Usage) -> None:
+        """One line below the others for what all of them use together."""
+        if self._usage is None:
+            self._usage = self._bars.add_task("memory", total=None, left="", amount="")
+        total = max(1, event.budget_mib)
+        self._bars.update(
+            self._usage, completed=min(total, event.memory_mib), total=total, amount=usage(event)
+        )
 
     def _task(self, recipe: str, stage: str) -> Any:
         key = (recipe, stage)

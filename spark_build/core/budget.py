@@ -75,6 +75,14 @@ class Throttle:
         return self
 
 
+def reserve_mib(total_mib: int, *, unified: bool) -> int:
+    """Memory that builds leave alone, so that the machine stays usable.
+
+    More where the GPU lives on the same memory: such a machine freezes instead of killing somebody.
+    """
+    return max(4096, total_mib * 8 // 100) if unified else max(512, total_mib * 5 // 100)
+
+
 def room(*, budget_mib: int | None, available_mib: int, reserve_mib: int, running_mib: int) -> int:
     """Memory that everything running may have together: what it has now counts as its own."""
     free = max(0, available_mib - reserve_mib + running_mib)
@@ -110,10 +118,11 @@ def allowed(
     running_mib: int,
     memory_per_job_mib: int,
     cap: int | None = None,
+    budget_mib: int | None = None,
 ) -> int:
-    """Slots of one stage that is alone on the machine; `cap` is a Throttle's."""
+    """Slots of one stage that is alone on the machine, at least one; `cap` is a Throttle's."""
     space = room(
-        budget_mib=None, available_mib=available_mib, reserve_mib=reserve_mib, running_mib=running_mib
+        budget_mib=budget_mib, available_mib=available_mib, reserve_mib=reserve_mib, running_mib=running_mib
     )
     bound = cores if cap is None else min(cores, cap)
     return max(1, min(bound, space // max(1, memory_per_job_mib)))

@@ -19,6 +19,18 @@ def differences(before: Any, now: Any) -> tuple[Difference, ...]:
     return tuple(_differences(before, now, ""))
 
 
+def changes(before: Mapping[str, Any], now: Mapping[str, Any], *, most: int = 2) -> tuple[str, ...]:
+    """What changed since a build, in a few words: as reasons in a plan."""
+    found = differences(before, now)
+    said = [f"{one.path} changed: {_short(one.before)} -> {_short(one.now)}" for one in found[:most]]
+    return (*said, f"{len(found) - most} more changes") if len(found) > most else tuple(said)
+
+
+def _short(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
 def _differences(before: Any, now: Any, path: str) -> Iterator[Difference]:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for name in sorted({*before, *now}):

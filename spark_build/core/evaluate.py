@@ -9,6 +9,9 @@ from spark_build.core.placeholders import fill
 from spark_build.model.plan import Evaluated
 from spark_build.model.recipe import Pin, Recipe, Target, Train, When
 
+# The first that speaks the jobserver is 1.13; Debian 12 and Ubuntu 24.04 have older ones.
+NINJA = "ninja==1.13.2"
+
 
 def holds(when: When, target: Target, train: Train) -> bool:
     """Whether a condition is met."""
@@ -26,7 +29,10 @@ def label(target: Target, train: Train) -> str:
 
 
 def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluated:
-    """Settle all conditions; a variant's pins and variables replace those of the same name."""
+    """Settle all conditions; a variant's pins and variables replace those of the same name.
+
+    Whatever is compiled gets a ninja that shares the machine.
+    """
     variants = [one for one in recipe.build.variants if holds(one.when, target, train)]
     pins = {canonicalize_name(Requirement(text).name): text for text in recipe.build.requires}
     env = dict(recipe.build.env)
@@ -35,6 +41,8 @@ def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluate
         pins |= {canonicalize_name(Requirement(text).name): text for text in variant.requires}
         env |= variant.env
         apt += [name for name in variant.apt if name not in apt]
+    if recipe.kind != "repack":
+        pins.setdefault(canonicalize_name("ninja"), NINJA)
     names = {"version": pin.version, "label": label(target, train)}
     texts = [variable.value for variable in (*env.values(), *recipe.cmake.define.values())]
     return Evaluated(

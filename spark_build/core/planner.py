@@ -8,14 +8,24 @@ from graphlib import TopologicalSorter
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from spark_build.core import budget
 from spark_build.core.evaluate import evaluate
 from spark_build.core.key import digest, plan_inputs
-from spark_build.model.machine import Machine
+from spark_build.model.history import Expected
+from spark_build.model.machine import Limits, Machine
 from spark_build.model.plan import Decision, Estimate, Plan, Provision, Step
 from spark_build.model.recipe import Need, Patch, Pin, Provider, Recipe, Source, Target, Train
 
-# Given a step and the build keys of its needs from the store: (its build key, is it in the store?).
-Lookup = Callable[[Step, Mapping[str, str]], tuple[str, bool]]
+
+class Found(NamedTuple):
+    """What the store says of a step; missing: why it does not have it, what changed since the last build."""
+
+    key: str
+    stored: bool
+    missing: tuple[str, ...] = ()
+
+
+Lookup = Callable[[Step, Mapping[str, str]], Found]  # a step and the build keys of its needs from the store
 
 
 class _Verdict(NamedTuple):
@@ -59,10 +69,22 @@ def patches_for(recipe: Recipe, train: Train) -> tuple[Patch, ...]:
     return tuple(patch for patch in recipe.patches if not patch.trains or train.name in patch.trains)
 
 
-def jobs_for(recipe: Recipe, machine: Machine) -> int:
-    """Compile jobs that fit both the cores and the memory that is free now; at least one."""
-    by_memory = machine.available_mib // max(recipe.build.memory_per_job_mib, 1)
-    return max(1, min(machine.cores, by_memory))
+def limits_of(machine: Machine, target: Target, *, jobs: int | None, memory_mib: int | None) -> Limits:
+    """How much of the machine builds may use; jobs, memory_mib: what the user allows."""
+    reserve = budget.reserve_mib(machine.memory_mib, unified=target.unified_memory)
+    return Limits(cores=jobs or machine.cores, reserve_mib=reserve, memory_mib=memory_mib)
+
+
+def jobs_for(recipe: Recipe, machine: Machine, limits: Limits, memory_per_job_mib: int = 0) -> int:
+    """Compile jobs that fit the cores and the memory that is free now when it builds alone; at least one."""
+    return budget.allowed(
+        cores=limits.cores // recipe.build.threads_per_job,
+        available_mib=machine.available_mib,
+        reserve_mib=limits.reserve_mib,
+        running_mib=0,
+        memory_per_job_mib=memory_per_job_mib or recipe.build.memory_per_job_mib,
+        budget_mib=limits.memory_mib,
+    )
 
 
 def make_plan(
@@ -73,17 +95,23 @@ def make_plan(
     machine: Machine,
     lookup: Lookup,
     provide: Mapping[str, str] | None = None,
+    *,
+    limits: Limits | None = None,
+    history: Mapping[str, Expected] | None = None,
 ) -> Plan:
     """Decide every recipe asked for and every one it needs. `lookup` knows the store.
 
-    provide: need -> "store", "public" or a path, where it is to come from.
+    provide: need -> "store", "public" or a path, where it is to come from; limits: default, all of the
+    machine; history: what recipes will probably take.
     """
     wished = provide or {}
+    limits = limits or limits_of(machine, target, jobs=None, memory_mib=None)
     elsewhere = {name for name, wish in wished.items() if wish != "store"}
     steps: dict[str, Step] = {}
     for name in closure_of(names, recipes, elsewhere):
         draft = _draft(recipes[name], recipes, train, target, machine, steps, wished)
-        steps[name] = _decided(draft, train, target, steps, lookup)
+        estimate = _estimate(recipes[name], machine, limits, (history or {}).get(name))
+        steps[name] = _decided(replace(draft, estimate=estimate), train, target, steps, lookup)
     return Plan(target=target, train=train, steps=tuple(steps.values()))
 
 
@@ -119,7 +147,6 @@ def _draft(
         provisions=provisions,
         source=source,
         patches=patches,
-        estimate=_estimate(recipe, machine),
         warnings=_warnings(recipe, pin, source, patches, target, machine),
     )
 
@@ -193,19 +220,24 @@ def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> 
     others = tuple(str(one) for one in step.provisions if one.provider != "store")
     if rebuilt:
         return "", _Verdict("BUILD", (*(f"needs {name}, which is built first" for name in rebuilt), *others))
-    build_key, stored = lookup(step, {name: earlier[name].build_key for name in step.from_store})
-    if stored:
-        return build_key, _Verdict("REUSE", ("in the store with the same inputs and toolchain", *others))
-    return build_key, _Verdict("BUILD", ("not in the store", *others))
+    found = lookup(step, {name: earlier[name].build_key for name in step.from_store})
+    if found.stored:
+        return found.key, _Verdict("REUSE", ("in the store with the same inputs and toolchain", *others))
+    return found.key, _Verdict("BUILD", (*(found.missing or ("not in the store",)), *others))
 
 
-def _estimate(recipe: Recipe, machine: Machine) -> Estimate:
-    jobs = jobs_for(recipe, machine)
+def _estimate(recipe: Recipe, machine: Machine, limits: Limits, past: Expected | None) -> Estimate:
+    """From earlier builds here where there are some, else from what the recipe declares."""
+    per_job = past.memory_per_job_mib if past else recipe.build.memory_per_job_mib
+    jobs = jobs_for(recipe, machine, limits, per_job)
+    known = past.seconds if past else None
     return Estimate(
-        seconds=recipe.build.core_minutes * 60 / jobs,
-        memory_mib=jobs * recipe.build.memory_per_job_mib,
+        seconds=recipe.build.core_minutes * 60 / jobs if known is None else known,
+        memory_mib=jobs * per_job,
+        memory_per_job_mib=per_job,
         disk_mib=recipe.build.disk_mib,
         jobs=jobs,
+        measured=known is not None,
     )
 
 

@@ -29,6 +29,7 @@ def limit(pid: int, mib: int) -> bool:
     """
     for hierarchy in _hierarchies(pid):
         parents = [hierarchy.folder]
+        _tidy(hierarchy.folder)
         if hierarchy.version == 2:
             # With processes of its own a group of version 2 can have no children with limits.
             parents.append(hierarchy.folder.parent)
@@ -43,6 +44,14 @@ def release(pid: int) -> None:
         for parent in (hierarchy.folder, hierarchy.folder.parent):
             with contextlib.suppress(OSError):
                 (parent / f"{PREFIX}{pid}").rmdir()
+
+
+def _tidy(parent: Path) -> None:
+    """Remove the groups of processes that are gone: a killed asker could not."""
+    for group in parent.glob(f"{PREFIX}*"):
+        if not Path("/proc", group.name.removeprefix(PREFIX)).exists():
+            with contextlib.suppress(OSError):
+                group.rmdir()
 
 
 def _limit_below(parent: Path, version: int, pid: int, mib: int) -> bool:

@@ -7,10 +7,11 @@ import platform
 import shutil
 from pathlib import Path
 
-from spark_build.host import sandbox, system
+from spark_build.core import budget
+from spark_build.host import memory, sandbox, system
 from spark_build.host.home import Home
 from spark_build.host.probe import nvcc_version
-from spark_build.model.machine import Diagnosis, Machine
+from spark_build.model.machine import Diagnosis, Limits, Machine
 from spark_build.model.plan import Plan
 
 RESERVE_MIB = 512  # kept free on the disk beyond what the builds are expected to take
@@ -30,13 +31,13 @@ NAMESPACE_SWITCHES = {
 }
 
 
-def examine(home: Home, plan: Plan, machine: Machine) -> tuple[Diagnosis, ...]:
+def examine(home: Home, plan: Plan, machine: Machine, limits: Limits) -> tuple[Diagnosis, ...]:
     """Look at all that the recipes to be built ask for; nothing is changed."""
     return (
         *_target(plan, machine),
         *(_writable(folder) for folder in _distinct(home.wheelhouse, home.build, home.sources)),
         _disk(home, plan),
-        _memory(plan, machine),
+        _memory(plan, machine, limits),
         _python(),
         *_cuda(plan, machine),
         _packages(plan),
@@ -112,13 +113,32 @@ def _disk(home: Home, plan: Plan) -> Diagnosis:
     )
 
 
-def _memory(plan: Plan, machine: Machine) -> Diagnosis:
-    building = [step for step in plan.steps if step.decision == "BUILD"]
-    largest = max((step.recipe.build.memory_per_job_mib for step in building), default=0)
-    message = f"{machine.available_mib} MiB available, one compile job takes up to {largest} MiB"
-    if machine.available_mib >= largest:
+def _memory(plan: Plan, machine: Machine, limits: Limits) -> Diagnosis:
+    """Whether the largest compile job fits into what may be used. On unified memory the GPU's use counts
+    by itself: the kernel's available memory is without it."""
+    sizes = {
+        step.recipe.name: step.estimate.memory_per_job_mib
+        for step in plan.steps
+        if step.decision == "BUILD" and step.recipe.kind != "repack" and step.estimate is not None
+    }
+    room = budget.room(
+        budget_mib=limits.memory_mib,
+        available_mib=machine.available_mib,
+        reserve_mib=limits.reserve_mib,
+        running_mib=0,
+    )
+    name = max(sizes, key=sizes.__getitem__, default="")
+    message = f"builds may use {room} MiB ({machine.available_mib} available, {limits.reserve_mib} kept free)"
+    if not name or sizes[name] <= room:
         return Diagnosis(check="memory", status="ok", message=message)
-    return Diagnosis(check="memory", status="warn", message=message, fix="close other programs first")
+    message += f"; one compile job of {name} takes up to {sizes[name]} MiB"
+    if limits.memory_mib is not None and room == limits.memory_mib:
+        return Diagnosis(
+            check="memory", status="fail", message=message, fix=f"--memory {sizes[name]}M or more"
+        )
+    users = ", ".join(f"{one} ({mib} MiB)" for one, mib in memory.largest_users())
+    fix = f"end what uses most ({users}), or build with --insist"
+    return Diagnosis(check="memory", status="fail", message=message, fix=fix)
 
 
 def _python() -> Diagnosis:

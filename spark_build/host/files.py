@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from spark_build.host.run import start_detached
+from spark_build.host.run import refuse_cancelled, start_detached
 
 CHUNK = 1 << 20
 
@@ -143,6 +143,7 @@ def _acquire(path: Path, waiting: Callable[[str], None] | None) -> int:
     """A descriptor of `path` that holds its lock, of the file that is there now."""
     told = False
     while True:
+        refuse_cancelled()
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -18,6 +18,7 @@ from spark_build.core import budget
 from spark_build.core.budget import Demand, Throttle
 from spark_build.host import memory
 from spark_build.host.jobserver import Jobserver
+from spark_build.host.run import refuse_cancelled
 
 CALM_SECONDS, ALERT_SECONDS = 0.2, 0.05  # between two samples
 ALERT_SHARE, ALERT_HORIZON = 0.7, 1.0  # of the limit, seconds ahead: from there on more samples
@@ -59,6 +60,11 @@ class Governor:
         self._wake.setblocking(False)
         self._woken.setblocking(False)
 
+    @property
+    def reserve_mib(self) -> int:
+        """Memory that is left alone."""
+        return self._reserve
+
     @contextlib.contextmanager
     def stage(
         self,
@@ -68,8 +74,9 @@ class Governor:
         root: Callable[[], int | None],
         folder: Path,
         threads_per_job: int = 1,
+        waiting: Callable[[], None] = lambda: None,
     ) -> Iterator[Jobserver]:
-        """A jobserver for one stage, as soon as there is room for its first job.
+        """A jobserver for one stage, as soon as there is room for its first job; else `waiting` is told.
 
         `root` gives the process whose descendants are the stage's, None between two commands.
         `folder` is the stage's own; the scripts in it stay, because CMake remembers their path.
@@ -85,7 +92,10 @@ class Governor:
         )
         try:
             self._enter(jobserver)
-            jobserver.ready.wait()
+            if not jobserver.ready.wait(CALM_SECONDS):
+                waiting()
+            while not jobserver.ready.wait(CALM_SECONDS):
+                refuse_cancelled()
             yield jobserver
         finally:
             self._leave(jobserver)

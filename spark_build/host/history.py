@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from spark_build.core import budget
 from spark_build.host.files import locked, write_atomically
 from spark_build.host.home import Home
+from spark_build.model.history import Expected, Taken
 
 FORMAT = 1
 LENGTH = 30  # builds remembered for each recipe
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Taken:
-    """One finished build: memory in MiB, seconds of the build stage, slots it was given at most."""
-
-    peak_mib_per_job: int
-    peak_mib: int
-    seconds: float
-    jobs: int
-    target: str = ""  # architectures decide how much a CUDA compiler needs
-    version: str = ""
 
 
 def record(home: Home, recipe: str, taken: Taken) -> None:
@@ -44,6 +34,17 @@ def builds(home: Home, recipe: str, *, target: str | None = None) -> tuple[Taken
 def peaks(home: Home, recipe: str, *, target: str | None = None) -> tuple[int, ...]:
     """Memory of the largest job of each earlier build in MiB, newest last."""
     return tuple(one.peak_mib_per_job for one in builds(home, recipe, target=target))
+
+
+def expected(home: Home, recipe: str, *, target: str, declared_mib: int) -> Expected:
+    """What the next build of a recipe will probably take."""
+    known = builds(home, recipe, target=target)
+    memory = budget.learned([one.peak_mib_per_job for one in known], declared_mib)
+    whole = [one for one in known if one.seconds > 0]
+    if not whole:
+        return Expected(memory_per_job_mib=memory)
+    last = whole[-1]
+    return Expected(memory_per_job_mib=memory, seconds=last.seconds, steps=last.steps, curve=last.curve)
 
 
 def _path(home: Home, recipe: str) -> Path:
@@ -69,5 +70,7 @@ def _taken(raw: dict[str, Any]) -> Taken:
         "jobs": int,
         "target": str,
         "version": str,
+        "steps": int,
+        "curve": lambda points: tuple(float(one) for one in points),
     }
-    return Taken(**{name: kind(raw[name]) for name, kind in kinds.items()})
+    return Taken(**{name: kind(raw[name]) for name, kind in kinds.items() if name in raw})

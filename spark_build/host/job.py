@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from spark_build.host.governor import Governor
 from spark_build.host.home import Home
 from spark_build.host.provide import Provided
 from spark_build.model.event import Emit
+from spark_build.model.history import Expected
 from spark_build.model.plan import Step
 from spark_build.model.recipe import Target
 
@@ -25,13 +27,15 @@ class Job:
     home: Home
     work: Path  # build/<recipe>/<plan key>
     log: BinaryIO
-    jobs: int
+    governor: Governor  # shares processors and memory among all recipes
+    expected: Expected
     offline: bool
     key: str  # build key
     inputs: Mapping[str, Any]  # what the build key was made of
     emit: Emit
     provided: tuple[Provided, ...]  # the needs
     keep: tuple[int, ...]  # lock descriptors that children inherit
+    places: Mapping[Path, Path]  # folders of ours -> where the build's commands see them
 
     @property
     def source(self) -> Path:
@@ -58,10 +62,33 @@ class Job:
         """What is installed for others to build against."""
         return self.work / "prefix"
 
+    def seen(self, text: str) -> str:
+        """A word or path of a command as the build must write it to find our folders."""
+        for real, place in self.places.items():
+            text = text.replace(str(real), str(place))
+        return text
+
+    def unseen(self, text: str) -> str:
+        """What a command of the build said, with our own paths."""
+        for real, place in self.places.items():
+            text = text.replace(str(place), str(real))
+        return text
+
     @property
     def out(self) -> Path:
         """What may be published."""
         return self.work / "out"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shell:
+    """A command that gives the user a shell in a build's tree."""
+
+    args: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str]
+    keep: tuple[int, ...]  # lock descriptors that it inherits
+    told: str  # what one should know inside
 
 
 class Stage(Protocol):

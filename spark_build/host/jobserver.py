@@ -43,6 +43,7 @@ class Jobserver:
         self.threads_per_job = max(1, threads_per_job)
         self.memory_per_job_mib = max(1, memory_per_job_mib)  # grows when a job needs more
         self.peak_mib = 0  # of the whole tree
+        self.most = 0  # slots at most
         self.ready = threading.Event()  # set when there is room for the first job
         self.reading = NOTHING
         self.tokens = 0  # put in and not taken back: free ones and those that clients hold
@@ -81,6 +82,11 @@ class Jobserver:
             shims.VARIABLE: str(fifo),
             "MAX_JOBS": "jobserver" if hand_over else str(self.slots),
         }
+
+    @property
+    def outside(self) -> tuple[Path, ...]:
+        """Folders that a sandbox must let the build write to, beyond its own."""
+        return (self._elsewhere,) if self._elsewhere else ()
 
     @property
     def slots(self) -> int:
@@ -163,6 +169,7 @@ class Jobserver:
         pid = self.root()
         self.reading = NOTHING if pid is None else memory.read_tree(table, pid)
         self.peak_mib = max(self.peak_mib, self.reading.memory_mib)
+        self.most = max(self.most, self.slots)
         if not self.reading.jobs:
             self._process_peak = max(self._process_peak, self.reading.largest_mib)
         else:

@@ -159,6 +159,12 @@ def available_mib() -> int:
     return free
 
 
+def largest_users(count: int = 3) -> list[tuple[str, int]]:
+    """Processes that hold most memory: (name and id, MiB resident)."""
+    found = sorted(processes().values(), key=lambda one: -one.resident_kib)[:count]
+    return [(f"{one.name} {one.pid}", one.resident_kib // 1024) for one in found]
+
+
 def pressure(reserve_mib: int, available: int) -> Pressure:
     """What the kernel says about waiting for memory; calm where it does not tell."""
     averages = {"some": 0.0, "full": 0.0}

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from spark_build.errors import HostError
 
 SUPERVISOR = Path(__file__).with_name("supervise.py")
 TAIL_LINES = 60
+BACKGROUND = 10  # niceness of what may take hours: the machine stays usable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +31,27 @@ class Completed:
     returncode: int
     output: str
     seconds: float
+
+
+class Cancelled(BaseException):
+    """Raised in the threads whose commands `cancel_all` ended."""
+
+
+_running: set[subprocess.Popen[bytes]] = set()
+_cancelled = threading.Event()
+
+
+def cancel_all() -> None:
+    """End all running commands, and let no thread but the main one start another."""
+    _cancelled.set()
+    for process in tuple(_running):
+        process.send_signal(signal.SIGTERM)
+
+
+def refuse_cancelled() -> None:
+    """Raise Cancelled in a thread that should give up."""
+    if _cancelled.is_set() and threading.current_thread() is not threading.main_thread():
+        raise Cancelled
 
 
 def capture(
@@ -65,12 +88,16 @@ def run(
     log: BinaryIO | None = None,
     on_line: Callable[[str], None] | None = None,
     keep: Sequence[int] = (),
+    nice: int = 0,
+    on_start: Callable[[int], None] | None = None,
 ) -> Completed:
     """Run a long command under supervision: nothing of it outlives this process.
 
     Output goes line by line to `log` and `on_line`; `keep` are descriptors (locks) the command
-    inherits. Raises HostError when the program does not exist.
+    inherits; `on_start` gets the process id above all that it starts. Raises HostError when the program
+    does not exist, Cancelled after `cancel_all`.
     """
+    refuse_cancelled()
     start = time.monotonic()
     if log is not None:
         log.write(f"$ {shlex.join(args)}\n".encode())
@@ -80,14 +107,21 @@ def run(
     lifeline, held = os.pipe()
     try:
         with os.fdopen(lifeline, "rb"):
-            process = _start(args, cwd, env, lifeline, keep)
+            process = _start(args, cwd, env, lifeline, keep, nice)
+        _running.add(process)
         try:
+            refuse_cancelled()  # who cancelled between the two lines above did not see this one
+            if on_start is not None:
+                on_start(process.pid)
             _follow(process, log, on_line, tail)
         except BaseException:
             _end(process)
             raise
+        finally:
+            _running.discard(process)
     finally:
         os.close(held)
+    refuse_cancelled()
     if process.returncode == 127 and tail:
         _refuse_unstarted(args[0], tail[-1])
     return Completed(
@@ -104,9 +138,10 @@ def _start(
     env: Mapping[str, str] | None,
     lifeline: int,
     keep: Sequence[int],
+    nice: int,
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(SUPERVISOR), str(lifeline), "--", *args],
+        [sys.executable, "-I", "-S", str(SUPERVISOR), str(lifeline), str(nice), "--", *args],
         cwd=cwd,
         env=env,
         stdin=subprocess.DEVNULL,
@@ -138,13 +173,37 @@ def _follow(
     process.wait()
 
 
-def start_detached(args: Sequence[str]) -> None:
-    """Start something small that may outlive this process; nobody waits for it."""
-    subprocess.Popen(
+def interactive(args: Sequence[str], *, cwd: Path, env: Mapping[str, str], keep: Sequence[int] = ()) -> int:
+    """Run a command on our own terminal; returns its exit code. Ctrl-C is the command's alone."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = subprocess.Popen(
+            args,
+            cwd=cwd,
+            env=env,
+            pass_fds=tuple(keep),
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  no thread runs
+        )
+        code = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return code if code >= 0 else 128 - code
+
+
+def start_detached(
+    args: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    stdout: BinaryIO | int = subprocess.DEVNULL,
+    stderr: BinaryIO | int = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    """Start something that may outlive this process and its terminal; nobody waits for it."""
+    return subprocess.Popen(
         args,
+        env=env,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
         start_new_session=True,
     )
 

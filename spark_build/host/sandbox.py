@@ -1,9 +1,9 @@
 """The cage that a build's commands run in: no network, nothing to write but the work tree.
 
-bubblewrap gives all of it. The work tree keeps its real path: a fixed one such as /build would help caches
-and reproducible bytes, but the scripts of the build environment and CMake's cache already hold real
-paths (-ffile-prefix-map writes /build into the objects). unshare closes the network only. Where neither
-works, builds run as they are, and provenance.json says so.
+bubblewrap gives all of it, and shows the work tree and the needs' prefixes at fixed places as well: the
+same bytes and cache hits wherever a checkout lies. Their real paths stay, too, because the scripts of the
+build environment name their interpreter by it. unshare closes the network only. Where neither works,
+builds run as they are, and provenance.json says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pwd
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,6 +32,7 @@ EMPTY = ("/home", "/root", "/run")
 SCRATCH = ("/tmp", "/var/tmp")  # noqa: S108 - empty and private inside, for tools that ignore TMPDIR
 SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr")
 # --cap-drop: root would keep all capabilities, and with them the power to remount.
+PLACE = Path("/run/spark-build")  # in the empty /run of the cage: fixed, and free of spaces
 CAGE = ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL")
 BASE = ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc")
 
@@ -77,6 +78,11 @@ def choose() -> Sandbox:
     return Sandbox(kind="none", reason=reason)
 
 
+def place_of(sandbox: Sandbox, name: str, real: Path) -> Path:
+    """Where a build sees a folder of ours that is passed to `wrap` as `placed`."""
+    return PLACE / name if sandbox.kind == "bubblewrap" else real
+
+
 _told: set[str] = set()
 
 
@@ -101,13 +107,15 @@ def wrap(
     work: Path,
     writable: Sequence[Path] = (),
     readable: Sequence[Path] = (),
+    placed: Mapping[Path, Path] | None = None,
     cwd: Path,
     network: bool = False,
 ) -> list[str]:
     """The command line that runs `command` inside.
 
     writable, readable: beyond `work` and the system, with the links on the way to them. The files
-    that the command names and the base of our interpreter need not be given.
+    that the command names and the base of our interpreter need not be given. placed: real folder ->
+    where it is shown as well (`place_of`); only what is in `work` can be written there.
     """
     if sandbox.kind == "none" or (sandbox.kind == "unshare" and network):
         return list(command)
@@ -118,6 +126,8 @@ def wrap(
     view = _view(
         [work, *writable, *exchange],
         [*readable, *named, *resolver, Path(sys.base_prefix), Path(sys.base_exec_prefix)],
+        {real: place for real, place in (placed or {}).items() if place != real},
+        work,
     )
     shared = ["--share-net"] if network else []
     return [*sandbox.program, *shared, *BASE, *view, "--chdir", str(cwd), "--", *command]
@@ -148,17 +158,19 @@ def _named(command: Sequence[str]) -> tuple[list[Path], list[Path]]:
     return files, [last] if is_hook and last.is_dir() else []
 
 
-def _view(writable: Iterable[Path], readable: Iterable[Path]) -> list[str]:
+def _view(
+    writable: Iterable[Path], readable: Iterable[Path], placed: Mapping[Path, Path], work: Path
+) -> list[str]:
     """Options that hide what is private and put back what is needed, outer folders first."""
     hidden = _hidden()
     links: dict[Path, str] = {}
     binds: dict[Path, str] = {}
-    for option, paths in (("--ro-bind", readable), ("--bind", writable)):
-        for path in paths:
-            passed, real = _way(path)
-            links |= {link: str(link.readlink()) for link in passed if _inside(link, hidden)}
-            if real.exists() and (option == "--bind" or _inside(real, hidden)):
-                binds[real] = option
+    wanted = [*((path, "--ro-bind") for path in readable), *((path, "--bind") for path in writable)]
+    for path, option in wanted:
+        passed, real = _way(path)
+        links |= {link: str(link.readlink()) for link in passed if _inside(link, hidden)}
+        if real.exists() and (option == "--bind" or _inside(real, hidden)):
+            binds[real] = option
     found = ["--tmpfs", ""] * len(hidden)
     found[1::2] = map(str, hidden)
     for path, option in sorted(binds.items()):
@@ -167,10 +179,10 @@ def _view(writable: Iterable[Path], readable: Iterable[Path]) -> list[str]:
     for link, target in sorted(links.items()):
         if not _inside(link, binds):
             found += ["--symlink", target, str(link)]
-    for folder in hidden:
-        if folder not in binds and str(folder) not in SCRATCH:
-            found += ["--remount-ro", str(folder)]
-    return found
+    for real, place in placed.items():
+        found += ["--bind" if real.is_relative_to(work) else "--ro-bind", str(real), str(place)]
+    closed = [folder for folder in hidden if folder not in binds and str(folder) not in SCRATCH]
+    return [*found, *(word for folder in closed for word in ("--remount-ro", str(folder)))]
 
 
 def _hidden() -> list[Path]:

@@ -27,6 +27,7 @@ from spark_build.host.files import (
     sync_tree,
     write_atomically,
 )
+from spark_build.model.recipe import Target
 from spark_build.model.wheel import StoredWheel
 
 RECORD = "record.json"
@@ -103,6 +104,22 @@ def entries(store: Path) -> Iterator[Entry]:
         found = read(store, record.parent.name)
         if found is not None:
             yield found
+
+
+def last_build(store: Path, recipe: str, target: Target) -> Mapping[str, Any] | None:
+    """The key.json of the newest entry of a recipe for the target's platform and Python."""
+    newest: tuple[str, dict[str, Any]] | None = None
+    for entry in entries(store):
+        if entry.recipe != recipe:
+            continue
+        key = json.loads((entry.folder / "key.json").read_text())
+        made_for = key["inputs"]["target"]
+        if (made_for["platform"], made_for["python"]) != (target.platform, target.python):
+            continue
+        committed = str(json.loads((entry.folder / RECORD).read_text())["committed"])
+        if newest is None or committed > newest[0]:
+            newest = (committed, key)
+    return newest[1] if newest else None
 
 
 def next_serial(store: Path, name: str, version: str) -> int:

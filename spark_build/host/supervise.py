@@ -1,6 +1,6 @@
 """Run one command so that nothing of it outlives whoever asked for it.
 
-Started as a script by `host/run.py`: `python -IS supervise.py LIFELINE_FD -- COMMAND...`.
+Started as a script by `host/run.py`: `python -IS supervise.py LIFELINE_FD NICE -- COMMAND...`.
 The lifeline is the read end of a pipe whose write end the asking process holds: when that process
 dies, even by kill -9, the pipe closes and every descendant is killed. Being a child subreaper, this
 process also finds descendants that made themselves a session of their own.
@@ -19,6 +19,8 @@ import time
 PR_SET_CHILD_SUBREAPER = 36
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+IOPRIO_SET = {"x86_64": 251, "aarch64": 30}  # the system call's number; the C library has no name for it
+LOWEST_BEST_EFFORT = 2 << 13 | 7
 
 
 def descendants() -> list[int]:
@@ -71,7 +73,15 @@ def reap() -> dict[int, int]:
     return ended
 
 
-def main(lifeline: int, command: list[str]) -> int:
+def step_back(nice: int) -> None:
+    """Let everything else on the machine have processor and disk first."""
+    os.nice(nice)
+    number = IOPRIO_SET.get(os.uname().machine)
+    if number is not None:
+        ctypes.CDLL(None).syscall(number, 1, 0, LOWEST_BEST_EFFORT)
+
+
+def main(lifeline: int, nice: int, command: list[str]) -> int:
     """Run `command` to its end, or end it when told to or when the lifeline closes."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake_read, wake_write = os.pipe()
@@ -93,6 +103,8 @@ def main(lifeline: int, command: list[str]) -> int:
         for number in (*STOPPING, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.close(lifeline)
+        if nice:
+            step_back(nice)
         try:
             os.execvp(command[0], command)
         except OSError as error:
@@ -111,4 +123,4 @@ def main(lifeline: int, command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[3:]))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[4:]))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from spark_build.model.history import Expected
 from spark_build.model.result import RecipeResult, StageResult
 
 
@@ -19,10 +20,11 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageStarted:
-    """A stage of a recipe begins."""
+    """A stage of a recipe begins; expected: what earlier builds say about it."""
 
     recipe: str
     stage: str
+    expected: Expected | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +36,16 @@ class Progress:
     done: int
     total: int
     unit: Literal["steps", "bytes"] = "steps"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """What all compile jobs together use now, and may use; memory in MiB."""
+
+    jobs: int
+    allowed: int
+    memory_mib: int
+    budget_mib: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,5 +63,5 @@ class RecipeFinished:
     result: RecipeResult
 
 
-Event = Note | StageStarted | Progress | StageFinished | RecipeFinished
+Event = Note | StageStarted | Progress | Usage | StageFinished | RecipeFinished
 Emit = Callable[[Event], None]

@@ -27,6 +27,15 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How much of the machine builds may use together."""
+
+    cores: int
+    reserve_mib: int  # of the available memory, left alone
+    memory_mib: int | None = None  # upper bound on top of that
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
     """One requirement looked at by the doctor; `fix` is the command that mends it."""
 

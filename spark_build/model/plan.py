@@ -28,8 +28,19 @@ class Estimate:
 
     seconds: float
     memory_mib: int
+    memory_per_job_mib: int
     disk_mib: int
     jobs: int
+    measured: bool = False  # seconds are those of an earlier build here
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildOptions:
+    """How to go about a build."""
+
+    offline: bool = False
+    keep_going: bool = False  # start independent recipes after a failure, too
+    stop_after: str = ""  # the last stage to run; empty: all of them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

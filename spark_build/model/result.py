@@ -8,7 +8,7 @@ from typing import Literal
 from spark_build.errors import SparkBuildError
 
 StageStatus = Literal["done", "kept", "failed"]
-Status = Literal["built", "reused", "failed", "blocked", "skipped"]
+Status = Literal["built", "reused", "failed", "blocked", "skipped", "stopped"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,6 +19,16 @@ class StageResult:
     status: StageStatus
     seconds: float
     error: SparkBuildError | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What the compiling took. 0 and "" where it was not measured (nothing was compiled)."""
+
+    peak_mib: int = 0  # of all its processes together
+    peak_mib_per_job: int = 0
+    jobs: int = 0  # at most at once
+    cache: str = ""  # what came out of the compiler cache, in words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +44,7 @@ class RecipeResult:
     log: str = ""
     build_key: str = ""
     error: SparkBuildError | None = None
+    cost: Cost = Cost()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

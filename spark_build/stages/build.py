@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spark_build.core import archs
+from spark_build.core import pace
 from spark_build.core.diagnose import diagnose, last_command
 from spark_build.core.features import Watch
-from spark_build.core.placeholders import fill
 from spark_build.errors import StageError
-from spark_build.host import sandbox, venv
-from spark_build.host.builders import NOWHERE, builder_for
+from spark_build.host import cgroup, history, memory, sandbox, surroundings, venv
+from spark_build.host.builders import Product, builder_for
 from spark_build.host.files import remove_tree
-from spark_build.host.job import Job, Outputs
-from spark_build.host.probe import SYSTEM_PATH
-from spark_build.host.run import capture
+from spark_build.host.job import Job, Outputs, Shell
+from spark_build.host.jobserver import Jobserver
+from spark_build.host.run import BACKGROUND
 from spark_build.host.run import run as run_command
 from spark_build.model.event import Note, Progress
+from spark_build.model.history import Taken
+from spark_build.model.result import Cost
 
 NAME = "build"
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] ")
@@ -38,25 +43,124 @@ def intact(job: Job, outputs: Outputs) -> bool:
     return (not wheel or (job.dist / wheel).is_file()) and (not prefix or job.prefix.is_dir())
 
 
+@dataclass(kw_only=True, slots=True)
+class _Course:
+    """What is seen of a build while it runs."""
+
+    began: float = field(default_factory=time.monotonic)
+    root: int | None = None  # process id above the running command
+    total: int = 0  # compile steps
+    times: list[tuple[int, float]] = field(default_factory=list)  # steps done, seconds since the start
+
+    def step(self, done: int, total: int) -> None:
+        """A compile step is done. Another total is another run of ninja: the longest one counts."""
+        if total > self.total:
+            self.total = total
+            self.times.clear()
+        if total == self.total:
+            self.times.append((done, time.monotonic() - self.began))
+
+
 def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     """Run the builder; an interrupted ninja build goes on where it was."""
     remove_tree(job.dist)
     for folder in (job.dist, job.work / "home", job.work / "tmp"):
         folder.mkdir(parents=True, exist_ok=True)
-    values = _values(job, earlier)
-    environment = _environment(job, values, int(earlier["patch"]["epoch"]))
+    if job.step.recipe.kind == "repack":
+        return {**asdict(_execute_nothing(job)), "sandbox": {"kind": "not needed", "network": False}}
+    is_whole = not job.build_started.exists()
     job.build_started.touch()
+    with _share_of_the_machine(job) as (jobserver, course):
+        product = _build(job, earlier, jobserver, course)
+        cost = Cost(
+            peak_mib=jobserver.peak_mib,
+            peak_mib_per_job=jobserver.peak_mib_per_job,
+            jobs=jobserver.most,
+        )
+    _remember(job, course, cost, is_whole=is_whole)
+    mark = sandbox.choose().mark(network=job.step.recipe.build.network)
+    return {**asdict(product), "sandbox": mark, "cost": asdict(cost)}
+
+
+def _execute_nothing(job: Job) -> Product:
+    def refuse(*_: object) -> None:
+        raise StageError("repacking executes nothing")
+
+    return builder_for("repack").build(job, refuse, {})
+
+
+@contextmanager
+def _share_of_the_machine(job: Job) -> Iterator[tuple[Jobserver, _Course]]:
+    """Job slots for this build, as soon as there is room for its first job."""
+    course = _Course()
+    recipe, memory_mib = job.step.recipe, job.expected.memory_per_job_mib
+    wait = f"waiting for a free job slot and {memory_mib} MiB for its first job"
+    with job.governor.stage(
+        recipe.name,
+        memory_per_job_mib=memory_mib,
+        threads_per_job=recipe.build.threads_per_job,
+        root=lambda: course.root,
+        folder=job.work / "jobserver",
+        waiting=lambda: job.emit(Note(recipe=recipe.name, message=wait)),
+    ) as jobserver:
+        course.began = time.monotonic()
+        try:
+            yield jobserver, course
+        except StageError:
+            # Also what failed says how much memory a job needs: the next attempt plans with it.
+            cost = Cost(peak_mib=jobserver.peak_mib, peak_mib_per_job=jobserver.peak_mib_per_job)
+            _remember(job, course, cost, is_whole=False)
+            raise
+
+
+def _remember(job: Job, course: _Course, cost: Cost, *, is_whole: bool) -> None:
+    seconds = round(time.monotonic() - course.began, 1)
+    taken = Taken(
+        peak_mib_per_job=cost.peak_mib_per_job,
+        peak_mib=cost.peak_mib,
+        seconds=seconds if is_whole else 0.0,
+        jobs=cost.jobs,
+        target=job.target.name,
+        version=job.step.pin.version,
+        steps=course.total if is_whole else 0,
+        curve=pace.curve(course.times, course.total, seconds) if is_whole else (),
+    )
+    history.record(job.home, job.step.recipe.name, taken)
+
+
+def _build(job: Job, earlier: Mapping[str, Outputs], jobserver: Jobserver, course: _Course) -> Product:
+    values = surroundings.values(job, earlier, max(1, jobserver.aim))
+    path = surroundings.path_of(job)
+    # The recipe's own variables come last; its PATH, if it has one, still finds our ninja first.
+    environment = surroundings.variables(job, values, int(earlier["patch"]["epoch"]))
+    environment |= jobserver.environment(environment.get("PATH", path)) | {
+        name: environment[name] for name in ("MAX_JOBS",) if name in environment
+    }
     watch = Watch(job.step.evaluated.features)
 
     def runner(command: Sequence[str], cwd: Path, extra: Mapping[str, str]) -> None:
-        done = run_command(
-            _sandboxed(job, command, cwd),
-            cwd=cwd,
-            env={**environment, **extra},
-            log=job.log,
-            on_line=lambda line: _see(job, watch, line),
-            keep=job.keep,
-        )
+        started: list[int] = []
+
+        def on_start(pid: int) -> None:
+            course.root = pid
+            started.append(pid)
+            cgroup.limit(pid, memory.available_mib() - job.governor.reserve_mib // 2)
+
+        try:
+            done = run_command(
+                _sandboxed(job, jobserver.outside, command, cwd),
+                cwd=cwd,
+                env={name: job.seen(value) for name, value in {**environment, **extra}.items()},
+                log=job.log,
+                on_line=lambda line: _see(job, watch, course, line),
+                keep=job.keep,
+                nice=BACKGROUND,
+                on_start=on_start,
+            )
+        finally:
+            course.root = None
+            for pid in started:
+                cgroup.release(pid)
         sandbox.refuse_unstarted(done)
         if done.returncode != 0:
             raise _first_error(job, done.output)
@@ -64,10 +168,28 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     product = builder_for(job.step.recipe.kind).build(job, runner, values)
     for feature in watch.unseen():
         job.log.write(f"warning: nothing was printed about the expected feature {feature.name}\n".encode())
-    return {**asdict(product), "sandbox": _sandbox_mark(job)}
+    return product
 
 
-def _sandboxed(job: Job, command: Sequence[str], cwd: Path) -> list[str]:
+def shell(job: Job, earlier: Mapping[str, Outputs]) -> Shell:
+    """A shell that sees what the commands of this build see."""
+    values = surroundings.values(job, earlier, jobs=1)
+    env = surroundings.variables(job, values, int(earlier["patch"]["epoch"]))
+    env |= {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
+    for folder in (job.work / "home", job.work / "tmp"):
+        folder.mkdir(exist_ok=True)
+    program = shutil.which("bash") or "sh"
+    args = _sandboxed(job, (), [program], job.source)
+    return Shell(
+        args=tuple(args),
+        cwd=job.source,
+        env={name: job.seen(value) for name, value in env.items()},
+        keep=job.keep,
+        told=f"the tree of {job.step.recipe.name} is {job.work}, here {job.places[job.work]}",
+    )
+
+
+def _sandboxed(job: Job, writable: Sequence[Path], command: Sequence[str], cwd: Path) -> list[str]:
     """A command of the build as it is started: nothing to write but the work tree, no network."""
     chosen = sandbox.choose()
     if told := sandbox.warning(chosen):
@@ -75,27 +197,23 @@ def _sandboxed(job: Job, command: Sequence[str], cwd: Path) -> list[str]:
     needs = [path for one in job.provided for path in (one.prefix, one.site) if path is not None]
     return sandbox.wrap(
         chosen,
-        command,
+        [job.seen(word) for word in command],
         work=job.work,
+        writable=writable,
         readable=[venv.python_of(job.environment), *needs],
-        cwd=cwd,
+        placed=job.places,
+        cwd=Path(job.seen(str(cwd))),
         network=job.step.recipe.build.network,
     )
 
 
-def _sandbox_mark(job: Job) -> dict[str, str | bool]:
-    """For the provenance: what kept the build in. Repacking executes nothing."""
-    if job.step.recipe.kind == "repack":
-        return {"kind": "not needed", "network": False}
-    return sandbox.choose().mark(network=job.step.recipe.build.network)
-
-
-def _see(job: Job, watch: Watch, line: str) -> None:
+def _see(job: Job, watch: Watch, course: _Course, line: str) -> None:
     """Each line of output: a compile step, or what the configure summary says of a feature."""
     step = NINJA_STEP.match(line)
     if step:
-        name = job.step.recipe.name
-        job.emit(Progress(recipe=name, stage=NAME, done=int(step.group(1)), total=int(step.group(2))))
+        done, total = int(step.group(1)), int(step.group(2))
+        course.step(done, total)
+        job.emit(Progress(recipe=job.step.recipe.name, stage=NAME, done=done, total=total))
     missing = watch.see(line)
     if missing is not None:
         raise StageError(str(missing), hint="install what it needs, or mend the recipe's features")
@@ -106,67 +224,8 @@ def _first_error(job: Job, output: str) -> StageError:
     job.log.flush()
     with Path(job.log.name).open("rb") as log:
         log.seek(max(0, job.log.tell() - LOG_SIZE))
-        found = diagnose(last_command(log.read().decode(errors="replace")))
+        found = diagnose(last_command(job.unseen(log.read().decode(errors="replace"))))
     if found is None:
         return StageError((output.splitlines() or ["no output"])[-1])
     said = f"{found.error.rstrip('.')}. {found.explanation}" if found.explanation else found.error
     return StageError(said, where=found.place or None, hint=found.fix or None)
-
-
-def _values(job: Job, earlier: Mapping[str, Outputs]) -> dict[str, str | Callable[[], str]]:
-    """What the recipe's placeholders stand for."""
-    target = job.target
-    values: dict[str, str | Callable[[], str]] = {
-        "jobs": str(job.jobs),
-        "python": str(venv.python_of(job.environment)),
-        "version": job.step.pin.version,
-        "wheel_version": job.step.evaluated.wheel_version,
-        "label": job.step.evaluated.label,
-        "prefix": f"{NOWHERE}/{job.step.recipe.name}",
-        "cuda_home": "/usr/local/cuda",
-        "pybind11_cmake_dir": lambda: _pybind11_cmake_dir(job),
-    }
-    for consumer in archs.CONSUMERS:
-        values[f"arch_list:{consumer}"] = archs.arch_list(consumer, target.cuda_architectures)
-    for one in job.provided:
-        if one.prefix is not None:
-            values[f"need:{one.provision.need}"] = str(one.prefix)
-        values[f"version:{one.provision.need}"] = one.provision.version
-    for name, path in earlier["patch"].get("extra", {}).items():
-        values[f"extra:{name}"] = str(path)
-    return values
-
-
-def _environment(job: Job, values: Mapping[str, str | Callable[[], str]], epoch: int) -> dict[str, str]:
-    """The allow-listed environment of a build, with the recipe's variables filled in."""
-    flags = f"-ffile-prefix-map={job.work}=/build"
-    base = {
-        "PATH": f"{job.environment / 'bin'}:{SYSTEM_PATH}",
-        "HOME": str(job.work / "home"),
-        "TMPDIR": str(job.work / "tmp"),
-        "LANG": "C.UTF-8",
-        "LC_ALL": "C.UTF-8",
-        "TZ": "UTC",
-        "PYTHONHASHSEED": "0",
-        "PYTHONNOUSERSITE": "1",
-        "SOURCE_DATE_EPOCH": str(epoch),
-        # A backend that asks git for a version must not find the repository around the build tree.
-        "GIT_CEILING_DIRECTORIES": str(job.work),
-        "CFLAGS": flags,
-        "CXXFLAGS": flags,
-    }
-    recipe = job.step.recipe
-    return base | {
-        name: fill(variable.value, values, where=f"recipes/{recipe.name}.toml: build.env.{name}")
-        for name, variable in job.step.evaluated.env.items()
-    }
-
-
-def _pybind11_cmake_dir(job: Job) -> str:
-    found = capture([str(venv.python_of(job.environment)), "-m", "pybind11", "--cmakedir"])
-    if found is None:
-        raise StageError(
-            "the build environment has no pybind11, which an environment variable refers to",
-            where=f"recipes/{job.step.recipe.name}.toml",
-        )
-    return found.strip()

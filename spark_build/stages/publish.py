@@ -67,7 +67,7 @@ def _provenance(job: Job, earlier: Mapping[str, Outputs]) -> dict[str, Any]:
         "toolchain": job.inputs["toolchain"],
         "source_date_epoch": earlier["patch"]["epoch"],
         "system": platform.platform(),
-        "jobs": job.jobs,
+        "jobs": earlier["build"].get("cost", {}).get("jobs", 0),
         "sandbox": earlier["build"].get("sandbox", "unknown"),  # an older tree does not say
     }
 

@@ -234,7 +234,7 @@ def test_no_network(root: Root) -> None:
 
 def test_offline_with_all_that_is_needed_brought_along(root: Root) -> None:
     pip = [sys.executable, "-m", "pip", "-q", "download", "--no-deps", "--dest", str(root.links)]
-    subprocess.run([*pip, "setuptools==80.9.0", "wheel==0.45.1"], check=True)
+    subprocess.run([*pip, "setuptools==80.9.0", "wheel==0.45.1", "ninja==1.13.2"], check=True)
     away = Root(
         folder=root.folder,
         links=root.links,

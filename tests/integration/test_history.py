@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_build.host import history
-from spark_build.host.history import Taken
 from spark_build.host.home import Home, locate
+from spark_build.model.history import Taken
 
 
 @pytest.fixture

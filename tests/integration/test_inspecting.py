@@ -89,7 +89,7 @@ def test_what_differs(built: Root) -> None:
         built.recipe(text)
     assert done.stdout.splitlines() == [
         'recipe.env.TINY: none -> "1"',
-        'recipe.requires[1]: "wheel==0.45.1" -> "wheel==0.46.0"',
+        'recipe.requires[2]: "wheel==0.45.1" -> "wheel==0.46.0"',
     ]
     assert document["last"] == json.loads(stored.read_text())["key"]
     assert [one["path"] for one in document["differences"]] == ["recipe.env.TINY", "recipe.requires[1]"]

@@ -23,7 +23,7 @@ import pytest
 
 from spark_build.errors import HostError
 from spark_build.host.run import Completed, run
-from spark_build.host.sandbox import Sandbox, choose, refuse_unstarted, wrap
+from spark_build.host.sandbox import PLACE, Sandbox, choose, refuse_unstarted, wrap
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.integration.houses import eventually
 from tests.integration.test_run import alive, is_free
@@ -112,8 +112,9 @@ def test_a_build_sees_its_own_home_and_scratch(tmp_path: Path) -> None:
     assert root.run("build", "tiny").returncode == 7
     (work,) = root.folder.glob("build/tiny/*/")
     said = dict(line.split(" ", 1) for line in log_of(root).splitlines() if line[:3] in ("HOM", "TMP", "PID"))
-    assert said["HOME"] == f"[] {work / 'home'}"
-    assert said["TMP"].startswith(str(work / "tmp"))
+    assert said["HOME"] == f"[] {PLACE / 'tree/home'}"
+    assert said["TMP"].startswith(str(PLACE / "tree/tmp"))
+    assert (work / "home").is_dir()
     assert int(said["PIDS"]) <= 4, "processes of others are not to be seen"
     assert not Path("/tmp/scratch").exists()
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from spark_build.core.evaluate import evaluate, holds, label
+from spark_build.core.evaluate import NINJA, evaluate, holds, label
 from spark_build.errors import RecipeError
 from spark_build.model.recipe import (
     Build,
@@ -56,7 +56,7 @@ RECIPE = Recipe(
 def test_a_variant_replaces_what_has_the_same_name() -> None:
     here = evaluate(RECIPE, PIN, CPU, TRAIN)
     there = evaluate(RECIPE, PIN, GB10, TRAIN)
-    assert here.requires == ("Py-Bind11==2.0", "wheel==1.0")
+    assert here.requires == (NINJA, "Py-Bind11==2.0", "wheel==1.0")
     assert there.requires == ("ninja==1.0", "py_bind11==3.0", "wheel==1.0")
     assert (here.env["A"].value, there.env["A"].value) == ("1", "2")
     assert (here.apt, there.apt) == (("g++",), ("g++", "libacl"))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.planner import choose_source, closure_of, jobs_for, make_plan, patches_for
-from spark_build.model.machine import Machine
+from spark_build.core.planner import Found, choose_source, closure_of, jobs_for, make_plan, patches_for
+from spark_build.model.machine import Limits, Machine
 from spark_build.model.plan import Plan, Step
 from spark_build.model.recipe import (
     Build,
@@ -61,9 +61,9 @@ class Shop:
         self.have = have
         self.asked: dict[str, Mapping[str, str]] = {}
 
-    def lookup(self, step: Step, needs: Mapping[str, str]) -> tuple[str, bool]:
+    def lookup(self, step: Step, needs: Mapping[str, str]) -> Found:
         self.asked[step.recipe.name] = dict(needs)
-        return f"build key of {step.recipe.name}", step.recipe.name in self.have
+        return Found(f"build key of {step.recipe.name}", step.recipe.name in self.have)
 
 
 def plan(
@@ -300,7 +300,7 @@ def test_a_need_coupled_by_its_version_changes_no_key_otherwise() -> None:
 def test_plan_keys_hold_those_of_the_needs() -> None:
     """Also when the recipe is skipped: keys are for comparing, on any machine."""
     first = plan(recipe("torch", "llvm"), recipe("llvm")).steps
-    other = plan(recipe("torch", "llvm"), recipe("llvm", requires=("ninja==1.13.2",))).steps
+    other = plan(recipe("torch", "llvm"), recipe("llvm", requires=("wheel==0.45.1",))).steps
     assert first[0].key != other[0].key
     assert first[1].key != other[1].key
     assert first[0].key in first[1].declared["needs"]["llvm"]
@@ -359,13 +359,23 @@ def test_warnings_say_what_is_not_certain() -> None:
 # --- cost -------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 512), st.integers(0, 1 << 21), st.integers(1, 1 << 16))
-def test_jobs_fit_cores_and_memory(cores: int, available: int, per_job: int) -> None:
+@given(
+    st.integers(1, 512),
+    st.integers(0, 1 << 21),
+    st.integers(1, 1 << 16),
+    st.integers(0, 1 << 16),
+    st.none() | st.integers(1, 1 << 21),
+)
+def test_jobs_fit_cores_and_memory(
+    cores: int, available: int, per_job: int, reserve: int, memory: int | None
+) -> None:
     machine = dataclasses.replace(MACHINE, cores=cores, available_mib=available)
-    jobs = jobs_for(recipe("torch", memory_per_job_mib=per_job), machine)
+    limits = Limits(cores=cores, reserve_mib=reserve, memory_mib=memory)
+    room = max(0, min(available - reserve, available if memory is None else memory))
+    jobs = jobs_for(recipe("torch", memory_per_job_mib=per_job), machine, limits)
     assert 1 <= jobs <= cores
-    assert jobs == 1 or jobs * per_job <= available
-    assert jobs == cores or (jobs + 1) * per_job > available, "what fits is used"
+    assert jobs == 1 or jobs * per_job <= room
+    assert jobs == cores or (jobs + 1) * per_job > room, "what fits is used"
 
 
 @pytest.mark.parametrize(("per_job", "jobs"), [(1024, 8), (2048, 4), (4096, 2), (20_000, 1)])

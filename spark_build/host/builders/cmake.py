@@ -22,9 +22,10 @@ def build(job: Job, runner: Runner, values: Mapping[str, str | Callable[[], str]
         f"-D{name}={fill(variable.value, values, where=f'{where}.{name}')}"
         for name, variable in recipe.cmake.define.items()
     ]
+    # How many jobs is the jobserver's business: -j would switch it off.
     configure = ["cmake", "-G", "Ninja", "-S", str(job.source / recipe.cmake.source), "-B", str(tree)]
     runner([*configure, f"-DCMAKE_INSTALL_PREFIX={installed}", *defined], job.source, {})
-    runner(["ninja", "-C", str(tree), f"-j{job.jobs}"], job.source, {})
+    runner(["ninja", "-C", str(tree)], job.source, {})
     staging = job.work / "staging"
     remove_tree(staging)
     remove_tree(job.prefix)

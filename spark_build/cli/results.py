@@ -1,0 +1,101 @@
+"""How a build ended: the table, the document, the failures and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_build.cli import render
+from spark_build.cli.options import Options
+
+if TYPE_CHECKING:
+    from spark_build.host.wheelhouse import Generation
+    from spark_build.model.result import RecipeResult
+
+
+def document(results: Sequence[RecipeResult], generation: Generation | None) -> dict[str, Any]:
+    """The JSON document of a build."""
+    return {
+        "results": [
+            {
+                "recipe": result.recipe,
+                "version": result.version,
+                "status": result.status,
+                "seconds": round(result.seconds, 3),
+                "wheels": list(result.wheels),
+                "log": result.log,
+                "peak_memory_mib": result.cost.peak_mib or None,
+                "cache": result.cost.cache or None,
+                "reasons": list(result.reasons),
+                "error": result.error.message if result.error else None,
+            }
+            for result in results
+        ],
+        "generation": generation.number if generation else None,
+        "path": str(generation.folder) if generation else None,
+    }
+
+
+def conclude(
+    options: Options,
+    results: Sequence[RecipeResult],
+    generation: Generation | None,
+    document: dict[str, Any],
+    lines: Sequence[str],
+    code: int,
+) -> int:
+    """Say how it ended; returns the exit code."""
+    from spark_build.cli.wheelhouse import print_wheels
+    from spark_build.errors import joint_exit_code
+
+    errors = [result.error for result in results if result.error]
+    exit_code = joint_exit_code(errors) or code
+    if options.json:
+        render.print_json({**document, "exit_code": exit_code})
+    else:
+        print()
+        print_results(results)
+        if generation is not None:
+            print(f"\nwheels of generation {generation.number} in {generation.folder}")
+            print_wheels(generation)
+        for line in lines:
+            print(line)
+    for result in results:
+        if result.error is not None:
+            _print_failure(result)
+    return exit_code
+
+
+def print_results(results: Sequence[RecipeResult]) -> None:
+    """What became of each recipe."""
+    rows = [
+        [
+            result.recipe,
+            result.version,
+            result.status,
+            render.duration(result.seconds) if result.seconds else "",
+            render.size(result.cost.peak_mib << 20) if result.cost.peak_mib else "",
+            result.cost.cache,
+            "; ".join(result.reasons),
+        ]
+        for result in results
+    ]
+    headers = ["RECIPE", "VERSION", "RESULT", "TIME", "PEAK MEMORY", "CACHE", "WHY"]
+    kept = [place for place in range(len(headers)) if place < 3 or any(row[place] for row in rows)]
+    render.print_table([headers[place] for place in kept], [[row[place] for place in kept] for row in rows])
+
+
+def _print_failure(result: RecipeResult) -> None:
+    error = result.error
+    if error is None:
+        return
+    place = f"{error.where}: " if error.where else ""
+    click.echo(f"error: {result.recipe}: {place}{error.message}", err=True)
+    if error.log:
+        click.echo(f"  log:  {error.log}", err=True)
+        click.echo(f"  look: spark-build build {result.recipe} --shell", err=True)
+    click.echo(
+        f"  next: {error.hint or f'spark-build build {result.recipe}  (goes on where it stopped)'}", err=True
+    )

@@ -1,0 +1,133 @@
+"""Events survive being written down, and rows of another version do no harm."""
+
+from __future__ import annotations
+
+import json
+import typing
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_build import errors
+from spark_build.core.events import KINDS, as_history, decode, encode
+from spark_build.errors import Problem, RecipeError, SparkBuildError
+from spark_build.model.event import Event, Note, Progress, RecipeFinished, StageFinished, StageStarted, Usage
+from spark_build.model.history import Expected
+from spark_build.model.result import RecipeResult, StageResult
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+NUMBER = st.floats(allow_nan=False)
+st.register_type_strategy(str, TEXT)
+st.register_type_strategy(float, NUMBER)
+PROBLEMS = st.lists(st.builds(Problem), max_size=2)
+
+
+@st.composite
+def an_error(draw: st.DrawFn) -> SparkBuildError:
+    """An error of any kind with everything it can carry."""
+    kinds = [
+        one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, SparkBuildError)
+    ]
+    error: SparkBuildError = draw(st.sampled_from(kinds))(
+        draw(TEXT), where=draw(st.none() | TEXT), hint=draw(st.none() | TEXT)
+    )
+    error.log = draw(st.none() | TEXT)
+    if isinstance(error, RecipeError):
+        error.problems = tuple(draw(PROBLEMS))
+    return error
+
+
+st.register_type_strategy(SparkBuildError, an_error())
+
+
+def comparable(value: Any) -> Any:
+    """Equal for equal values; errors are equal by what they say."""
+    if isinstance(value, SparkBuildError):
+        return type(value), {**vars(value)}
+    if hasattr(value, "__dataclass_fields__"):
+        return type(value), {name: comparable(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, tuple):
+        return tuple(comparable(one) for one in value)
+    return value
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+def test_every_event_comes_back_as_it_was(kind: type) -> None:
+    @given(st.from_type(kind))
+    def check(event: Event) -> None:
+        back = decode(json.loads(json.dumps({"time": "2026-01-01T00:00:00Z", **encode(event)})))
+        assert comparable(back) == comparable(event)
+
+    check()
+
+
+def test_all_events_are_known() -> None:
+    assert set(KINDS.values()) == set(typing.get_args(Event))
+
+
+def test_what_a_newer_version_added_is_left_out() -> None:
+    assert decode({"event": "Weather", "sky": "blue"}) is None
+    row = {**encode(Note(message="hello")), "colour": "red"}
+    assert decode(row) == Note(message="hello")
+
+
+def test_what_an_older_version_did_not_write_has_its_default() -> None:
+    row = {"event": "Progress", "recipe": "onnx", "stage": "build", "done": 1, "total": 2}
+    assert decode(row) == Progress(recipe="onnx", stage="build", done=1, total=2, unit="steps")
+
+
+def test_an_error_of_a_newer_kind_is_an_error() -> None:
+    result = RecipeResult(
+        recipe="onnx", version="1", status="failed", seconds=1, error=SparkBuildError("lost")
+    )
+    row = json.loads(json.dumps(encode(RecipeFinished(result=result))))
+    row["result"]["error"]["type"] = "WeatherError"
+    event = decode(row)
+    assert isinstance(event, RecipeFinished)
+    assert type(event.result.error) is SparkBuildError
+    assert event.result.error.message == "lost"
+
+
+FINISHED = encode(StageFinished(recipe="onnx", result=StageResult(stage="build", status="done", seconds=2)))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"event": None},
+        {"event": "Note"},
+        {"event": "Note", "message": 3},
+        {"event": "Note", "message": None},
+        {"event": "Progress", "recipe": "a", "stage": "b", "done": True, "total": 2},
+        {"event": "Progress", "recipe": "a", "stage": "b", "done": "1", "total": 2},
+        {"event": "Progress", "recipe": "a", "stage": "b", "done": 1, "total": 2, "unit": "miles"},
+        {**FINISHED, "result": "done"},
+        {**FINISHED, "result": {**FINISHED["result"], "status": ["done"]}},
+        {**FINISHED, "result": {**FINISHED["result"], "error": "broken"}},
+    ],
+    ids=str,
+)
+def test_rows_that_do_not_fit_are_no_events(row: dict[str, Any]) -> None:
+    assert decode(row) is None
+
+
+def steps(recipe: str, *done: int) -> list[Event]:
+    """Progress of a build with ten steps."""
+    return [Progress(recipe=recipe, stage="build", done=one, total=10) for one in done]
+
+
+def test_of_a_history_only_the_newest_state_is_shown() -> None:
+    (a1, a2, a3), (b1, b2) = steps("a", 1, 2, 3), steps("b", 1, 2)
+    old, new = (Usage(jobs=one, allowed=4, memory_mib=1, budget_mib=9) for one in (1, 2))
+    note = Note(message="hello")
+    assert as_history([a1, note, old, b1, a2, note, b2, new, a3]) == [note, note, b2, new, a3]
+    assert as_history([]) == []
+
+
+def test_a_stage_that_began_long_ago_is_not_taken_for_a_new_one() -> None:
+    expected = Expected(memory_per_job_mib=1, seconds=10.0)
+    (event,) = as_history([StageStarted(recipe="a", stage="build", expected=expected)])
+    assert event == StageStarted(recipe="a", stage="build")
