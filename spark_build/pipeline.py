@@ -1,8 +1,7 @@
-"""One recipe under its lock: six stages, each kept when an earlier run finished it with the same inputs."""
+"""One recipe under its lock: its keys, its tree, its result."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -10,22 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from spark_build import staging
 from spark_build.core.key import build_inputs, digest
 from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
 from spark_build.host import history, probe, sandbox, store
 from spark_build.host.files import discard_tree, locked, remove_empty, remove_tree, write_atomically
 from spark_build.host.governor import Governor
-from spark_build.host.job import Job, Outputs, Shell, Stage
+from spark_build.host.job import Job, Outputs, Shell
 from spark_build.host.provide import Provided, locate
-from spark_build.model.event import Emit, Note, StageFinished, StageStarted
-from spark_build.model.history import Expected
+from spark_build.model.event import Emit, Note
 from spark_build.model.plan import BuildOptions, Step
-from spark_build.model.result import Cost, RecipeResult, StageResult, Status
+from spark_build.model.result import Cost, RecipeResult, Status
 from spark_build.setting import Setting
 from spark_build.stages import build as build_stage
 
 LOG = "build.log"
-STAGES = ("fetch", "patch", "environment", "build", "audit", "publish")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +101,9 @@ def _build_under_lock(
             return None
         _fresh_tree(work, key)
         with (work / LOG).open("ab") as log:
-            outputs = run_stages(_job(run, step, inputs, provided, work, log, held), run.options.stop_after)
+            outputs = staging.run_stages(
+                _job(run, step, inputs, provided, work, log, held), run.options.stop_after
+            )
         if run.options.stop_after in ("", "fetch"):
             discard_tree(work, run.setting.home.build / ".trash")
     return outputs
@@ -119,19 +119,8 @@ def shell(run: Run, step: Step, keys: Mapping[str, str]) -> Iterator[Shell]:
         with (work / LOG).open("ab") as log:
             job = _job(run, step, inputs, provided, work, log, held)
             # A tree whose build failed is entered as it is.
-            ready = job.build_started.exists() and _left_behind(work)
-            yield build_stage.shell(job, ready or run_stages(job, "environment"))
-
-
-def _left_behind(work: Path) -> dict[str, Outputs]:
-    """What the stages before the build left; empty when one of them is missing."""
-    outputs: dict[str, Outputs] = {}
-    for name in STAGES[: STAGES.index("build")]:
-        try:
-            outputs[name] = json.loads((work / "stamps" / f"{name}.json").read_text())["outputs"]
-        except (OSError, ValueError):
-            return {}
-    return outputs
+            ready = job.build_started.exists() and staging.left_before_build(work)
+            yield build_stage.shell(job, ready or staging.run_stages(job, "environment"))
 
 
 def _work(run: Run, step: Step) -> Path:
@@ -265,61 +254,3 @@ def result_of(
         error=error,
         cost=cost or Cost(),
     )
-
-
-def _stages() -> tuple[Stage, ...]:
-    from spark_build.stages import audit, build, environment, fetch, patch, publish
-
-    return (fetch, patch, environment, build, audit, publish)
-
-
-def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
-    """Run each stage, or keep what an earlier run left when nothing before it changed."""
-    outputs: dict[str, Any] = {}
-    chain = ""
-    for stage in _stages():
-        stamp = job.work / "stamps" / f"{stage.NAME}.json"
-        chain = digest([chain, stage.NAME, stage.inputs(job)])
-        kept = _read_stamp(stamp, chain)
-        if kept is not None and stage.intact(job, kept):
-            outputs[stage.NAME] = kept
-            result = StageResult(stage=stage.NAME, status="kept", seconds=0.0)
-            job.emit(StageFinished(recipe=job.step.recipe.name, result=result))
-        else:
-            outputs[stage.NAME] = _run_stage(stage, job, outputs)
-            write_atomically(stamp, json.dumps({"chain": chain, "outputs": outputs[stage.NAME]}))
-        # Another result of this stage invalidates what later ones made from the old one.
-        chain = digest([chain, outputs[stage.NAME]])
-        if stop_after == stage.NAME:
-            break
-    return outputs
-
-
-def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
-    """Run one stage, and say how it went."""
-    start, name = time.monotonic(), job.step.recipe.name
-    job.emit(StageStarted(recipe=name, stage=stage.NAME, expected=_expected(stage, job)))
-    try:
-        outputs = dict(stage.run(job, earlier))
-    except (SparkBuildError, OSError) as error:
-        failure = error if isinstance(error, SparkBuildError) else from_os_error(error)
-        seconds = time.monotonic() - start
-        result = StageResult(stage=stage.NAME, status="failed", seconds=seconds, error=failure)
-        job.emit(StageFinished(recipe=name, result=result))
-        raise
-    result = StageResult(stage=stage.NAME, status="done", seconds=time.monotonic() - start)
-    job.emit(StageFinished(recipe=name, result=result))
-    return outputs
-
-
-def _expected(stage: Stage, job: Job) -> Expected | None:
-    return job.expected if stage.NAME == "build" else None
-
-
-def _read_stamp(path: Path, chain: str) -> dict[str, Any] | None:
-    try:
-        stamp = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    outputs: dict[str, Any] = stamp["outputs"]
-    return outputs if stamp["chain"] == chain else None

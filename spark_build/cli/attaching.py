@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,18 +108,30 @@ def _chosen(runs: Sequence[Background], name: str | None) -> Background:
     return found
 
 
+class _Replay:
+    """The view's clock; while an event is shown it stands at the time when that happened."""
+
+    def __init__(self) -> None:
+        self.late = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() - self.late
+
+
 def _watch(options: Options, run: Background) -> None:
     """Show what has happened and what happens, as the command itself would in the foreground."""
-    from spark_build.core.events import as_history
     from spark_build.host import background
 
     if run.alive and options.verbosity >= 0:
         age = render.duration((datetime.now(UTC) - run.started).total_seconds())
         click.echo(f"{run.name}: {_command(run)}, began {age} ago; Ctrl-C only stops watching", err=True)
-    with render.view(options.verbosity) as view:
-        for number, events in enumerate(background.follow(run.folder)):
-            for event in events if number else as_history(events):
+    clock = _Replay()
+    with render.view(options.verbosity, clock) as view:
+        for events in background.follow(run.folder):
+            for at, event in events:
+                clock.late = max(0.0, time.time() - at)
                 view.emit(event)
+            clock.late = 0.0
 
 
 def _left(options: Options, run: Background) -> int:

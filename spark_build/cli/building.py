@@ -75,9 +75,7 @@ def _build_options(function: Command) -> Command:
         click.option("--stop-after", type=click.Choice(STAGES), help="Go no further than this stage."),
         click.option("--keep-going", is_flag=True, help="After a failure start independent recipes, too."),
         click.option("--memory", type=SIZE, help="Memory for all builds together, such as 64G."),
-        click.option(
-            "--jobs", type=click.IntRange(min=1), help="Compile jobs at once (default: what fits)."
-        ),
+        click.option("--jobs", type=click.IntRange(min=1), help="Compile jobs at once (default: what fits)."),
         click.option("--detach", is_flag=True, help="Go on in the background; `attach` shows it."),
         local_sources,
     ):

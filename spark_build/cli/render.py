@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, Any, Protocol, Self
 
 from spark_build.core import pace
@@ -102,11 +102,14 @@ class View(Protocol):
         ...
 
 
-def view(verbosity: int) -> View:
-    """The view for this stderr."""
+Clock = Callable[[], float]
+
+
+def view(verbosity: int, clock: Clock = time.monotonic) -> View:
+    """The view for this stderr; `clock` says when an event happened that is shown now."""
     if verbosity < 0:
         return Quiet()
-    return Lines() if is_plain(sys.stderr) else Live()
+    return Lines(clock) if is_plain(sys.stderr) else Live(clock)
 
 
 class Quiet:
@@ -125,7 +128,8 @@ class Quiet:
 class _TimeLeft:
     """Time left of a running stage: from an earlier build on this machine, else from its own pace."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._start: dict[tuple[str, str], tuple[float, int]] = {}
         self._stage: dict[tuple[str, str], tuple[float, Expected | None]] = {}
 
@@ -133,11 +137,11 @@ class _TimeLeft:
         """A stage starts, or starts again."""
         key = (event.recipe, event.stage)
         self._start.pop(key, None)
-        self._stage[key] = (time.monotonic(), event.expected)
+        self._stage[key] = (self._clock(), event.expected)
 
     def of(self, event: Progress) -> str:
         """In words; empty until the pace is known."""
-        now = time.monotonic()
+        now = self._clock()
         entered, expected = self._stage.get((event.recipe, event.stage), (now, None))
         known = pace.time_left(event.done, event.total, now - entered, expected)
         if known is not None:
@@ -166,8 +170,9 @@ def describe(event: Event) -> str | None:
 class Lines:
     """Plain lines without control codes: one per stage, and one per tenth of a long one."""
 
-    def __init__(self) -> None:
-        self._left = _TimeLeft()
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._left = _TimeLeft(clock)
         self._shown: dict[tuple[str, str], tuple[float, int]] = {}
         self._usage: Usage | None = None
 
@@ -193,7 +198,7 @@ class Lines:
     def _progress(self, event: Progress) -> str | None:
         """A line at every tenth, but not more often than every few seconds."""
         left = self._left.of(event)
-        now, tenth = time.monotonic(), event.done * 10 // event.total
+        now, tenth = self._clock(), event.done * 10 // event.total
         last, shown = self._shown.setdefault((event.recipe, event.stage), (now, 0))
         if tenth == shown or now - last < LINE_EVERY:
             return None
@@ -218,12 +223,12 @@ def _amount(event: Progress) -> str:
 class Live:
     """One moving line per running stage, finished ones scroll up."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = time.monotonic) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bars
 
-        self._left = _TimeLeft()
+        self._left = _TimeLeft(clock)
         self._console = Console(stderr=True)
         self._bars = Bars(
             SpinnerColumn(),
@@ -234,6 +239,7 @@ class Live:
             TextColumn("{task.fields[left]}"),
             console=self._console,
             transient=True,
+            get_time=clock,
         )
         self._tasks: dict[tuple[str, str], Any] = {}
         self._usage: Any = None

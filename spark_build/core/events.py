@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from spark_build import errors
 from spark_build.errors import Problem, RecipeError, SparkBuildError
-from spark_build.model.event import Event, Progress, StageStarted, Usage
+from spark_build.model.event import Event
 
 KINDS: dict[str, type] = {one.__name__: one for one in get_args(Event)}
 
@@ -31,24 +31,6 @@ def decode(row: Mapping[str, Any]) -> Event | None:
     except (TypeError, ValueError):
         return None
     return event
-
-
-def as_history(events: Sequence[Event]) -> list[Event]:
-    """What a view should see of events that are long past: of a stage's steps and the usage only the last.
-
-    A view takes the time of an event for now. Old steps in a row would look like a storm, and a stage
-    that was compared with an earlier build like one that has just begun.
-    """
-    last = {_moving(event): at for at, event in enumerate(events)}
-    kept = (one for at, one in enumerate(events) if _moving(one) is None or last[_moving(one)] == at)
-    return [dataclasses.replace(one, expected=None) if isinstance(one, StageStarted) else one for one in kept]
-
-
-def _moving(event: Event) -> tuple[str, ...] | None:
-    """What an event is the newest state of; None for what stays true."""
-    if isinstance(event, Progress):
-        return ("Progress", event.recipe, event.stage)
-    return ("Usage",) if isinstance(event, Usage) else None
 
 
 def _plain(value: Any) -> Any:

@@ -147,8 +147,8 @@ def stop(run: Background) -> None:
         raise HostError(f"{run.name} does not end", hint=f"kill -9 {run.pid}")
 
 
-def follow(folder: Path) -> Iterator[list[Event]]:
-    """What happens in a run, from its beginning until it has ended, in batches."""
+def follow(folder: Path) -> Iterator[list[tuple[float, Event]]]:
+    """What happens in a run and when (seconds since 1970), from its beginning to its end, in batches."""
     path, place, rest = folder / EVENTS, 0, b""
     while True:
         # Asked before reading: what was written until the end is read then.
@@ -165,10 +165,11 @@ def follow(folder: Path) -> Iterator[list[Event]]:
         time.sleep(PAUSE)
 
 
-def _event(line: bytes) -> Event | None:
-    """The event of a line; None for one that is not whole (a power cut) or from a newer version."""
+def _event(line: bytes) -> tuple[float, Event] | None:
+    """Time and event of a line; None for one that is not whole (a power cut) or from a newer version."""
     try:
         row = json.loads(line)
-    except ValueError:
+        event = decode(row) if isinstance(row, dict) else None
+        return None if event is None else (datetime.fromisoformat(row["time"]).timestamp(), event)
+    except (KeyError, TypeError, ValueError):
         return None
-    return decode(row) if isinstance(row, dict) else None

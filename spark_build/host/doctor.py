@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from spark_build.core import budget
-from spark_build.host import memory, sandbox, system
+from spark_build.host import caches, memory, sandbox, system
 from spark_build.host.home import Home
 from spark_build.host.probe import nvcc_version
 from spark_build.model.machine import Diagnosis, Limits, Machine
@@ -42,6 +42,7 @@ def examine(home: Home, plan: Plan, machine: Machine, limits: Limits) -> tuple[D
         *_cuda(plan, machine),
         _packages(plan),
         _sandbox(),
+        _cache(),
     )
 
 
@@ -52,11 +53,11 @@ def packages_to_install(plan: Plan) -> tuple[str, ...]:
 
 
 def packages_to_suggest(plan: Plan) -> tuple[str, ...]:
-    """System packages without which the builds work, but not as well: the sandbox."""
+    """System packages without which the builds work, but not as well: the sandbox, the compiler cache."""
     compiles = any(step.decision == "BUILD" and step.recipe.kind != "repack" for step in plan.steps)
-    if not compiles or shutil.which("bwrap") is not None:
-        return ()
-    return system.missing_packages(["bubblewrap"])
+    wanted = {"bubblewrap": "bwrap", "ccache": "ccache"}
+    absent = [name for name, program in wanted.items() if shutil.which(program) is None]
+    return system.missing_packages(absent) if compiles and absent else ()
 
 
 def _target(plan: Plan, machine: Machine) -> tuple[Diagnosis, ...]:
@@ -208,3 +209,16 @@ def _sandbox_fix() -> str:
         if switch.is_file() and switch.read_text().strip() == forbidding:
             return fix
     return "allow unprivileged user namespaces (in a container: let the host's administrator do so)"
+
+
+def _cache() -> Diagnosis:
+    """Never a failure: without one everything is compiled anew."""
+    chosen = caches.choose(os.environ)
+    if chosen.kind == "none":
+        said = f"no compiler cache: {chosen.reason}"
+        if os.environ.get(caches.CHOICE) == "none":
+            return Diagnosis(check="cache", status="ok", message=said)
+        fix = system.install_line(["ccache"]) if shutil.which("apt-get") else "install ccache"
+        return Diagnosis(check="cache", status="warn", message=said, fix=fix)
+    where = ", with a remote cache; it compiles outside the sandbox" if chosen.remote else ""
+    return Diagnosis(check="cache", status="ok", message=f"{chosen.kind} {chosen.version}{where}")

@@ -20,6 +20,7 @@ class Home:
     build: Path
     sources: Path
     runs: Path
+    cache: Path  # of the compilers; may be deleted at any time
 
     @property
     def store(self) -> Path:
@@ -72,6 +73,7 @@ def _rooted(state: Path, shipped: Path) -> Home:
         build=state / "build",
         sources=state / "sources",
         runs=state / "runs",
+        cache=state / "cache",
     )
 
 
@@ -86,4 +88,5 @@ def _user_home(shipped: Path) -> Home:
         build=cache / "build",
         sources=cache / "sources",
         runs=data / "runs",
+        cache=cache / "cache",
     )

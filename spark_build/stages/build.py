@@ -16,7 +16,7 @@ from spark_build.core import pace
 from spark_build.core.diagnose import diagnose, last_command
 from spark_build.core.features import Watch
 from spark_build.errors import StageError
-from spark_build.host import cgroup, history, memory, sandbox, surroundings, venv
+from spark_build.host import caches, cgroup, history, memory, sandbox, surroundings, venv
 from spark_build.host.builders import Product, builder_for
 from spark_build.host.files import remove_tree
 from spark_build.host.job import Job, Outputs, Shell
@@ -29,6 +29,7 @@ from spark_build.model.result import Cost
 
 NAME = "build"
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] ")
+MOSTLY_CACHED = 0.2  # from this share of hits on a build's time says nothing about the next one's
 LOG_SIZE = 16 << 20  # bytes at the end of a log in which the first error is searched
 
 
@@ -71,15 +72,21 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     is_whole = not job.build_started.exists()
     job.build_started.touch()
     with _share_of_the_machine(job) as (jobserver, course):
-        product = _build(job, earlier, jobserver, course)
+        with _compiler_cache(job) as setup:
+            product = _build(job, earlier, jobserver, course, setup)
+        use = caches.use_of(setup.log)
         cost = Cost(
             peak_mib=jobserver.peak_mib,
             peak_mib_per_job=jobserver.peak_mib_per_job,
             jobs=jobserver.most,
+            cache=str(use) if use.total else "",
         )
-    _remember(job, course, cost, is_whole=is_whole)
-    mark = sandbox.choose().mark(network=job.step.recipe.build.network)
-    return {**asdict(product), "sandbox": mark, "cost": asdict(cost)}
+    _remember(job, course, cost, is_whole=is_whole and (use.rate or 0.0) < MOSTLY_CACHED)
+    marks = {
+        "sandbox": sandbox.choose().mark(network=job.step.recipe.build.network),
+        "compiler_cache": setup.cache.marks,
+    }
+    return {**asdict(product), **marks, "cost": asdict(cost)}
 
 
 def _execute_nothing(job: Job) -> Product:
@@ -87,6 +94,26 @@ def _execute_nothing(job: Job) -> Product:
         raise StageError("repacking executes nothing")
 
     return builder_for("repack").build(job, refuse, {})
+
+
+@contextmanager
+def _compiler_cache(job: Job) -> Iterator[caches.Setup]:
+    """The compiler cache made ready for this build."""
+    placed = job.places[job.work] != job.work
+    work = None if placed else job.work
+    setup = caches.prepare(
+        caches.choose(os.environ),
+        folder=job.home.cache / "ccache",
+        work=work,
+        links=job.work / "compiler-cache",
+        search=surroundings.path_of(job),
+        environ=os.environ,
+    )
+    if setup.cache.kind == "sccache":
+        told = "sccache compiles in its server, outside the sandbox"
+        job.emit(Note(recipe=job.step.recipe.name, message=told))
+    with caches.serving(setup, work=work, environ=os.environ) as ready:
+        yield ready
 
 
 @contextmanager
@@ -128,14 +155,19 @@ def _remember(job: Job, course: _Course, cost: Cost, *, is_whole: bool) -> None:
     history.record(job.home, job.step.recipe.name, taken)
 
 
-def _build(job: Job, earlier: Mapping[str, Outputs], jobserver: Jobserver, course: _Course) -> Product:
+def _build(
+    job: Job,
+    earlier: Mapping[str, Outputs],
+    jobserver: Jobserver,
+    course: _Course,
+    setup: caches.Setup,
+) -> Product:
     values = surroundings.values(job, earlier, max(1, jobserver.aim))
-    path = surroundings.path_of(job)
-    # The recipe's own variables come last; its PATH, if it has one, still finds our ninja first.
-    environment = surroundings.variables(job, values, int(earlier["patch"]["epoch"]))
-    environment |= jobserver.environment(environment.get("PATH", path)) | {
-        name: environment[name] for name in ("MAX_JOBS",) if name in environment
-    }
+    own = surroundings.variables(job, values, int(earlier["patch"]["epoch"]))
+    path = ":".join([*map(str, setup.path), own["PATH"]])
+    # The recipe's own variables come last; whatever its PATH, it finds our ninja first.
+    shared = {**setup.variables, **jobserver.environment(path)}
+    environment = {**shared, **own, "PATH": shared["PATH"]}
     watch = Watch(job.step.evaluated.features)
 
     def runner(command: Sequence[str], cwd: Path, extra: Mapping[str, str]) -> None:
@@ -148,7 +180,7 @@ def _build(job: Job, earlier: Mapping[str, Outputs], jobserver: Jobserver, cours
 
         try:
             done = run_command(
-                _sandboxed(job, jobserver.outside, command, cwd),
+                _sandboxed(job, (*jobserver.outside, *setup.writable), setup.readable, command, cwd),
                 cwd=cwd,
                 env={name: job.seen(value) for name, value in {**environment, **extra}.items()},
                 log=job.log,
@@ -179,7 +211,7 @@ def shell(job: Job, earlier: Mapping[str, Outputs]) -> Shell:
     for folder in (job.work / "home", job.work / "tmp"):
         folder.mkdir(exist_ok=True)
     program = shutil.which("bash") or "sh"
-    args = _sandboxed(job, (), [program], job.source)
+    args = _sandboxed(job, (), (), [program], job.source)
     return Shell(
         args=tuple(args),
         cwd=job.source,
@@ -189,7 +221,9 @@ def shell(job: Job, earlier: Mapping[str, Outputs]) -> Shell:
     )
 
 
-def _sandboxed(job: Job, writable: Sequence[Path], command: Sequence[str], cwd: Path) -> list[str]:
+def _sandboxed(
+    job: Job, writable: Sequence[Path], readable: Sequence[Path], command: Sequence[str], cwd: Path
+) -> list[str]:
     """A command of the build as it is started: nothing to write but the work tree, no network."""
     chosen = sandbox.choose()
     if told := sandbox.warning(chosen):
@@ -200,7 +234,7 @@ def _sandboxed(job: Job, writable: Sequence[Path], command: Sequence[str], cwd: 
         [job.seen(word) for word in command],
         work=job.work,
         writable=writable,
-        readable=[venv.python_of(job.environment), *needs],
+        readable=[venv.python_of(job.environment), *needs, *readable],
         placed=job.places,
         cwd=Path(job.seen(str(cwd))),
         network=job.step.recipe.build.network,

@@ -68,7 +68,9 @@ def _provenance(job: Job, earlier: Mapping[str, Outputs]) -> dict[str, Any]:
         "source_date_epoch": earlier["patch"]["epoch"],
         "system": platform.platform(),
         "jobs": earlier["build"].get("cost", {}).get("jobs", 0),
-        "sandbox": earlier["build"].get("sandbox", "unknown"),  # an older tree does not say
+        # An older tree does not say.
+        "sandbox": earlier["build"].get("sandbox", "unknown"),
+        "compiler_cache": earlier["build"].get("compiler_cache", {"kind": "none"}),
     }
 
 

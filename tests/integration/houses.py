@@ -61,6 +61,7 @@ def home_in(root: Path) -> Home:
         build=root / "build",
         sources=root / "sources",
         runs=root / "runs",
+        cache=root / "cache",
     )
 
 

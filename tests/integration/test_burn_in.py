@@ -30,6 +30,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
         build=state / "build",
         sources=state / "sources",
         runs=state / "runs",
+        cache=state / "cache",
     )
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -114,8 +115,10 @@ class Terminal:
 
     def read_until(self, wanted: str) -> str:
         """What the terminal shows up to some text."""
-        output = b""
+        output, deadline = b"", time.monotonic() + 60
         while wanted not in output.decode(errors="replace"):
+            ready, _, _ = select.select([self.master], [], [], max(0, deadline - time.monotonic()))
+            assert ready, output
             output += os.read(self.master, 4096)
         return output.decode(errors="replace")
 
@@ -244,9 +247,14 @@ def test_it_survives_terminal_shell_and_signals(held: Root) -> None:
 
 def test_a_terminal_shows_how_far_it_is(held: Root) -> None:
     detach(held)
+    time.sleep(5)
     with terminal(held, *held.command("attach")) as watcher:
+        # Since the stage began, not since somebody watches.
         shown = watcher.read_until("3/8")
+        shown += watcher.read_until("0:00:")
+        shown += watcher.read_until("\x1b")
         assert "tiny: environment done" in shown
+        assert int(shown.rpartition("0:00:")[2][:2]) >= 5
         assert "Ctrl-C only stops watching" in shown
         let_go(held)
         rest = watcher.read()
@@ -324,9 +332,11 @@ def test_another_process_with_its_number_is_not_taken_for_it(held: Root) -> None
     started = detach(held)
     os.kill(started.pid, signal.SIGKILL)
     wait_for(lambda: not started.alive)
-    with subprocess.Popen(["sleep", "600"]) as other:
+    with subprocess.Popen(["sleep", "600"]) as other, contextlib.ExitStack() as stack:
+        stack.callback(other.kill)
         path = started.folder / background.RECORD
         path.write_text(json.dumps({**json.loads(path.read_text()), "pid": other.pid}))
+        assert [row["state"] for row in held.json("attach", "--list")["runs"]] == ["lost"]
         assert held.run("attach", started.run).returncode == 4
         stopped = held.run("attach", "--stop", started.run)
         assert "had ended before" in stopped.stdout
@@ -341,7 +351,6 @@ def test_another_process_with_its_number_is_not_taken_for_it(held: Root) -> None
         )
         background.stop(stale)
         assert other.poll() is None
-        other.kill()
 
 
 def test_two_at_once_take_turns(held: Root) -> None:
@@ -394,14 +403,15 @@ def test_a_process_that_does_not_begin(tmp_path: Path) -> None:
 
 def test_half_lines_are_read_when_they_are_whole(tmp_path: Path) -> None:
     notes = [Note(message=f"näher {number}") for number in range(3)]
-    lines = [json.dumps(encode(note), ensure_ascii=False).encode() + b"\n" for note in notes]
+    time_of = {"time": "2026-01-01T00:00:00+00:00"}
+    lines = [json.dumps(time_of | encode(note), ensure_ascii=False).encode() + b"\n" for note in notes]
     data = lines[0] + b'{"event": "Weather"}\n' + lines[1] + b'\x00\x00\n["no event"]\n' + lines[2]
     cut = data.index("ä".encode()) + 1  # in the middle of a character
     shown: list[object] = []
 
     def watch() -> None:
         for events in background.follow(tmp_path):
-            shown.extend(events)
+            shown.extend(event for _, event in events)
 
     with background.hold(tmp_path, []), (tmp_path / "events.jsonl").open("ab", buffering=0) as file:
         watcher = threading.Thread(target=watch)

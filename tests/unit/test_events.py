@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build import errors
-from spark_build.core.events import KINDS, as_history, decode, encode
+from spark_build.core.events import KINDS, decode, encode
 from spark_build.errors import Problem, RecipeError, SparkBuildError
-from spark_build.model.event import Event, Note, Progress, RecipeFinished, StageFinished, StageStarted, Usage
-from spark_build.model.history import Expected
+from spark_build.model.event import Event, Note, Progress, RecipeFinished, StageFinished
 from spark_build.model.result import RecipeResult, StageResult
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -112,22 +111,3 @@ FINISHED = encode(StageFinished(recipe="onnx", result=StageResult(stage="build",
 )
 def test_rows_that_do_not_fit_are_no_events(row: dict[str, Any]) -> None:
     assert decode(row) is None
-
-
-def steps(recipe: str, *done: int) -> list[Event]:
-    """Progress of a build with ten steps."""
-    return [Progress(recipe=recipe, stage="build", done=one, total=10) for one in done]
-
-
-def test_of_a_history_only_the_newest_state_is_shown() -> None:
-    (a1, a2, a3), (b1, b2) = steps("a", 1, 2, 3), steps("b", 1, 2)
-    old, new = (Usage(jobs=one, allowed=4, memory_mib=1, budget_mib=9) for one in (1, 2))
-    note = Note(message="hello")
-    assert as_history([a1, note, old, b1, a2, note, b2, new, a3]) == [note, note, b2, new, a3]
-    assert as_history([]) == []
-
-
-def test_a_stage_that_began_long_ago_is_not_taken_for_a_new_one() -> None:
-    expected = Expected(memory_per_job_mib=1, seconds=10.0)
-    (event,) = as_history([StageStarted(recipe="a", stage="build", expected=expected)])
-    assert event == StageStarted(recipe="a", stage="build")
