@@ -1,4 +1,4 @@
-"""The six stages of a build in their order, each kept when an earlier run finished it with the same inputs."""
+"""The six stages of a build in order, each kept when an earlier run finished it with the same inputs."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from spark_build.host import memory
 HERE = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 STEP = re.compile(r"^\[(\d+)/(\d+)\] ", re.MULTILINE)
-PAUSE = (0.5, 9.0)  # seconds of compiling between two kills
+PAUSE = (0.3, 6.0)  # seconds of compiling between two kills
 
 
 def command(root: Path) -> list[str]:
