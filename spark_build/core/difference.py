@@ -23,7 +23,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any], *, most: int = 2)
     """What changed since a build, in a few words: as reasons in a plan."""
     found = differences(before, now)
     said = [f"{one.path} changed: {_short(one.before)} -> {_short(one.now)}" for one in found[:most]]
-    return (*said, f"{len(found) - most} more changes") if len(found) > most else tuple(said)
+    return (*said, f"{len(found) - most} more (spark-build why)") if len(found) > most else tuple(said)
 
 
 def _short(value: Any) -> str:

@@ -39,8 +39,13 @@ def peaks(home: Home, recipe: str, *, target: str | None = None) -> tuple[int, .
 def expected(home: Home, recipe: str, *, target: str, declared_mib: int) -> Expected:
     """What the next build of a recipe will probably take."""
     known = builds(home, recipe, target=target)
-    memory = budget.learned([one.peak_mib_per_job for one in known], declared_mib)
     whole = [one for one in known if one.seconds > 0]
+    # What went on, failed or came from the cache may have missed the largest job: it can only raise.
+    parts = [one.peak_mib_per_job for one in known if one.seconds <= 0]
+    memory = max(
+        budget.learned([one.peak_mib_per_job for one in whole], declared_mib),
+        budget.learned(parts, 0),
+    )
     if not whole:
         return Expected(memory_per_job_mib=memory)
     last = whole[-1]

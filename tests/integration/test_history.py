@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -23,6 +24,23 @@ def taken(peak: int, *, target: str = "gb10") -> Taken:
 
 def file_of(home: Home) -> Path:
     return home.runs / "history" / "tiny.json"
+
+
+def test_only_whole_builds_lower_what_is_planned(home: Home) -> None:
+    def planned() -> int:
+        return history.expected(home, "tiny", target="gb10", declared_mib=1000).memory_per_job_mib
+
+    assert planned() == 1000
+    part = dataclasses.replace(taken(100), seconds=0.0)
+    history.record(home, "tiny", part)
+    assert planned() == 1000, "it failed before the large ones came"
+    history.record(home, "tiny", dataclasses.replace(part, peak_mib_per_job=2000))
+    assert planned() == 2201
+    for _ in range(5):
+        history.record(home, "tiny", part)
+    history.record(home, "tiny", taken(300))
+    assert planned() == 331
+    assert history.expected(home, "tiny", target="h200", declared_mib=1000).seconds is None
 
 
 def test_nothing_is_known_at_first(home: Home) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.difference import Difference, differences
+from spark_build.core.difference import Difference, changes, differences
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=4)
 VALUES = st.recursive(
@@ -28,6 +28,20 @@ def leaves(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from leaves(inner)
         else:
             yield value, place
+
+
+def test_a_plan_names_what_changed_in_a_few_words() -> None:
+    before = {"toolchain": {"c++": "g++ 12.2.0", "nvcc": "13.0"}, "env": {"A": "1"}, "version": "1.0"}
+    now = {"toolchain": {"c++": "g++ 13.3.0", "nvcc": "13.0"}, "env": {"A": "1"}, "version": "1.0"}
+    assert changes(before, now) == ("toolchain.c++ changed: g++ 12.2.0 -> g++ 13.3.0",)
+    assert changes(before, before) == ()
+    more = {**now, "env": {}, "version": "2" * 100}
+    assert changes(before, more) == (
+        "env.A changed: 1 -> none",
+        "toolchain.c++ changed: g++ 12.2.0 -> g++ 13.3.0",
+        "1 more (spark-build why)",
+    )
+    assert len(changes({}, {"a": "x" * 100})[0]) < 80
 
 
 @given(DOCUMENTS)
