@@ -105,11 +105,13 @@ def all_(options: Options, recipes: tuple[str, ...], wish: Wish, burn_in: bool, 
         if not options.json:
             print_plan(planned)
         results, generation = _build(setting, planned, emit, wish)
-        if wish.stop_after:
-            return conclude(options, results, None, document(results, None), [], 0)
-        judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=burn_in)
-    whole = {**document(results, generation), **judged.document}
-    return conclude(options, results, generation, whole, judged.lines, judged.code)
+        judged = None
+        if not wish.stop_after:
+            judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=burn_in)
+    built = document(results, generation)
+    if judged is None:
+        return conclude(options, results, None, built, [], 0)
+    return conclude(options, results, generation, {**built, **judged.document}, judged.lines, judged.code)
 
 
 @click.command()
@@ -134,8 +136,9 @@ def build(options: Options, recipes: tuple[str, ...], wish: Wish, shell: bool) -
         planned = ready(emit)
         if not shell:
             results, generation = _build(setting, planned, emit, wish)
-            return conclude(options, results, generation, document(results, generation), [], 0)
-    return _enter(options, setting, planned, recipes, wish)
+    if shell:
+        return _enter(options, setting, planned, recipes, wish)
+    return conclude(options, results, generation, document(results, generation), [], 0)
 
 
 def _enter(options: Options, setting: Setting, planned: Plan, recipes: Sequence[str], wish: Wish) -> int:

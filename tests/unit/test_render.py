@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_build.cli.render import describe, duration, size
-from spark_build.model.event import Note, StageFinished
+from spark_build.cli.render import Lines, describe, duration, size
+from spark_build.model.event import Note, Progress, StageFinished, StageStarted, Usage
+from spark_build.model.history import Expected
 from spark_build.model.result import StageResult
 
 
@@ -28,3 +29,30 @@ def test_events_as_lines() -> None:
     done = StageResult(stage="build", status="done", seconds=3.21)
     assert describe(StageFinished(recipe="onnx", result=done)) == "onnx: build done in 3.2 s"
     assert describe(Note(message="hello")) == "hello"
+
+
+def test_progress_lines_say_how_long_and_how_much(capsys: pytest.CaptureFixture[str]) -> None:
+    """Time left comes from an earlier build, which knew that the end takes as long as all before."""
+    now = 0.0
+    lines = Lines(lambda: now)
+    slow_end = Expected(
+        memory_per_job_mib=900, seconds=180.0, steps=100, curve=(*(10.0 * n for n in range(1, 10)), 180.0)
+    )
+    lines.emit(StageStarted(recipe="onnx", stage="build", expected=slow_end))
+    lines.emit(Usage(jobs=3, allowed=20, memory_mib=10_240, budget_mib=98_304))
+    for done in range(1, 91):
+        now = float(done)
+        lines.emit(Progress(recipe="onnx", stage="build", done=done, total=100))
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[-1] == "onnx: build 90/100, about 1 min 30 s left (3 of 20 jobs, 10.0 GiB of 96.0 GiB)"
+    assert len(shown) == 9
+
+
+def test_without_an_earlier_build_the_pace_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    lines = Lines(lambda: now)
+    lines.emit(StageStarted(recipe="onnx", stage="build", expected=Expected(memory_per_job_mib=900)))
+    for done in range(1, 51):
+        now = 2.0 * done
+        lines.emit(Progress(recipe="onnx", stage="build", done=done, total=100))
+    assert capsys.readouterr().err.splitlines()[-1] == "onnx: build 50/100, about 1 min 40 s left"
