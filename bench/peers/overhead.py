@@ -1,12 +1,13 @@
 """What the engine costs: ONNX through it beside the same steps by hand, interleaved; then with a warm cache.
 
 By hand: unpack, venv, pip install of the recipe's pins, the project's own backend with the recipe's
-variables, auditwheel repair. Run it in a checkout: .venv/bin/python bench/peers/overhead.py [ROUNDS] [DIR]
-DIR: where to build (default: a temporary folder). It takes about 4 min a round on two cores.
+variables, auditwheel repair. Run it in a checkout: .venv/bin/python bench/peers/overhead.py
+It takes about 4 min a round on two cores, and once 3 min for the cache.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import tarfile
 import tempfile
 import time
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,33 +97,46 @@ def by_hand(sdist: Path, work: Path, recipe: dict[str, Any], version: str) -> Ti
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dir", help="where to build (default: a temporary folder)")
+    parser.add_argument("--part", choices=("hand", "cache", "both"), default="both")
+    asked = parser.parse_args()
     recipe = tomllib.loads((HERE / "recipes/onnx.toml").read_text())
     train = tomllib.loads((HERE / f"recipes/trains/{TRAIN}.toml").read_text())
     version = train["components"]["onnx"]["version"]
-    with tempfile.TemporaryDirectory(dir=sys.argv[2] if len(sys.argv) > 2 else None) as folder:
+    with tempfile.TemporaryDirectory(dir=asked.dir) as folder:
         root, work = Path(folder, "root"), Path(folder, "hand")
         root.mkdir()
         fetch = ["build", "onnx", "--stop-after", "fetch"]
         command = [str(BIN / "spark-build"), "--root", str(root), "--target", "host-cpu", "--train", TRAIN]
         subprocess.run([*command, "-q", *fetch], check=True, cwd=HERE, stdout=subprocess.DEVNULL)
         (sdist,) = root.glob(f"sources/*/*/onnx-{version}.tar.gz")
-        ours, theirs = [], []
-        for number in range(rounds):
-            pair = {
-                "engine": lambda: engine(root, "none"),
-                "hand": lambda: by_hand(sdist, work, recipe, version),
-            }
-            for name in ("engine", "hand") if number % 2 else ("hand", "engine"):
-                (ours if name == "engine" else theirs).append(pair[name]())
-        show("engine, no compiler cache", ours)
-        show("by hand", theirs)
-        compare("engine against by hand", ours, theirs)
-        cold = engine(root, "ccache")
-        warm = [engine(root, "ccache") for _ in range(rounds)]
-        show("engine, empty ccache", [cold])
-        show("engine, warm ccache", warm)
-        compare("warm against cold", warm, [cold])
+        if asked.part != "cache":
+            beside_hand(root, lambda: by_hand(sdist, work, recipe, version), asked.rounds)
+        if asked.part != "hand":
+            with_cache(root, asked.rounds)
+
+
+def beside_hand(root: Path, hand: Callable[[], Times], rounds: int) -> None:
+    ours, theirs = [], []
+    for number in range(rounds):
+        for name in ("engine", "hand") if number % 2 else ("hand", "engine"):
+            if name == "engine":
+                ours.append(engine(root, "none"))
+            else:
+                theirs.append(hand())
+    show("engine, no compiler cache", ours)
+    show("by hand", theirs)
+    compare("engine against by hand", ours, theirs)
+
+
+def with_cache(root: Path, rounds: int) -> None:
+    cold = engine(root, "ccache")
+    warm = [engine(root, "ccache") for _ in range(rounds)]
+    show("engine, empty ccache", [cold])
+    show("engine, warm ccache", warm)
+    compare("warm against cold", warm, [cold])
 
 
 def show(name: str, times: list[Times]) -> None:
