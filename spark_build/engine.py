@@ -15,7 +15,7 @@ from spark_build.host.governor import Governor
 from spark_build.host.job import Shell
 from spark_build.model.event import Emit, Note, RecipeFinished, Usage
 from spark_build.model.plan import BuildOptions, Plan, Step
-from spark_build.model.result import RecipeResult
+from spark_build.model.result import RecipeResult, Repetition
 from spark_build.model.wheel import StoredWheel
 from spark_build.pipeline import Run, build_recipe, inputs_of, is_stored, result_of
 from spark_build.setting import Setting
@@ -116,6 +116,26 @@ def shell(
         raise UsageError(f"{name} needs {', '.join(missing)} first", hint=f"spark-build build {missing[0]}")
     keys = {need: steps[need].build_key for need in step.from_store}
     return pipeline.shell(_run(setting, emit, options), step, keys)
+
+
+def repeat(
+    setting: Setting,
+    planned: Plan,
+    names: Sequence[str],
+    results: Sequence[RecipeResult],
+    emit: Emit,
+    options: BuildOptions,
+) -> tuple[Repetition, ...]:
+    """Build these recipes, which are in the store, once more elsewhere: is what comes out the same?"""
+    keys = {result.recipe: result.build_key for result in results}
+    run = _run(setting, emit, options)
+    found = []
+    for step in planned.steps:
+        if step.recipe.name in names and keys[step.recipe.name]:
+            told = "building once more in another folder, without the compiler cache, to compare"
+            emit(Note(recipe=step.recipe.name, message=told))
+            found.append(pipeline.repeat(run, step, {need: keys[need] for need in step.from_store}))
+    return tuple(found)
 
 
 def _unbuilt(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult | None:

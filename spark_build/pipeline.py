@@ -5,25 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from spark_build import staging
 from spark_build.core.key import build_inputs, digest
 from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
-from spark_build.host import history, probe, sandbox, store
+from spark_build.host import compare, history, probe, sandbox, store
 from spark_build.host.files import discard_tree, locked, remove_empty, remove_tree, write_atomically
 from spark_build.host.governor import Governor
 from spark_build.host.job import Job, Outputs, Shell
 from spark_build.host.provide import Provided, locate
 from spark_build.model.event import Emit, Note
 from spark_build.model.plan import BuildOptions, Step
-from spark_build.model.result import Cost, RecipeResult, Status
+from spark_build.model.result import Cost, RecipeResult, Repetition, Status
 from spark_build.setting import Setting
 from spark_build.stages import build as build_stage
 
 LOG = "build.log"
+AGAIN = "again"  # below the build folder: where a build is repeated
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +124,41 @@ def shell(run: Run, step: Step, keys: Mapping[str, str]) -> Iterator[Shell]:
             yield build_stage.shell(job, ready or staging.run_stages(job, "environment"))
 
 
+def repeat(run: Run, step: Step, keys: Mapping[str, str]) -> Repetition:
+    """Build once more, in another folder and without the compiler cache; compare with the store's entry.
+
+    A failed repetition leaves its tree, as any failed build; nothing else stays.
+    """
+    build = run.setting.home.build
+    home = replace(run.setting.home, build=build / AGAIN)
+    again = replace(
+        run,
+        setting=replace(run.setting, home=home),
+        options=replace(run.options, cached=False, stop_after=""),
+    )
+    inputs, provided = inputs_of(run.setting, step, keys)
+    work = _work(again, step)
+    try:
+        with _tree(again, step, work) as held:
+            remove_tree(work)
+            _fresh_tree(work, digest(inputs))
+            with (work / LOG).open("ab") as log:
+                job = _job(again, step, inputs, provided, work, log, held)
+                found = compare.repetition(job, staging.run_stages(job, "audit"))
+            discard_tree(work, build / ".trash")
+    except (SparkBuildError, OSError) as error:
+        explained = _explained(error, work / LOG)
+        if not (work / "stamps").exists():
+            remove_tree(work)
+        raise explained from error
+    except BaseException:
+        remove_tree(work)
+        raise
+    finally:
+        remove_empty(work.parent, home.build)
+    return found
+
+
 def _work(run: Run, step: Step) -> Path:
     # What is only fetched must not disturb the tree of an interrupted build.
     prefix = "fetch-" if run.options.stop_after == "fetch" else ""
@@ -153,6 +189,7 @@ def _job(
     return Job(
         step=step,
         target=setting.target,
+        train=setting.train.name,
         home=setting.home,
         work=work,
         log=log,
@@ -164,6 +201,7 @@ def _job(
             declared_mib=build.memory_per_job_mib,
         ),
         offline=run.options.offline,
+        cached=run.options.cached,
         key=digest(inputs),
         inputs=inputs,
         emit=run.emit,

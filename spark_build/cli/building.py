@@ -16,7 +16,7 @@ from spark_build.cli import render
 from spark_build.cli.attaching import start_background
 from spark_build.cli.options import SIZE, Options, local_sources, shared
 from spark_build.cli.planning import print_plan
-from spark_build.cli.results import conclude, document
+from spark_build.cli.results import Outcome, compared, conclude, document
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +96,7 @@ def all_(options: Options, recipes: tuple[str, ...], wish: Wish, burn_in: bool, 
     setting = wish.setting(options)
 
     def ready(emit: Emit) -> Plan:
-        return _ready(setting, recipes, emit, insist=wish.insist)
+        return _ready(setting, recipes, emit, wish)
 
     if wish.detach and options.background is None:
         return start_background(options, setting.home.runs, ready)
@@ -118,15 +118,20 @@ def all_(options: Options, recipes: tuple[str, ...], wish: Wish, burn_in: bool, 
 @click.argument("recipes", nargs=-1, required=True)
 @_build_options
 @click.option("--shell", is_flag=True, help="Enter the tree of one recipe, with its build's environment.")
+@click.option("--check-reproducible", is_flag=True, help="Build RECIPES twice: are the bytes the same?")
 @shared
-def build(options: Options, recipes: tuple[str, ...], wish: Wish, shell: bool) -> int:
+def build(
+    options: Options, recipes: tuple[str, ...], wish: Wish, shell: bool, check_reproducible: bool
+) -> int:
     """Build and publish RECIPES and what they need."""
     setting = wish.setting(options)
     if shell and wish.detach:
         raise click.UsageError("--shell needs this terminal, which --detach gives up")
+    if check_reproducible and (shell or wish.stop_after):
+        raise click.UsageError("--check-reproducible builds to the end: no --shell, no --stop-after")
 
     def ready(emit: Emit) -> Plan:
-        planned = _ready(setting, recipes, emit, insist=wish.insist)
+        planned = _ready(setting, recipes, emit, wish)
         _refuse_unbuildable(planned, recipes)
         return planned
 
@@ -135,10 +140,13 @@ def build(options: Options, recipes: tuple[str, ...], wish: Wish, shell: bool) -
     with running(options, setting.home.runs) as (_, emit):
         planned = ready(emit)
         if not shell:
-            results, generation = _build(setting, planned, emit, wish)
+            results, generation = _build(setting, planned, emit, wish, cached=not check_reproducible)
+            names = recipes if check_reproducible else ()
+            twice = _repeat(setting, planned, names, results, emit, wish)
     if shell:
         return _enter(options, setting, planned, recipes, wish)
-    return conclude(options, results, generation, document(results, generation), [], 0)
+    whole = {**document(results, generation), **twice.document}
+    return conclude(options, results, generation, whole, twice.lines, twice.code)
 
 
 def _enter(options: Options, setting: Setting, planned: Plan, recipes: Sequence[str], wish: Wish) -> int:
@@ -189,12 +197,12 @@ def running(options: Options, runs: Path) -> Iterator[tuple[Path, Emit]]:
         yield journal.folder, emit
 
 
-def _ready(setting: Setting, recipes: Sequence[str], emit: Emit, *, insist: bool) -> Plan:
+def _ready(setting: Setting, recipes: Sequence[str], emit: Emit, wish: Wish) -> Plan:
     """A plan whose requirements this machine meets; system packages are installed where allowed."""
     from spark_build import engine
     from spark_build.errors import HostError
     from spark_build.host import doctor as doctors
-    from spark_build.host import system
+    from spark_build.host import offline, system
     from spark_build.model.event import Note
 
     planned = engine.plan(setting, recipes)
@@ -205,10 +213,12 @@ def _ready(setting: Setting, recipes: Sequence[str], emit: Emit, *, insist: bool
         for one in doctors.examine(setting.home, planned, setting.machine, setting.limits)
         if one.status == "fail"
     ]
-    waived = ("packages", "memory") if insist else ("packages",)
+    waived = ("packages", "memory") if wish.insist else ("packages",)
     others = [one for one in failures if one.check not in waived]
     if others:
         raise HostError("; ".join(one.message for one in others), hint=others[0].fix)
+    if wish.offline:
+        offline.refuse(planned, setting.home, stop_after=wish.stop_after or "")
     missing = doctors.packages_to_install(planned)
     suggested = doctors.packages_to_suggest(planned)
     if suggested and system.can_install():
@@ -221,13 +231,30 @@ def _ready(setting: Setting, recipes: Sequence[str], emit: Emit, *, insist: bool
     return planned
 
 
+def _repeat(
+    setting: Setting,
+    planned: Plan,
+    names: Sequence[str],
+    results: Sequence[RecipeResult],
+    emit: Emit,
+    wish: Wish,
+) -> Outcome:
+    """Build the named recipes once more and compare; nothing after a failure, which is told anyway."""
+    from spark_build import engine
+
+    if not names or any(result.error for result in results):
+        return Outcome()
+    return compared(engine.repeat(setting, planned, names, results, emit, wish.build_options()))
+
+
 def _build(
-    setting: Setting, planned: Plan, emit: Emit, wish: Wish
+    setting: Setting, planned: Plan, emit: Emit, wish: Wish, *, cached: bool = True
 ) -> tuple[tuple[RecipeResult, ...], Generation | None]:
     """Build, publish, and name the published wheels in the results."""
     from spark_build import engine
 
-    results = engine.build(setting, planned, emit, wish.build_options())
+    options = dataclasses.replace(wish.build_options(), cached=cached)
+    results = engine.build(setting, planned, emit, options)
     if wish.stop_after:
         return results, None
     closure = not wish.no_closure

@@ -25,7 +25,7 @@ COMMANDS = {
     "log": ("spark_build.cli.inspecting", "log", "Show the last log of a recipe; --diagnosis explains it."),
     "recipes": ("spark_build.cli.recipes", "recipes", "List, show, check, write and pin recipes."),
     "patches": ("spark_build.cli.patches", "patches", "Check the patches against their sources."),
-    "wheelhouse": ("spark_build.cli.wheelhouse", "wheelhouse", "List, locate, export and import wheels."),
+    "wheelhouse": ("spark_build.cli.wheelhouse", "wheelhouse", "List, inspect, export and import wheels."),
     "env": ("spark_build.cli.environment", "env", "Virtual environments from the wheelhouse only."),
     "verify": ("spark_build.cli.verification", "verify", "Check the wheels; --burn-in measures them."),
 }

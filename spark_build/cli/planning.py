@@ -18,24 +18,30 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("recipes", nargs=-1)
+@click.option("--offline", is_flag=True, help="Also say what a build without network would lack.")
 @local_sources
 @shared
-def plan(options: Options, recipes: tuple[str, ...], source: dict[str, str]) -> None:
+def plan(options: Options, recipes: tuple[str, ...], source: dict[str, str], offline: bool) -> None:
     """Say for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
     from spark_build import engine
+    from spark_build.host.offline import missing
     from spark_build.setting import with_local_sources
 
-    planned = engine.plan(with_local_sources(options.setting(), source), recipes)
+    setting = with_local_sources(options.setting(), source)
+    planned = engine.plan(setting, recipes)
+    lacking = missing(planned, setting.home) if offline else ()
     if options.json:
-        render.print_json(
-            {
-                "target": planned.target.name,
-                "train": planned.train.name,
-                "steps": [_step_document(step) for step in planned.steps],
-            }
-        )
+        document: dict[str, Any] = {
+            "target": planned.target.name,
+            "train": planned.train.name,
+            "steps": [_step_document(step) for step in planned.steps],
+        }
+        missed = {"missing": [dataclasses.asdict(one) for one in lacking]} if offline else {}
+        render.print_json(document | missed)
         return
     print_plan(planned)
+    for one in lacking:
+        print(f"missing without a network: {one.recipe}: {one.what}")
     concerned: dict[str, list[str]] = {}
     for step in planned.steps:
         for warning in step.warnings:

@@ -80,6 +80,7 @@ def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
             "core_minutes": recipe.build.core_minutes,
             "disk_mib": recipe.build.disk_mib,
         },
+        "audit": dataclasses.asdict(recipe.audit),
         "checks": list(recipe.verify.checks),
         "notes": list(recipe.notes),
         "unestablished": list(pin.unestablished),
@@ -140,6 +141,7 @@ def _print(document: Document) -> None:
     _block("variables", _env_lines(document["env"]))
     _kind_blocks(document)
     _block("must be on", [f"{one['name']} = {one['value']}  # {one['why']}" for one in document["features"]])
+    _block("device code", _audit_lines(document["audit"]))
     packages = {key: " ".join(names) for key, names in document["system"].items() if names}
     _block("system packages", [f"{key}: {names}" for key, names in packages.items()])
     _block("costs", [_cost_line(document["costs"])])
@@ -164,6 +166,15 @@ def _patch_line(patch: Document) -> str:
     seen = f"; unverified: {patch['unverified']}" if patch["unverified"] else ""
     upstream = f" ({patch['upstream']})" if patch["upstream"] else ""
     return f"{patch['file']}  # {patch['why']}{upstream}{seen}"
+
+
+def _audit_lines(audit: Document) -> list[str]:
+    lines = [f"none  # {audit['host_only']}"] if audit["host_only"] else []
+    for rule in audit["device"]:
+        only = [f"on {', '.join(rule['architectures'])}"] if rule["architectures"] else []
+        wishes = [f"{verb} {', '.join(rule[verb])}" for verb in ("require", "forbid") if rule[verb]]
+        lines.append(f"{' '.join([rule['library'], *only, *wishes])}  # {rule['why']}")
+    return lines
 
 
 def _need_line(need: Document) -> str:

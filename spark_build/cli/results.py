@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,34 @@ from spark_build.cli.options import Options
 
 if TYPE_CHECKING:
     from spark_build.host.wheelhouse import Generation
-    from spark_build.model.result import RecipeResult
+    from spark_build.model.result import RecipeResult, Repetition
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What came of more than building: for the document, for people, for the shell."""
+
+    document: dict[str, Any] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+    code: int = 0
+
+
+def compared(repetitions: Sequence[Repetition]) -> Outcome:
+    """What building twice showed; differences count as a failed audit."""
+    from spark_build.errors import AuditError
+
+    lines: list[str] = []
+    for one in repetitions:
+        if not one.differences:
+            lines.append(f"\nreproducible: {one.product}, built twice, has the same bytes ({one.sha256})")
+            continue
+        count = len(one.differences)
+        lines.append(f"\nnot reproducible: {one.product}, built twice, has {count} differences")
+        lines += [f"  {each.file}: {each.what}" for each in one.differences]
+    rows = [{**asdict(one), "identical": not one.differences} for one in repetitions]
+    differs = any(one.differences for one in repetitions)
+    code = AuditError.exit_code if differs else 0
+    return Outcome(document={"repetitions": rows}, lines=tuple(lines), code=code)
 
 
 def document(results: Sequence[RecipeResult], generation: Generation | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`wheelhouse`: list, path, export, import."""
+"""`wheelhouse`: list, inspect, path, export, import."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_build.cli import render
+from spark_build.cli import inspect_wheel, render
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
@@ -74,6 +74,9 @@ def list_(options: Options) -> None:
         return
     print(f"generation {found.number} in {found.folder}")
     print_wheels(found)
+
+
+wheelhouse.add_command(inspect_wheel.inspect)
 
 
 @wheelhouse.command()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain
 
@@ -15,6 +15,9 @@ from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from spark_build.core.audit_host import HOST_RULES, Policies
+from spark_build.core.audit_packaging import PACKAGING_RULES
+from spark_build.core.linkage import origin
 from spark_build.model.wheel import Finding, Library, Severity, WheelFacts
 
 UNREADABLE = "unreadable"  # machine of a file that begins like ELF and is none
@@ -44,6 +47,7 @@ class Expected:
     python: str  # cp311
     provided: tuple[str, ...]  # sonames from elsewhere; wildcards allowed
     system_libraries: frozenset[str]  # sonames that every manylinux system has
+    policies: Policies = field(default_factory=dict)  # symbol versions by platform tag
 
     @property
     def machine(self) -> str:
@@ -64,12 +68,13 @@ def audit(
     python: str,
     provided: Sequence[str],
     system_libraries: frozenset[str],
+    policies: Policies | None = None,
 ) -> tuple[Finding, ...]:
     """All findings, in the order of the rules; none for a wheel that is as it should be.
 
     `platform`: "linux-aarch64"; `python`: "cp312"; `provided`: sonames (wildcards allowed) that
     come from the driver, the toolkit or another wheel; `system_libraries`: sonames every
-    manylinux system has.
+    manylinux system has; `policies`: the symbol versions that a platform tag allows.
     """
     expected = Expected(
         distribution=distribution,
@@ -78,6 +83,7 @@ def audit(
         python=python,
         provided=tuple(provided),
         system_libraries=system_libraries,
+        policies=policies or {},
     )
     return tuple(
         Finding(rule=name, severity=severity, message=printable(message))
@@ -223,8 +229,13 @@ def _libraries(facts: WheelFacts, expected: Expected) -> Iterator[Observation]:
             ):
                 yield (
                     "error",
-                    f"{library.path} needs {soname}, which no wheel provides: repair should bundle it",
+                    f"{library.path} needs {soname}, which no wheel provides: {_advice(soname)}",
                 )
+
+
+def _advice(soname: str) -> str:
+    known = origin(soname)
+    return f"{known[1]}: list it in repair.exclude" if known else "repair should bundle it"
 
 
 def _bundled_system(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
@@ -255,11 +266,14 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("elf-machine", _elf_machine),
     ("libraries", _libraries),
     ("bundled-system", _bundled_system),
+    *HOST_RULES,
+    *PACKAGING_RULES,
 )
 
 
 # What a vendor wrote into the wheel, and we may not change: it is published byte for byte.
-_VENDORS_BUSINESS = frozenset({"tags", "purelib", "manylinux", "build-tag"})
+_LABELS = frozenset({"tags", "purelib", "manylinux", "build-tag"})
+_VENDORS_BUSINESS = _LABELS | {"symbol-versions", "rpath", "device-code", "device-damage"}
 
 
 def as_vendor(findings: Sequence[Finding]) -> tuple[Finding, ...]:

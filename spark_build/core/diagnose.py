@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from spark_build.core.problems import PROBLEMS
 from spark_build.model.result import LogDiagnosis
 
+WARNED = 20  # lines, at most, in which pip told before that it could not connect
 BLOCK = 40  # lines, at most, that one error goes on for
 TRACEBACK = 400  # lines, at most, that lead to one
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -28,6 +29,7 @@ _NOISE = re.compile(
     r"|^(RuntimeError: )?Error compiling objects|^error: Failed to build|compilation terminated"
     r"|ptxas fatal +: Ptx assembly aborted|^\d+ errors? detected|^note:|^fatal: clone of .* failed"
     r"|^CMake Error at .*FetchContent\.cmake:\d+|^ERROR: Could not find a version"
+    r"|^fatal: Could not read from remote repository"
     r"|^pip\.\S*BackendUnavailable",
     re.IGNORECASE,
 )
@@ -56,9 +58,13 @@ _TOOL = re.compile(
     r"|^g?make(?:\[\d+\])?: \*\*\* (?P<make>.+)"
     r"|^ ! \[rejected\] +(?P<rejected>.+)|^(?P<cuda>CUDA error: .+)|^(?P<pip>Could not fetch URL .+)"
 )
+# Programs that a script calls; they may fail on purpose, so every other error tells more.
+_CLIENT = re.compile(r"^curl: \(\d+\) (?P<curl>.+)|^(?:wget|ssh): (?P<client>.+)")
+# What pip says before it concludes that there is no such distribution.
+_UNREACHED = re.compile(r"^WARNING: Retrying \(")
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _COMPILING = (_COMPILER, _PTXAS, _LINKER)
-_KINDS = (*_COMPILING, _CMAKE, _PYTHON, _TOOL)
+_KINDS = (*_COMPILING, _CMAKE, _PYTHON, _TOOL, _CLIENT)
 _PLACES = ("file", "line", "paren", "kind")
 
 
@@ -149,7 +155,9 @@ def _described(lines: Sequence[str], number: int, found: re.Match[str]) -> _Erro
     place = f"{file}:{line}" if file and line else ""
     if found.re is _PYTHON:
         place = _frame_before(lines, number)
-    return _Error(said=said, text="\n".join([lines[number], said, *following]), place=place)
+    earlier = lines[max(0, number - WARNED) : number] if found.re is _TOOL else ()
+    warned = [line for line in earlier if _UNREACHED.match(line)]
+    return _Error(said=said, text="\n".join([lines[number], said, *following, *warned]), place=place)
 
 
 def _block(lines: Sequence[str], number: int, *, indented: bool) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 REMOTE_SCHEMES = ("https", "http", "ssh", "git")
+_RELATIVE = ("./", "../")
 
 _USERINFO = re.compile(r"([a-z][a-z0-9+.-]*://)[^/\s]*@", re.IGNORECASE)
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
@@ -30,6 +31,7 @@ class Submodule:
     path: str
     url: str
     commit: str
+    relative: str = ""  # how .gitmodules says it when it goes by the superproject's address
 
 
 def shown(url: str) -> str:
@@ -80,7 +82,7 @@ def check_tag(tag: str) -> None:
 
 def resolve(base: str, url: str) -> str:
     """A submodule's address, relative ones ("../other.git") against the superproject's `base`."""
-    if not url.startswith(("./", "../")):
+    if not url.startswith(_RELATIVE):
         return url
     root, path = _split(base.rstrip("/"))
     parts = _parts(path)
@@ -146,7 +148,9 @@ def submodules(base: str, config: Mapping[str, str], links: Mapping[str, str]) -
             continue
         if not options.get("url"):
             raise BadAddressError(f".gitmodules names no address for the submodule {path!r}")
-        found.append(Submodule(path=path, url=resolve(base, options["url"]), commit=commit))
+        url = options["url"]
+        relative = url if url.startswith(_RELATIVE) else ""
+        found.append(Submodule(path=path, url=resolve(base, url), commit=commit, relative=relative))
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ from spark_build.model.plan import Evaluated, Provision
 from spark_build.model.recipe import Patch, Pin, Recipe, Source, Target, Variable
 
 # Raise when the same inputs would now give other bytes (how wheels are built, repaired, rewritten).
-FORMAT = 1
+FORMAT = 2
 
 
 def canonical(value: Any) -> str:

@@ -42,7 +42,8 @@ _NEEDED = {
     "wheel": ("project", "filename", "sha256"),
 }
 _ALLOWED = {kind: {*keys, "kind", "platform", "note"} for kind, keys in _NEEDED.items()}
-_ALLOWED["git"] |= {"tag", "submodules"}
+_ALLOWED["git"] |= {"tag", "submodules", "mirrors"}
+_ALLOWED["archive"] |= {"mirrors"}
 _URL = re.compile(r"(https?|ssh|git|file)://\S+|/\S+")
 
 
@@ -124,17 +125,30 @@ def _source_rules(path: Path, source: Mapping[str, Any]) -> Iterator[Finding]:
     if kind == "git" and not source.get("tag") and not source.get("note"):
         yield path, "a source of kind git needs 'tag' (or a 'note' that says why there is none)"
     for key in source:
-        if key not in _ALLOWED[kind] and key in {"tag", "submodules"}.union(*_NEEDED.values()):
+        if key not in _ALLOWED[kind] and key in {"tag", "submodules", "mirrors"}.union(*_NEEDED.values()):
             yield (*path, key), f"'{key}' has no meaning in a source of kind {kind}"
     yield from _digits_rule(source.get("sha256"), 64, (*path, "sha256"))
     yield from _digits_rule(source.get("commit"), 40, (*path, "commit"))
     yield from one_of(source.get("platform") or None, PLATFORMS, (*path, "platform"), "platform")
-    url = source.get("url")
-    if isinstance(url, str) and url and not _URL.fullmatch(url):
-        yield (
-            (*path, "url"),
-            f"url must start with https://, http://, ssh://, git://, file:// or /, not '{url}'",
-        )
+    yield from _url_rules(path, source)
+
+
+def _url_rules(path: Path, source: Mapping[str, Any]) -> Iterator[Finding]:
+    """The places of a source: each one an address, none of them twice."""
+    listed = [((*path, "mirrors", index), place) for index, place in enumerate(items(source, "mirrors"))]
+    seen: set[str] = set()
+    for where, place in [((*path, "url"), source.get("url")), *listed]:
+        if not isinstance(place, str) or (where[-1] == "url" and not place):
+            continue
+        what = "url" if where[-1] == "url" else "a mirror"
+        if not _URL.fullmatch(place):
+            yield (
+                where,
+                f"{what} must start with https://, http://, ssh://, git://, file:// or /, not '{place}'",
+            )
+        if place in seen:
+            yield where, f"the mirror '{place}' is named already"
+        seen.add(place)
 
 
 def _filename_rule(path: Path, source: Mapping[str, Any], version: object) -> Iterator[Finding]:

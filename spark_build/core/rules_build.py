@@ -1,4 +1,4 @@
-"""What must hold in the parts of a recipe that say how it is built: [build], [cmake], [prefix], [wheel]."""
+"""What must hold in the parts of a recipe that say how it is built and judged: [build], [audit] and so on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from spark_build.core.archs import CONSUMERS
+from spark_build.core.archs import CONSUMERS, minimum_cuda
 from spark_build.core.positions import Path
-from spark_build.core.rawtables import Finding, below, platforms, table, tables, version_of
+from spark_build.core.rawtables import Finding, below, items, platforms, table, tables, version_of
 
 # What a value may refer to; recipes/README.md explains each. Those with an argument: {need:llvm}.
 PLACEHOLDERS = (
@@ -28,6 +28,7 @@ PLACEHOLDERS = (
 WITH_ARGUMENT = ("arch_list", "need", "version", "extra")
 
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
+_TARGET = re.compile(r"(sm|compute)_(\d{2,3}[af]?|\d{0,3}\*)")
 
 
 def build_findings(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
@@ -47,6 +48,7 @@ def build_findings(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding
     yield from _cmake(raw, needs)
     yield from _prefix(raw)
     yield from _features(raw)
+    yield from _audit(raw)
     yield from _naming(table(raw, "wheel").get("version"))
 
 
@@ -152,6 +154,36 @@ def _features(raw: Mapping[str, Any]) -> Iterator[Finding]:
         if feature.get("name") == "":
             yield (*path, "name"), "a feature needs the name that the configure summary prints"
         yield from _when(table(feature, "when"), (*path, "when"))
+
+
+def _audit(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    audit, requires = table(raw, "audit"), table(raw, "requires")
+    rules = list(tables(audit, "device"))
+    if audit.get("host_only") and rules:
+        yield (
+            ("audit", "host_only"),
+            "audit.host_only says that there is no device code, audit.device asks for some",
+        )
+    if audit.get("host_only") and requires.get("cuda") is not True:
+        yield ("audit", "host_only"), "audit.host_only has a meaning only with requires.cuda = true"
+    for index, rule in rules:
+        yield from _device_rule(rule, ("audit", "device", index))
+
+
+def _device_rule(rule: Mapping[str, Any], path: Path) -> Iterator[Finding]:
+    yield from below(rule.get("library"), (*path, "library"), "the library")
+    if rule.get("why") == "":
+        yield (*path, "why"), "say what is lost without this code"
+    for key in ("require", "forbid"):
+        for index, text in enumerate(items(rule, key)):
+            if isinstance(text, str) and not _TARGET.fullmatch(text):
+                yield (*path, key, index), f"'{text}' is no architecture: write sm_121a, compute_90 or sm_12*"
+    for text in items(rule, "require"):
+        if text in items(rule, "forbid"):
+            yield (*path, "forbid"), f"{text} is both required and forbidden"
+    for index, text in enumerate(items(rule, "architectures")):
+        if isinstance(text, str) and not minimum_cuda(text):
+            yield (*path, "architectures", index), f"no capability is named '{text}': write 12.1"
 
 
 def _naming(version: object) -> Iterator[Finding]:

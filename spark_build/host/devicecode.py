@@ -1,12 +1,10 @@
-"""The GPU code in libraries and wheels: exact architectures, without CUDA, in bounded memory."""
+"""The GPU code in libraries: exact architectures, without CUDA, in bounded memory."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import re
 import shutil
-import tempfile
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,12 +28,10 @@ from spark_build.core.fatbin import (
 from spark_build.core.sections import Cubin, Region, kind_of, parts
 from spark_build.errors import HostError
 from spark_build.host.run import run
-from spark_build.host.wheelfile import files_of, opened
 from spark_build.model.device import Code, DeviceCode
 
 CHUNK = 1 << 20
 HEAD = 64
-SPOOL = 32 << 20  # members of a wheel up to this size are looked at in memory
 MAX_PROBLEMS = 50
 
 LIST_ELF, LIST_PTX = "--list-elf", "--list-ptx"
@@ -81,26 +77,20 @@ def read(file: IO[bytes], path: str) -> DeviceCode:
     )
 
 
-def read_wheel(path: Path) -> tuple[DeviceCode, ...]:
-    """Each file of a wheel that holds device code or is damaged, by name. AuditError: no readable wheel.
-
-    Only what begins like ELF, an archive or a container is looked into, through a temporary file, because
-    the section table stands at the end.
-    """
-    codes = []
-    with opened(path) as archive:
-        for info in files_of(archive):
-            with contextlib.ExitStack() as stack:
-                stream = stack.enter_context(archive.open(info))
-                chunk = stream.read(CHUNK)
-                if kind_of(chunk[:HEAD]) == "other":
-                    continue
-                spool = stack.enter_context(tempfile.SpooledTemporaryFile(SPOOL))
-                while chunk:
-                    spool.write(chunk)
-                    chunk = stream.read(CHUNK)
-                codes.append(read(spool, info.filename))
-    return tuple(sorted((code for code in codes if not code.empty), key=lambda code: code.path))
+def read_or_tell(file: IO[bytes], path: str) -> DeviceCode:
+    """As `read`; an absurd file has no code, but a problem that says why."""
+    try:
+        return read(file, path)
+    except FatbinError as error:
+        said = error.message.removeprefix(f"{printable(path)}: ")
+        return DeviceCode(
+            path=path,
+            kind="other",
+            loaded=Code(),
+            relocatable=Code(),
+            elsewhere=Code(),
+            problems=(f"given up: {said}",),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,14 +1,13 @@
-"""ELF files: for what machine, and what they need. Nothing in them is trusted to be well-formed."""
+"""ELF files: for what machine, and what they ask of the loader. Nothing in them is trusted."""
 
 from __future__ import annotations
 
-from typing import IO, Any
+from typing import IO
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.dynamic import DynamicSegment
-from elftools.elf.elffile import ELFFile
+from elftools.elf.enums import ENUM_E_MACHINE
 
 from spark_build.core.audit import UNREADABLE
+from spark_build.core.dynamic import ElfError, read_elf
 from spark_build.model.wheel import Library
 
 ELF_MAGIC = b"\x7fELF"
@@ -20,30 +19,24 @@ _MACHINES = {
     "EM_S390": "s390x",
     "EM_RISCV": "riscv64",
 }
-# pyelftools trusts the file: any of these on one that is cut or no real ELF.
-_NOT_ELF = (ELFError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+_NAMES = {code: name for name, code in ENUM_E_MACHINE.items() if name != "_default_"}
 
 
 def read_library(path: str, file: IO[bytes]) -> Library:
-    """Machine and needed sonames of an ELF file; machine "unreadable" when it is cut or no real one."""
+    """The facts of an ELF file; machine "unreadable" when it is cut or no real one."""
+
+    def read_at(offset: int, count: int) -> bytes:
+        file.seek(offset)
+        return file.read(count)
+
     try:
-        elf = ELFFile(file)
-        return Library(path=path, machine=_machine(elf), needed=_needed(elf))
-    except _NOT_ELF:
+        elf = read_elf(read_at, file.seek(0, 2))
+    except ElfError:
         return Library(path=path, machine=UNREADABLE, needed=())
+    return Library(path=path, machine=_machine(elf.machine), needed=elf.needed, host=elf.host)
 
 
-def _needed(elf: Any) -> tuple[str, ...]:
-    sonames: list[str] = []
-    for segment in elf.iter_segments():
-        if isinstance(segment, DynamicSegment):
-            tag: Any  # pyelftools adds the attribute named after the tag at run time
-            for tag in segment.iter_tags("DT_NEEDED"):
-                sonames.append(str(tag.needed))  # noqa: PERF401 - a comprehension cannot say Any
-    return tuple(sonames)
-
-
-def _machine(elf: Any) -> str:
-    """The machine as platform tags name it; a number stays a number."""
-    code = str(elf["e_machine"])
+def _machine(number: int) -> str:
+    """The machine as platform tags name it; an unknown number stays one."""
+    code = _NAMES.get(number, str(number))
     return _MACHINES.get(code, code.removeprefix("EM_").lower())

@@ -7,13 +7,13 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from spark_build.errors import SourceError
 from spark_build.host import web
 from spark_build.host.files import CHUNK, locked, remove_empty, sha256_of, sync_folder
-from spark_build.host.index import IDENTITY, Indexes, configured, find, search, unreachable_hint
+from spark_build.host.index import IDENTITY, Indexes, configured, unreachable_hint
+from spark_build.host.places import Pinned, first_good, pinned_in, places_of
 from spark_build.model.recipe import Source
 
 RETRIES = 3
@@ -22,16 +22,6 @@ BACK_OFF = 0.5  # seconds before the first retry, doubled before each further on
 _RANGE = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Pinned:
-    """What is wanted, where it lands, and the unfinished download that belongs to it."""
-
-    filename: str
-    sha256: str
-    final: Path
-    part: Path
 
 
 class _InterruptedError(Exception):
@@ -50,98 +40,57 @@ def fetch_pinned(
     progress: Progress = _silent,
     indexes: Indexes | None = None,
     waiting: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Path:
     """The verified file at folder/<sha256[:2]>/<sha256>/<filename>, downloaded when need be.
 
-    `progress` gets bytes done and in total (0: unknown), `waiting` who holds the lock. `indexes`
-    default to pip's. Raises SourceError; only an interrupted download leaves something to resume.
+    `progress` gets bytes done and in total (0: unknown), `waiting` who holds the lock, `tell` why a
+    mirror is asked. `indexes` default to pip's. Raises SourceError; only an interrupted download
+    leaves something to resume.
     """
-    locate = _LOCATE.get(source.kind)
-    if locate is None:
-        raise SourceError(f"{source.kind} sources are not supported yet ({source.url})")
-    pinned = _pinned(source, folder)
+    pinned = pinned_in(source, folder)
     purpose = f"downloading {pinned.filename}"
     try:
         with locked(folder / ".locks" / pinned.sha256, purpose=purpose, waiting=waiting):
             if not _kept(pinned):
                 known = configured() if indexes is None else indexes
-                url = locate(source, pinned, known.local() if offline else known, offline)
-                _complete(url, pinned, known, progress, pause)
+                searched = known.local() if offline else known
+                urls = places_of(source, pinned, searched, offline=offline)
+                first_good(
+                    urls,
+                    lambda url: _complete(url, pinned, known, progress, pause),
+                    what=pinned.filename,
+                    show=web.host_of,
+                    tell=tell,
+                )
     finally:
         remove_empty(folder / ".locks", folder / ".partial", folder)
     return pinned.final
 
 
-def _pinned(source: Source, folder: Path) -> _Pinned:
-    wanted = source.filename or web.name_in(source.url)
-    pin = source.sha256.lower()
-    if not re.fullmatch(r"[0-9a-f]{64}", pin):
-        raise SourceError(
-            f"{wanted or source.url} is not pinned by a sha256", hint="add its sha256 to the train"
-        )
-    if wanted != Path(wanted).name or wanted in ("", ".", "..") or "\0" in wanted:
-        raise SourceError(f"{source.url or wanted!r} names no file", hint="give the source a filename")
-    return _Pinned(
-        filename=wanted,
-        sha256=pin,
-        final=folder / pin[:2] / pin / wanted,
-        part=folder / ".partial" / pin,
-    )
-
-
-def _kept(pinned: _Pinned) -> bool:
-    """Whether the file is there and still whole; a damaged one is removed."""
-    if not pinned.final.is_file():
-        return False
-    if sha256_of(pinned.final) == pinned.sha256:
+def is_here(source: Source, *, folder: Path, indexes: Callable[[], Indexes]) -> bool:
+    """Whether `fetch_pinned` could do without the network; changes nothing, asks for `indexes` if need be."""
+    pinned = pinned_in(source, folder)
+    if pinned.is_at(pinned.final):
         return True
-    pinned.final.unlink()
+    try:
+        urls = places_of(source, pinned, indexes().local(), offline=True)
+    except SourceError:
+        return False
+    return any(pinned.is_at(Path(web.path_of(url))) for url in urls)
+
+
+def _kept(pinned: Pinned) -> bool:
+    """Whether the file is there and still whole; a damaged one is removed."""
+    if pinned.is_at(pinned.final):
+        return True
+    pinned.final.unlink(missing_ok=True)
     return False
 
 
-def _on_index(source: Source, pinned: _Pinned, indexes: Indexes, offline: bool) -> str:
-    if not offline:
-        return find(source.project, pinned.filename, indexes, sha256=pinned.sha256).url
-    file, _ = search(source.project, pinned.filename, indexes, sha256=pinned.sha256)
-    if file is None or web.is_remote(file.url):
-        raise _not_here(pinned, "--offline was given")
-    return file.url
-
-
-def _archive(source: Source, pinned: _Pinned, indexes: Indexes, offline: bool) -> str:
-    if not web.is_remote(source.url):
-        return source.url
-    # A file brought along for a machine without network counts here as it does for an sdist.
-    for link in indexes.local().links:
-        path = Path(web.path_of(link)).expanduser() / pinned.filename
-        if path.is_file() and sha256_of(path) == pinned.sha256:
-            return path.absolute().as_uri()
-    if offline:
-        raise _not_here(pinned, "--offline was given")
-    if indexes.config.no_index:
-        raise _not_here(pinned, "pip is configured with no-index")
-    if not source.url.startswith(("https://", "http://")):
-        raise SourceError(f"{pinned.filename}: cannot download from {source.url.partition(':')[0]}: URLs")
-    return source.url
-
-
-_LOCATE: dict[str, Callable[[Source, _Pinned, Indexes, bool], str]] = {
-    "sdist": _on_index,
-    "wheel": _on_index,
-    "archive": _archive,
-}
-
-
-def _not_here(pinned: _Pinned, why: str) -> SourceError:
-    return SourceError(
-        f"{pinned.filename} is not on this machine, and {why}",
-        hint=f"bring it along as {pinned.final}, or in a folder that PIP_FIND_LINKS names",
-    )
-
-
 def _complete(
-    url: str, pinned: _Pinned, indexes: Indexes, progress: Progress, pause: Callable[[float], None]
+    url: str, pinned: Pinned, indexes: Indexes, progress: Progress, pause: Callable[[float], None]
 ) -> None:
     """Fill the .part until it has the pinned content, then move it into place."""
     pinned.part.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +126,7 @@ def _complete(
     sync_folder(pinned.final.parent)
 
 
-def _attempt(url: str, pinned: _Pinned, indexes: Indexes, progress: Progress) -> tuple[str, bool]:
+def _attempt(url: str, pinned: Pinned, indexes: Indexes, progress: Progress) -> tuple[str, bool]:
     """One try; the content's sha256, and whether it began with what an earlier one had left."""
     if not web.is_remote(url):
         path = Path(web.path_of(url))
@@ -209,7 +158,7 @@ def _attempt(url: str, pinned: _Pinned, indexes: Indexes, progress: Progress) ->
     return digest, start > 0
 
 
-def _start(answer: web.Response, pinned: _Pinned, have: int, url: str) -> int:
+def _start(answer: web.Response, pinned: Pinned, have: int, url: str) -> int:
     """Where in the file the answer's bytes belong: after what is there, or at the beginning."""
     status = answer.status_code
     if status == 206:

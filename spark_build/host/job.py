@@ -24,12 +24,14 @@ class Job:
 
     step: Step
     target: Target
+    train: str  # its name, for the papers: no key depends on it
     home: Home
     work: Path  # build/<recipe>/<plan key>
     log: BinaryIO
     governor: Governor  # shares processors and memory among all recipes
     expected: Expected
     offline: bool
+    cached: bool  # whether the compiler cache may be used
     key: str  # build key
     inputs: Mapping[str, Any]  # what the build key was made of
     emit: Emit

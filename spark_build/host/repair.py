@@ -18,7 +18,8 @@ import sysconfig
 import tempfile
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO
 from urllib.parse import quote
@@ -36,6 +37,7 @@ from spark_build.host.wheelfile import (
     read_facts,
     urlsafe,
 )
+from spark_build.model.origin import Content
 from spark_build.model.recipe import Repair
 
 # What a zip file can express: 1980-01-01 to 2107-12-31, in seconds since 1970.
@@ -43,6 +45,9 @@ ZIP_EPOCHS = (315532800, 4354819198)
 # Of zlib's levels, the last before the steep part: libraries become 3 to 4% larger than with the
 # default, 6, in less than half of its time (67 instead of 29 MB/s).
 LEVEL = 4
+Row = tuple[str, str, str]  # of RECORD: file, hash, size
+# More files for the dist-info folder, by their name there: each is made from the wheel's other content.
+Extra = Mapping[str, Callable[[Content], bytes]]
 BUILD_TAG = re.compile(r"\d[A-Za-z0-9_.]*")
 
 
@@ -55,12 +60,13 @@ def repair(
     epoch: int,
     log: BinaryIO | None = None,
     env: Mapping[str, str] | None = None,
+    extra: Extra | None = None,
 ) -> Path:
     """Bundle non-system libraries where the recipe asks for it, and write the final wheel.
 
     `build_tag` goes into the file name and WHEEL; `epoch` (seconds since 1970) becomes every time
-    stamp; `env` (default: this process's) tells auditwheel where libraries are. AuditError when
-    the wheel is damaged or a library is missing.
+    stamp; `env` (default: this process's) tells auditwheel where libraries are; `extra` files are
+    made last. AuditError when the wheel is damaged or a library is missing.
     """
     if not BUILD_TAG.fullmatch(build_tag):
         raise AuditError(f"build tag {build_tag!r} must begin with a digit and hold no dash")
@@ -78,7 +84,7 @@ def repair(
             layers += _bundled(compiled, Path(work), exclude=repair.exclude, epoch=epoch, log=log, env=env)
         finished = out_folder / _tagged(layers[-1].name, build_tag)
         draft = Path(work, "draft")
-        _rewrite(layers, draft, new_name=finished.name, build_tag=build_tag, epoch=epoch)
+        _rewrite(layers, draft, new_name=finished.name, build_tag=build_tag, epoch=epoch, extra=extra or {})
         draft.replace(finished)
     sync_folder(out_folder)
     return finished
@@ -180,17 +186,19 @@ def _zip_epoch(epoch: int) -> int:
     return min(max(epoch, ZIP_EPOCHS[0]), ZIP_EPOCHS[1])
 
 
-def _rewrite(layers: Sequence[Path], draft: Path, *, new_name: str, build_tag: str, epoch: int) -> None:
+def _rewrite(
+    layers: Sequence[Path], draft: Path, *, new_name: str, build_tag: str, epoch: int, extra: Extra
+) -> None:
     """Copy entry by entry into a zip that depends on the content alone; later layers win."""
     moment = time.gmtime(_zip_epoch(epoch))
     with contextlib.ExitStack() as stack, draft.open("wb") as file:
         archives = [stack.enter_context(opened(layer)) for layer in layers]
         folder = dist_info(archives[0], layers[0].name)
         # Signatures go with the RECORD they signed.
-        dropped = {f"{folder}/{name}" for name in RECORD_FILES}
+        dropped = {f"{folder}/{name}" for name in (*RECORD_FILES, *extra)}
         entries = {info.filename: (old, info) for old in archives for info in files_of(old)}
         kept = [name for name in entries if name not in dropped]
-        rows = []
+        rows, told = [], {}
         with zipfile.ZipFile(file, "w") as new:
             for name in sorted(kept, key=lambda name: (name.startswith(f"{folder}/"), name)):
                 old, info = entries[name]
@@ -199,16 +207,37 @@ def _rewrite(layers: Sequence[Path], draft: Path, *, new_name: str, build_tag: s
                     data = _with_build_tag(old.read(info), build_tag)
                 elif name.startswith(f"{folder}/sboms/"):
                     data = _steady_sbom(old.read(info), renamed=(layers[-1].name, new_name), moment=moment)
+                elif name == f"{folder}/METADATA":
+                    data = old.read(info)
                 else:
                     with old.open(info) as stream:
                         rows.append(_add(new, entry, stream, info.file_size))
                     continue
+                told[name.removeprefix(f"{folder}/")] = data
                 rows.append(_add(new, entry, io.BytesIO(data), len(data)))
+            more = {f"{folder}/{name}": data for name, data in _made(extra, rows, told).items()}
+            for name, data in sorted(more.items()):
+                rows.append(_add(new, _entry(name, moment, executable=False), io.BytesIO(data), len(data)))
             record = f"{folder}/RECORD"
             data = _record([*rows, (record, "", "")])
             _add(new, _entry(record, moment, executable=False), io.BytesIO(data), len(data))
         file.flush()
         os.fsync(file.fileno())
+
+
+def _made(extra: Extra, rows: Sequence[Row], told: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The extra files, of a wheel with these rows of RECORD and these files in its dist-info folder."""
+    content = Content(
+        hashes={name: hex_of(listed) for name, listed, _ in rows},
+        metadata=told["METADATA"],
+        sboms=tuple(data for name, data in told.items() if name.startswith("sboms/")),
+    )
+    return {name: make(content) for name, make in extra.items()}
+
+
+def hex_of(listed: str) -> str:
+    """A sha256 as RECORD lists it, in hex."""
+    return urlsafe_b64decode(f"{listed.removeprefix('sha256=')}=").hex()
 
 
 def _entry(name: str, moment: time.struct_time, *, executable: bool) -> zipfile.ZipInfo:
@@ -220,9 +249,7 @@ def _entry(name: str, moment: time.struct_time, *, executable: bool) -> zipfile.
     return entry
 
 
-def _add(
-    archive: zipfile.ZipFile, entry: zipfile.ZipInfo, stream: IO[bytes], size: int
-) -> tuple[str, str, str]:
+def _add(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, stream: IO[bytes], size: int) -> Row:
     """Write one file of `size` bytes; its row of RECORD."""
     entry.file_size = size  # known beforehand: zip64 only where it is needed
     digest = hashlib.sha256()
@@ -233,7 +260,7 @@ def _add(
     return entry.filename, f"sha256={urlsafe(digest.digest())}", str(size)
 
 
-def _record(rows: list[tuple[str, str, str]]) -> bytes:
+def _record(rows: list[Row]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()

@@ -25,7 +25,7 @@ def install(
 
     Where that index does not answer, pip's own decides, after its size was said. Raises SourceError.
     """
-    indexes = index.configured()
+    indexes = index.configured().local() if offline else index.configured()
     if not offline and not indexes.config.no_index and (uv := _uv()):
         index_url = indexes.config.index_url
         options = ["--default-index", index_url] if index_url else []

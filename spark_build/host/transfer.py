@@ -29,7 +29,7 @@ from spark_build.host import store as stores
 from spark_build.host import wheelhouse
 from spark_build.host.files import CHUNK, sha256_of, sync_folder
 from spark_build.host.home import Home
-from spark_build.host.wheelfile import content_digest
+from spark_build.host.wheelfile import proven_digest
 from spark_build.host.wheelhouse import Generation
 from spark_build.model.wheel import StoredWheel
 
@@ -279,7 +279,7 @@ def _commit(
         "content_digest": str(record["content_digest"]),
     }
     own = {name: data for (key, name), data in papers.items() if key == wheel.key and name != stores.RECORD}
-    if not record.get("prefix") and content_digest(path) != described["content_digest"]:
+    if proven_digest(path) != described["content_digest"] and not record.get("prefix"):
         # Dependents' build keys are made of it.
         raise StoreError(f"the content digest of {wheel.filename} is not what its record says")
     entry = stores.commit(store, key=wheel.key, wheel=path, described=described, papers=own)

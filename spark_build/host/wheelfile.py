@@ -13,31 +13,38 @@ import tempfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 from typing import IO
 
-from installer.records import InvalidRecordEntry, RecordEntry, parse_record_file
+from installer.records import RecordEntry
 from packaging.metadata import parse_email
-from packaging.tags import parse_tag
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 
 from spark_build.core.audit import printable
+from spark_build.core.leaks import Leaks
+from spark_build.core.payload import STARTUP, summary
+from spark_build.core.sections import kind_of
 from spark_build.errors import AuditError
+from spark_build.host import devicecode, zipguard
 from spark_build.host.elf import ELF_MAGIC, read_library
+from spark_build.host.wheeltext import expanded, filename_parts, record_rows, sane
+from spark_build.model.device import DeviceCode
 from spark_build.model.wheel import Library, WheelFacts
 
 CHUNK = 1 << 20
-SPOOL = 32 << 20  # ELF files up to this size are looked at in memory
+SPOOL = 32 << 20  # machine code up to this size is looked at in memory
+TEXT = 64 << 20  # bytes of METADATA or RECORD: torch's RECORD has 1.5 MiB
 HASHES = ("sha256", "sha384", "sha512")  # what the wheel format allows in RECORD
 
 # Not covered by RECORD: the file itself and signatures over it.
 RECORD_FILES = ("RECORD", "RECORD.jws", "RECORD.p7s")
+PROVENANCE = "spark-build.provenance.json"  # in the dist-info folder
 # What differs between two builds of the same content: tags, and what describes the build machine.
-_VOLATILE = re.compile(r"[^/]+\.dist-info/(RECORD(\.jws|\.p7s)?|WHEEL|sboms/.*)")
+_VOLATILE = re.compile(rf"[^/]+\.dist-info/(RECORD(\.jws|\.p7s)?|WHEEL|sboms/.*|{re.escape(PROVENANCE)})")
 
 # What zipfile and the decompressors raise on damaged input, besides BadZipFile.
 _DAMAGE = (
@@ -49,24 +56,34 @@ _DAMAGE = (
     RuntimeError,  # encrypted; NotImplementedError: an unknown compression method
     OverflowError,
     ValueError,  # offsets before the beginning, names that are no text
+    MemoryError,  # LZMA asks for what its header says
 )
 
 
-def read_facts(path: Path) -> WheelFacts:
-    """Everything the audit rules look at; AuditError when the file is no readable wheel."""
-    return facts_and_digest(path)[0]
+def read_facts(path: Path, *, own: Sequence[str] = ()) -> WheelFacts:
+    """Everything the audit rules look at; AuditError when the file is no readable wheel.
+
+    `own`: folders of the build, which libraries should not mention.
+    """
+    return facts_and_digest(path, own=own)[0]
 
 
-def facts_and_digest(path: Path) -> tuple[WheelFacts, str]:
+def facts_and_digest(path: Path, *, own: Sequence[str] = ()) -> tuple[WheelFacts, str]:
     """`read_facts` and `content_digest` for the price of one: every file is unpacked once."""
-    tags, build = _filename_parts(path.name)
+    tags, build = filename_parts(path.name)
     with opened(path) as archive:
         folder = dist_info(archive, path.name)
-        metadata, _ = parse_email(_member(archive, f"{folder}/METADATA"))
+        metadata, _ = parse_email(sane(_member(archive, f"{folder}/METADATA")))
         if "name" not in metadata or "version" not in metadata:
             raise AuditError(f"{path.name}: METADATA has no name or no version")
-        wheel = _headers(_member(archive, f"{folder}/WHEEL"))
-        problems, contents = _inspect(archive, folder)
+        wheel = _headers(sane(_member(archive, f"{folder}/WHEEL")))
+        wheel_tags = expanded(wheel.get_all("Tag") or [])
+        problems, contents = _inspect(archive, folder, own)
+        payload = summary(
+            [zipguard.entry(info) for info in files_of(archive)],
+            dist_info=folder,
+            texts={name: content.text for name, content in contents if content.text is not None},
+        )
     libraries = [content.library for _, content in contents if content.library is not None]
     facts = WheelFacts(
         filename=path.name,
@@ -74,32 +91,41 @@ def facts_and_digest(path: Path) -> tuple[WheelFacts, str]:
         version=metadata["version"],
         build=build,
         filename_tags=tags,
-        wheel_tags=_expanded(wheel.get_all("Tag") or []),
+        wheel_tags=wheel_tags,
         wheel_build=(wheel.get("Build") or "").strip(),
         root_is_purelib=(wheel.get("Root-Is-Purelib") or "").strip().lower() == "true",
         requires=tuple(metadata.get("requires_dist", ())),
         record_problems=tuple(map(printable, problems)),
         libraries=tuple(sorted(libraries, key=lambda library: library.path)),
         size=path.stat().st_size,
+        payload=payload,
+        device_code=_device_code([content for _, content in contents]),
     )
-    return facts, _digest_of(contents)
+    return facts, digest_of((name, content.sha256) for name, content in contents)
+
+
+def proven_digest(path: Path) -> str:
+    """The content digest of a wheel whose RECORD is true; AuditError for any other."""
+    facts, digest = facts_and_digest(path)
+    if facts.record_problems:
+        raise AuditError(f"{path.name} is not taken in: {facts.record_problems[0]}", hint="build it again")
+    return digest
 
 
 def content_digest(path: Path) -> str:
     """Hex sha256 over what the wheel installs: the same for any build tag, zip order and time.
 
-    Without RECORD, WHEEL and SBOMs, which differ between builds of the same content.
+    Without RECORD, WHEEL, SBOMs and our provenance, which differ between builds of the same content.
     """
     with opened(path) as archive:
         infos = [info for info in files_of(archive) if not _VOLATILE.fullmatch(info.filename)]
-        return _digest_of([(info.filename, _read(archive, info)) for info in infos])
+        return digest_of((info.filename, _read(archive, info).sha256) for info in infos)
 
 
-def _digest_of(contents: Sequence[tuple[str, _Content]]) -> str:
+def digest_of(hashes: Iterable[tuple[str, bytes]]) -> str:
+    """The content digest of a wheel from the sha256 of each of its files."""
     lines = sorted(
-        f"{name}\0{content.sha256.hex()}\n".encode()
-        for name, content in contents
-        if not _VOLATILE.fullmatch(name)
+        f"{name}\0{sha256.hex()}\n".encode() for name, sha256 in hashes if not _VOLATILE.fullmatch(name)
     )
     return hashlib.sha256(b"".join(lines)).hexdigest()
 
@@ -108,7 +134,8 @@ def _digest_of(contents: Sequence[tuple[str, _Content]]) -> str:
 def opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """The wheel as a zip archive; any damage met inside the block becomes one AuditError."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipguard.Bounded(path) as file, zipfile.ZipFile(file) as archive:
+            zipguard.refuse(archive, path.stat().st_size)
             yield archive
     except _DAMAGE as error:
         raise _broken(path, error) from error
@@ -139,30 +166,11 @@ def dist_info(archive: zipfile.ZipFile, filename: str) -> str:
     return folders[0]
 
 
-def _filename_parts(filename: str) -> tuple[tuple[str, ...], str]:
-    """Expanded tags and the build tag, as written in the file name."""
-    try:
-        _, _, build, tags = parse_wheel_filename(filename)
-    except InvalidWheelFilename as error:
-        raise AuditError(
-            f"{filename} is no wheel name: {error}", hint="a wheel is called name-version[-build]-tags.whl"
-        ) from error
-    return tuple(sorted(str(tag) for tag in tags)), filename.split("-")[2] if build else ""
-
-
-def _expanded(tags: list[str]) -> tuple[str, ...]:
-    """Every single tag behind compressed ones; one that is no tag is kept as it is."""
-    found: set[str] = set()
-    for tag in tags:
-        try:
-            found.update(str(single) for single in parse_tag(tag.strip()))
-        except ValueError:
-            found.add(tag.strip())
-    return tuple(sorted(found))
-
-
 def _member(archive: zipfile.ZipFile, name: str) -> bytes:
     try:
+        size = archive.getinfo(name).file_size
+        if size > TEXT:
+            raise zipfile.BadZipFile(f"{name} of {size:,} bytes")
         return archive.read(name)
     except KeyError as error:
         raise AuditError(f"{Path(archive.filename or '').name} has no {printable(name)}") from error
@@ -172,21 +180,27 @@ def _headers(data: bytes) -> Message:
     return Parser().parsestr(data.decode(errors="replace"), headersonly=True)
 
 
-def _inspect(archive: zipfile.ZipFile, folder: str) -> tuple[list[str], list[tuple[str, _Content]]]:
+def _inspect(
+    archive: zipfile.ZipFile, folder: str, own: Sequence[str]
+) -> tuple[list[str], list[tuple[str, _Content]]]:
     """What RECORD says wrongly, and what each file is: every file is read once."""
     infos = files_of(archive)
-    rows, problems = _record_rows(archive, folder)
+    rows, problems = record_rows(_member(archive, f"{folder}/RECORD").decode())
     counts = Counter(info.filename for info in infos)
     problems += [f"{name}: appears {count} times in the zip" for name, count in counts.items() if count > 1]
-    problems += [f"{name}: not a safe relative name" for name in counts if not is_safe(name)]
+    problems += [f"{name}: not a safe relative name" for name in counts if not zipguard.is_safe(name)]
+    problems += zipguard.oddities(archive)
     contents = []
     exempt = {f"{folder}/{name}" for name in RECORD_FILES}
     for info in infos:
         row = rows.get(info.filename)
         listed = row.hash_ if row else None
         algorithm = listed.name if listed and listed.name in HASHES else "sha256"
-        content = _read(archive, info, algorithm=algorithm, look_for_elf=True)
+        kept = info.filename == f"{folder}/top_level.txt" or bool(STARTUP.fullmatch(info.filename))
+        content = _read(archive, info, algorithm=algorithm, leaks=Leaks(own), kept=kept)
         contents.append((info.filename, content))
+        if content.size != info.file_size:
+            problems.append(f"{info.filename}: {content.size} bytes, the zip says {info.file_size}")
         if info.filename not in exempt:
             problems += _mismatches(info.filename, content, row)
     problems += [
@@ -195,31 +209,6 @@ def _inspect(archive: zipfile.ZipFile, folder: str) -> tuple[list[str], list[tup
         if name not in counts and name not in exempt
     ]
     return problems, contents
-
-
-def is_safe(name: str) -> bool:
-    """Whether an archive name stays inside the folder it is unpacked to."""
-    parts = name.split("/")
-    return "\\" not in name and not any(part in ("", ".", "..") for part in parts)
-
-
-def _record_rows(archive: zipfile.ZipFile, folder: str) -> tuple[dict[str, RecordEntry], list[str]]:
-    """The rows by file, and what is wrong with them alone."""
-    text = _member(archive, f"{folder}/RECORD").decode()
-    rows: dict[str, RecordEntry] = {}
-    problems = []
-    try:
-        for elements in parse_record_file(text.splitlines()):
-            name = elements[0]
-            if name in rows:
-                problems.append(f"{name}: listed more than once in RECORD")
-            try:
-                rows[name] = RecordEntry.from_elements(*elements)
-            except InvalidRecordEntry as error:
-                problems.append(f"{name}: {error}")
-    except (InvalidRecordEntry, ValueError) as error:
-        problems.append(f"RECORD: {error}")
-    return rows, problems
 
 
 def _mismatches(name: str, content: _Content, row: RecordEntry | None) -> Iterator[str]:
@@ -245,30 +234,60 @@ class _Content:
     sha256: bytes
     listed: bytes  # by the algorithm that RECORD names
     library: Library | None
+    code: DeviceCode | None
+    text: bytes | None  # the beginning, where it was asked for
 
 
 def _read(
-    archive: zipfile.ZipFile, info: zipfile.ZipInfo, *, algorithm: str = "sha256", look_for_elf: bool = False
+    archive: zipfile.ZipFile,
+    info: zipfile.ZipInfo,
+    *,
+    algorithm: str = "sha256",
+    leaks: Leaks | None = None,
+    kept: bool = False,
 ) -> _Content:
-    """Read one file in chunks. ELF needs random access, so such a file is spooled on the way."""
+    """Read one file in chunks. Machine code needs random access, so such a file is spooled on the way.
+
+    With `leaks`, which must be fresh, machine code is looked into; `kept`: remember the first chunk.
+    """
     digest = hashlib.sha256()
     listed = digest if algorithm == "sha256" else hashlib.new(algorithm)
     size = 0
-    library = None
+    library, code = None, None
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(archive.open(info))
         chunk = stream.read(CHUNK)
         spool: IO[bytes] | None = None
-        if look_for_elf and chunk.startswith(ELF_MAGIC):
+        text = chunk if kept else None
+        if leaks is not None and kind_of(chunk[: devicecode.HEAD]) != "other":
             spool = stack.enter_context(tempfile.SpooledTemporaryFile(SPOOL))
         while chunk:
             digest.update(chunk)
             if listed is not digest:
                 listed.update(chunk)
             size += len(chunk)
-            if spool is not None:
+            if spool is not None and leaks is not None:
                 spool.write(chunk)
+                leaks.feed(chunk)
             chunk = stream.read(CHUNK)
-        if spool is not None:
-            library = read_library(info.filename, spool)
-    return _Content(size=size, sha256=digest.digest(), listed=listed.digest(), library=library)
+        if spool is not None and leaks is not None:
+            library, code = _looked_into(spool, info.filename, leaks, digest.hexdigest())
+    sha256, wanted = digest.digest(), listed.digest()
+    return _Content(size=size, sha256=sha256, listed=wanted, library=library, code=code, text=text)
+
+
+def _looked_into(file: IO[bytes], name: str, leaks: Leaks, sha256: str) -> tuple[Library | None, DeviceCode]:
+    """What a file says for the loader, if it is ELF, and what it holds for GPUs."""
+    leaks.close()
+    code = devicecode.read_or_tell(file, name)
+    file.seek(0)
+    if file.read(len(ELF_MAGIC)) != ELF_MAGIC:
+        return None, code
+    library = read_library(name, file)
+    host = replace(library.host, leaks=leaks.found)
+    return replace(library, sha256=sha256, host=host, sass=code.sass, ptx=code.ptx), code
+
+
+def _device_code(contents: Iterable[_Content]) -> tuple[DeviceCode, ...]:
+    codes = [content.code for content in contents if content.code is not None and not content.code.empty]
+    return tuple(sorted(codes, key=lambda code: code.path))

@@ -41,6 +41,7 @@ class BuildOptions:
     offline: bool = False
     keep_going: bool = False  # start independent recipes after a failure, too
     stop_after: str = ""  # the last stage to run; empty: all of them
+    cached: bool = True  # whether the compiler cache may be used
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,7 +25,8 @@ class Source:
     """One pinned place a component comes from.
 
     sdist, wheel: `project` and `filename` on the configured index, `sha256`.
-    archive: `url` and `sha256`. git: `url`, `tag` and full `commit`. local: a folder (`url`) that
+    archive: `url` and `sha256`. git: `url`, `tag` and full `commit`. `mirrors`: other places of the
+    same archive or repository, asked in this order when `url` fails. local: a folder (`url`) that
     --source names, with the sha256 of its content; never in a file.
     """
 
@@ -33,6 +34,7 @@ class Source:
     project: str = ""
     filename: str = ""
     url: str = ""
+    mirrors: tuple[str, ...] = ()
     tag: str = ""
     commit: str = ""
     sha256: str = ""
@@ -166,6 +168,28 @@ class Verify:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceRule:
+    """What the device code of one library must be; of all together that a wildcard names.
+
+    Each GPU of the target must have something that runs; beyond that, what is required and forbidden.
+    """
+
+    library: str  # "libtorch_cuda.so", "torch/lib/*.so"
+    why: str
+    architectures: tuple[str, ...] = ()  # only for targets with one of these ("12.1"); empty: any with CUDA
+    require: tuple[str, ...] = ()  # "sm_121a", "compute_*"
+    forbid: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Audit:
+    """What the audit of the wheel cannot know by itself."""
+
+    host_only: str = ""  # why a wheel for CUDA has no device code
+    device: tuple[DeviceRule, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
     """How to build one component. Versions and pins come from the train, else from its own pin."""
 
@@ -184,6 +208,7 @@ class Recipe:
     patches: tuple[Patch, ...] = ()
     system: System = field(default_factory=System)
     repair: Repair = field(default_factory=Repair)
+    audit: Audit = field(default_factory=Audit)
     verify: Verify = field(default_factory=Verify)
     notes: tuple[str, ...] = ()
 

@@ -48,6 +48,24 @@ class RecipeResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """A file that differs between two builds of the same, and in what."""
+
+    file: str
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repetition:
+    """A recipe that was built once more, and how that differs from what is in the store."""
+
+    recipe: str
+    product: str  # the wheel's file name, or "prefix"
+    sha256: str  # of the wheel in the store; of a prefix its content digest
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LogDiagnosis:
     """The first real error of a failed build; without `problem` it is none of the known ones."""
 

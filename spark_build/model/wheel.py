@@ -5,19 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from spark_build.model.contents import HostCode, Payload
+from spark_build.model.device import DeviceCode
+
 Severity = Literal["error", "warning", "info"]
 Origin = Literal["built", "public"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Library:
-    """A shared library inside a wheel. sass/ptx: architecture -> number of entries."""
+    """A shared library inside a wheel. sass/ptx: what the CUDA runtime loads, entries by architecture."""
 
     path: str
     machine: str  # x86_64, aarch64, ...
     needed: tuple[str, ...]
     sass: dict[str, int] = field(default_factory=dict)
     ptx: dict[str, int] = field(default_factory=dict)
+    host: HostCode = field(default_factory=HostCode)
+    sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +41,8 @@ class WheelFacts:
     record_problems: tuple[str, ...]
     libraries: tuple[Library, ...]
     size: int  # bytes
+    payload: Payload = field(default_factory=Payload)
+    device_code: tuple[DeviceCode, ...] = ()  # of files that hold any, or are damaged where it belongs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

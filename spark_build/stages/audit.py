@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.core.audit import as_vendor, audit
+from spark_build.core.audit_device import demand, device_findings
 from spark_build.core.key import digest
 from spark_build.errors import AuditError
+from spark_build.host import papers
 from spark_build.host.files import copy_or_link, remove_tree
 from spark_build.host.job import Job, Outputs
+from spark_build.host.policies import symbol_policies
 from spark_build.host.prefix import tree_digest
 from spark_build.host.repair import repair, system_libraries
-from spark_build.host.store import next_serial
+from spark_build.host.store import next_serial, read
 from spark_build.host.wheelfile import facts_and_digest
 from spark_build.model.wheel import Finding, WheelFacts
 
@@ -24,7 +27,12 @@ NAME = "audit"
 
 def inputs(job: Job) -> Any:
     """What the rules judge by."""
-    return {"exclude": list(job.step.recipe.repair.exclude), "bundle": job.step.recipe.repair.bundle}
+    recipe = job.step.recipe
+    return {
+        "exclude": list(recipe.repair.exclude),
+        "bundle": recipe.repair.bundle,
+        "audit": asdict(recipe.audit),
+    }
 
 
 def intact(job: Job, outputs: Outputs) -> bool:
@@ -41,8 +49,8 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     if not built["wheel"]:
         _write(job, None, ())
         return _outputs(job, None, contents)
-    wheel = _finish(job, job.dist / built["wheel"], int(earlier["patch"]["epoch"]))
-    facts, content = facts_and_digest(wheel)
+    wheel = _finish(job, job.dist / built["wheel"], earlier)
+    facts, content = facts_and_digest(wheel, own=[str(job.work)])
     findings = audit(
         facts,
         distribution=job.step.recipe.distribution,
@@ -51,7 +59,9 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         python=job.target.python,
         provided=job.step.recipe.repair.exclude,
         system_libraries=system_libraries(job.target.platform),
+        policies=symbol_policies(job.target.platform),
     )
+    findings += device_findings(facts, demand(job.step.recipe, job.target))
     if job.step.recipe.kind == "repack":
         findings = as_vendor(findings)
     _write(job, facts, findings)
@@ -59,15 +69,30 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     return _outputs(job, facts, [content, *contents])
 
 
-def _finish(job: Job, wheel: Path, epoch: int) -> Path:
+def _finish(job: Job, wheel: Path, earlier: Mapping[str, Outputs]) -> Path:
     """The wheel to be published: repaired and tagged, or a vendor's own, untouched."""
     recipe = job.step.recipe
     if recipe.kind == "repack":
         copy_or_link(wheel, job.out / wheel.name)
         return job.out / wheel.name
-    serial = next_serial(job.home.store, recipe.distribution, job.step.evaluated.wheel_version)
-    tag = f"{serial}_{job.key[:8]}"
-    return repair(wheel, job.out, repair=recipe.repair, build_tag=tag, epoch=epoch, log=job.log)
+    return repair(
+        wheel,
+        job.out,
+        repair=recipe.repair,
+        build_tag=_build_tag(job),
+        epoch=int(earlier["patch"]["epoch"]),
+        log=job.log,
+        extra=papers.inside(job, earlier),
+    )
+
+
+def _build_tag(job: Job) -> str:
+    """A new serial, unless this very build is in the store: repeating it is to give the same bytes."""
+    known = read(job.home.store, job.key)
+    if known is not None and known.wheel is not None:
+        return known.wheel.filename.split("-")[2]
+    serial = next_serial(job.home.store, job.step.recipe.distribution, job.step.evaluated.wheel_version)
+    return f"{serial}_{job.key[:8]}"
 
 
 def _outputs(job: Job, facts: WheelFacts | None, contents: Sequence[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         folder.mkdir(parents=True, exist_ok=True)
     if job.step.recipe.kind == "repack":
         return {**asdict(_execute_nothing(job)), "sandbox": {"kind": "not needed", "network": False}}
+    started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     is_whole = not job.build_started.exists()
     job.build_started.touch()
     with _share_of_the_machine(job) as (jobserver, course):
@@ -85,6 +87,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     marks = {
         "sandbox": sandbox.choose().mark(network=job.step.recipe.build.network),
         "compiler_cache": setup.cache.marks,
+        "started": started,
     }
     return {**asdict(product), **marks, "cost": asdict(cost)}
 
@@ -102,7 +105,7 @@ def _compiler_cache(job: Job) -> Iterator[caches.Setup]:
     placed = job.places[job.work] != job.work
     work = None if placed else job.work
     setup = caches.prepare(
-        caches.choose(os.environ),
+        caches.choose(os.environ) if job.cached else caches.Cache(kind="none", reason="as asked"),
         folder=job.home.cache / "ccache",
         work=work,
         links=job.work / "compiler-cache",

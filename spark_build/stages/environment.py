@@ -31,8 +31,8 @@ def intact(job: Job, outputs: Outputs) -> bool:
     return not outputs["installed"] or venv.python_of(job.environment).exists()
 
 
-def run(job: Job, _earlier: Mapping[str, Outputs]) -> Outputs:
-    """Create the environment, install the pins without looking for more, check that they agree."""
+def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
+    """Create the environment, install what was fetched and nothing more, check that the pins agree."""
     if job.step.recipe.kind == "repack":
         return {"installed": []}  # nothing is executed: any machine can repack for any other
     here = f"{sys.platform}-{platform.machine()}"
@@ -43,7 +43,8 @@ def run(job: Job, _earlier: Mapping[str, Outputs]) -> Outputs:
         )
     remove_tree(job.environment)
     venv.create(job.environment, log=job.log)
-    installed = _install(job, ["--no-deps", *job.step.evaluated.requires])
+    wheels = earlier["fetch"]["requirements"]
+    installed = _install(job, ["--no-index", "--no-deps", *wheels]) if wheels else []
     # Before the needs come: what those require at run time is none of this build's business.
     checked = venv.pip(job.environment, ["check"], log=job.log)
     if checked.returncode != 0:
@@ -92,7 +93,7 @@ def _install(job: Job, arguments: Sequence[str]) -> list[dict[str, str]]:
     if done.returncode != 0:
         errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
         raise SourceError(
-            "a build requirement cannot be had: "
+            "the build environment cannot be filled: "
             + (errors[0].removeprefix("ERROR: ") if errors else done.output[-300:]),
             hint="check the network and `pip config list`, then run the same command again",
         )

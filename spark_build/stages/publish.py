@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_build import __version__
-from spark_build.host import store
+from spark_build.host import papers, store
 from spark_build.host.job import Job, Outputs
 
 NAME = "publish"
@@ -37,10 +35,9 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         "content_digest": audited["content_digest"],
     }
     job.log.flush()
-    papers = {
+    made = {
         "key.json": _json({"key": job.key, "plan_key": job.step.key, "inputs": job.inputs}),
         "audit.json": (job.work / "audit.json").read_bytes(),
-        "provenance.json": _json(_provenance(job, earlier)),
         "build.log": Path(job.log.name).read_bytes(),
     }
     store.commit(
@@ -49,29 +46,9 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         wheel=job.out / audited["wheel"] if audited["wheel"] else None,
         prefix=job.prefix if earlier["build"]["prefix"] else None,
         described=described,
-        papers=papers,
+        papers={**made, **papers.beside(job, earlier, made)},
     )
     return {"key": job.key}
-
-
-def _provenance(job: Job, earlier: Mapping[str, Outputs]) -> dict[str, Any]:
-    """How this wheel came to be, without anything about the user."""
-    source = job.step.source
-    return {
-        "builder": f"spark-build {__version__}",
-        "recipe": job.step.recipe.name,
-        "version": job.step.pin.version,
-        "source": {"file": earlier["fetch"]["name"], "sha256": source.sha256 if source else ""},
-        "patches": [patch.file for patch in job.step.patches],
-        "environment": earlier["environment"]["installed"],
-        "toolchain": job.inputs["toolchain"],
-        "source_date_epoch": earlier["patch"]["epoch"],
-        "system": platform.platform(),
-        "jobs": earlier["build"].get("cost", {}).get("jobs", 0),
-        # An older tree does not say.
-        "sandbox": earlier["build"].get("sandbox", "unknown"),
-        "compiler_cache": earlier["build"].get("compiler_cache", {"kind": "none"}),
-    }
 
 
 def _json(value: Any) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import CLI
+from tests.validators import check_provenance, check_sbom
 
 PINS = '["cmake==3.31.10", "ninja==1.13.2", "pybind11==2.13.6", "setuptools==80.9.0", "wheel==0.45.1"]'
 BACKEND = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
@@ -190,6 +191,25 @@ def test_the_chain_works_once_installed(chain: Chain, tmp_path: Path) -> None:
     assert subprocess.check_output([tmp_path / "env/bin/python", "-c", script], text=True) == "42 1\n"
     versions = {row["name"]: row["version"] for row in chain.run("wheelhouse", "list")["wheels"]}
     assert versions == {"mini-triton": "1.0", "mini-torch": "1.0+cpu.spark1", "mini-vision": "1.0"}
+
+
+def test_each_link_names_the_one_before_in_its_papers(chain: Chain) -> None:
+    """A prefix has papers, too: no wheel, so its subject is the content."""
+    entries = {
+        json.loads((folder / "record.json").read_text())["recipe"]: folder
+        for folder in (chain.root / "wheelhouse/store").glob("??/*")
+    }
+    llvm = check_provenance((entries["mini-llvm"] / "provenance.json").read_bytes())
+    content = json.loads((entries["mini-llvm"] / "record.json").read_text())["content_digest"]
+    assert llvm["subject"] == [{"name": "prefix", "digest": {"sparkBuildContent": content}}]
+    sbom = check_sbom((entries["mini-llvm"] / "sbom.json").read_bytes())
+    assert sbom["metadata"]["component"]["purl"] == "pkg:generic/mini-llvm@1.0"
+    triton = check_provenance((entries["mini-triton"] / "provenance.json").read_bytes())
+    used = {one["name"]: one for one in triton["predicate"]["buildDefinition"]["resolvedDependencies"]}
+    assert used["mini-llvm"]["digest"] == {"sparkBuildContent": content}
+    assert used["mini-llvm"]["uri"] == "pkg:generic/mini-llvm@1.0"
+    assert len(used["mini-triton"]["digest"]["gitCommit"]) == 40
+    check_sbom((entries["mini-triton"] / "sbom.json").read_bytes())
 
 
 def test_a_plan_goes_in_order_and_reuses(chain: Chain) -> None:

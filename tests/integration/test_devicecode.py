@@ -23,8 +23,8 @@ from spark_build.host.devicecode import (
     cross_check,
     find_cuobjdump,
     read_library,
-    read_wheel,
 )
+from spark_build.host.wheelfile import read_facts
 from spark_build.model.device import Code
 from tests.integration.wheels import write_wheel
 from tests.unit.fatbins import Made, archive, container, elf
@@ -77,7 +77,8 @@ def test_a_wheel_is_looked_through(tmp_path: Path) -> None:
         "demo/cut.so": library[:-1],
         "demo/bad.so": b"\x7fELF",
     }
-    codes = read_wheel(write_wheel(tmp_path, files))
+    facts = read_facts(write_wheel(tmp_path, files))
+    codes = facts.device_code
     found = {code.path: code for code in codes}
     assert [code.path for code in codes] == [
         "demo/bad.so",
@@ -87,6 +88,12 @@ def test_a_wheel_is_looked_through(tmp_path: Path) -> None:
         "demo/libdemo.a",
     ]
     assert found["demo/bad.so"].problems == ("at byte 0: an ELF header that is cut",)
+    libraries = {library.path: library for library in facts.libraries}
+    assert "demo/libdemo.a" not in libraries
+    assert (libraries["demo/lib.so"].sass, libraries["demo/lib.so"].ptx) == (
+        {"sm_121a": 1},
+        {"compute_80": 1},
+    )
     shared = found["demo/lib.so"]
     assert (shared.sass, shared.ptx) == ({"sm_121a": 1}, {"compute_80": 1})
     assert (shared.elsewhere_sass, shared.elsewhere_ptx) == ({"sm_120": 1}, {"compute_75": 1})
@@ -135,7 +142,7 @@ def test_no_wheel(tmp_path: Path) -> None:
     broken = tmp_path / "demo-1.0-py3-none-any.whl"
     broken.write_bytes(b"PK\x03\x04 not really")
     with pytest.raises(AuditError, match="no readable wheel"):
-        read_wheel(broken)
+        read_facts(broken)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -280,7 +287,7 @@ def test_cuobjdump_lists_the_same(name: str, cuobjdump: Path) -> None:
 @pytest.mark.slow
 def test_cusparselt_as_cuobjdump_lists_it(cuobjdump: Path, tmp_path: Path) -> None:
     wheel = downloaded(tmp_path, "nvidia-cusparselt-cu13==0.8.0", "--platform", "manylinux2014_aarch64")
-    (code,) = read_wheel(wheel)
+    (code,) = read_facts(wheel).device_code
     assert code.path == "nvidia/cusparselt/lib/libcusparseLt.so.0"
     assert (code.loaded.containers, sum(code.sass.values()), sum(code.ptx.values())) == (760, 1649, 52)
     assert (code.elsewhere.containers, sum(code.elsewhere_sass.values())) == (234, 468)

@@ -165,8 +165,13 @@ def test_a_build_from_git_with_a_patch(tmp_path: Path) -> None:
     add_patches(root, {"0001.patch": CHANGE.replace("/native.c", "/src/native.c")})
     done = root.run("build", "--no-closure", "tiny")
     assert done.returncode == 0, done.stdout + done.stderr
-    papers = next((root.folder / "wheelhouse/store").rglob("provenance.json")).read_text()
-    assert f'"file": "{outer.folder}@{outer.git("rev-parse", "HEAD")}"' in papers
+    paper = next((root.folder / "wheelhouse/store").rglob("provenance.json")).read_text()
+    source, patch = json.loads(paper)["predicate"]["buildDefinition"]["resolvedDependencies"][:2]
+    assert source["digest"] == {"gitCommit": outer.git("rev-parse", "HEAD")}
+    assert patch["name"] == "tiny/0001.patch"
+    written = (root.folder / "patches/tiny/0001.patch").read_bytes()
+    assert patch["digest"] == {"sha256": hashlib.sha256(written).hexdigest()}
+    assert str(outer.folder) not in paper
     add_patches(root, {"0001.patch": WRONG.replace("/native.c", "/src/native.c")})
     done = root.run("build", "--no-closure", "tiny")
     assert done.returncode == 6

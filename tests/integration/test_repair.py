@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -19,6 +20,7 @@ from spark_build.errors import AuditError
 from spark_build.host import venv
 from spark_build.host.repair import repair, system_libraries
 from spark_build.host.wheelfile import content_digest, read_facts
+from spark_build.model.origin import Content
 from spark_build.model.recipe import Repair
 from tests.integration.wheels import PURE, compiled, entries_of, write_wheel, write_zip
 
@@ -366,3 +368,25 @@ def test_findings_of_a_finished_wheel_do_not_block(tmp_path: Path, files: dict[s
     )
     assert [finding.rule for finding in found] == ["manylinux"]
     assert not blocks(found)
+
+
+def test_extra_files_are_made_from_the_rest_and_listed_in_record(tmp_path: Path) -> None:
+    sbom = f"{INFO}/sboms/tool.spdx"
+    wheel = write_wheel(tmp_path, {**PURE, sbom: b"bill", f"{INFO}/note.json": b"old"})
+    seen: list[Content] = []
+
+    def note(content: Content) -> bytes:
+        seen.append(content)
+        return b"new"
+
+    for name in ("first", "second"):
+        repair(wheel, tmp_path / name, repair=AS_IT_IS, build_tag="1", epoch=EPOCH, extra={"note.json": note})
+    (first,), (second,) = ((tmp_path / name).iterdir() for name in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+    assert dict(entries_of(first))[f"{INFO}/note.json"] == b"new"
+    assert read_facts(first).record_problems == ()
+    given_ = seen[0]
+    assert given_.metadata.startswith(b"Metadata-Version")
+    assert given_.sboms == (b"bill",)
+    assert given_.hashes.keys() == {*PURE, sbom, f"{INFO}/METADATA", f"{INFO}/WHEEL"}
+    assert given_.hashes["demo/__init__.py"] == hashlib.sha256(PURE["demo/__init__.py"]).hexdigest()

@@ -29,6 +29,14 @@ EXPECTED = {
     "cuda-mismatch": ("cuda-mismatch", "/build/setup.py:3", "'11.8', '13.0'"),
     "cxx20": ("cxx-standard", "all.h:2", "#error C++20"),
     "disk-full": ("disk-full", "", "No space left on device"),
+    "download-cmake": ("download-refused", "CMakeLists.txt:3", "file DOWNLOAD HASH mismatch"),
+    "download-cmake-status": ("download-refused", "CMakeLists.txt:6", "Failed to download x.tar.gz"),
+    "download-curl": ("download-refused", "", "Could not resolve host: example.invalid"),
+    "download-git": ("download-refused", "", "Could not resolve host: example.invalid"),
+    "download-git-ssh": ("download-refused", "", "Could not resolve hostname example.invalid"),
+    "download-pip": ("download-refused", "", "No matching distribution found for numpy==2.3.5"),
+    "download-requests": ("download-refused", "", "Failed to resolve 'example.invalid'"),
+    "download-wget": ("download-refused", "", "unable to resolve host address"),
     "download-in-setup": ("download-refused", "", "Temporary failure in name resolution"),
     "fetchcontent-git-offline": ("download-refused", ".cmake:55", "Failed to clone repository"),
     "fetchcontent-offline": ("download-refused", "download-absl-populate.cmake:163", "Each download failed"),
@@ -101,7 +109,7 @@ def test_a_real_log(name: str) -> None:
     assert found.place.endswith(place)
     assert bool(found.place) == bool(place)
     assert bool(found.explanation) == bool(found.fix) == bool(problem)
-    assert "{" not in found.explanation + re.sub(r"\{(arch_list:torch|version)\}", "", found.fix)
+    assert "{" not in found.explanation + re.sub(r"\{(arch_list:torch|version|extra:NAME)\}", "", found.fix)
 
 
 def test_every_log_and_every_problem_is_tested() -> None:
@@ -153,3 +161,22 @@ def test_any_text_is_survived(log: str) -> None:
 def test_last_command() -> None:
     assert last_command("$ a\nx\n$ b\ny $ z\n") == "$ b\ny $ z\n"
     assert last_command("no command") == "no command"
+
+
+def test_a_download_that_failed_on_purpose_is_not_what_failed() -> None:
+    """As in flash-attention's setup.py, which goes on without the prebuilt wheel."""
+    tried = "curl: (6) Could not resolve host: example.invalid\nwget: unable to resolve host address 'x'\n"
+    for name in ("plain-error", "no-module", "no-distribution", "not-a-repository"):
+        assert diagnose(tried + read(name)) == diagnose(read(name)), name
+
+
+def test_what_was_downloaded_in_vain_says_what_to_do() -> None:
+    found = diagnose(read("download-curl"))
+    assert found is not None
+    assert "may use the network only where its recipe allows it" in found.explanation
+    for way in (
+        "{extra:NAME}",
+        "FLASH_ATTENTION_FORCE_BUILD=TRUE",
+        "network = true under [build] in the recipe",
+    ):
+        assert way in found.fix

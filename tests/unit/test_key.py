@@ -167,6 +167,10 @@ IRRELEVANT = {
     "where an extra source comes from": changed(
         "pin", extra_sources={"protobuf": dataclasses.replace(GIT, url="file:///mirror", tag="")}
     ),
+    "mirrors of the source": changed("source", mirrors=("https://mirror.invalid/demo",)),
+    "mirrors of an extra source": changed(
+        "pin", extra_sources={"protobuf": dataclasses.replace(GIT, mirrors=("https://m.invalid/x",))}
+    ),
     "a patch's reason and name": {
         "patches": (dataclasses.replace(PATCHES[0], file="x.patch", why="?", upstream="u"), PATCHES[1])
     },
@@ -240,7 +244,7 @@ def test_every_field_of_a_recipe_was_thought_of() -> None:
     assert {field.name for field in dataclasses.fields(Recipe)} == {
         *("name", "distribution", "kind", "build", "repair", "needs", "patches"),  # in the key
         *("cmake", "prefix", "wheel"),
-        *("summary", "requires", "system", "verify", "notes", "features", "pin"),  # not
+        *("summary", "requires", "system", "verify", "notes", "features", "pin", "audit"),  # not
     }
     assert {field.name for field in dataclasses.fields(Build)} == {
         *("requires", "env", "variants"),
@@ -249,7 +253,7 @@ def test_every_field_of_a_recipe_was_thought_of() -> None:
     assert {field.name for field in dataclasses.fields(Repair)} == {"bundle", "exclude"}
     assert {field.name for field in dataclasses.fields(Source)} == {
         *("kind", "commit", "sha256", "submodules"),
-        *("project", "filename", "url", "tag", "platform", "note"),
+        *("project", "filename", "url", "mirrors", "tag", "platform", "note"),
     }
 
 

@@ -234,6 +234,26 @@ def test_unknown_placeholder() -> None:
             "16: a source of kind git needs 'tag' (or a 'note' that says why there is none)",
         ),
         ("https://example.org/data.tar.gz", "", "23: a source of kind archive needs 'url'"),
+        (
+            f'"{HASH}"',
+            f'"{HASH}"\nmirrors = ["https://m.example.org/demo"]',
+            "15: 'mirrors' has no meaning in a source of kind sdist",
+        ),
+        (
+            'data.tar.gz"',
+            'data.tar.gz"\nmirrors = ["https://m.example.org/d", "ext::sh"]',
+            "26: a mirror must start with https://, ",
+        ),
+        (
+            'data.tar.gz"',
+            'data.tar.gz"\nmirrors = ["https://example.org/data.tar.gz"]',
+            "26: the mirror 'https://example.org/data.tar.gz' is named already",
+        ),
+        (
+            'data.tar.gz"',
+            'data.tar.gz"\nmirrors = "https://m.example.org/d"',
+            "26: components.demo.extra_sources.data.mirrors must be an array, not 'https://m.",
+        ),
         ('"01234567"', '"0123456f"', "29: '0123456f' is no version"),
         ('numpy = "2.3.5"', 'numpy = "2.x"', "5: '2.x' is no version"),
         (

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
-from spark_build.errors import StageError
+from spark_build.errors import AuditError, StageError
 from spark_build.host.builders import Product, Runner
 from spark_build.host.files import copy_or_link, remove_tree
 from spark_build.host.job import Job
+from spark_build.host.wheelfile import opened
+
+# A file named like a folder, or a name that is too long: the wheel's fault, not the disk's.
+_NAMES = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def build(job: Job, _runner: Runner, _values: Mapping[str, str | Callable[[], str]]) -> Product:
@@ -24,7 +29,7 @@ def build(job: Job, _runner: Runner, _values: Mapping[str, str | Callable[[], st
     if not wanted.copy:
         return Product(wheel=source.filename)
     remove_tree(job.prefix)
-    with zipfile.ZipFile(archive) as wheel:
+    with opened(archive) as wheel:
         for folder, destination in wanted.copy.items():
             _extract(wheel, folder, job.prefix / destination)
     for link, points_to in wanted.links.items():
@@ -43,9 +48,14 @@ def _extract(wheel: zipfile.ZipFile, folder: str, destination: Path) -> None:
     for name in inside:
         relative = PurePosixPath(name.removeprefix(f"{folder}/"))
         if ".." in relative.parts or relative.is_absolute():
-            raise StageError(f"{wheel.filename} holds the unsafe name {name!r}")
+            raise AuditError(f"{wheel.filename} holds the unsafe name {name!r}")
         path = destination / relative
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with wheel.open(name) as content, path.open("wb") as out:
-            shutil.copyfileobj(content, out, 1 << 20)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with wheel.open(name) as content, path.open("wb") as out:
+                shutil.copyfileobj(content, out, 1 << 20)
+        except OSError as error:
+            if error.errno not in _NAMES:
+                raise
+            raise AuditError(f"{wheel.filename}: {name!r} cannot be written: {error.strerror}") from error
         path.chmod(0o755 if wheel.getinfo(name).external_attr >> 16 & 0o111 else 0o644)
