@@ -147,7 +147,8 @@ def governed(root: Path, links: Path, budget: int) -> Outcome:
         shutil.rmtree(root / name, ignore_errors=True)
     command = [str(Path(sys.executable).parent / "spark-build"), "--root", str(root), "--train", "t", "-q"]
     command += ["--target", "host-cpu", "build", *NAMES, "--jobs", str(JOBS), "--memory", f"{budget}M"]
-    env = {**os.environ, "PIP_FIND_LINKS": str(links), "SPARK_BUILD_CACHE": "none"}
+    found = f"{links} {os.environ.get('PIP_FIND_LINKS', '')}".strip()
+    env = {**os.environ, "PIP_FIND_LINKS": found, "SPARK_BUILD_CACHE": "none"}
     seen = [0]
     process = subprocess.Popen([*command, "--no-closure"], env=env, stdout=subprocess.DEVNULL)
     with measured(lambda: [process.pid], seen):

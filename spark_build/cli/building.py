@@ -202,8 +202,7 @@ def _ready(setting: Setting, recipes: Sequence[str], emit: Emit, wish: Wish) -> 
     from spark_build import engine
     from spark_build.errors import HostError
     from spark_build.host import doctor as doctors
-    from spark_build.host import offline, system
-    from spark_build.model.event import Note
+    from spark_build.host import offline
 
     planned = engine.plan(setting, recipes)
     if not any(step.decision == "BUILD" for step in planned.steps):
@@ -220,15 +219,33 @@ def _ready(setting: Setting, recipes: Sequence[str], emit: Emit, wish: Wish) -> 
     if wish.offline:
         offline.refuse(planned, setting.home, stop_after=wish.stop_after or "")
     missing = doctors.packages_to_install(planned)
-    suggested = doctors.packages_to_suggest(planned)
-    if suggested and system.can_install():
-        missing += suggested
-    if missing:
-        emit(Note(message=f"installing system packages: {', '.join(missing)}"))
-        system.install(missing)
-        # The installed tools are part of the build keys.
-        planned = engine.plan(setting, recipes)
-    return planned
+    suggested = () if wish.offline else doctors.packages_to_suggest(planned)
+    # The installed tools are part of the build keys.
+    return engine.plan(setting, recipes) if install_packages(missing, suggested, emit) else planned
+
+
+def install_packages(missing: Sequence[str], suggested: Sequence[str], emit: Emit) -> bool:
+    """Install what is missing, and what is suggested where that can be done; whether anything was installed.
+
+    Raises HostError for what is missing only: builds work without the rest.
+    """
+    from spark_build.errors import HostError
+    from spark_build.host import system
+    from spark_build.model.event import Note
+
+    wanted = [*missing, *suggested] if system.can_install() else [*missing]
+    if not wanted:
+        return False
+    emit(Note(message=f"installing system packages: {', '.join(wanted)}"))
+    try:
+        system.install(wanted)
+    except HostError as error:
+        if not suggested or wanted == [*missing]:
+            raise
+        emit(Note(message=f"warning: going on without {', '.join(suggested)}: {error.message}"))
+        if missing:
+            system.install(missing)
+    return True
 
 
 def _repeat(

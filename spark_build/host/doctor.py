@@ -56,6 +56,8 @@ def packages_to_suggest(plan: Plan) -> tuple[str, ...]:
     """System packages without which the builds work, but not as well: the sandbox, the compiler cache."""
     compiles = any(step.decision == "BUILD" and step.recipe.kind != "repack" for step in plan.steps)
     wanted = {"bubblewrap": "bwrap", "ccache": "ccache"}
+    if os.environ.get(caches.CHOICE) == "none":
+        del wanted["ccache"]
     absent = [name for name, program in wanted.items() if shutil.which(program) is None]
     return system.missing_packages(absent) if compiles and absent else ()
 
