@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Started in the background of a script, the suite would hand SIGINT on as ignored to all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CLI = [sys.executable, "-m", "spark_build"]
 SETUP = """

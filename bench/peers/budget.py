@@ -3,7 +3,7 @@
 Two recipes of translation units that each need some 350 MiB to compile. Their projects insist on `ninja -j8`;
 `spark-build build first second --jobs 8 --memory ...` gives them a budget that fits three jobs, after one
 learning run, as on a machine that has not seen them. Beside it the same two projects under ninja alone with
-fixed job counts. Run it in a checkout: .venv/bin/python bench/peers/budget.py [REPEATS]
+fixed job counts. Run it in a checkout: .venv/bin/python bench/peers/budget.py [REPEATS] [UNITS]
 It needs c++, and ninja on PATH (or its folder in NINJA).
 """
 
@@ -31,7 +31,7 @@ from spark_build.host import history, memory
 from spark_build.host.home import locate
 
 JOBS = 8
-UNITS = 5  # of each project
+UNITS = int(sys.argv[2]) if len(sys.argv) > 2 else 6  # of each project
 ENTRIES = 400_000
 NAMES = ("first", "second")
 FIXED = ((1, 1), (2, 1), (2, 2), (3, 3), (4, 4), (JOBS, JOBS))  # of the two projects
