@@ -179,7 +179,10 @@ def _build(
         def on_start(pid: int) -> None:
             course.root = pid
             started.append(pid)
-            cgroup.limit(pid, memory.available_mib() - job.governor.reserve_mib // 2)
+            room = memory.available_mib() - job.governor.reserve_mib // 2
+            # Who insists on building without room must not be killed for it.
+            if room > job.expected.memory_per_job_mib:
+                cgroup.limit(pid, room)
 
         try:
             done = run_command(

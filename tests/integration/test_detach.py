@@ -130,7 +130,13 @@ def terminal(root: Root, *command: str) -> Iterator[Terminal]:
     env = {**root.environment(), "TERM": "xterm", "COLUMNS": "150"}
     env.pop("NO_COLOR", None)
     process = subprocess.Popen(
-        ["setsid", "--ctty", *command], env=env, stdin=child, stdout=child, stderr=child
+        ["setsid", "--ctty", *command],
+        env=env,
+        stdin=child,
+        stdout=child,
+        stderr=child,
+        # A suite under nohup would hand it on as ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509
     )
     os.close(child)
     try:
