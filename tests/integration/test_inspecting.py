@@ -92,9 +92,9 @@ def test_what_differs(built: Root) -> None:
         'recipe.requires[2]: "wheel==0.45.1" -> "wheel==0.46.0"',
     ]
     assert document["last"] == json.loads(stored.read_text())["key"]
-    assert [one["path"] for one in document["differences"]] == ["recipe.env.TINY", "recipe.requires[1]"]
+    assert [one["path"] for one in document["differences"]] == ["recipe.env.TINY", "recipe.requires[2]"]
     assert document["differences"][1] == {
-        "path": "recipe.requires[1]",
+        "path": "recipe.requires[2]",
         "before": "wheel==0.45.1",
         "now": "wheel==0.46.0",
     }
