@@ -19,8 +19,9 @@ from tests.integration.houses import eventually, hear, start
 
 # A whole command line below `run`, told what to run by its arguments.
 RUNNER = """
-import sys
+import signal, sys
 from spark_build.host.run import run
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a suite under nohup hands it on as ignored
 run(sys.argv[1:], on_line=lambda line: print(line, flush=True))
 """
 # Descendants in sessions of their own, one that a dead parent left behind, one that ignores SIGTERM.
