@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from spark_build import staging
 from spark_build.core.key import build_inputs, digest
 from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
-from spark_build.host import compare, history, probe, sandbox, store
+from spark_build.host import history, probe, sandbox, store
 from spark_build.host.files import discard_tree, locked, remove_empty, remove_tree, write_atomically
 from spark_build.host.governor import Governor
 from spark_build.host.job import Job, Outputs, Shell
@@ -21,7 +21,6 @@ from spark_build.model.event import Emit, Note
 from spark_build.model.plan import BuildOptions, Step
 from spark_build.model.result import Cost, RecipeResult, Repetition, Status
 from spark_build.setting import Setting
-from spark_build.stages import build as build_stage
 
 LOG = "build.log"
 AGAIN = "again"  # below the build folder: where a build is repeated
@@ -113,6 +112,8 @@ def _build_under_lock(
 @contextmanager
 def shell(run: Run, step: Step, keys: Mapping[str, str]) -> Iterator[Shell]:
     """A shell in the recipe's tree as a build sees it, made ready first; keys: of the needs in the store."""
+    from spark_build.stages import build as build_stage
+
     inputs, provided = inputs_of(run.setting, step, keys)
     key, work = digest(inputs), _work(run, step)
     with _tree(run, step, work) as held:
@@ -129,6 +130,8 @@ def repeat(run: Run, step: Step, keys: Mapping[str, str]) -> Repetition:
 
     A failed repetition leaves its tree, as any failed build; nothing else stays.
     """
+    from spark_build.host import compare
+
     build = run.setting.home.build
     home = replace(run.setting.home, build=build / AGAIN)
     again = replace(

@@ -15,16 +15,20 @@ from spark_build.host.job import Job, Outputs, Stage
 from spark_build.model.event import StageFinished, StageStarted
 from spark_build.model.history import Expected
 from spark_build.model.result import StageResult
-from spark_build.stages import audit, build, environment, fetch, patch, publish
 
-STAGES: tuple[Stage, ...] = (fetch, patch, environment, build, audit, publish)
+
+def _stages() -> tuple[Stage, ...]:
+    # What they import takes a quarter of a second: only when something is built.
+    from spark_build.stages import audit, build, environment, fetch, patch, publish
+
+    return (fetch, patch, environment, build, audit, publish)
 
 
 def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
     """Run each stage, or keep what an earlier run left when nothing before it changed."""
     outputs: dict[str, Any] = {}
     chain = ""
-    for stage in STAGES:
+    for stage in _stages():
         stamp = job.work / "stamps" / f"{stage.NAME}.json"
         chain = digest([chain, stage.NAME, stage.inputs(job)])
         kept = _read_stamp(stamp, chain)

@@ -202,7 +202,6 @@ def _ready(setting: Setting, recipes: Sequence[str], emit: Emit, wish: Wish) -> 
     from spark_build import engine
     from spark_build.errors import HostError
     from spark_build.host import doctor as doctors
-    from spark_build.host import offline
 
     planned = engine.plan(setting, recipes)
     if not any(step.decision == "BUILD" for step in planned.steps):
@@ -217,6 +216,8 @@ def _ready(setting: Setting, recipes: Sequence[str], emit: Emit, wish: Wish) -> 
     if others:
         raise HostError("; ".join(one.message for one in others), hint=others[0].fix)
     if wish.offline:
+        from spark_build.host import offline
+
         offline.refuse(planned, setting.home, stop_after=wish.stop_after or "")
     missing = doctors.packages_to_install(planned)
     suggested = () if wish.offline else doctors.packages_to_suggest(planned)
