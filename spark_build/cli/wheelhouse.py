@@ -1,20 +1,30 @@
-"""`wheelhouse`: list, inspect, path, export, import."""
+"""`wheelhouse`: the group, and its commands that only look: list and path."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_build.cli import inspect_wheel, render
+from spark_build.cli import render
+from spark_build.cli.lazy import LazyGroup
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
     from spark_build.host.wheelhouse import Generation
 
 
-@click.group()
+# name: (module, function, what `--help` says)
+COMMANDS = {
+    "list": ("spark_build.cli.wheelhouse", "list_", "Show the wheels of the current generation."),
+    "inspect": ("spark_build.cli.inspect_wheel", "inspect", "Say what is inside a wheel, or compare two."),
+    "path": ("spark_build.cli.wheelhouse", "path", "Print the folder to point installers at."),
+    "export": ("spark_build.cli.transferring", "export", "Write a generation for another machine."),
+    "import": ("spark_build.cli.transferring", "import_", "Take in wheels, after proving every one."),
+}
+
+
+@click.group(cls=LazyGroup, table=COMMANDS)
 @shared
 def wheelhouse(_options: Options) -> None:
     """The wheels that were built, and those they need."""
@@ -64,7 +74,7 @@ def print_wheels(found: Generation) -> None:
     render.print_table(["NAME", "VERSION", "ORIGIN", "SIZE", "FILE"], rows)
 
 
-@wheelhouse.command("list")
+@click.command("list")
 @shared
 def list_(options: Options) -> None:
     """Show the wheels of the current generation."""
@@ -76,10 +86,7 @@ def list_(options: Options) -> None:
     print_wheels(found)
 
 
-wheelhouse.add_command(inspect_wheel.inspect)
-
-
-@wheelhouse.command()
+@click.command()
 @shared
 def path(options: Options) -> None:
     """Print the folder to point installers at: the current generation, resolved."""
@@ -88,33 +95,3 @@ def path(options: Options) -> None:
         render.print_json({"generation": found.number, "path": str(found.folder)})
     else:
         print(found.folder)
-
-
-@wheelhouse.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@shared
-def export(options: Options, file: Path) -> None:
-    """Write the current generation to FILE, a plain tar of real files with hashes."""
-    from spark_build.host.transfer import export as write
-
-    found = current(options)
-    count = write(found, options.home().store, file.absolute())
-    if options.json:
-        render.print_json({"file": str(file.absolute()), "size": count, **listing(found)})
-    else:
-        print(f"{file}: {len(found.wheels)} wheels, {render.size(count)}")
-
-
-@wheelhouse.command("import")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
-@shared
-def import_(options: Options, file: Path) -> None:
-    """Take in what `export` wrote, after proving every wheel."""
-    from spark_build.host.transfer import import_archive
-
-    found, new = import_archive(options.home(), file)
-    if options.json:
-        render.print_json({"new": new, **listing(found)})
-        return
-    print(f"generation {found.number} in {found.folder}" + ("" if new else " (had it already)"))
-    print_wheels(found)
