@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import sys
 import tempfile
 import traceback
@@ -11,14 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spark_build import __version__
-
-CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")  # user:password@ in an address
-SECRET = re.compile(r"(?i)((?:token|secret|password|passwd|api[_-]?key)\S*?[=:]\s*)\S+")
-
-
-def scrub(text: str) -> str:
-    """Text without credentials."""
-    return SECRET.sub(r"\1***", CREDENTIALS.sub("***@", text))
+from spark_build.core.redact import scrub
 
 
 def write_report(root: str | None, error: BaseException) -> Path | None:

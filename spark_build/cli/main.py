@@ -17,7 +17,7 @@ from spark_build.cli.options import COMMON, DETACHED, Options
 # name: (module, function, what `--help` says); modules load only when their command runs.
 COMMANDS = {
     "all": ("spark_build.cli.building", "all_", "Doctor, plan, build, publish and verify."),
-    "doctor": ("spark_build.cli.planning", "doctor", "Check this machine for what the builds need."),
+    "doctor": ("spark_build.cli.doctor", "doctor", "Check this machine for what the builds need."),
     "plan": ("spark_build.cli.planning", "plan", "Say what would be built, reused or skipped, and why."),
     "build": ("spark_build.cli.building", "build", "Build and publish recipes."),
     "attach": ("spark_build.cli.attaching", "attach", "Watch a build that was detached, or stop it."),

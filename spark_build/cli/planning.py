@@ -1,9 +1,8 @@
-"""`plan` and `doctor`: what would be done, and what this machine lacks for it."""
+"""`plan`: what would be done, and why."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +11,6 @@ from spark_build.cli import render
 from spark_build.cli.options import Options, local_sources, shared
 
 if TYPE_CHECKING:
-    from spark_build.model.machine import Diagnosis
     from spark_build.model.plan import Plan, Step
 
 
@@ -79,33 +77,3 @@ def print_plan(planned: Plan) -> None:
             cost = f"about {render.duration(step.estimate.seconds)}, {jobs}"
         rows.append([step.recipe.name, step.pin.version, step.decision, cost, "; ".join(step.reasons)])
     render.print_table(["RECIPE", "VERSION", "DECISION", "ESTIMATE", "WHY"], rows)
-
-
-@click.command()
-@click.argument("recipes", nargs=-1)
-@click.option("--fix", is_flag=True, help="Install missing system packages.")
-@shared
-def doctor(options: Options, recipes: tuple[str, ...], fix: bool) -> int:
-    """Check this machine for what the builds need; each finding says what mends it."""
-    from spark_build import engine
-    from spark_build.errors import HostError
-    from spark_build.host import doctor as doctors
-    from spark_build.host import system
-
-    setting = options.setting()
-    planned = engine.plan(setting, recipes)
-    missing = doctors.packages_to_install(planned)
-    if fix and missing:
-        system.install(missing)
-        planned = engine.plan(setting, recipes)
-    findings = doctors.examine(setting.home, planned, setting.machine, setting.limits)
-    _print_findings(options, findings)
-    return HostError.exit_code if any(one.status == "fail" for one in findings) else 0
-
-
-def _print_findings(options: Options, findings: Sequence[Diagnosis]) -> None:
-    if options.json:
-        render.print_json({"findings": [dataclasses.asdict(one) for one in findings]})
-        return
-    rows = [[one.check, one.status, one.message, one.fix] for one in findings]
-    render.print_table(["CHECK", "STATUS", "FOUND", "TO MEND IT"], rows)

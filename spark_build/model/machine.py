@@ -37,9 +37,13 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """One requirement looked at by the doctor; `fix` is the command that mends it."""
+    """One requirement looked at by the doctor; `fix` is the command that mends it.
+
+    safe: a command of the shell that `doctor --fix` may run once the user said yes.
+    """
 
     check: str
     status: Literal["ok", "warn", "fail"]
     message: str
     fix: str = ""
+    safe: bool = False

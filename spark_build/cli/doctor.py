@@ -1,0 +1,127 @@
+"""`doctor`: what this machine lacks for the recipes, and the command that mends each finding."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_build.cli import render
+from spark_build.cli.options import Options, shared
+
+if TYPE_CHECKING:
+    from spark_build.host.access import Access
+    from spark_build.model.facts import Facts
+    from spark_build.model.machine import Diagnosis
+    from spark_build.setting import Setting
+
+
+@click.command()
+@click.argument("recipes", nargs=-1)
+@click.option("--fix", is_flag=True, help="Run the commands that are safe, each after asking.")
+@click.option("--yes", is_flag=True, help="With --fix: do not ask.")
+@click.option("--cluster", is_flag=True, help="Also check what several machines together need.")
+@click.option("--bundle", metavar="FILE", help="Write a tar for somebody who helps, without secrets.")
+@shared
+def doctor(
+    options: Options, recipes: tuple[str, ...], fix: bool, yes: bool, cluster: bool, bundle: str | None
+) -> int:
+    """Check this machine for what the builds need; each finding says what mends it."""
+    from spark_build.errors import HostError, UsageError
+    from spark_build.host.access import Access
+
+    if fix and not yes and not sys.stdin.isatty():
+        raise UsageError("--fix asks before each command, and there is no terminal", hint="--fix --yes")
+    setting = options.setting()
+    facts, findings = examine(Access(), setting, recipes, with_cluster=cluster)
+    mended: list[tuple[str, int]] = []
+    if fix:
+        mended = _mend(findings, ask=not yes)
+        if mended:
+            setting = options.setting()
+            facts, findings = examine(Access(), setting, recipes, with_cluster=cluster)
+    document: dict[str, Any] = {"findings": [dataclasses.asdict(one) for one in findings]}
+    if fix:
+        document["fixed"] = [{"command": command, "exit_code": code} for command, code in mended]
+    if bundle is not None:
+        document["bundle"] = _bundle(Path(bundle).expanduser(), setting, facts, findings)
+    if options.json:
+        render.print_json(document)
+    else:
+        print_findings(findings, quiet=options.verbosity < 0)
+        if bundle is not None:
+            print(f"\n{bundle} has what somebody needs who helps; look through it before you send it")
+    return HostError.exit_code if any(one.status == "fail" for one in findings) else 0
+
+
+def examine(
+    access: Access, setting: Setting, recipes: Sequence[str], *, with_cluster: bool
+) -> tuple[Facts, tuple[Diagnosis, ...]]:
+    """Gather and judge everything."""
+    from spark_build import engine
+    from spark_build.core.doctor import checks
+    from spark_build.core.doctor.wants import Wants
+    from spark_build.host import offline, reach, survey
+
+    planned = engine.plan(setting, recipes)
+    wants = Wants(plan=planned, limits=setting.limits)
+
+    def lacking() -> int:
+        return len(offline.missing(planned, setting.home))
+
+    facts = survey.gather(
+        access,
+        setting.home,
+        wants,
+        setting.machine,
+        indexes=lambda: reach.reachable(lacking),
+        with_cluster=with_cluster,
+    )
+    return facts, checks.everything(facts, wants)
+
+
+def _mend(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str, int]]:
+    from spark_build.host import mending
+
+    def agree(command: str, mended: list[Diagnosis]) -> bool:
+        for one in mended:
+            click.echo(f"{one.check}: {one.message}", err=True)
+        click.echo(f"  {command}", err=True)
+        return not ask or click.confirm("run it?", err=True)
+
+    done = mending.mend(findings, agree)
+    for command, code in done:
+        if code:
+            click.echo(f"failed with exit code {code}: {command}", err=True)
+    if not done:
+        click.echo("nothing to run: what is left to mend needs you", err=True)
+    return done
+
+
+def _bundle(path: Path, setting: Setting, facts: Facts, findings: Sequence[Diagnosis]) -> dict[str, Any]:
+    from spark_build.host import bundle
+
+    return {"path": str(path), "files": bundle.write(path, setting.home, facts, findings)}
+
+
+def print_findings(findings: Sequence[Diagnosis], *, quiet: bool = False) -> None:
+    """A table, then what mends each finding that is not well; quiet: only those."""
+    wrong = [one for one in findings if one.status != "ok"]
+    shown = wrong if quiet else findings
+    render.print_table(["CHECK", "STATUS", "FOUND"], [[one.check, one.status, one.message] for one in shown])
+    fixes: dict[str, list[str]] = {}
+    for one in wrong:
+        if one.fix:
+            fixes.setdefault(one.fix, []).append(one.check)
+    if fixes:
+        print("\nto mend it" + (" (* runs with --fix)" if any(one.safe for one in wrong) else ""))
+    safe = {one.fix for one in wrong if one.safe}
+    for fix, names in fixes.items():
+        print(f"{'*' if fix in safe else ' '} {', '.join(dict.fromkeys(names))}: {fix}")
+    count = Counter(one.status for one in findings)
+    print(f"\n{len(findings)} checks: {count['ok']} ok, {count['warn']} warn, {count['fail']} fail")

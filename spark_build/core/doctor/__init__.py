@@ -1,0 +1,1 @@
+"""Judges what was found out about a machine by what a plan needs: facts in, findings out."""
