@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
     from spark_build.host.access import Access
-    from spark_build.model.facts import Facts
+    from spark_build.model.facts import Facts, Indexes
     from spark_build.model.machine import Diagnosis
     from spark_build.setting import Setting
 
@@ -60,9 +60,14 @@ def doctor(
 
 
 def examine(
-    access: Access, setting: Setting, recipes: Sequence[str], *, with_cluster: bool
+    access: Access,
+    setting: Setting,
+    recipes: Sequence[str],
+    *,
+    with_cluster: bool,
+    indexes: Callable[[], Indexes] | None = None,
 ) -> tuple[Facts, tuple[Diagnosis, ...]]:
-    """Gather and judge everything."""
+    """Gather and judge everything; `indexes` instead of asking those that pip is configured for."""
     from spark_build import engine
     from spark_build.core.doctor import checks
     from spark_build.core.doctor.wants import Wants
@@ -71,16 +76,11 @@ def examine(
     planned = engine.plan(setting, recipes)
     wants = Wants(plan=planned, limits=setting.limits)
 
-    def lacking() -> int:
-        return len(offline.missing(planned, setting.home))
+    def ask() -> Indexes:
+        return reach.reachable(lambda: len(offline.missing(planned, setting.home)))
 
     facts = survey.gather(
-        access,
-        setting.home,
-        wants,
-        setting.machine,
-        indexes=lambda: reach.reachable(lacking),
-        with_cluster=with_cluster,
+        access, setting.home, wants, setting.machine, indexes=indexes or ask, with_cluster=with_cluster
     )
     return facts, checks.everything(facts, wants)
 

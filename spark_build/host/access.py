@@ -6,6 +6,7 @@ import functools
 import importlib
 import locale
 import os
+import platform
 import shutil
 import sys
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import spark_build
-from spark_build.host import caches, probe, sandbox, system
+from spark_build.host import caches, memory, probe, sandbox, system
 from spark_build.host.caches import Cache
 from spark_build.host.run import capture
 from spark_build.host.sandbox import Sandbox
@@ -29,6 +30,7 @@ class Access:
         self.root = Path("/")
         self.environ: Mapping[str, str] = os.environ
         self.uid = os.geteuid()
+        self.python = platform.python_version()
 
     def read(self, path: str) -> str:
         """A text file; empty when it cannot be read."""
@@ -122,6 +124,10 @@ class Access:
         finally:
             locale.setlocale(locale.LC_CTYPE, before)
         return True
+
+    def largest_users(self) -> tuple[tuple[str, int], ...]:
+        """Processes that hold most memory, MiB."""
+        return tuple(memory.largest_users())
 
     def rdma(self) -> bool | None:
         """Whether the driver offers GPUDirect RDMA for the first GPU; None when it cannot be asked."""

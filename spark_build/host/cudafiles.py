@@ -31,9 +31,9 @@ def compilers(access: Access) -> tuple[Nvcc, ...]:
     with ThreadPoolExecutor() as pool:
         answers = pool.map(lambda path: reading.nvcc(access.ask([path, "--version"]) or "")[1], paths)
         versions = dict(zip(paths, answers, strict=True))
-    seen = {access.real(path) for path in shell}
+    ranks = {access.real(path): rank for rank, path in reversed(list(enumerate(shell)))}
     return tuple(
-        Nvcc(path=path, version=number, on_path=access.real(path) in seen)
+        Nvcc(path=path, version=number, rank=ranks.get(access.real(path)))
         for path, number in versions.items()
         if number
     )

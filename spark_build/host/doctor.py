@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 from pathlib import Path
 
 from spark_build.core.doctor import building, checks, reading
 from spark_build.core.doctor.wants import Wants
-from spark_build.host import caches, memory, system
+from spark_build.host import caches, system
 from spark_build.host.access import Access
 from spark_build.host.home import Home
 from spark_build.host.probe import SYSTEM_PATH
@@ -33,7 +32,7 @@ def basics(access: Access, home: Home, wants: Wants, machine: Machine) -> Basics
     where = ", with a remote cache; it compiles outside the sandbox" if cache.remote else ""
     return Basics(
         machine=machine,
-        python=platform.python_version(),
+        python=access.python,
         folders={str(folder): os.access(folder, os.W_OK | os.X_OK) for folder in folders},
         disk_free_mib=access.free_mib(place),
         disk_place=str(place),
@@ -49,10 +48,11 @@ def basics(access: Access, home: Home, wants: Wants, machine: Machine) -> Basics
             if (value := access.read(f"/proc/sys/{name}").strip())
         },
         may_namespaces=access.uid == 0 or found.kind == "bubblewrap",
+        has_profile=bool(access.glob("/etc/apparmor.d/bwrap*")),
         cache="" if cache.kind == "none" else f"{cache.kind} {cache.version}{where}",
         cache_reason=cache.reason,
         cache_unwanted=access.environ.get(caches.CHOICE) == "none",
-        largest_users=tuple(memory.largest_users()) if short else (),
+        largest_users=access.largest_users() if short else (),
     )
 
 

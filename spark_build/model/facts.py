@@ -25,6 +25,7 @@ class Basics:
     has_bubblewrap: bool
     forbids_namespaces: Mapping[str, str]  # kernel settings that restrict them -> value
     may_namespaces: bool  # we are root, or an AppArmor profile lets bubblewrap have them
+    has_profile: bool  # there is one for bubblewrap, whatever it says
     cache: str  # "ccache 4.8"; empty without one
     cache_reason: str  # why none, or why this one
     cache_unwanted: bool = False
@@ -33,11 +34,11 @@ class Basics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nvcc:
-    """A CUDA compiler; `version` as V13.0.88, `on_path` for the user's shell."""
+    """A CUDA compiler; `version` as 13.0.88, `rank` its place on the user's PATH."""
 
     path: str
     version: str
-    on_path: bool
+    rank: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

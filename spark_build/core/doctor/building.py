@@ -159,7 +159,7 @@ def sandbox(facts: Basics, _wants: Wants) -> Diagnosis:
     if not facts.has_bubblewrap:
         fix = install_line(["bubblewrap"]) if safe else "install what your system calls bubblewrap"
     elif mends := _switches(facts):
-        fix, safe = mends[0][1], mends[0][0] == APPARMOR
+        fix, safe = mends[0][1], _is_safe(facts, mends[0][0])
     return Diagnosis(check="sandbox", status="warn", message=facts.sandbox_limits, fix=fix, safe=safe)
 
 
@@ -170,6 +170,11 @@ def _switches(facts: Basics) -> list[tuple[str, str]]:
         for name, (forbidding, fix) in NAMESPACE_SWITCHES.items()
         if facts.forbids_namespaces.get(name) == forbidding
     ]
+
+
+def _is_safe(facts: Basics, setting: str) -> bool:
+    """A new profile may be written; one that is there is somebody's, and a kernel setting concerns everybody."""
+    return setting == APPARMOR and not facts.has_profile
 
 
 def namespaces(facts: Basics, _wants: Wants) -> Diagnosis:
@@ -185,9 +190,8 @@ def namespaces(facts: Basics, _wants: Wants) -> Diagnosis:
     who = (
         "AppArmor forbids user namespaces to programs without a profile" if name == APPARMOR else "forbidden"
     )
-    return Diagnosis(
-        check="namespaces", status="warn", message=f"{who} ({said})", fix=fix, safe=name == APPARMOR
-    )
+    message = f"{who} ({said})"
+    return Diagnosis(check="namespaces", status="warn", message=message, fix=fix, safe=_is_safe(facts, name))
 
 
 def cache(facts: Basics, _wants: Wants) -> Diagnosis:

@@ -45,13 +45,13 @@ def nvccs(facts: Facts, wants: Wants) -> Diagnosis | None:
     """One CUDA compiler on PATH: two of different versions end in headers that do not fit."""
     if not wants.is_for_gpu or not facts.nvccs:
         return None  # the check of the toolkit says so
-    reachable = [one for one in facts.nvccs if one.on_path]
+    reachable = sorted((one for one in facts.nvccs if one.rank is not None), key=lambda one: one.rank or 0)
     taken = facts.nvccs[0]
     versions = {one.version for one in reachable} | {taken.version}
     said = ", ".join(f"{one.version} ({one.path})" for one in facts.nvccs)
     if len(versions) == 1:
         return Diagnosis(check="nvcc", status="ok", message=f"nvcc {said}")
-    message = f"several nvcc: {said}; builds take {taken.path}, the shell {reachable[0].path}"
+    message = f"several nvcc: {said}; builds take the first, your shell {reachable[0].path}"
     fix = f"export PATH={taken.path.removesuffix('/nvcc')}:$PATH"
     if any(one.path == SYSTEM_NVCC for one in reachable):
         fix = "sudo apt-get remove nvidia-cuda-toolkit"

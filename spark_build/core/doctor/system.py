@@ -60,11 +60,12 @@ def kernel(facts: Facts, wants: Wants) -> Diagnosis:
         message = f"Linux {running}; installed updates (kernel, driver) wait for a restart"
         return Diagnosis(check="kernel", status="warn", message=message, fix="sudo reboot")
     oldest = SPARK_KERNEL if _is_spark(facts) else OLDEST_KERNEL
-    if version(running)[:2] >= oldest:
+    if version(running)[:2] >= oldest or not wants.is_for_gpu:
         return Diagnosis(check="kernel", status="ok", message=f"Linux {running}")
     wanted = ".".join(map(str, oldest))
     status = wants.severity(needed=wants.cuda and bool(facts.basics.machine.gpus))
-    message = f"Linux {running}, and the driver wants {wanted} or newer here"
+    why = "the first of DGX OS 7 for a Spark" if _is_spark(facts) else "the oldest that CUDA 13 supports"
+    message = f"Linux {running} is older than {wanted}, {why}"
     return Diagnosis(
         check="kernel", status=status, message=message, fix="sudo apt-get full-upgrade && sudo reboot"
     )

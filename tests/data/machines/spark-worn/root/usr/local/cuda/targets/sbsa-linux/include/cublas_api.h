@@ -1,0 +1,3 @@
+#define CUBLAS_VER_MAJOR 13
+#define CUBLAS_VER_MINOR 0
+#define CUBLAS_VER_PATCH 0
