@@ -173,7 +173,7 @@ def _switches(facts: Basics) -> list[tuple[str, str]]:
 
 
 def _is_safe(facts: Basics, setting: str) -> bool:
-    """A new profile may be written; one that is there is somebody's, and a kernel setting concerns everybody."""
+    """A new profile may be written; one that is there is somebody's, a kernel setting everybody's."""
     return setting == APPARMOR and not facts.has_profile
 
 

@@ -177,8 +177,7 @@ def compiler(facts: Facts, wants: Wants) -> Diagnosis | None:
             check="compiler", status=status, message="no C++ compiler", fix=fix, safe=facts.basics.has_apt
         )
     here, said = version(tools.compiler_version), f"{tools.compiler} {tools.compiler_version}"
-    torch = next((step.pin.version for step in wants.compiled if step.recipe.name == "torch"), "")
-    oldest, standard = (CXX20, "C++20") if version(torch) >= (2, 14) else (CXX17, "C++17")
+    oldest, standard = (CXX20, "C++20") if version(wants.torch) >= (2, 14) else (CXX17, "C++17")
     if tools.compiler == "gcc" and here < oldest:
         message = f"{said} is too old for {standard}"
         fix = install_line(["g++-13"])

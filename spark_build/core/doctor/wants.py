@@ -51,6 +51,13 @@ class Wants:
             if package.startswith(prefix)
         }
 
+    @property
+    def torch(self) -> str:
+        """Version of the torch that is compiled, or whose headers are; empty without one."""
+        pin = self.plan.train.components.get("torch")
+        near = any(step.recipe.name == "torch" or "torch" in step.needs for step in self.compiled)
+        return pin.version if pin is not None and near else ""
+
     def severity(self, *, needed: bool) -> Status:
         """Of something that is wrong: a failure where this plan needs it."""
         return "fail" if needed else "warn"
