@@ -33,10 +33,14 @@ def doctor(
 ) -> int:
     """Check this machine for what the builds need; each finding says what mends it."""
     from spark_build.errors import HostError, UsageError
+    from spark_build.host import bundle as bundles
     from spark_build.host.access import Access
 
     if fix and not yes and not sys.stdin.isatty():
         raise UsageError("--fix asks before each command, and there is no terminal", hint="--fix --yes")
+    place = Path(bundle or "").expanduser()
+    if bundle is not None:
+        bundles.refuse(place)
     setting = options.setting()
     facts, findings = examine(Access(), setting, recipes, with_cluster=cluster)
     mended: list[tuple[str, int]] = []
@@ -49,7 +53,7 @@ def doctor(
     if fix:
         document["fixed"] = [{"command": command, "exit_code": code} for command, code in mended]
     if bundle is not None:
-        document["bundle"] = _bundle(Path(bundle).expanduser(), setting, facts, findings)
+        document["bundle"] = {"path": bundle, "files": bundles.write(place, setting.home, facts, findings)}
     if options.json:
         render.print_json(document)
     else:
@@ -101,12 +105,6 @@ def _mend(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str, int]]:
     if not done:
         click.echo("nothing to run: what is left to mend needs you", err=True)
     return done
-
-
-def _bundle(path: Path, setting: Setting, facts: Facts, findings: Sequence[Diagnosis]) -> dict[str, Any]:
-    from spark_build.host import bundle
-
-    return {"path": str(path), "files": bundle.write(path, setting.home, facts, findings)}
 
 
 def print_findings(findings: Sequence[Diagnosis], *, quiet: bool = False) -> None:

@@ -43,17 +43,16 @@ Look through it before you send it all the same.
 """
 
 
-def write(path: Path, home: Home, facts: Facts, findings: Sequence[Diagnosis]) -> list[str]:
-    """Write the tar (compressed when its name says so); the names of what is in it.
-
-    Raises UsageError when there is such a file already.
-    """
+def refuse(path: Path) -> None:
+    """UsageError when a bundle cannot be written there: nothing is overwritten."""
     if path.exists() or path.is_symlink():
-        raise UsageError(
-            f"--bundle {path}: it exists already", hint="give a new name: nothing is overwritten"
-        )
+        raise UsageError(f"--bundle {path}: it exists already", hint="give another name")
     if not path.parent.is_dir():
         raise UsageError(f"--bundle {path}: there is no folder {path.parent}")
+
+
+def write(path: Path, home: Home, facts: Facts, findings: Sequence[Diagnosis]) -> list[str]:
+    """Write the tar, compressed when its name says so; the names of what is in it."""
     held = io.BytesIO()
     names = []
     packed = path.suffix in (".gz", ".tgz")

@@ -76,8 +76,8 @@ def nvcc(text: str) -> tuple[str, str]:
 
 def compiler(text: str) -> tuple[str, str]:
     """Kind and version of a C++ compiler from its --version."""
-    first = text.partition("\n")[0]
-    found = re.search(rf"(?<![\w.-])({_NUMBER})\s*$", first) or re.search(rf"version ({_NUMBER})", first)
+    first = re.sub(r"\([^)]*\)", "", text.partition("\n")[0])  # the packager's words
+    found = re.search(rf"(?<![\w.-])({_NUMBER})", first)
     if not found:
         return "", ""
     return ("clang" if "clang" in first else "gcc"), found[1]
