@@ -6,13 +6,13 @@ import os
 import shutil
 from pathlib import Path
 
-from spark_build.core.doctor import building, checks, reading
+from spark_build.core.doctor import building, reading
 from spark_build.core.doctor.wants import Wants
 from spark_build.host import caches, system
 from spark_build.host.access import Access
 from spark_build.host.home import Home
 from spark_build.host.probe import SYSTEM_PATH
-from spark_build.model.facts import Basics
+from spark_build.model.basics import Basics
 from spark_build.model.machine import Diagnosis, Limits, Machine
 from spark_build.model.plan import Plan
 
@@ -20,7 +20,7 @@ from spark_build.model.plan import Plan
 def examine(home: Home, plan: Plan, machine: Machine, limits: Limits) -> tuple[Diagnosis, ...]:
     """Look at all that can stop a build of the recipes to be built; nothing is changed."""
     wants = Wants(plan=plan, limits=limits)
-    return checks.required(basics(Access(), home, wants, machine), wants)
+    return building.required(basics(Access(), home, wants, machine), wants)
 
 
 def basics(access: Access, home: Home, wants: Wants, machine: Machine) -> Basics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_build.core.doctor import reading
+from spark_build.core.doctor import reading, smi
 from spark_build.host.access import Access
 from spark_build.model.facts import Driver, Gpu
 
@@ -18,9 +18,9 @@ def survey(access: Access) -> tuple[Driver, tuple[Gpu, ...]]:
     if not access.which_all("nvidia-smi", access.environ.get("PATH", "")):
         return Driver(module=module), ()
     said = access.ask(["nvidia-smi", "-q", "-x"], check=False)
-    answer = reading.smi(said or "")
+    answer = smi.answer(said or "")
     if answer is None:
-        problem, libraries = reading.smi_failure(said or "")
+        problem, libraries = smi.failure(said or "")
         return Driver(module=module, libraries=libraries, problem=problem), ()
     libraries, cuda, gpus = answer
     return Driver(module=module, libraries=libraries, cuda=cuda), gpus
@@ -59,7 +59,7 @@ def _gpu(nvml: Any, handle: Any) -> Gpu:
         utilisation=None if rates is None else rates.gpu / 100,
         processes=None if running is None else len(running),
         used_mib=None if memory is None else memory.used >> 20,
-        reasons=tuple(words for bit, _, words in reading.REASONS if reasons & bit),
+        reasons=tuple(words for bit, _, words in smi.REASONS if reasons & bit),
     )
 
 

@@ -249,7 +249,7 @@ CASES: tuple[tuple[Any, Change, str, str, str], ...] = (
     (cluster.rdma, put(basics__machine__gpus=(), cluster__rdma=True), "warn", "not loaded", "modprobe"),
     (cluster.rdma, put(basics__machine__gpus=()), "warn", "offers no", ""),
 )  # fmt: skip
-BASIC = {*checks.REQUIRED, *checks.NAMESPACES}
+BASIC = {*building.REQUIRED, *checks.NAMESPACES}
 
 
 def run(check: Any, facts: Facts, wants: Wants) -> Diagnosis | None:
@@ -272,7 +272,7 @@ def test_a_check_complains(
 
 
 def test_every_check_is_among_them() -> None:
-    every = {*checks.REQUIRED, *checks.NAMESPACES, *checks.THOROUGH, *checks.CLUSTER}
+    every = {*building.REQUIRED, *checks.NAMESPACES, *checks.THOROUGH, *checks.CLUSTER}
     assert every - {building.writable} == {case[0] for case in CASES}
 
 

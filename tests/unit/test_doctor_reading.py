@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.doctor import reading
+from spark_build.core.doctor import reading, smi
 from spark_build.core.doctor.wants import version
 
 MACHINES = Path(__file__).parents[1] / "data" / "machines"
@@ -37,8 +37,8 @@ def test_nothing_raises(text: str) -> None:
     reading.compiler(text)
     reading.host_limits(text)
     reading.allows_compat(text)
-    reading.smi_failure(text)
-    assert reading.smi(text) is None
+    smi.failure(text)
+    assert smi.answer(text) is None
     assert reading.addresses(text) == {}
     assert all(isinstance(number, int) for number in version(text))
 
@@ -108,7 +108,7 @@ def test_compat_mode_in_json_with_comments() -> None:
 
 
 def test_the_recorded_h200() -> None:
-    found = reading.smi((MACHINES / "h200/nvidia-smi.xml").read_text())
+    found = smi.answer((MACHINES / "h200/nvidia-smi.xml").read_text())
     assert found is not None
     driver, newest, (card,) = found
     assert (driver, newest, card.name, card.state) == ("580.159.04", "13.0", "NVIDIA H200", "P0")
@@ -117,7 +117,7 @@ def test_the_recorded_h200() -> None:
 
 
 def test_what_a_spark_does_not_tell_is_unknown() -> None:
-    found = reading.smi((MACHINES / "spark-worn/nvidia-smi.xml").read_text())
+    found = smi.answer((MACHINES / "spark-worn/nvidia-smi.xml").read_text())
     assert found is not None
     (card,) = found[2]
     assert (card.used_mib, card.limit_watts) == (None, None)

@@ -1,12 +1,17 @@
-"""Checks of what decides whether a build may start."""
+"""Checks of what decides whether a build may start. Every build asks them: few imports."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
 from spark_build.core import budget
 from spark_build.core.doctor.wants import Wants, install_line, version
-from spark_build.model.facts import Basics
+from spark_build.model.basics import Basics
 from spark_build.model.machine import Diagnosis, Machine
 
+Known = TypeVar("Known")  # what a check looks at
+Check = Callable[[Known, Wants], Diagnosis | tuple[Diagnosis, ...] | None]  # None: does not apply
 RESERVE_MIB = 512  # kept free on the disk beyond what the builds are expected to take
 # Ubuntu 24.04: user namespaces only for programs with an AppArmor profile that allows them.
 PROFILE = (
@@ -203,3 +208,34 @@ def cache(facts: Basics, _wants: Wants) -> Diagnosis:
         return Diagnosis(check="cache", status="ok", message=said)
     fix = install_line(["ccache"]) if facts.has_apt else "install ccache"
     return Diagnosis(check="cache", status="warn", message=said, fix=fix, safe=facts.has_apt)
+
+
+REQUIRED: tuple[Check[Basics], ...] = (
+    target,
+    writable,
+    disk,
+    memory,
+    python,
+    gpu,
+    toolkit,
+    packages,
+    sandbox,
+    cache,
+)
+
+
+def judge(checks: Iterable[Check[Known]], facts: Known, wants: Wants) -> tuple[Diagnosis, ...]:
+    """The findings of these checks, those that do not apply left out."""
+    found: list[Diagnosis] = []
+    for check in checks:
+        finding = check(facts, wants)
+        if isinstance(finding, Diagnosis):
+            found.append(finding)
+        elif finding is not None:
+            found.extend(finding)
+    return tuple(found)
+
+
+def required(facts: Basics, wants: Wants) -> tuple[Diagnosis, ...]:
+    """What can stop a build."""
+    return judge(REQUIRED, facts, wants)
