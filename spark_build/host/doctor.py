@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from spark_build.core.doctor import building, reading
@@ -27,7 +28,11 @@ def basics(access: Access, home: Home, wants: Wants, machine: Machine) -> Basics
     """What decides whether a build may start."""
     folders = sorted({_existing(folder) for folder in (home.wheelhouse, home.build, home.sources)})
     place = _existing(home.build)
-    found, cache = access.sandbox(), access.cache()
+    with ThreadPoolExecutor() as pool:  # each of them starts a program and waits
+        sandbox, caching = pool.submit(access.sandbox), pool.submit(access.cache)
+        missing = access.missing_packages(_packages(wants))
+        nvcc = _nvcc(access) if wants.is_for_gpu else ""
+        found, cache = sandbox.result(), caching.result()
     short = building.largest_job(wants)[1] > building.room(machine, wants)
     where = ", with a remote cache; it compiles outside the sandbox" if cache.remote else ""
     return Basics(
@@ -36,8 +41,8 @@ def basics(access: Access, home: Home, wants: Wants, machine: Machine) -> Basics
         folders={str(folder): os.access(folder, os.W_OK | os.X_OK) for folder in folders},
         disk_free_mib=access.free_mib(place),
         disk_place=str(place),
-        nvcc=_nvcc(access) if wants.is_for_gpu else "",
-        missing_packages=access.missing_packages(_packages(wants)),
+        nvcc=nvcc,
+        missing_packages=missing,
         has_apt=bool(access.which_all("apt-get", access.environ.get("PATH", SYSTEM_PATH))),
         sandbox=found.kind,
         sandbox_limits=found.limits,
