@@ -59,7 +59,7 @@ def doctor(
     else:
         print_findings(findings, quiet=options.verbosity < 0)
         if bundle is not None:
-            print(f"\n{bundle} has what somebody needs who helps; look through it before you send it")
+            print(f"{bundle} has what somebody needs who helps; look through it before you send it")
     return HostError.exit_code if any(one.status == "fail" for one in findings) else 0
 
 
@@ -112,14 +112,22 @@ def print_findings(findings: Sequence[Diagnosis], *, quiet: bool = False) -> Non
     wrong = [one for one in findings if one.status != "ok"]
     shown = wrong if quiet else findings
     render.print_table(["CHECK", "STATUS", "FOUND"], [[one.check, one.status, one.message] for one in shown])
+    if shown:
+        print()
+    print_fixes(wrong)
+    count = Counter(one.status for one in findings)
+    print(f"{len(findings)} checks: {count['ok']} ok, {count['warn']} warn, {count['fail']} fail")
+
+
+def print_fixes(wrong: Sequence[Diagnosis]) -> None:
+    """What mends these findings, each command once."""
     fixes: dict[str, list[str]] = {}
     for one in wrong:
         if one.fix:
             fixes.setdefault(one.fix, []).append(one.check)
-    if fixes:
-        print("\nto mend it" + (" (* runs with --fix)" if any(one.safe for one in wrong) else ""))
     safe = {one.fix for one in wrong if one.safe}
-    for fix, names in fixes.items():
-        print(f"{'*' if fix in safe else ' '} {', '.join(dict.fromkeys(names))}: {fix}")
-    count = Counter(one.status for one in findings)
-    print(f"\n{len(findings)} checks: {count['ok']} ok, {count['warn']} warn, {count['fail']} fail")
+    if fixes:
+        print("to mend it" + (" (* runs with --fix)" if safe else ""))
+        for fix, names in fixes.items():
+            print(f"{'*' if fix in safe else ' '} {', '.join(dict.fromkeys(names))}: {fix}")
+        print()

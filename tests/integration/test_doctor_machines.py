@@ -13,9 +13,9 @@ import pytest
 from spark_build.core.doctor import building, checks, cluster, cuda, gpu, system, tools
 from spark_build.core.doctor.wants import Wants
 from spark_build.host import cudafiles, gpus
-from spark_build.model.facts import Asked, Driver, Facts, Indexes, Library, Link, Nvcc
+from spark_build.model.facts import Asked, Driver, Facts, Gpu, Indexes, Library, Link, Nvcc
 from spark_build.model.machine import Diagnosis, Limits
-from tests.machines import Simulated, diagnose
+from tests.machines import Nvml, Simulated, diagnose
 
 STACK = ("torch", "torchvision", "torchaudio", "triton", "flash-attn", "onnx")
 Change = Callable[[Facts], Facts]
@@ -361,7 +361,9 @@ def test_only_what_harms_nobody_is_safe(spark: Facts, wants: Wants) -> None:
 
 
 def test_one_nvcc_under_two_names_is_one(tmp_path: Path) -> None:
-    machine = Simulated("spark")
+    paths = ("/usr/local/cuda/bin/nvcc", "/usr/local/cuda-13.0/bin/nvcc")
+    said = "Cuda compilation tools, release 13.0, V13.0.88"
+    machine = Simulated("spark", commands={f"{path} --version": said for path in paths})
     machine.root = tmp_path
     real = tmp_path / "usr/local/cuda-13.0/bin/nvcc"
     real.parent.mkdir(parents=True)
@@ -373,6 +375,14 @@ def test_one_nvcc_under_two_names_is_one(tmp_path: Path) -> None:
 def test_libraries_in_two_places_are_both_seen() -> None:
     found = cudafiles.libraries(Simulated("spark-worn"), "linux-aarch64")["NCCL"]
     assert found.headers == {"/usr/include/nccl.h": "2.27.7", "/usr/local/include/nccl.h": "2.26.2"}
+
+
+def test_nvml_that_supports_nothing_knows_nothing() -> None:
+    asked = json.loads((Path(__file__).parents[1] / "data/machines/spark/nvml.json").read_text())
+    (found,) = gpus.through_nvml(Nvml(dict.fromkeys(asked, "Not Supported")))
+    assert found == Gpu(name="")
+    # Nor does one that is older than the questions.
+    assert gpus.through_nvml(Nvml({})) == (found,)
 
 
 def test_a_driver_that_does_not_answer() -> None:

@@ -66,6 +66,7 @@ def test_any_bytes_for_elf(head: bytes) -> None:
     [
         ("c++ (Ubuntu 13.3.0-6ubuntu2~24.04.1) 13.3.0\nCopyright", ("gcc", "13.3.0")),
         ("g++ (Debian 12.2.0-14+deb12u1) 12.2.0", ("gcc", "12.2.0")),
+        ("aarch64-linux-g++ (crosstool-NG 1.25.0) 12.2.0", ("gcc", "12.2.0")),
         ("c++ (GCC) 15.3.0", ("gcc", "15.3.0")),
         ("g++ (GCC) 11.4.1 20231218 (Red Hat 11.4.1-3)", ("gcc", "11.4.1")),
         ("Ubuntu clang version 18.1.3 (1ubuntu1)\nTarget: aarch64", ("clang", "18.1.3")),

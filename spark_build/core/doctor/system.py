@@ -183,10 +183,14 @@ def index(facts: Facts, wants: Wants) -> Diagnosis:
         status = "ok" if found.links or found.lacking == 0 else wants.severity(needed=bool(wants.building))
         return Diagnosis(check="index", status=status, message=message, fix="" if status == "ok" else fix)
     if not silent:
-        return Diagnosis(check="index", status="ok", message=f"{', '.join(answering)} answers")
+        return Diagnosis(check="index", status="ok", message=_answers(answering))
     said = "; ".join(f"{one.where}: {one.failure}" for one in silent)
     if answering or found.lacking == 0:
-        rest = f"; {', '.join(answering)} answers" if answering else "; all that the builds need is here"
+        rest = f"; {_answers(answering)}" if answering else "; all that the builds need is here"
         return Diagnosis(check="index", status="warn", message=said + rest, fix=fix)
     status = wants.severity(needed=bool(wants.building))
     return Diagnosis(check="index", status=status, message=said, fix=fix)
+
+
+def _answers(hosts: list[str]) -> str:
+    return f"{', '.join(hosts)} answer{'s' if len(hosts) == 1 else ''}"
