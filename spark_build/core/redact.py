@@ -8,7 +8,7 @@ from typing import Any
 HIDDEN = "***"
 _NAMES = (
     r"(?:tokens?|secrets?|passw(?:or)?d|passphrase|credentials?|authorization|cookie"
-    r"|(?:api|access|private|signing|account|secret)[_-]?key|connection[_-]?string|signature|sig)"
+    r"|(?:api|access|private|signing|account|secret)[_-]?key|connection[_-]?string)"
 )
 _SECRET_NAME = re.compile(rf"(?i)(?:^|[^a-z]){_NAMES}(?:[^a-z]|$)|{_NAMES}$")
 # What GitHub, GitLab, Hugging Face, npm, PyPI, Slack, AWS and others make.
@@ -21,10 +21,8 @@ _RULES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", HIDDEN),
-        # A password may hold what an address may not: up to the last @ before white space or a quote.
-        (r"(?<=://)[^\s/@:\"']*:[^\s\"'<>]*@", f"{HIDDEN}@"),
-        (r"(?<=://)[^\s/\"'<>]*@", f"{HIDDEN}@"),
         (r"(?<![\w:/.-])[\w.+-]+:[^\s:@/\"']+@(?=[\w.-])", f"{HIDDEN}@"),  # a proxy without a scheme
+        (r"(?i)([?&](?:sig|signature|x-amz-[\w-]+|key|code)=)[^&\s\"']+", rf"\1{HIDDEN}"),
         (r"(?i)\b((?:proxy-)?authorization[\"']?\s*[:=]\s*).*", rf"\1{HIDDEN}"),
         (r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}", rf"\1 {HIDDEN}"),
         (
@@ -35,11 +33,23 @@ _RULES = tuple(
         (_TOKENS, HIDDEN),
     )
 )
+_ADDRESSES = re.compile(r"://([^\s\"'<>]+)")
 _HOMES = re.compile(r"(?<![\w.~-])/(home|Users)/[^/\s:\"',;]+")
+
+
+def _without_user(address: str) -> str:
+    """What follows a scheme, without user and password."""
+    authority = address.partition("/")[0]
+    _, colon, rest = authority.partition(":")
+    # An unescaped password may have @ and / in it; a port is a number.
+    end = address.rfind("@") if colon and not rest.isdecimal() else authority.rfind("@")
+    return address if end < 0 else HIDDEN + address[end:]
 
 
 def scrub(text: str, *, home: str = "") -> str:
     """Text without credentials; `home` becomes ~ and the names of other homes are hidden."""
+    # Word by word, so that the time grows with the text only.
+    text = _ADDRESSES.sub(lambda found: "://".join(["", *map(_without_user, found[1].split("://"))]), text)
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     if home and home != "/":

@@ -27,8 +27,8 @@ from spark_build.model.machine import Diagnosis
 PREFIXES = ("PIP_", "SPARK_BUILD_", "CUDA", "NVCC", "CCACHE_", "SCCACHE_", "LC_", "TORCH_", "MAX_JOBS")
 NAMES = ("PATH", "LANG", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-LONGEST = 2 << 20  # bytes of one log: its end, where the failure is
-LOGS = 5  # the newest
+LONGEST = 1 << 20  # bytes of one log: its end, where the failure is
+LOGS = 3  # the newest
 README = """What `spark-build doctor --bundle` found; written to be sent to somebody who helps.
 
 findings.json     what doctor says

@@ -21,6 +21,8 @@ PLACES = [
     f"git clone ssh://git:{SECRET}@host.example/repository",
     f"https://user:pa/ss{SECRET}@index.example/",
     f"https://user:p@ss{SECRET}@index.example/",
+    f"https://user:p@ss/w{SECRET}@index.example:8080/x",
+    f"https://index.example/redirect?to=https://user:{SECRET}@index.example",
     f"Authorization: Basic {SECRET}",
     f"authorization: Bearer {SECRET}.{SECRET}.{SECRET}",
     f"HF_TOKEN={SECRET}",
@@ -86,11 +88,19 @@ def test_twice_is_once(text: str) -> None:
         "c++ -I/usr/include/x -DVALUE=1 -o a.o a.cpp:12:3: error: expected ';'",
         '{"key": "3f2a", "recipe": "torch", "seconds": 12.5}',
         "12:30:01 build 9/68 at 2.1 GiB",
+        "design = 3; candidate template: signature: void f(int)",
+        "https://index.example:8080/path@2",
         "torch==2.13.0+cu130.spark1 --hash=sha256:abcdef",
     ],
 )
 def test_what_helps_stays(text: str) -> None:
     assert scrub(text) == text
+
+
+def test_long_lines_take_no_longer() -> None:
+    """A pattern that goes back and forth over a log would take hours here."""
+    for piece in ("://", "a:", "://a:b", "token", "bearer ", "eyJaaaaaaaaa.", "-", "/home/", "user:"):
+        scrub(piece * (200_000 // len(piece)))
 
 
 def test_homes() -> None:
