@@ -77,9 +77,8 @@ def test_the_text_says_what_mends_it(tmp_path: Path) -> None:
 
 def test_the_driver_is_asked_for_gpudirect_rdma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a libcuda of three functions, which answers the attribute of that number only."""
-    if ctypes.util.find_library("cuda"):
-        pytest.fail("write this test for a machine that has a driver")
-    assert Access().rdma() is None
+    if not ctypes.util.find_library("cuda"):
+        assert Access().rdma() is None
     source = tmp_path / "cuda.c"
     source.write_text(
         "int cuInit(unsigned flags) { return flags; }\n"
