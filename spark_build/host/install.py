@@ -2,34 +2,58 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import os
-import sys
-import tempfile
-import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
+from spark_build.core.environments import merged
 from spark_build.core.resolve import needed
-from spark_build.errors import HostError, StoreError, UsageError
-from spark_build.host import venv
-from spark_build.host.files import remove_tree
-from spark_build.host.wheelfile import dist_info, opened, urlsafe
-from spark_build.host.wheelhouse import Generation, requirements
+from spark_build.errors import StoreError, UsageError
+from spark_build.host import installers, marker, packages, pythons, venv
+from spark_build.host.files import locked, remove_tree
+from spark_build.host.origin import prove_origin
+from spark_build.host.wheelhouse import Generation
+from spark_build.model.environment import Installed, Interpreter, State
 from spark_build.model.wheel import StoredWheel
 
+LOCK = f"{installers.SCRATCH}lock"
 
-def choose(generation: Generation, names: Sequence[str]) -> tuple[StoredWheel, ...]:
-    """The wheels that `names` (default: everything built here) need, from this generation."""
+Tell = Callable[[str], None]
+
+
+def silent(_message: str) -> None:
+    """Tell nobody."""
+
+
+def view_of(generation: Generation) -> str:
+    """The name of the view that a generation belongs to."""
+    return generation.folder.parent.parent.name
+
+
+def choose(
+    generation: Generation,
+    names: Sequence[str],
+    *,
+    everything: bool | None = None,
+    markers: Mapping[str, str] | None = None,
+) -> tuple[StoredWheel, ...]:
+    """The wheels that `names` need, from this generation, for the interpreter with these markers.
+
+    everything: all that is built here, too; so it is by default without names.
+    """
     from packaging.markers import default_environment
     from packaging.requirements import InvalidRequirement
 
     try:
-        wanted = names or [wheel.name for wheel in generation.built()]
-        environment = {key: str(value) for key, value in default_environment().items()}
-        chosen, missing = needed(wanted, generation.wheels, environment)
+        own = (
+            [wheel.name for wheel in generation.built()]
+            if everything or (everything is None and not names)
+            else []
+        )
+        default = {key: str(value) for key, value in default_environment().items()}
+        chosen, missing = needed([*own, *names], generation.wheels, markers or default)
     except InvalidRequirement as error:
         raise UsageError(f"no package: {error}") from error
     if missing:
@@ -42,108 +66,126 @@ def choose(generation: Generation, names: Sequence[str]) -> tuple[StoredWheel, .
     return chosen
 
 
-def install(generation: Generation, folder: Path, names: Sequence[str], *, with_pip: bool) -> tuple[str, ...]:
+def install(
+    generation: Generation, folder: Path, names: Sequence[str], *, with_pip: bool, installer: str = "auto"
+) -> tuple[str, ...]:
+    """`create`, for the interpreter that runs this. Returns "name==version" of what is in it."""
+    state = create(generation, folder, names, everything=not names, with_pip=with_pip, installer=installer)
+    return tuple(f"{one.name}=={one.version}" for one in state.packages)
+
+
+def create(
+    generation: Generation,
+    folder: Path,
+    names: Sequence[str],
+    *,
+    everything: bool,
+    with_pip: bool,
+    python: Interpreter | None = None,
+    installer: str = "auto",
+    tell: Tell = silent,
+) -> State:
     """Make an environment in `folder` from the generation: offline, hashes required, origin proven.
 
-    Returns "name==version" of what is in it. A folder with anything in it is refused; after a
-    failure nothing is left.
+    A folder with anything in it is refused, unless an earlier `create` was killed in it; after a failure
+    nothing is left.
     """
-    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+    _refuse_taken(folder)
+    python = python or pythons.own()
+    view = view_of(generation)
+    pythons.refuse_other_abi(view, python, f"spark-build env create {quote(str(folder))}")
+    chosen = choose(generation, names, everything=everything, markers=python.markers)
+    pythons.refuse_unfit(chosen, python)
+    tool = installers.choose(installer)
+    state = State(
+        view=view,
+        generation=generation.number,
+        python=python.abi,
+        asked=merged((), names),
+        everything=everything,
+        packages=(),
+        unfinished="create",
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / LOCK, purpose="env create", waiting=tell):
+        _refuse_taken(folder)  # somebody else may have been faster
+        try:
+            _clear(folder)
+            marker.write(folder, state)
+            tell(f"installing {described(chosen)} with {tool}")
+            bundled = _make(folder, python, {wheel.name for wheel in chosen}, with_pip=with_pip)
+            installers.fill(tool, folder, generation.folder, chosen)
+            tell("proving the origin of every file")
+            prove_origin(folder, generation, chosen)
+            state = finished(folder, replace(state, bundled=bundled), generation, chosen)
+        except BaseException:
+            remove_tree(folder)
+            raise
+    return state
+
+
+def _refuse_taken(folder: Path) -> None:
+    """UsageError for a place with anything in it but what a killed `create` left."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder} is no new or empty folder", hint="choose another, or remove it first")
-    chosen = choose(generation, names)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        venv.create(folder)
-        with tempfile.TemporaryDirectory() as scratch:
-            listed = Path(scratch, "requirements.txt")
-            listed.write_text(requirements(chosen))
-            arguments = [
-                "--no-index",
-                "--find-links",
-                str(generation.folder),
-                "--no-deps",
-                "--require-hashes",
-            ]
-            done = venv.pip(
-                folder, ["install", "--no-cache-dir", *arguments, "-r", str(listed)], env=_unconfigured()
+    if folder.is_dir() and not marker.is_unfinished_creation(folder):
+        if marker.exists(folder):
+            raise UsageError(
+                f"{folder} already is an environment of a wheelhouse",
+                hint=f"spark-build env update {quote(str(folder))}",
             )
-        if done.returncode != 0:
-            lines = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
-            raise StoreError(
-                f"pip refuses the wheels: {lines[0] if lines else done.output[-300:]}",
-                where=str(generation.folder),
-                hint="spark-build wheelhouse list",
-            )
-        prove_origin(folder, generation, chosen)
-        if with_pip:
-            _add_pip(folder)
-    except BaseException:
-        remove_tree(folder)
-        raise
-    return tuple(f"{wheel.name}=={wheel.version}" for wheel in chosen)
+        if any(path.name != LOCK for path in folder.iterdir()):
+            raise UsageError(f"{folder} is no new or empty folder", hint="choose another, or remove it first")
 
 
-def _unconfigured() -> dict[str, str]:
-    """What keeps pip from its configuration: no index or folder of the user's has a say here.
-
-    --isolated would still read PIP_CONFIG_FILE and the machine's file. Empty variables are ignored.
-    """
-    variables = dict.fromkeys((name for name in os.environ if name.startswith("PIP_")), "")
-    return {**variables, "PIP_CONFIG_FILE": os.devnull}
+def _clear(folder: Path) -> None:
+    """Remove what a killed `create` left; the marker last."""
+    left = [path for path in folder.iterdir() if path.name not in (LOCK, marker.NAME)]
+    for path in left:
+        path.unlink() if path.is_symlink() or not path.is_dir() else remove_tree(path)
 
 
-def prove_origin(folder: Path, generation: Generation, wheels: Sequence[StoredWheel]) -> None:
-    """Raise StoreError unless every file of these wheels is installed byte for byte."""
-    for wheel in wheels:
-        with opened(generation.folder / wheel.filename) as archive:
-            for name, path, listed in _installed(archive, wheel.filename, folder):
-                if not _matches(path, listed):
-                    raise StoreError(
-                        f"{wheel.name}: {name} in the environment is not the wheelhouse's",
-                        where=str(path),
-                        hint=f"rm -r {quote(str(folder))}, then make it again",
-                    )
+def _make(folder: Path, python: Interpreter, ours: AbstractSet[str], *, with_pip: bool) -> tuple[str, ...]:
+    """The environment without any of `ours`; returns the names of what the interpreter put in."""
+    venv.create(folder, python=python.base, clear=False)
+    if not with_pip:
+        return ()
+    installers.add_pip(folder)
+    bundled = tuple(packages.present(folder))
+    packages.remove(folder, ours & set(bundled))
+    return bundled
 
 
-def _installed(archive: zipfile.ZipFile, filename: str, folder: Path) -> Iterator[tuple[str, Path, str]]:
-    """(name, where it was installed, hash as RECORD writes it) of files that are copied unchanged."""
-    (site,) = folder.glob("lib/python*/site-packages")
-    bases = {"purelib": site, "platlib": site, "data": folder, "scripts": folder / "bin"}
-    record = archive.read(f"{dist_info(archive, filename)}/RECORD").decode()
-    for name, listed, _ in csv.reader(record.splitlines()):
-        parts = name.split("/")
-        if not listed:  # RECORD itself; the audit refuses other files without a hash
-            continue
-        if name.endswith(".pyc"):  # pip compiles anew, also where a wheel brought bytecode along
-            continue
-        if not parts[0].endswith(".data"):
-            yield name, site / name, listed
-        elif parts[1] in bases and not _gets_interpreter(archive, name):
-            yield name, bases[parts[1]].joinpath(*parts[2:]), listed
+def finished(folder: Path, state: State, generation: Generation, wheels: Sequence[StoredWheel]) -> State:
+    """Write down that the environment now holds exactly these wheels of the generation."""
+    present = packages.present(folder)
+    done = replace(
+        state,
+        view=view_of(generation),
+        generation=generation.number,
+        packages=tuple(row_of(wheel, present[wheel.name].record) for wheel in wheels),
+        unfinished="",
+        doubtful=(),
+        files=(),
+    )
+    marker.write(folder, done)
+    return done
 
 
-def _gets_interpreter(archive: zipfile.ZipFile, name: str) -> bool:
-    """Whether an installer rewrites the file's first line."""
-    with archive.open(name) as file:
-        return file.read(8) == b"#!python"
+def row_of(wheel: StoredWheel, record: str = "") -> Installed:
+    """A wheel as a package of an environment."""
+    return Installed(
+        name=wheel.name,
+        version=wheel.version,
+        filename=wheel.filename,
+        sha256=wheel.sha256,
+        key=wheel.key,
+        record=record,
+    )
 
 
-def _matches(path: Path, listed: str) -> bool:
-    algorithm, _, digest = listed.partition("=")
-    try:
-        with path.open("rb") as file:
-            return urlsafe(hashlib.file_digest(file, algorithm).digest()) == digest
-    except OSError:
-        return False
-
-
-def _add_pip(folder: Path) -> None:
-    """Give the user pip inside; from the interpreter's own bundle, without any index."""
-    from spark_build.host.run import run
-
-    done = run([str(venv.python_of(folder)), "-m", "ensurepip", "--upgrade"], env=venv.clean_environment())
-    if done.returncode != 0:
-        raise HostError(
-            "this Python cannot put pip into an environment (ensurepip failed)",
-            hint=f"sudo apt-get install -y python3.{sys.version_info.minor}-venv, or use --without-pip",
-        )
+def described(wheels: Sequence[StoredWheel]) -> str:
+    """How many wheels, and how large."""
+    mib = sum(wheel.size for wheel in wheels) / (1 << 20)
+    size = f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.1f} MiB"
+    return f"{len(wheels)} package{'' if len(wheels) == 1 else 's'} ({size})"

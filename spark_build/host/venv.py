@@ -32,12 +32,11 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return kept | {"PYTHONNOUSERSITE": "1", **(extra or {})}
 
 
-def create(folder: Path, *, python: str = "", log: BinaryIO | None = None) -> None:
-    """Make an environment from `python` (default: the one running this)."""
+def create(folder: Path, *, python: str = "", log: BinaryIO | None = None, clear: bool = True) -> None:
+    """Make an environment from `python` (default: the one running this); what lies there goes (`clear`)."""
     base = python or getattr(sys, "_base_executable", sys.executable)
-    done = run(
-        [base, "-m", "venv", "--clear", "--without-pip", str(folder)], env=clean_environment(), log=log
-    )
+    options = ["--clear", "--without-pip"] if clear else ["--without-pip"]
+    done = run([base, "-m", "venv", *options, str(folder)], env=clean_environment(), log=log)
     if done.returncode != 0:
         raise StageError(
             f"cannot make a virtual environment in {folder}: {done.output[-300:]}",

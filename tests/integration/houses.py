@@ -19,7 +19,7 @@ from spark_build.host.wheelhouse import Generation
 from spark_build.model.wheel import StoredWheel
 from tests.integration.wheels import record_of, write_zip
 
-VIEW = "host-cpu-1.0-cp311"
+VIEW = f"host-cpu-1.0-cp{sys.version_info.major}{sys.version_info.minor}"
 
 
 def make_wheel(

