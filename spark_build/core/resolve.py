@@ -56,7 +56,7 @@ def _walk(
         if (name, extras) not in done:
             done.add((name, extras))
             chosen[name] = max(fitting, key=_preference)
-            pending.extend(_requirements_of(chosen[name], extras, environment))
+            pending.extend(requirements_of(chosen[name], extras, environment))
     return chosen, missing
 
 
@@ -67,7 +67,7 @@ def _preference(wheel: StoredWheel) -> tuple[object, ...]:
     return (version, build)
 
 
-def _requirements_of(
+def requirements_of(
     wheel: StoredWheel, extras: frozenset[str], environment: Mapping[str, str]
 ) -> list[Requirement]:
     """What a wheel requires when installed with these extras; markers are settled here."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from spark_build.core import platforms
 from spark_build.core.key import digest
 from spark_build.errors import SourceError, StoreError
 from spark_build.host import store as stores
@@ -17,7 +19,7 @@ from spark_build.host.wheelfile import content_digest, read_facts
 from spark_build.model.recipe import Target
 from spark_build.model.wheel import StoredWheel
 
-GLIBC_MINOR = 39  # Ubuntu 24.04's, which DGX OS is made of
+ELSEWHERE = Path(__file__).with_name("elsewhere.py")
 
 
 def closure_key(built: Sequence[StoredWheel], pins: Mapping[str, str], python: str) -> str:
@@ -35,14 +37,14 @@ def resolve(
 ) -> tuple[StoredWheel, ...]:
     """The public wheels that `built` need, downloaded by pip and committed to the store.
 
-    foreign: the target, when it is not this machine. pip checks each file against the hash that
-    the index announces. Never runs project code: only wheels are taken.
+    foreign: the target, when it is not this machine; files and requirements are then chosen as there.
+    pip checks each file against the hash that the index announces. Never runs project code: only
+    wheels are taken.
     """
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".tmp-closure-", dir=store) as scratch:
         folder = Path(scratch)
-        options = _tags(foreign) if foreign else []
-        _download(built, pins, store, folder, options, offline=offline)
+        _download(built, pins, store, folder, foreign, offline=offline)
         own = {wheel.filename for wheel in built}
         public = [path for path in sorted(folder.glob("*.whl")) if path.name not in own]
         return tuple(_commit(path, store, {wheel.name for wheel in built}) for path in public)
@@ -53,20 +55,27 @@ def _download(
     pins: Mapping[str, str],
     store: Path,
     folder: Path,
-    tags: Sequence[str],
+    foreign: Target | None,
     *,
     offline: bool,
 ) -> None:
     constraints = folder / "constraints.txt"
     constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
     wheels = [str(stores.entry_folder(store, wheel.key) / wheel.filename) for wheel in built]
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
-    options = ["--quiet", "--only-binary=:all:", "--constraint", str(constraints), "--dest", str(folder)]
-    options += tags
+    options = [
+        "download",
+        "--quiet",
+        "--only-binary=:all:",
+        "--constraint",
+        str(constraints),
+        "--dest",
+        str(folder),
+    ]
+    options += tags(foreign) if foreign else []
     if offline:
         # What this store already has may still complete the set.
         options += ["--no-index", *(f"--find-links={path.parent}" for path in _public_wheels(store))]
-    done = run([*command, *options, *wheels], env=clean_environment())
+    done = run([*pip_for(foreign), *options, *wheels], env=clean_environment())
     if done.returncode != 0:
         errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
         raise SourceError(
@@ -77,15 +86,20 @@ def _download(
         )
 
 
-def _tags(target: Target) -> list[str]:
-    """What tells pip to choose for another machine. Markers are still judged as on this one."""
-    machine = target.platform.removeprefix("linux-")
-    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC_MINOR, 16, -1)]
-    names = [*platforms, f"manylinux2014_{machine}", f"linux_{machine}"]
-    version = target.python.removeprefix("cp")
+def pip_for(foreign: Target | None) -> list[str]:
+    """pip, in the place of the target where that is not this machine."""
+    options = ["--disable-pip-version-check", "--no-input"]
+    if foreign is None:
+        return [sys.executable, "-m", "pip", *options]
+    # -P: not the modules beside the script in the place of the standard library's.
+    return [sys.executable, "-P", str(ELSEWHERE), json.dumps(platforms.markers(foreign)), *options]
+
+
+def tags(target: Target) -> list[str]:
+    """What tells pip to choose files for another machine."""
     return [
-        *(f"--platform={name}" for name in names),
-        f"--python-version={version[0]}.{version[1:]}",
+        *(f"--platform={name}" for name in platforms.platforms(target)),
+        f"--python-version={platforms.python_version(target)}",
         "--implementation=cp",
         *(f"--abi={abi}" for abi in (target.python, "abi3", "none")),
     ]

@@ -73,7 +73,7 @@ def fill(installer: InstallerName, folder: Path, source: Path, wheels: Sequence[
                 f"the disk is full ({folder})", hint="free some space, then the same command again"
             )
         raise StoreError(
-            f"{installer} refuses the wheels: {_reason(done.output)}",
+            f"{installer} refuses the wheels: {reason(done.output)}",
             where=str(source),
             hint="spark-build wheelhouse list",
         )
@@ -88,8 +88,8 @@ def _command(installer: InstallerName, folder: Path, scratch: Path) -> list[str]
     return [sys.executable, "-m", "pip", "--python", python, *isolated, "install", "--no-cache-dir"]
 
 
-def _reason(output: str) -> str:
-    """What an installer gives as its reason, on one line."""
+def reason(output: str) -> str:
+    """What pip or uv gives as its reason, on one line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
     first = next((at for at, line in enumerate(lines) if line.startswith(("error:", "\u00d7"))), 0)  # uv's

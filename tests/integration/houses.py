@@ -31,6 +31,7 @@ def make_wheel(
     requires: Sequence[str] = (),
     extras: Sequence[str] = (),
     files: Mapping[str, bytes] | None = None,
+    tag: str = "py3-none-any",
 ) -> Path:
     """A pure wheel that pip and uv install; its module's VERSION tells which one got installed."""
     module = name.replace("-", "_")
@@ -38,7 +39,8 @@ def make_wheel(
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     metadata += "".join(f"Provides-Extra: {extra}\n" for extra in extras)
     metadata += "".join(f"Requires-Dist: {need}\n" for need in requires)
-    wheel = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    wheel = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\n"
+    wheel += f"Tag: {tag}\n"
     wheel += f"Build: {build}\n" if build else ""
     own = {f"{module}/__init__.py": f"VERSION = {version!r}\nBUILD = {build!r}\n".encode()}
     everything = {
@@ -49,7 +51,7 @@ def make_wheel(
     record = f"{info}/RECORD"
     folder.mkdir(parents=True, exist_ok=True)
     return write_zip(
-        folder / f"{module}-{version}{'-' + build if build else ''}-py3-none-any.whl",
+        folder / f"{module}-{version}{'-' + build if build else ''}-{tag}.whl",
         [*everything.items(), (record, record_of(everything, record).encode())],
     )
 
