@@ -19,6 +19,7 @@ from spark_build.model.environment import Installed, Interpreter, State
 from spark_build.model.wheel import StoredWheel
 
 LOCK = f"{installers.SCRATCH}lock"
+BEGUN = ".spark-build"  # begins the names of what is written beside the packages
 
 Tell = Callable[[str], None]
 
@@ -134,7 +135,7 @@ def _refuse_taken(folder: Path) -> None:
                 f"{folder} already is an environment of a wheelhouse",
                 hint=f"spark-build env update {quote(str(folder))}",
             )
-        if any(path.name != LOCK for path in folder.iterdir()):
+        if any(not path.name.startswith(BEGUN) for path in folder.iterdir()):
             raise UsageError(f"{folder} is no new or empty folder", hint="choose another, or remove it first")
 
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from spark_build.errors import HostError, StoreError
@@ -23,10 +24,15 @@ SCRATCH = ".spark-build-"  # begins the name of what an interrupted installation
 def find_uv() -> str | None:
     """A uv that runs: on PATH, else the one installed beside spark-build."""
     for found in (shutil.which("uv"), str(Path(sys.executable).with_name("uv"))):
-        # pyenv puts a uv on PATH that only says that no version with uv is selected.
-        if found and capture([found, "--version"], env=unconfigured(), timeout=20) is not None:
+        if found and _runs(found):
             return found
     return None
+
+
+@cache
+def _runs(program: str) -> bool:
+    """pyenv puts a uv on PATH that only says that no version with uv is selected."""
+    return capture([program, "--version"], env=unconfigured(), timeout=20) is not None
 
 
 def choose(wanted: str = "auto") -> InstallerName:

@@ -60,9 +60,9 @@ def remove(folder: Path, names: Collection[str], leftovers: Iterable[Path] = ())
     lists = {info / "RECORD" for info in going}
     for path in doomed - kept - lists:
         _unlink(path)
+    _prune({path.parent for path in doomed - kept - lists}, site)
     for info in going:
         remove_tree(info)
-    _prune({path.parent for path in doomed - kept}, site)
 
 
 def _files(info: Path, folder: Path) -> Iterator[Path]:

@@ -16,7 +16,7 @@ from spark_build.core import environments
 from spark_build.errors import HostError, StoreError
 from spark_build.host import installers, marker, packages, pythons, store, venv
 from spark_build.host.files import locked, remove_tree, sha256_of
-from spark_build.host.install import LOCK, Tell, choose, described, finished, row_of, silent, view_of
+from spark_build.host.install import BEGUN, LOCK, Tell, choose, described, finished, row_of, silent, view_of
 from spark_build.host.origin import differences, files_of, prove_origin
 from spark_build.host.wheelhouse import Generation
 from spark_build.model.environment import Change, Installed, InstallerName, Interpreter, State
@@ -54,6 +54,7 @@ def update(
         state, change, _ = _plan(folder, generation, wish, kept, tell)
         return state, change
     with locked(folder / LOCK, purpose="env update", waiting=tell):
+        _tidy(folder)
         state, change, wanted = _plan(folder, generation, wish, kept, tell)
         asked = replace(state, asked=environments.merged(state.asked, wish.more))
         if not change.empty:
@@ -61,6 +62,15 @@ def update(
         if not change.empty or _is_news(asked, state, generation, change):
             finished(folder, asked, generation, wanted)
         return state, change
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what killed processes were writing beside the packages."""
+    for path in folder.glob(f"{BEGUN}*"):
+        if path.is_dir():
+            remove_tree(path)
+        elif path.name != LOCK:
+            path.unlink()
 
 
 def _is_news(asked: State, state: State, generation: Generation, change: Change) -> bool:
@@ -120,9 +130,6 @@ def _apply(
         files=tuple(sorted(str(path.relative_to(folder)) for path in files | leftovers)),
     )
     marker.write(folder, begun)
-    for scratch in folder.glob(f"{installers.SCRATCH}*"):
-        if scratch.name != LOCK:
-            remove_tree(scratch)
     packages.remove(folder, names, leftovers)
     installers.fill(tool, folder, generation.folder, wheels)
     prove_origin(folder, generation, wheels)

@@ -1,0 +1,480 @@
+"""Environments that follow the wheelhouse: update, rollback, interruption, check."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spark_build.errors import HostError, StoreError, UsageError
+from spark_build.host import marker
+from spark_build.host.home import Home
+from spark_build.host.install import create
+from spark_build.host.update import Wish, check, others, update
+from spark_build.host.wheelhouse import Generation
+from spark_build.model.environment import Change, State
+from spark_build.model.wheel import StoredWheel
+from tests.integration.houses import home_in, make_wheel, publish, put_built
+from tests.integration.test_install import INSTALLED, flip, run_in, site
+
+
+@dataclass(frozen=True, kw_only=True)
+class House:
+    """A wheelhouse with one view, and an environment made from it."""
+
+    root: Path
+    home: Home
+    env: Path
+
+    def put(self, name: str, version: str, *, build: str = "", body: str = "", **more: object) -> StoredWheel:
+        """A built wheel; the same version with another `build` has other bytes."""
+        requires = more.get("requires", ())
+        assert isinstance(requires, Sequence)
+        module = name.replace("-", "_")
+        text = f"VERSION = {version!r}\nBUILD = {build!r}\n{body}"
+        extra = more.get("files", {})
+        assert isinstance(extra, dict)
+        files = {f"{module}/__init__.py": text.encode(), **extra}
+        wheel = make_wheel(
+            self.root / "dist",
+            name,
+            version,
+            build=build,
+            requires=[str(one) for one in requires],
+            files=files,
+        )
+        return put_built(self.home.store, wheel, note=build)
+
+    def publish(self, *wheels: StoredWheel) -> Generation:
+        return publish(self.home, wheels)
+
+    def create(self, generation: Generation, *names: str, with_pip: bool = False) -> State:
+        return create(generation, self.env, names, everything=not names, with_pip=with_pip)
+
+    def update(
+        self,
+        generation: Generation,
+        *names: str,
+        dry_run: bool = False,
+        repair: bool = False,
+        installer: str = "auto",
+    ) -> Change:
+        wish = Wish(more=names, dry_run=dry_run, repair=repair, installer=installer)
+        return update(self.env, generation, wish, kept=self.home.store)[1]
+
+    def faults(self) -> list[tuple[str, str, str]]:
+        found = check(self.env, marker.read(self.env), self.home.store)
+        return [(one.package, one.file, one.problem) for one in found]
+
+    def installed(self) -> str:
+        return run_in(self.env, INSTALLED)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(root=tmp_path, home=home_in(tmp_path), env=tmp_path / "env")
+
+
+def short(change: Change) -> dict[str, list[str]]:
+    """What changed, in a few words, without what is empty."""
+    rows = {
+        "added": [f"{one.name} {one.version}" for one in change.added],
+        "replaced": [f"{one.wheel.name}: {one.why}" for one in change.replaced],
+        "removed": [one.name for one in change.removed],
+        "released": [one.name for one in change.released],
+        "others": list(change.others),
+    }
+    return {name: row for name, row in rows.items() if row}
+
+
+# --- what an update does ----------------------------------------------------------------------------
+
+
+def test_the_same_version_with_other_bytes_is_replaced(house: House) -> None:
+    """pip says "already satisfied" here."""
+    house.create(house.publish(house.put("demo", "1.0", build="1_aa")))
+    newer = house.publish(house.put("demo", "1.0", build="2_bb"))
+    assert short(house.update(newer)) == {"replaced": ["demo: other bytes"]}
+    assert run_in(house.env, "import demo; print(demo.BUILD)") == "2_bb"
+    assert house.faults() == []
+
+
+def test_new_requirements_come_and_what_is_not_needed_any_more_goes(house: House) -> None:
+    old, new = house.put("old", "1.0"), house.put("new", "1.0")
+    house.create(house.publish(house.put("demo", "1.0", requires=["old"]), old), "demo")
+    newer = house.publish(house.put("demo", "2.0", requires=["new"]), new)
+    assert short(house.update(newer)) == {
+        "added": ["new 1.0"],
+        "replaced": ["demo: another version"],
+        "removed": ["old"],
+    }
+    assert house.installed() == "demo==2.0 new==1.0"
+    assert not (site(house.env) / "old").exists()
+
+
+def test_what_the_generation_has_no_more_goes(house: House) -> None:
+    demo, gone = house.put("demo", "1.0"), house.put("gone", "1.0")
+    house.create(house.publish(demo, gone), "demo", "gone")
+    assert short(house.update(house.publish(demo))) == {"removed": ["gone"]}
+    assert house.installed() == "demo==1.0"
+    assert short(house.update(house.publish(demo, gone))) == {"added": ["gone 1.0"]}, "it is still asked for"
+
+
+def test_everything_means_what_is_built_later_too(house: House) -> None:
+    demo = house.put("demo", "1.0")
+    house.create(house.publish(demo))
+    later = house.publish(demo, house.put("later", "1.0"))
+    assert short(house.update(later)) == {"added": ["later 1.0"]}
+
+
+def test_more_packages(house: House) -> None:
+    demo, more = house.put("demo", "1.0"), house.put("more", "1.0")
+    generation = house.publish(demo, more)
+    house.create(generation, "demo")
+    assert short(house.update(generation, "more")) == {"added": ["more 1.0"]}
+    assert marker.read(house.env).asked == ("demo", "more")
+    with pytest.raises(StoreError, match="has no unknown"):
+        house.update(generation, "unknown")
+
+
+def test_a_later_wish_about_a_package_replaces_the_earlier(house: House) -> None:
+    generation = house.publish(house.put("demo", "1.0"), house.put("demo", "2.0"))
+    house.create(generation, "demo")
+    assert house.installed() == "demo==2.0"
+    assert short(house.update(generation, "demo<2")) == {"replaced": ["demo: another version"]}
+    assert house.update(generation).empty
+    house.update(generation, "demo")
+    assert house.installed() == "demo==2.0"
+
+
+def test_back_to_an_earlier_generation(house: House) -> None:
+    first = house.publish(house.put("demo", "1.0"))
+    house.create(house.publish(house.put("demo", "2.0"), house.put("more", "1.0")))
+    assert short(house.update(first)) == {"replaced": ["demo: another version"], "removed": ["more"]}
+    assert (marker.read(house.env).generation, house.installed()) == (1, "demo==1.0")
+
+
+def test_nothing_to_do_writes_nothing(house: House) -> None:
+    generation = house.publish(house.put("demo", "1.0"))
+    house.create(generation)
+    before = {path: path.stat().st_mtime_ns for path in house.env.rglob("*") if path.is_file()}
+    assert house.update(generation).empty
+    assert {path: path.stat().st_mtime_ns for path in house.env.rglob("*") if path.is_file()} == before
+
+
+def test_another_generation_of_the_same_wheels_is_only_noted(house: House) -> None:
+    demo = house.put("demo", "1.0")
+    house.create(house.publish(demo), "demo")
+    later = house.publish(demo, house.put("more", "1.0"))
+    assert house.update(later).empty
+    assert marker.read(house.env).generation == later.number
+
+
+def test_a_dry_run_changes_nothing(house: House) -> None:
+    house.create(house.publish(house.put("demo", "1.0")))
+    before = marker.read(house.env)
+    newer = house.publish(house.put("demo", "2.0"))
+    assert short(house.update(newer, dry_run=True)) == {"replaced": ["demo: another version"]}
+    assert (marker.read(house.env), house.installed()) == (before, "demo==1.0")
+
+
+# --- what is the user's stays -----------------------------------------------------------------------
+
+
+def by_hand(house: House, *wheels: Path) -> None:
+    """The user installs something with the environment's own pip."""
+    own = str(house.env / "bin" / "python")
+    command = [sys.executable, "-m", "pip", "--python", own, "install", "--no-deps", "--no-index", "-q"]
+    subprocess.run([*command, *map(str, wheels)], check=True, timeout=60)
+
+
+def test_what_the_user_added_stays_and_is_named(house: House) -> None:
+    house.create(house.publish(house.put("demo", "1.0")), with_pip=True)
+    by_hand(house, make_wheel(house.root / "own", "mine", "0.1"))
+    change = house.update(house.publish(house.put("other", "1.0")))
+    assert short(change) == {"added": ["other 1.0"], "removed": ["demo"], "others": ["mine 0.1"]}
+    assert run_in(house.env, "import mine, other, pip; print(mine.VERSION)") == "0.1"
+    assert others(house.env, marker.read(house.env)) == ("mine 0.1",)
+
+
+def test_a_package_replaced_by_hand_comes_back(house: House) -> None:
+    generation = house.publish(house.put("demo", "1.0"))
+    house.create(generation)
+    by_hand(house, make_wheel(house.root / "own", "demo", "7.0"))
+    assert house.faults() == [("demo", "", "replaced by hand (7.0)")]
+    assert short(house.update(generation)) == {"replaced": ["demo: it was replaced by hand"]}
+    assert house.installed() == "demo==1.0"
+
+
+def test_a_package_replaced_by_hand_is_the_users_when_the_wheelhouse_has_none(house: House) -> None:
+    house.create(house.publish(house.put("demo", "1.0"), house.put("more", "1.0")))
+    by_hand(house, make_wheel(house.root / "own", "more", "7.0"))
+    change = house.update(house.publish(house.put("demo", "1.0")))
+    assert short(change) == {"released": ["more"], "others": ["more 7.0"]}
+    assert house.installed() == "demo==1.0 more==7.0"
+    assert others(house.env, marker.read(house.env)) == ("more 7.0",)
+
+
+def test_a_file_that_two_packages_have_survives_the_going_of_one(house: House) -> None:
+    """As nvidia/__init__.py, which each of NVIDIA's wheels brings along."""
+    shared = {"vendor/__init__.py": b""}
+    demo = house.put("demo", "1.0", files={**shared, "vendor/demo.py": b""})
+    more = house.put("more", "1.0", files={**shared, "vendor/more.py": b""})
+    house.create(house.publish(demo, more))
+    house.update(house.publish(demo))
+    assert sorted(path.name for path in (site(house.env) / "vendor").glob("*.py")) == [
+        "__init__.py",
+        "demo.py",
+    ]
+    assert house.faults() == []
+
+
+def test_what_the_interpreter_brings_gives_way_to_the_wheelhouses(house: House) -> None:
+    generation = house.publish(house.put("demo", "1.0", requires=["pip"]), house.put("pip", "99.0"))
+    house.create(generation, with_pip=True)
+    assert run_in(house.env, "import pip; print(pip.VERSION)") == "99.0"
+    assert house.faults() == []
+
+
+# --- check ------------------------------------------------------------------------------------------
+
+
+def test_check_names_each_file_and_repair_mends_it(house: House) -> None:
+    files = {"demo/data.bin": b"data"}
+    generation = house.publish(house.put("demo", "1.0", files=files), house.put("more", "1.0"))
+    house.create(generation)
+    assert house.faults() == []
+    (site(house.env) / "demo" / "__init__.py").write_text("VERSION = 'changed'")
+    (site(house.env) / "demo" / "data.bin").unlink()
+    assert house.faults() == [("demo", "demo/__init__.py", "changed"), ("demo", "demo/data.bin", "missing")]
+    assert house.update(generation).empty, "a plain update does not read every file"
+    assert short(house.update(generation, repair=True)) == {"replaced": ["demo: its files were changed"]}
+    assert house.faults() == []
+
+
+def test_check_does_not_trust_a_damaged_wheelhouse(house: House) -> None:
+    demo = house.put("demo", "1.0")
+    house.create(house.publish(demo))
+    flip(house.home.store / demo.key[:2] / demo.key / demo.filename)
+    ((package, _, problem),) = house.faults()
+    assert (package, problem.startswith("cannot be compared: demo-1.0")) == ("demo", True)
+
+
+# --- what is refused --------------------------------------------------------------------------------
+
+
+def test_a_damaged_wheel_stops_an_update_before_it_begins(house: House) -> None:
+    house.create(house.publish(house.put("demo", "1.0")))
+    newer = house.put("demo", "2.0")
+    generation = house.publish(newer)
+    flip(house.home.store / newer.key[:2] / newer.key / newer.filename)
+    with pytest.raises(StoreError, match="damaged or missing"):
+        house.update(generation)
+    assert (house.installed(), house.faults(), marker.read(house.env).unfinished) == ("demo==1.0", [], "")
+
+
+def test_an_environment_of_somebody_else(house: House) -> None:
+    generation = house.publish(house.put("demo", "1.0"))
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", house.env], check=True)
+    with pytest.raises(UsageError, match="was not made by"):
+        house.update(generation)
+    with pytest.raises(UsageError, match="was not made by"):
+        update(house.root / "nowhere", generation, Wish(), kept=house.home.store)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2}', '{"schema": 1, "asked": 3}', "\0"])
+def test_a_marker_that_cannot_be_read(house: House, text: str) -> None:
+    generation = house.publish(house.put("demo", "1.0"))
+    house.create(generation)
+    (house.env / marker.NAME).write_text(text)
+    with pytest.raises(StoreError, match="cannot be read"):
+        house.update(generation)
+    assert house.installed() == "demo==1.0"
+
+
+def test_an_interpreter_that_is_gone(house: House) -> None:
+    generation = house.publish(house.put("demo", "1.0"))
+    house.create(generation)
+    (house.env / "bin" / "python").unlink()
+    (house.env / "bin" / "python").symlink_to("/nowhere/python3.11")
+    with pytest.raises(HostError, match="does not run any more"):
+        house.update(generation)
+
+
+def test_creating_where_an_environment_is(house: House) -> None:
+    generation = house.publish(house.put("demo", "1.0"))
+    house.create(generation)
+    with pytest.raises(UsageError, match="already is an environment") as caught:
+        house.create(generation)
+    assert "env update" in str(caught.value.hint)
+
+
+# --- kill -9 ----------------------------------------------------------------------------------------
+
+WRITES = (
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.mkdir",
+    "os.truncate",
+    "shutil.rmtree",
+    "subprocess.Popen",
+)
+
+
+def dying(work: Callable[[], object], at: int) -> bool:
+    """Do it in a child that is killed at its `at`-th write; whether it was, or came to its end before.
+
+    A command that it starts gets a little while.
+    """
+    child = os.fork()
+    if child:
+        return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    count = 0
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal count
+        opened = arguments[2] if event == "open" else 0
+        if event in WRITES or (isinstance(opened, int) and opened & (os.O_WRONLY | os.O_RDWR)):
+            count += 1
+            if count == at and event == "subprocess.Popen":
+                threading.Timer(0.02 * (at % 4), os.kill, (os.getpid(), signal.SIGKILL)).start()
+            elif count == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        sys.addaudithook(watch)
+        work()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def two_generations(house: House) -> tuple[Generation, Generation]:
+    """They differ in one package's bytes, one's version, and each has one that the other has not."""
+    files = {f"kept/part{number}.py": b"VALUE = 1\n" for number in range(5)}
+    kept = house.put("kept", "1.0", files=files)
+    tool = {"odd-1.0.data/scripts/odd-tool": b"#!python\nprint('works')\n", "odd/only_here.py": b""}
+    first = [
+        house.put("demo", "1.0", build="1_aa"),
+        house.put("more", "1.0"),
+        house.put("odd", "1.0", files=tool),
+    ]
+    second = [house.put("demo", "1.0", build="2_bb"), house.put("more", "2.0"), house.put("late", "1.0")]
+    return house.publish(kept, *first), house.publish(kept, *second)
+
+
+def everything_below(env: Path) -> set[str]:
+    paths = {str(path.relative_to(env)) for path in env.rglob("*") if "__pycache__" not in path.parts}
+    return paths - {"lib64"}
+
+
+@pytest.mark.parametrize(("installer", "step", "least"), [("uv", 4, 10), ("pip", 12, 3)])
+def test_an_update_killed_anywhere_is_finished_by_the_next(
+    house: House, installer: str, step: int, least: int
+) -> None:
+    """Afterwards not one file more or less than in an environment that was never killed."""
+    first, second = two_generations(house)
+    house.create(second)
+    clean = everything_below(house.env)
+    house.update(first)
+    killed = 0
+    for at in itertools.count(1, step):
+        if not dying(lambda: house.update(second, installer=installer), at):
+            break
+        killed += 1
+        house.update(second)
+        assert house.faults() == [], f"killed at {at}"
+        assert everything_below(house.env) == clean, f"killed at {at}"
+        house.update(first)
+    assert killed >= least
+
+
+def test_an_interrupted_update_can_go_back_too(house: House) -> None:
+    first, second = two_generations(house)
+    house.create(first)
+    clean = everything_below(house.env)
+    doubtful = 0
+    for at in range(2, 60, 9):
+        if dying(lambda: house.update(second), at):
+            doubtful += not house.update(first).empty
+    assert doubtful > 2
+    assert (house.faults(), everything_below(house.env)) == ([], clean)
+
+
+def test_a_creation_killed_anywhere_is_begun_anew(house: House) -> None:
+    generation, _ = two_generations(house)
+    house.create(generation)
+    clean = everything_below(house.env)
+    killed = 0
+    for at in (1, 2, 3, 5, 8, 12, 16):
+        subprocess.run(["rm", "-rf", house.env], check=True)
+        if dying(lambda: house.create(generation), at):
+            killed += 1
+            if marker.exists(house.env):
+                with pytest.raises(HostError, match="never finished") as caught:
+                    house.update(generation)
+                assert "env create" in str(caught.value.hint)
+            house.create(generation)
+        assert (house.faults(), everything_below(house.env)) == ([], clean)
+    assert killed > 3
+
+
+# --- the command line -------------------------------------------------------------------------------
+
+
+def test_the_journey_on_the_command_line(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    (house.root / "recipes").mkdir()
+    first, second = two_generations(house)
+    house.create(first)
+    run = runner(house)
+    assert json.loads(run("--json", "env", "check", str(house.env))) == {
+        "folder": str(house.env),
+        "view": first.folder.parent.parent.name,
+        "generation": 1,
+        "packages": ["demo==1.0", "kept==1.0", "more==1.0", "odd==1.0"],
+        "ok": True,
+        "unfinished": "",
+        "problems": [],
+        "others": [],
+    }
+    would = json.loads(run("--json", "env", "update", str(house.env), "--dry-run"))
+    assert (would["dry_run"], would["changed"], house.installed().count("late")) == (True, True, 0)
+    done = json.loads(run("--json", "env", "update", str(house.env)))
+    assert {**done, "dry_run": True} == would
+    assert done["replaced"] == [
+        {"name": "demo", "from": "1.0", "to": "1.0", "why": "other bytes"},
+        {"name": "more", "from": "1.0", "to": "2.0", "why": "another version"},
+    ]
+    assert (done["added"], done["removed"]) == (
+        [{"name": "late", "version": "1.0"}],
+        [{"name": "odd", "version": "1.0"}],
+    )
+    assert f"already as in generation {second.number}" in run("env", "update", str(house.env))
+    back = run("env", "update", str(house.env), "--generation", "1")
+    assert "as in generation 1, from generation 2; 1 unchanged" in back
+    (site(house.env) / "demo" / "__init__.py").write_text("")
+    told = run("env", "check", str(house.env), code=10)
+    assert "demo/__init__.py  changed" in told
+    assert f"next: spark-build env update {house.env} --repair" in told
+    run("env", "update", str(house.env), "--generation", "9", code=2)
+    run("env", "update", str(house.root), code=2)
+
+
+def runner(house: House) -> Callable[..., str]:
+    def run(*arguments: str, code: int = 0) -> str:
+        command = [sys.executable, "-m", "spark_build", "--root", str(house.root), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    return run
