@@ -61,7 +61,7 @@ def create(
     setting = options.setting()
     _refuse_foreign(setting)
     generation = current(options)
-    folder = folder.absolute()
+    folder = folder.absolute() if folder.is_symlink() else folder.resolve()
     if jupyter:
         kernels.refuse_without(generation)
     state = _shown(
@@ -140,7 +140,7 @@ def update(
     from spark_build.host import marker
     from spark_build.host import update as updates
 
-    folder = folder.absolute()
+    folder = folder.resolve()
     generation = _generation(options, marker.read(folder).view, number)
     wish = updates.Wish(more=packages, installer=installer, dry_run=dry_run, repair=repair)
     before, change = _shown(
@@ -239,7 +239,7 @@ def check(options: Options, folder: Path) -> int:
     from spark_build.host import marker
     from spark_build.host import update as updates
 
-    folder = folder.absolute()
+    folder = folder.resolve()
     state = marker.read(folder)
     faults = _shown(options, lambda _tell: list(updates.check(folder, state, options.home().store)))
     others = updates.others(folder, state)
@@ -264,9 +264,11 @@ def check(options: Options, folder: Path) -> int:
         if state.unfinished == "create":
             print(f"{folder} was never finished; next: spark-build env create {quote(str(folder))}")
         elif faults:
-            print(f"next: spark-build env update {quote(str(folder))} --repair")
+            again = f"env update {quote(str(folder))} --repair --generation {state.generation}"
+            print(f"next: spark-build {again}")
         else:
-            print(f"{folder}: {len(state.packages)} packages, every file as in generation {state.generation}")
+            count = f"{len(state.packages)} package{'' if len(state.packages) == 1 else 's'}"
+            print(f"{folder}: {count}, every file as in generation {state.generation}")
         if others:
             print(f"yours: {', '.join(others)}")
     return 10 if faults or state.unfinished else 0

@@ -47,8 +47,9 @@ def remove(folder: Path, names: Collection[str], leftovers: Iterable[Path] = ())
     A file that another package lists too stays. May be interrupted at any point and called again: the
     list of a package's files goes last.
     """
+    folder = folder.resolve()
     site = site_packages(folder)
-    doomed, kept = set(leftovers), set[Path]()
+    doomed, kept = {path.parent.resolve() / path.name for path in leftovers}, set[Path]()
     going = []
     for package in _packages(site):
         files = set(_files(package.info, folder))

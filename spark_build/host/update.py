@@ -50,6 +50,7 @@ def update(
     kept: the store. What the user added stays. UsageError for an environment that was not made here.
     """
     marker.read(folder)
+    folder = folder.resolve()
     if wish.dry_run:
         state, change, _ = _plan(folder, generation, wish, kept, tell)
         return state, change

@@ -460,12 +460,15 @@ def test_the_journey_on_the_command_line(house: House, monkeypatch: pytest.Monke
         [{"name": "odd", "version": "1.0"}],
     )
     assert f"already as in generation {second.number}" in run("env", "update", str(house.env))
-    back = run("env", "update", str(house.env), "--generation", "1")
+    (house.root / "way").symlink_to(house.env)
+    roundabout = str(house.root / "recipes" / ".." / "way")
+    back = run("env", "update", roundabout, "--generation", "1")
     assert "as in generation 1, from generation 2; 1 unchanged" in back
+    assert not (site(house.env) / "late").exists()
     (site(house.env) / "demo" / "__init__.py").write_text("")
     told = run("env", "check", str(house.env), code=10)
     assert "demo/__init__.py  changed" in told
-    assert f"next: spark-build env update {house.env} --repair" in told
+    assert f"next: spark-build env update {house.env} --repair --generation 1" in told
     run("env", "update", str(house.env), "--generation", "9", code=2)
     run("env", "update", str(house.root), code=2)
 
