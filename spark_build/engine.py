@@ -180,7 +180,8 @@ def publish(
         if not with_closure:
             return built, ""
         pins = setting.train.closure
-        key = closure.closure_key(built, pins, setting.target.python)
+        foreign = None if setting.is_here else setting.target
+        key = closure.closure_key(built, pins, setting.target.python, foreign=foreign)
         if before is not None and before.closure_key == key:
             return [*built, *(wheel for wheel in before.wheels if wheel.origin == "public")], key
         emit(Note(message="completing the set with verified public wheels"))
@@ -189,7 +190,7 @@ def publish(
             pins,
             store=setting.home.store,
             offline=offline,
-            foreign=None if setting.is_here else setting.target,
+            foreign=foreign,
         )
         return [*built, *public], key
 

@@ -22,9 +22,13 @@ from spark_build.model.wheel import StoredWheel
 ELSEWHERE = Path(__file__).with_name("elsewhere.py")
 
 
-def closure_key(built: Sequence[StoredWheel], pins: Mapping[str, str], python: str) -> str:
+def closure_key(
+    built: Sequence[StoredWheel], pins: Mapping[str, str], python: str, *, foreign: Target | None = None
+) -> str:
     """What decides a closure: the wheels it completes, the train's pins, the interpreter."""
-    return digest({"wheels": sorted(wheel.sha256 for wheel in built), "pins": dict(pins), "python": python})
+    decisive = {"wheels": sorted(wheel.sha256 for wheel in built), "pins": dict(pins), "python": python}
+    # Earlier versions judged markers as on this machine: such a closure is resolved once more.
+    return digest({**decisive, "markers": platforms.markers(foreign)} if foreign else decisive)
 
 
 def resolve(
