@@ -318,24 +318,21 @@ def test_uvs_configuration_has_no_say(
 
 
 def test_uvs_cache_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """uv keeps what it unpacked by file name: here are other bytes, from the very path of our wheel."""
+    """uv links what it unpacked once: who edits a file in one environment has it in the next ones, too."""
     home = home_in(tmp_path)
-    path = make_wheel(tmp_path / "dist", "lonely", "3.0")
-    kept = put_public(home.store, path)
-    generation = publish(home, [kept])
-    cached = home.store / kept.key[:2] / kept.key / kept.filename
-    good = cached.read_bytes()
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
-    make_wheel(tmp_path / "evil", "lonely", "3.0", files={"lonely/__init__.py": b"VERSION = 'poison'\n"})
-    stat = cached.stat()
-    cached.chmod(0o644)
-    cached.write_bytes((tmp_path / "evil" / path.name).read_bytes())
-    os.utime(cached, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    uv = [find_uv() or "uv", "pip", "install", "--no-index", "--find-links", str(generation.folder), "lonely"]
-    subprocess.run([*uv, "--target", str(tmp_path / "poisoned")], check=True, capture_output=True)
-    assert "poison" in (tmp_path / "poisoned" / "lonely" / "__init__.py").read_text()
-    cached.write_bytes(good)
-    os.utime(cached, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    generation = publish(home, [put_public(home.store, make_wheel(tmp_path / "dist", "lonely", "3.0"))])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("UV_CACHE_DIR", raising=False)
+
+    def by_hand(target: Path) -> Path:
+        uv = [find_uv() or "uv", "pip", "install", "--no-config", "--no-index", "--link-mode", "hardlink"]
+        uv += ["--require-hashes", "--find-links", str(generation.folder), "--target", str(target)]
+        listed = str(generation.folder / "requirements.txt")
+        subprocess.run([*uv, "-r", listed], check=True, capture_output=True)
+        return target / "lonely" / "__init__.py"
+
+    by_hand(tmp_path / "one").write_text("VERSION = 'poison'")
+    assert "poison" in by_hand(tmp_path / "two").read_text(), "the cache is poisoned, in spite of hashes"
     install(generation, tmp_path / "env", ["lonely"], with_pip=False, installer="uv")
     assert run_in(tmp_path / "env", "import lonely; print(lonely.VERSION)") == "3.0"
 
