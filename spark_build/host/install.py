@@ -28,6 +28,11 @@ def silent(_message: str) -> None:
     """Tell nobody."""
 
 
+def waiting(tell: Tell) -> Tell:
+    """Tells who else is at an environment."""
+    return lambda holder: tell(f"waiting for another spark-build: {holder}")
+
+
 def view_of(generation: Generation) -> str:
     """The name of the view that a generation belongs to."""
     return generation.folder.parent.parent.name
@@ -108,7 +113,7 @@ def create(
         unfinished="create",
     )
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / LOCK, purpose="env create", waiting=tell):
+    with locked(folder / LOCK, purpose="env create", waiting=waiting(tell)):
         _refuse_taken(folder)  # somebody else may have been faster
         try:
             _clear(folder)

@@ -16,7 +16,18 @@ from spark_build.core import environments
 from spark_build.errors import HostError, StoreError
 from spark_build.host import installers, marker, packages, pythons, store, venv
 from spark_build.host.files import locked, remove_tree, sha256_of
-from spark_build.host.install import BEGUN, LOCK, Tell, choose, described, finished, row_of, silent, view_of
+from spark_build.host.install import (
+    BEGUN,
+    LOCK,
+    Tell,
+    choose,
+    described,
+    finished,
+    row_of,
+    silent,
+    view_of,
+    waiting,
+)
 from spark_build.host.origin import differences, files_of, prove_origin
 from spark_build.host.wheelhouse import Generation
 from spark_build.model.environment import Change, Installed, InstallerName, Interpreter, State
@@ -54,7 +65,7 @@ def update(
     if wish.dry_run:
         state, change, _ = _plan(folder, generation, wish, kept, tell)
         return state, change
-    with locked(folder / LOCK, purpose="env update", waiting=tell):
+    with locked(folder / LOCK, purpose="env update", waiting=waiting(tell)):
         _tidy(folder)
         state, change, wanted = _plan(folder, generation, wish, kept, tell)
         asked = replace(state, asked=environments.merged(state.asked, wish.more))
@@ -160,7 +171,7 @@ def check(folder: Path, state: State, kept: Path) -> Iterator[Fault]:
     present = packages.present(folder)
     for one in state.packages:
         if one.name in state.doubtful:
-            yield Fault(package=one.name, file="", problem="an update was interrupted here")
+            yield Fault(package=one.name, file="", problem="an update was interrupted, or is running")
         elif one.name not in present:
             yield Fault(package=one.name, file="", problem="missing")
         elif present[one.name].record != one.record:

@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -483,3 +485,22 @@ def runner(house: House) -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+def test_one_of_several_creators_wins_and_updaters_take_turns(house: House) -> None:
+    first, second = two_generations(house)
+
+    def outcome(work: Callable[[], object]) -> str:
+        try:
+            work()
+        except UsageError as error:
+            return error.message
+        return "done"
+
+    with ThreadPoolExecutor(4) as pool:
+        created = list(pool.map(outcome, [lambda: house.create(first)] * 4))
+        assert created.count("done") == 1
+        assert all("already is an environment" in one for one in created if one != "done")
+        ways = [second, first, second, first]
+        assert list(pool.map(outcome, [partial(house.update, way) for way in ways])) == ["done"] * 4
+    assert house.faults() == []
