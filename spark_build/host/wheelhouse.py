@@ -17,6 +17,7 @@ from typing import Any
 
 from spark_build.errors import StoreError
 from spark_build.host.files import locked, remove_tree, sync_folder, sync_tree, write_atomically
+from spark_build.host.indexpages import write_index
 from spark_build.model.wheel import StoredWheel
 
 MANIFEST = "manifest.json"
@@ -108,6 +109,7 @@ def _write_generation(
             if not kept.is_file():
                 raise StoreError(f"{wheel.filename} is not in the store", where=str(kept))
             _link(temporary / wheel.filename, kept)
+        write_index(temporary, folder.parent.parent, wheels, store)
         manifest = {
             "schema": SCHEMA,
             "generation": number,
