@@ -21,6 +21,7 @@ COMMANDS = {
     "path": ("spark_build.cli.wheelhouse", "path", "Print the folder to point installers at."),
     "export": ("spark_build.cli.transferring", "export", "Write a generation for another machine."),
     "import": ("spark_build.cli.transferring", "import_", "Take in wheels, after proving every one."),
+    "serve": ("spark_build.cli.serving", "serve", "Serve the wheels to other nodes over HTTP."),
 }
 
 

@@ -108,10 +108,9 @@ def _link(row: Mapping[str, Any]) -> str:
 
 
 def _html(title: str, body: str) -> bytes:
-    head = f'<meta charset="utf-8"><meta name="pypi:repository-version" content="{VERSION}">'
-    return (
-        f"<!DOCTYPE html>\n<html><head>{head}<title>{escape(title)}</title></head><body>\n{body}</body></html>\n"
-    ).encode()
+    meta = f'<meta charset="utf-8"><meta name="pypi:repository-version" content="{VERSION}">'
+    head = f"{meta}<title>{escape(title)}</title>"
+    return f"<!DOCTYPE html>\n<html><head>{head}</head><body>\n{body}</body></html>\n".encode()
 
 
 def _json(value: Any) -> bytes:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spark_build.core.simpleindex import IndexedWheel, project_pages, root_pages
-from spark_build.host.files import remove_tree, sync_folder, sync_tree
+from spark_build.host.files import locked, remove_tree, sync_folder, sync_tree
 from spark_build.host.store import RECORD, entry_folder
 from spark_build.model.wheel import StoredWheel
 
@@ -40,7 +40,9 @@ def write_index(generation: Path, view: Path, wheels: Sequence[StoredWheel], sto
         projects.setdefault(wheel.name, []).append(wheel)
     digests = {project: _digest(own) for project, own in projects.items()}
     there = set(os.listdir(pages))  # noqa: PTH208 - names are enough
-    _write_pages(pages, {digests[name]: projects[name] for name in projects if digests[name] not in there}, store)
+    _write_pages(
+        pages, {digests[name]: projects[name] for name in projects if digests[name] not in there}, store
+    )
     index = generation / INDEX
     index.mkdir()
     for project, digest in digests.items():
@@ -48,6 +50,24 @@ def write_index(generation: Path, view: Path, wheels: Sequence[StoredWheel], sto
         os.symlink(f"../../../{PAGES}/{digest}", f"{index}/{project}")  # noqa: PTH211
     for name, data in root_pages(sorted(projects)).items():
         (index / name).write_bytes(data)
+
+
+def add_index(generation: Path, view: Path, wheels: Sequence[StoredWheel], store: Path) -> None:
+    """Give a generation its index that was published before there were any."""
+    if (generation / INDEX).is_dir():
+        return
+    with locked(view / "lock", purpose="writing an index"):
+        if (generation / INDEX).is_dir():
+            return
+        # At the depth of a generation, where publishing removes what a killed process left.
+        temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=generation.parent))
+        try:
+            write_index(temporary, view, wheels, store)
+            sync_tree(temporary)
+            (temporary / INDEX).rename(generation / INDEX)
+            sync_folder(generation)
+        finally:
+            remove_tree(temporary)
 
 
 def _digest(wheels: Sequence[StoredWheel]) -> str:

@@ -21,7 +21,9 @@ from spark_build.core.simpleindex import (
 UPLOADED = "2026-11-21T06:00:00.000000Z"
 
 
-def wheel(filename: str = "demo-1.0-1_0123abcd-py3-none-any.whl", *, requires_python: str = "") -> IndexedWheel:
+def wheel(
+    filename: str = "demo-1.0-1_0123abcd-py3-none-any.whl", *, requires_python: str = ""
+) -> IndexedWheel:
     name, version = filename.split("-")[:2]
     python = f"Requires-Python: {requires_python}\n" if requires_python else ""
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{python}\nA description.\n"
@@ -48,9 +50,9 @@ def read_back(project: str, data: bytes, kind: str) -> ProjectPage:
 
 
 LOCAL = st.from_regex(r"[a-z0-9]{1,6}", fullmatch=True).map(lambda text: f"+{text}")
-VERSIONS = st.tuples(st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}", fullmatch=True), st.just("") | LOCAL).map(
-    "".join
-)
+VERSIONS = st.tuples(
+    st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}", fullmatch=True), st.just("") | LOCAL
+).map("".join)
 PYTHONS = st.sampled_from(["", ">=3.9", ">=3.9,<4", '!=3.0.*,>=2.7 , <"odd">&'])
 
 
@@ -127,9 +129,7 @@ def test_an_index_that_holds_its_wheels() -> None:
 
 
 def test_what_real_clients_ask_for() -> None:
-    pip = (
-        "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01"
-    )
+    pip = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01"
     assert negotiate(pip) == JSON_FORM
     assert negotiate("application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01") == HTML_FORM
     assert negotiate("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8") == PLAIN_FORM
