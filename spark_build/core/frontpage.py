@@ -116,10 +116,12 @@ def _view(view: ShownView) -> str:
                     for what, line in view.install)  # fmt: skip
     built = [wheel for wheel in view.wheels if wheel.built]
     public = [wheel for wheel in view.wheels if not wheel.built]
-    fixed = f'<a href="{escape(view.fixed)}">{escape(view.fixed)}</a>'
+    url = escape(view.fixed)
     return (
-        f"<section><h2>{escape(view.name)}</h2><p>Generation {view.number}, "
-        f'published {escape(view.created)}, <span class="{tone}">{escape(said)}</span>. <span class="dim">Always this state:</span> {fixed}</p>'
+        f"<section><h2>{escape(view.name)}</h2>"
+        f"<p>Generation {view.number}, published {escape(view.created)}, "
+        f'<span class="{tone}">{escape(said)}</span>.</p>'
+        f'<p><span class="dim">Always this state:</span> <a href="{url}">{url}</a></p>'
         f"{lines}{_table('Built here', built)}{_table('Public, to complete them', public)}</section>"
     )
 

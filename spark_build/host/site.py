@@ -33,9 +33,12 @@ from spark_build.host import wheelhouse
 from spark_build.host.indexpages import INDEX, add_index
 from spark_build.host.store import entry_folder
 
-VIEW = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-PROJECT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-FILE = re.compile(r"[A-Za-z0-9_.+!~-]+\.whl(\.metadata)?")
+LONGEST = 800  # characters of a path
+# As long as file systems take.
+VIEW = re.compile(r"(?=.{1,255}$)[A-Za-z0-9][A-Za-z0-9._-]*")
+PROJECT = re.compile(r"(?=.{1,255}$)[a-z0-9]+(-[a-z0-9]+)*")
+FILE = re.compile(r"(?=.{1,255}$)[A-Za-z0-9_.+!~-]+\.whl(\.metadata)?")
+GENERATIONS = 10**9
 KEY = re.compile(r"[0-9a-f]{64}")
 # Our build tag: other bytes never bear this name. What a public wheel is called, a foreign one may be, too.
 OURS = re.compile(r"[^-]+-[^-]+-\d+_[0-9a-f]{8}-.*")
@@ -77,7 +80,7 @@ class Shelf:
     def folder(self, view: str, number: int | None) -> Path:
         """The folder of a generation, of the current one without a number; 404 when there is none."""
         allowed = self.only is None or (self.only[0] == view and number in (None, self.only[1]))
-        if not VIEW.fullmatch(view) or not allowed:
+        if not VIEW.fullmatch(view) or not allowed or (number or 0) > GENERATIONS:
             raise HTTPException(404, "no such view or generation")
         if number is None and self.only:
             number = self.only[1]
@@ -125,15 +128,18 @@ def application(shelf: Shelf) -> ASGIApp:
         ]
     # The order above would take /view/3 for a list called 3.
     routes.sort(key=lambda route: route.path.endswith("/{name}"))
-    guard = [Middleware(_TokenRequired, token=shelf.token)] if shelf.token else []
-    return Starlette(routes=routes, middleware=guard, exception_handlers={SparkBuildError: _damaged})
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(_Guard, token=shelf.token)],
+        exception_handlers={SparkBuildError: _damaged},
+    )
 
 
 def _damaged(_request: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{error}\n", 503)
 
 
-class _TokenRequired:
+class _Guard:
     """Lets through who says the token: as the password of basic authentication, or as a bearer."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -141,13 +147,14 @@ class _TokenRequired:
         self.token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        said = Headers(scope=scope).get("authorization", "") if scope["type"] == "http" else ""
-        if scope["type"] == "http" and not bears(said, self.token):
+        app = self.app
+        said = Headers(scope=scope).get("authorization", "")
+        if self.token and not bears(said, self.token):
             challenge = {"WWW-Authenticate": 'Basic realm="wheelhouse", charset="UTF-8"'}
-            refusal = PlainTextResponse("say the token as the password\n", 401, headers=challenge)
-            await refusal(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
+            app = PlainTextResponse("say the token as the password\n", 401, headers=challenge)
+        elif len(scope["path"]) > LONGEST:
+            app = PlainTextResponse("too long a path\n", 404)
+        await app(scope, receive, send)
 
 
 def bears(authorization: str, token: str) -> bool:

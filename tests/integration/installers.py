@@ -34,7 +34,11 @@ class Installer:
         foreign = ("PIP_", "UV_", "PYTHON", "http", "HTTP", "SSL_")
         scrubbed = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         own = {"UV_CACHE_DIR": str(self.cache), "UV_NO_CONFIG": "1"}
-        own |= {"PIP_CACHE_DIR": str(self.cache), "PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": str(self.folder)}
+        own |= {
+            "PIP_CACHE_DIR": str(self.cache),
+            "PIP_CONFIG_FILE": os.devnull,
+            "PYTHONPATH": str(self.folder),
+        }
         return subprocess.run(
             [*words, *map(str, arguments)],
             env={**scrubbed, **own, "HOME": str(self.cache)},
@@ -67,7 +71,17 @@ def tool(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """The name of an installer and the folder it lies in."""
     folder = tmp_path_factory.mktemp(request.param)
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, VERSIONS[request.param]],
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--target",
+            folder,
+            VERSIONS[request.param],
+        ],
         check=True,
         timeout=300,
     )
