@@ -102,7 +102,7 @@ def _announce(
         trusted = "" if tls or is_loopback(shown) else shown
         for view in views:
             print(f"{view}:")
-            for _, line in install_lines(indexes[view], token=bool(token), trusted=trusted):
+            for line in install_lines(indexes[view], token=bool(token), trusted=trusted):
                 print(f"  {line}")
     # Nobody may wait for more before they see it.
     sys.stdout.flush()

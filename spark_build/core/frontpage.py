@@ -26,17 +26,18 @@ h1 + section h2 { margin-top: 0; }
 h3 { font-size: 1rem; margin: 1.6rem 0 .3rem; } p { margin: .3rem 0; }
 .dim, small { color: var(--dim); } .good { color: var(--good); } .bad { color: var(--bad); }
 .unsure { color: var(--unsure); }
-pre { background: var(--card); padding: .6rem .8rem; border-radius: .4rem; overflow-x: auto;
-  font-size: .85rem; margin: .2rem 0 .8rem; user-select: all; }
+pre { background: var(--card); padding: .6rem .8rem; border-radius: .4rem; white-space: pre-wrap;
+  overflow-wrap: anywhere; font-size: .85rem; margin: .5rem 0; user-select: all; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .92rem; }
 th, td { text-align: left; vertical-align: top; padding: .35rem 1rem .35rem 0;
   border-bottom: 1px solid var(--line); }
 th { color: var(--dim); font-weight: 600; } td.n { white-space: nowrap; font-variant-numeric: tabular-nums; }
-td small { display: block; overflow-wrap: anywhere; } td:first-child { min-width: 11rem; }
-td:last-child, th:last-child { padding-right: 0; }
+td small { display: block; overflow-wrap: anywhere; } td:first-child { width: 38%; min-width: 11rem; }
+td:last-child a { margin-right: .5rem; }
 @media (max-width: 40rem) {
   thead { display: none; } tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }
-  td { display: inline; border: 0; padding: 0 .6rem 0 0; } td:first-child, td.own { display: block; }
+  td { display: inline; border: 0; padding: 0 .6rem 0 0; }
+  td:first-child, td.own { display: block; width: auto; }
   td:empty { display: none; }
 }
 """
@@ -68,7 +69,7 @@ class ShownView:
     verdict: tuple[str, str]  # tone, text
     index: str
     fixed: str
-    install: tuple[tuple[str, str], ...]  # (what, line to copy)
+    install: tuple[str, ...]  # lines to copy
     wheels: tuple[ShownWheel, ...]
 
 
@@ -88,14 +89,14 @@ def verdict(found: Mapping[str, Any] | None) -> tuple[str, str]:
     return ("bad" if "fail" in states else "good"), f"verified {found['time'][:10]}: {text}"
 
 
-def install_lines(index: str, *, token: bool, trusted: str) -> tuple[tuple[str, str], ...]:
-    """Lines to copy. `trusted`: the host that pip must be told to trust, "" where it need not."""
+def install_lines(index: str, *, token: bool, trusted: str) -> tuple[str, ...]:
+    """Lines to copy, for pip and for uv. `trusted`: the host that pip must be told to trust, or ""."""
     if token:
         index = index.replace("://", "://_:TOKEN@", 1)
     host = f"--trusted-host {trusted} " if trusted else ""
     return (
-        ("pip", f"pip install {host}--index-url {index} NAME"),
-        ("uv", f"uv pip install --default-index {index} NAME"),
+        f"pip install {host}--index-url {index} NAME",
+        f"uv pip install --default-index {index} NAME",
     )
 
 
@@ -112,8 +113,7 @@ def render(views: Sequence[ShownView]) -> str:
 
 def _view(view: ShownView) -> str:
     tone, said = view.verdict
-    lines = "".join(f"<p><small>{escape(what)}</small></p><pre>{escape(line)}</pre>"
-                    for what, line in view.install)  # fmt: skip
+    lines = "".join(f"<pre>{escape(line)}</pre>" for line in view.install)
     built = [wheel for wheel in view.wheels if wheel.built]
     public = [wheel for wheel in view.wheels if not wheel.built]
     url = escape(view.fixed)
@@ -150,13 +150,13 @@ def _table(title: str, wheels: Sequence[ShownWheel]) -> str:
 def _line(wheel: ShownWheel, *, code: bool, papers: bool) -> str:
     href = escape(f"{wheel.url}#sha256={wheel.sha256}")
     cells = [
-        f'<td>{escape(wheel.name)}<small><a href="{href}">{escape(wheel.filename)}</a></small></td>',
+        f'<td><b>{escape(wheel.name)}</b><small><a href="{href}">{escape(wheel.filename)}</a></small></td>',
         f"<td class=n>{escape(wheel.version)}</td><td class=n>{size(wheel.size)}</td>",
     ]
     if code:
         cells.append(f'<td class="own">{escape(", ".join(wheel.devices))}</td>')
     if papers:
-        links = "<br>".join(f'<a href="{escape(url)}">{escape(label)}</a>' for label, url in wheel.papers)
+        links = " ".join(f'<a href="{escape(url)}">{escape(label)}</a>' for label, url in wheel.papers)
         cells.append(f"<td>{links}</td>")
     return f"<tr>{''.join(cells)}</tr>"
 
