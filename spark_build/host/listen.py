@@ -75,13 +75,17 @@ def bind(host: str, port: int) -> socket.socket:
     """A listening socket; HostError when the address is taken or not ours."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return socket.create_server((host, port), family=family, backlog=1024)
+        listening = socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         raise HostError(
             f"cannot listen on {host} port {port}: {error}",
             hint="choose another with --port N (0: any that is free)" if taken else "see: ip address",
         ) from error
+    # Accepted connections inherit it. asyncio would not set it for this socket, and each answer of two
+    # packets would wait 40 ms for the client's delayed acknowledgement.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def serve(app: ASGIApp, listening: socket.socket, *, tls: Tls | None, verbose: bool) -> int:

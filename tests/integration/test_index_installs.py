@@ -188,6 +188,10 @@ WAYS: dict[str, tuple[dict[str, str], str]] = {
         "--extra-index-url {local} --index-url {later}",
     ),
     "public as the extra one": ({"pip": OURS, "uv": ""}, "--extra-index-url {same} --index-url {local}"),
+    "public with a later version as the extra one": (
+        {"pip": "", "uv": ""},
+        "--extra-index-url {later} --index-url {local}",
+    ),
     "index and constraints beside a later version": (
         {"pip": OURS, "uv": OURS},
         "--extra-index-url {local} --constraint {folder}/constraints.txt --index-url {later}",

@@ -134,7 +134,7 @@ def test_a_generation_is_links_and_papers(tmp_path: Path) -> None:
     assert read(generation.folder) == generation
     assert {path.name for path in generation.folder.iterdir()} == {
         *(wheel.filename for wheel in generation.wheels),
-        *("manifest.json", "constraints.txt", "requirements.txt"),
+        *("manifest.json", "constraints.txt", "requirements.txt", "index"),
     }
     for wheel in generation.wheels:
         link = generation.folder / wheel.filename
