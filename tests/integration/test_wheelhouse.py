@@ -148,7 +148,7 @@ def test_a_generation_is_links_and_papers(tmp_path: Path) -> None:
     ).read_text() == "demo==1.0\nhelper==1.5\nlonely==3.0\nmore==2.0\n"
     manifest = json.loads((generation.folder / "manifest.json").read_text())
     assert (manifest["schema"], manifest["generation"], manifest["view"]) == (1, 1, VIEW)
-    assert {path.name for path in view.iterdir()} <= {"current", "generations", "lock"}
+    assert {path.name for path in view.iterdir()} <= {"current", "generations", "pages", "lock"}
     assert [path.name for path in (view / "generations").iterdir()] == ["1"]
 
 
