@@ -84,9 +84,9 @@ def verdict(found: Mapping[str, Any] | None) -> tuple[str, str]:
     """(tone, text) of a generation's verdict.json."""
     if found is None:
         return "unsure", "not verified yet"
-    states = [check["status"] for check in found["checks"]]
+    states = [check.get("status") for check in found.get("checks", ())]
     text = f"{states.count('ok')} of {len(states)} checks ok"
-    return ("bad" if "fail" in states else "good"), f"verified {found['time'][:10]}: {text}"
+    return ("bad" if "fail" in states else "good"), f"verified {str(found.get('time', ''))[:10]}: {text}"
 
 
 def install_lines(index: str, *, token: bool, trusted: str) -> tuple[str, ...]:

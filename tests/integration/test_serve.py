@@ -341,6 +341,17 @@ def test_publications_are_followed_and_older_wheels_stay(tmp_path: Path) -> None
         assert other in server.get("").text
 
 
+def test_a_damaged_generation_is_said_and_others_go_on(tmp_path: Path) -> None:
+    home, generation = demo_house(tmp_path)
+    publish(home, generation.wheels[:1])
+    with served(tmp_path) as server:
+        (generation.folder / "manifest.json").write_text("half")
+        broken = server.get(f"{VIEW}/1/")
+        assert (broken.status_code, "manifest" in broken.text) == (503, True)
+        assert server.get(f"{VIEW}/2/").status_code == 200
+        assert "Traceback" not in server.log.read_text()
+
+
 def test_one_generation_only(tmp_path: Path) -> None:
     home, _ = demo_house(tmp_path)
     wheel = put_built(home.store, make_wheel(tmp_path / "dist", version="2.0", build="1_89abcdef"))
