@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -93,6 +94,7 @@ def serve(app: ASGIApp, listening: socket.socket, *, tls: Tls | None, verbose: b
     import uvicorn
 
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
+    logging.getLogger("uvicorn.error").addFilter(_tells)
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -121,3 +123,8 @@ def serve(app: ASGIApp, listening: socket.socket, *, tls: Tls | None, verbose: b
     signal.signal(signal.SIGHUP, server.handle_exit)
     server.run(sockets=[listening])
     return server.ended_by
+
+
+def _tells(record: logging.LogRecord) -> bool:
+    """Whether a line says something: not the traceback of a download that we cut off at the end."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))

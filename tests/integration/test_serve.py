@@ -486,31 +486,45 @@ def test_a_missing_library_is_named_with_the_line_to_type(
     assert "-m pip install 'uvicorn" in done.stderr
 
 
+def downloading(house: tuple[Home, Generation]) -> tuple[subprocess.Popen[str], socket.socket, int]:
+    """A server, a client that has begun to read a large wheel from it, and how much it got."""
+    words = [*CLI, "--root", str(house[0].wheelhouse.parent), "wheelhouse", "serve", "--port", "0"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    port = int(process.stdout.readline().split()[1].rstrip("/").rpartition(":")[2])
+    client = socket.create_connection(("127.0.0.1", port), timeout=20)
+    path = f"/{SIMPLE}large/{stored(house, 'large').filename.replace('+', '%2B')}"
+    client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    return process, client, len(client.recv(4096))
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_running_download_ends_before_the_server(
     house: tuple[Home, Generation], number: signal.Signals
 ) -> None:
-    root = house[0].wheelhouse.parent
-    words = [*CLI, "--root", str(root), "wheelhouse", "serve", "--port", "0"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    url = process.stdout.readline().split()[1]
-    port = int(url.rstrip("/").rpartition(":")[2])
-    wheel = stored(house, "large")
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as slow:
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-        path = f"/{SIMPLE}large/{wheel.filename.replace('+', '%2B')}"
-        slow.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        received = len(slow.recv(4096))
+    process, client, received = downloading(house)
+    with client:
         process.send_signal(number)
         time.sleep(0.5)
         assert process.poll() is None
-        while more := slow.recv(1 << 16):
+        while more := client.recv(1 << 16):
             received += len(more)
-    assert received > wheel.size
+    assert received > stored(house, "large").size
     _, said = process.communicate(timeout=30)
     assert process.returncode == 128 + number
     assert said == f"{number.name}: ended\n"
+
+
+def test_a_second_signal_waits_for_no_download(house: tuple[Home, Generation]) -> None:
+    process, client, _ = downloading(house)
+    with client:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    # Not: a task was cancelled because the time was over; and no traceback of what was cut off.
+    assert said == "SIGINT: ended\n"
 
 
 def test_others_are_warned_about(house: tuple[Home, Generation]) -> None:
