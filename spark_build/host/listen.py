@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TOKEN = "SPARK_BUILD_TOKEN"  # noqa: S105 - the variable's name
 GRACE = 10  # seconds that running downloads get when the server is told to end
-NEEDED = ("uvicorn>=0.30", "starlette>=0.49.1")  # as the extra `serve` says
+NEEDED = ("uvicorn>=0.30", "starlette>=1.0")  # as the extra `serve` says
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
