@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import functools
 import hashlib
-import hmac
 import json
 import os
 import re
@@ -18,22 +15,21 @@ from pathlib import Path
 from typing import ClassVar
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from spark_build.core import frontpage
 from spark_build.core.simpleindex import HTML, JSON, JSON_FORM, METADATA, negotiate
 from spark_build.errors import SparkBuildError, StoreError
 from spark_build.host import wheelhouse
+from spark_build.host.guard import Guard
 from spark_build.host.indexpages import INDEX, add_index
 from spark_build.host.store import entry_folder
 
-LONGEST = 800  # characters of a path
 # As long as file systems take.
 VIEW = re.compile(r"(?=.{1,255}$)[A-Za-z0-9][A-Za-z0-9._-]*")
 PROJECT = re.compile(r"(?=.{1,255}$)[a-z0-9]+(-[a-z0-9]+)*")
@@ -130,45 +126,13 @@ def application(shelf: Shelf) -> ASGIApp:
     routes.sort(key=lambda route: route.path.endswith("/{name}"))
     return Starlette(
         routes=routes,
-        middleware=[Middleware(_Guard, token=shelf.token)],
+        middleware=[Middleware(Guard, token=shelf.token)],
         exception_handlers={SparkBuildError: _damaged},
     )
 
 
 def _damaged(_request: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{error}\n", 503)
-
-
-class _Guard:
-    """Lets through who says the token: as the password of basic authentication, or as a bearer."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self.app = app
-        self.token = token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self.app
-        said = Headers(scope=scope).get("authorization", "")
-        if self.token and not bears(said, self.token):
-            challenge = {"WWW-Authenticate": 'Basic realm="wheelhouse", charset="UTF-8"'}
-            app = PlainTextResponse("say the token as the password\n", 401, headers=challenge)
-        elif len(scope["path"]) > LONGEST:
-            app = PlainTextResponse("too long a path\n", 404)
-        await app(scope, receive, send)
-
-
-def bears(authorization: str, token: str) -> bool:
-    """Whether an Authorization header says the token; in constant time."""
-    scheme, _, said = authorization.strip().partition(" ")
-    said = said.strip()
-    if scheme.lower() == "basic":
-        try:
-            said = base64.b64decode(said, validate=True).decode().partition(":")[2]
-        except (binascii.Error, ValueError):
-            return False
-    elif scheme.lower() != "bearer":
-        return False
-    return hmac.compare_digest(said.encode(), token.encode())
 
 
 class _Handlers:

@@ -14,8 +14,8 @@ import pytest
 from spark_build.errors import AuditError
 from spark_build.host import indexpages, listen
 from spark_build.host.files import sha256_of
+from spark_build.host.guard import bears
 from spark_build.host.indexpages import INDEX, PAGES, indexed
-from spark_build.host.site import bears
 from tests.integration.houses import VIEW, demo_house, home_in, make_wheel, publish, put_built, snapshot
 
 
