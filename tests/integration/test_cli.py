@@ -69,6 +69,21 @@ def test_again_reuses_and_changes_nothing(built: Root) -> None:
     assert built.state() == before
 
 
+def test_nothing_to_do_imports_no_stage(built: Root) -> None:
+    command = built.command("all")
+    done = subprocess.run(
+        [command[0], "-X", "importtime", *command[1:]],
+        env=built.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert "spark_build.core.planner" in imported
+    heavy = {"requests", "pypi_simple", "bs4", "auditwheel", "git", "elftools", "starlette", "pynvml", "build"}
+    assert not imported & (heavy | {"spark_build.stages.build", "spark_build.host.repair"})
+
+
 def test_a_folder_of_ones_own_as_source(root: Root, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     for name, text in PROJECT.items():
