@@ -49,7 +49,9 @@ def tools_of(step: Step) -> dict[str, str]:
     """The measured toolchain of a step; what is only repacked depends on no tool of this machine."""
     if step.recipe.kind == "repack":
         return {}
-    return probe.toolchain(cuda=step.recipe.requires.cuda, packages=step.evaluated.apt)
+    return probe.toolchain(
+        cuda=step.recipe.requires.cuda, packages=step.evaluated.apt, strip=step.recipe.repair.strip
+    )
 
 
 def is_stored(setting: Setting, step: Step, key: str) -> bool:

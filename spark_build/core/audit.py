@@ -242,10 +242,8 @@ def _bundled_system(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
     for library in _host_libraries(facts):
         for pattern, what in _SYSTEM_ONLY:
             if pattern.fullmatch(_base(library.path)):
-                yield (
-                    "error",
-                    f"{library.path} is {what}, which must be the machine's own: list it in repair.exclude",
-                )
+                advice = "list it in repair.exclude if repair bundled it, else keep the build from copying it"
+                yield "error", f"{library.path} is {what}, which must be the machine's own: {advice}"
 
 
 def _host_libraries(facts: WheelFacts) -> list[Library]:

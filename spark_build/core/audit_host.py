@@ -16,6 +16,7 @@ Policies = Mapping[str, Mapping[str, frozenset[str]]]
 
 _DEVICE = frozenset({"cuda", "amdgpu", "bpf"})
 _ANYBODYS = ("/run/spark-build/", "/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - names to look for
+_REMOVE = "remove it (repair.clean_rpath in a recipe, patchelf by hand), or build without it"
 _EVERYWHERE = ("/usr/", "/opt/", "/lib/", "/lib64/")
 
 
@@ -58,7 +59,7 @@ def _rpath(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
         for folder in library.host.rpaths:
             users.setdefault(folder, []).append(library.path)
     for folder, paths in users.items():
-        if re.match(r"\$(ORIGIN\b|\{ORIGIN\})", folder):
+        if beside_library(folder):
             continue
         if folder.startswith(_ANYBODYS):
             yield error(
@@ -68,19 +69,23 @@ def _rpath(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
         elif folder.startswith(_EVERYWHERE):
             yield warning(
                 f"the RPATH of {few(paths)} names {folder}, which is searched before the system's "
-                "own folders: remove it with patchelf, or build without it"
+                f"own folders: {_REMOVE}"
             )
         elif folder.startswith("/"):
             # No error: some interpreters (pyenv's) tell every extension to look in their own folder.
             yield warning(
-                f"the RPATH of {few(paths)} names {folder}, a folder of the machine that built it: "
-                "remove it with patchelf, or build without it"
+                f"the RPATH of {few(paths)} names {folder}, a folder of the machine that built it: {_REMOVE}"
             )
         else:
             yield error(
                 f"the RPATH of {few(paths)} names {folder or 'an empty path'}, which is looked for in "
                 "whatever folder a program runs: use $ORIGIN"
             )
+
+
+def beside_library(folder: str) -> bool:
+    """Whether an entry of an RPATH is relative to the file it stands in."""
+    return bool(re.match(r"\$(ORIGIN\b|\{ORIGIN\})", folder))
 
 
 def _build_paths(facts: WheelFacts, _: Expected) -> Iterator[Observation]:

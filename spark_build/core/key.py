@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_build.model.plan import Evaluated, Provision
-from spark_build.model.recipe import Patch, Pin, Recipe, Source, Target, Variable
+from spark_build.model.recipe import Patch, Pin, Recipe, Repair, Source, Target, Variable
 
 # Raise when the same inputs would now give other bytes (how wheels are built, repaired, rewritten).
 FORMAT = 2
@@ -67,7 +67,7 @@ def plan_inputs(
                 },
             },
             "prefix": {"copy": recipe.prefix.copy, "links": recipe.prefix.links},
-            "repair": {"bundle": recipe.repair.bundle, "exclude": sorted(recipe.repair.exclude)},
+            "repair": _repair(recipe.repair),
         },
         "version": pin.version,
         "source": source_identity(source),
@@ -80,6 +80,13 @@ def plan_inputs(
         },
         "needs": {one.need: _declared_need(one, keys) for one in provisions},
     }
+
+
+def _repair(repair: Repair) -> dict[str, Any]:
+    """What is done to the wheel. What is not asked for stays out: a new way to repair changes no old key."""
+    asked = {"platform": repair.platform, "strip": repair.strip, "clean_rpath": repair.clean_rpath}
+    always = {"bundle": repair.bundle, "exclude": sorted(repair.exclude)}
+    return always | {name: value for name, value in asked.items() if value}
 
 
 def _value(variable: Variable, label: str) -> str:

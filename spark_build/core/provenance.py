@@ -58,6 +58,7 @@ def _definition(origin: Origin, execution: Execution | None) -> dict[str, Any]:
             "jobs": execution.jobs,
             "system": execution.system,
         }
+        internal |= {"repaired": dict(execution.repaired)} if execution.repaired else {}
     return {
         "buildType": BUILD_TYPE,
         "externalParameters": external,

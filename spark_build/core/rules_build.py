@@ -49,6 +49,7 @@ def build_findings(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding
     yield from _prefix(raw)
     yield from _features(raw)
     yield from _audit(raw)
+    yield from _repair(raw)
     yield from _naming(table(raw, "wheel").get("version"))
 
 
@@ -168,6 +169,33 @@ def _audit(raw: Mapping[str, Any]) -> Iterator[Finding]:
         yield ("audit", "host_only"), "audit.host_only has a meaning only with requires.cuda = true"
     for index, rule in rules:
         yield from _device_rule(rule, ("audit", "device", index))
+
+
+def _repair(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    repair, kind = table(raw, "repair"), raw.get("kind")
+    useful = {"repack": ("exclude",), "cmake": ()}.get(str(kind), tuple(repair))
+    for key in repair:
+        if key not in useful:
+            why = "the vendor's wheel is kept byte for byte" if kind == "repack" else "it makes no wheel"
+            yield ("repair", key), f"repair.{key} has no meaning in a recipe of kind {kind}: {why}"
+    platform = repair.get("platform")
+    if isinstance(platform, str) and platform and not re.fullmatch(r"manylinux_2_\d+", platform):
+        yield (
+            ("repair", "platform"),
+            f"repair.platform must be like manylinux_2_34, without the machine, not '{platform}'",
+        )
+    seen: set[str] = set()
+    for index, soname in enumerate(items(repair, "exclude")):
+        if not isinstance(soname, str):
+            continue
+        if not re.fullmatch(r"[^\s/*?][^\s/]*\.so[^\s/]*", soname):
+            yield (
+                ("repair", "exclude", index),
+                f"'{soname}' is no soname: write libcuda.so.1 or libtorch*.so, as NEEDED names it",
+            )
+        if soname in seen:
+            yield ("repair", "exclude", index), f"'{soname}' is excluded already"
+        seen.add(soname)
 
 
 def _device_rule(rule: Mapping[str, Any], path: Path) -> Iterator[Finding]:

@@ -29,8 +29,8 @@ from spark_build.host import store as stores
 from spark_build.host.files import sha256_of
 from spark_build.host.job import Job, Outputs
 from spark_build.host.provide import Provided
-from spark_build.host.repair import hex_of
 from spark_build.host.wheelfile import PROVENANCE, digest_of, dist_info, files_of, opened
+from spark_build.host.wheelwrite import hex_of
 from spark_build.model.origin import Content, Execution, Material, Origin
 from spark_build.model.recipe import Source
 
@@ -211,6 +211,7 @@ def _execution(job: Job, earlier: Mapping[str, Outputs], byproducts: Mapping[str
         jobs=built.get("cost", {}).get("jobs", 0),
         system=platform.platform(),
         findings=dict(sorted(Counter(one["severity"] for one in findings).items())),
+        repaired=earlier["audit"].get("repair", {}),
         byproducts={name: hashlib.sha256(data).hexdigest() for name, data in sorted(byproducts.items())},
     )
 

@@ -24,3 +24,17 @@ def symbol_policies(platform: str) -> Policies:
         if policy.symbol_versions
         for name in (policy.name, *policy.aliases)
     }
+
+
+def system_libraries(platform: str) -> frozenset[str]:
+    """Sonames that every manylinux system of `platform` ("linux-aarch64") has, the loader included."""
+    from auditwheel.architecture import Architecture
+    from auditwheel.libc import Libc
+    from auditwheel.policy import WheelPolicies
+
+    machine = platform.partition("-")[2]
+    policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine))
+    # auditwheel's lists leave the loader out: its code accepts it before it looks there.
+    loaders = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
+    loader = {loaders[machine]} if machine in loaders else set()
+    return frozenset(loader).union(*(policy.whitelist for policy in policies))

@@ -17,6 +17,7 @@ from spark_build.model.machine import Gpu, Machine
 MIB = 1 << 20
 # Where compilers are looked for, also by builds: not the user's PATH, whose shims need his HOME.
 SYSTEM_PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SYSTEM = {"PATH": SYSTEM_PATH, "LC_ALL": "C"}
 
 
 def probe() -> Machine:
@@ -68,11 +69,9 @@ def nvcc_version() -> str:
     return found.group(1) if found else ""
 
 
-def toolchain(*, cuda: bool, packages: Sequence[str]) -> dict[str, str]:
+def toolchain(*, cuda: bool, packages: Sequence[str], strip: bool = False) -> dict[str, str]:
     """The tools and system packages that decide a build's bytes, with their versions."""
-    compiler = (
-        capture(["c++", "--version"], env={"PATH": SYSTEM_PATH, "LC_ALL": "C"}) or "missing"
-    ).splitlines()[0]
+    compiler = (capture(["c++", "--version"], env=SYSTEM) or "missing").splitlines()[0]
     tools = {
         "c++": compiler,
         "libc": os.confstr("CS_GNU_LIBC_VERSION") or "unknown",
@@ -80,6 +79,8 @@ def toolchain(*, cuda: bool, packages: Sequence[str]) -> dict[str, str]:
     }
     if cuda:
         tools["nvcc"] = nvcc_version() or "missing"
+    if strip:
+        tools["strip"] = (capture(["strip", "--version"], env=SYSTEM) or "missing").splitlines()[0]
     versions = package_versions(packages)
     return tools | {f"package {name}": versions.get(name, "missing") for name in sorted(packages)}
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from spark_build.core.audit_host import Policies
 from spark_build.core.wheeldiff import Member
 from spark_build.host.devicecode import Difference, cross_check
-from spark_build.host.policies import symbol_policies
-from spark_build.host.repair import system_libraries
+from spark_build.host.policies import symbol_policies, system_libraries
 from spark_build.host.wheelfile import CHUNK, files_of, opened
 from spark_build.model.device import DeviceCode
 

@@ -53,6 +53,7 @@ class Execution:
     system: str
     findings: Mapping[str, int]  # severity -> count
     byproducts: Mapping[str, str]  # paper beside the wheel -> sha256
+    repaired: Mapping[str, Any] = field(default_factory=dict)  # what repair did to the wheel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -150,6 +150,9 @@ class Repair:
 
     bundle: bool = False  # copy the non-system shared libraries into the wheel (auditwheel)
     exclude: tuple[str, ...] = ()  # sonames that stay outside
+    platform: str = ""  # the tag to get, "manylinux_2_34"; empty: the best when bundling, else as built
+    strip: bool = False  # take debug sections and symbols out of libraries and programs (binutils)
+    clean_rpath: bool = False  # take out what RPATHs name besides $ORIGIN (patchelf)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,9 +15,9 @@ from spark_build.errors import AuditError
 from spark_build.host import papers
 from spark_build.host.files import copy_or_link, remove_tree
 from spark_build.host.job import Job, Outputs
-from spark_build.host.policies import symbol_policies
+from spark_build.host.policies import symbol_policies, system_libraries
 from spark_build.host.prefix import tree_digest
-from spark_build.host.repair import repair, system_libraries
+from spark_build.host.repair import Repaired, repair
 from spark_build.host.store import next_serial, read
 from spark_build.host.wheelfile import facts_and_digest
 from spark_build.model.wheel import Finding, WheelFacts
@@ -29,8 +29,7 @@ def inputs(job: Job) -> Any:
     """What the rules judge by."""
     recipe = job.step.recipe
     return {
-        "exclude": list(recipe.repair.exclude),
-        "bundle": recipe.repair.bundle,
+        "repair": asdict(recipe.repair),
         "audit": asdict(recipe.audit),
     }
 
@@ -49,7 +48,8 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     if not built["wheel"]:
         _write(job, None, ())
         return _outputs(job, None, contents)
-    wheel = _finish(job, job.dist / built["wheel"], earlier)
+    finished = _finish(job, job.dist / built["wheel"], earlier)
+    wheel = finished.path
     facts, content = facts_and_digest(wheel, own=[str(job.work)])
     findings = audit(
         facts,
@@ -66,15 +66,15 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         findings = as_vendor(findings)
     _write(job, facts, findings)
     _refuse_errors(wheel.name, findings, job.log.name)
-    return _outputs(job, facts, [content, *contents])
+    return {**_outputs(job, facts, [content, *contents]), "repair": dict(finished.changes)}
 
 
-def _finish(job: Job, wheel: Path, earlier: Mapping[str, Outputs]) -> Path:
+def _finish(job: Job, wheel: Path, earlier: Mapping[str, Outputs]) -> Repaired:
     """The wheel to be published: repaired and tagged, or a vendor's own, untouched."""
     recipe = job.step.recipe
     if recipe.kind == "repack":
         copy_or_link(wheel, job.out / wheel.name)
-        return job.out / wheel.name
+        return Repaired(path=job.out / wheel.name, changes={})
     return repair(
         wheel,
         job.out,

@@ -12,8 +12,7 @@ import pytest
 
 from spark_build.core.audit import audit
 from spark_build.errors import AuditError
-from spark_build.host.policies import symbol_policies
-from spark_build.host.repair import system_libraries
+from spark_build.host.policies import symbol_policies, system_libraries
 from spark_build.host.transfer import export
 from spark_build.host.wheelfile import content_digest, facts_and_digest
 from tests.conftest import PROJECT, RECIPE, Root, make_root

@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 from spark_build.core.audit import audit, blocks
 from spark_build.errors import AuditError
 from spark_build.host import venv
-from spark_build.host.repair import repair, system_libraries
+from spark_build.host.policies import system_libraries
+from spark_build.host.repair import repair as repair_and_tell
 from spark_build.host.wheelfile import content_digest, read_facts
 from spark_build.model.origin import Content
 from spark_build.model.recipe import Repair
@@ -40,6 +42,11 @@ static PyMethodDef methods[] = {{"ask", ask, METH_NOARGS, 0}, {0}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_core", 0, -1, methods};
 PyMODINIT_FUNC PyInit__core(void) { return PyModule_Create(&module); }
 """
+
+
+def repair(wheel: Path, out: Path, **options: Any) -> Path:
+    """The finished wheel, without word of what was done."""
+    return repair_and_tell(wheel, out, **options).path
 
 
 @pytest.fixture(scope="module")

@@ -188,6 +188,11 @@ RELEVANT = {
     "name of a variable": build(env={"MAX_JOBS": RECIPE.build.env["MAX_JOBS"], "B": RECIPE.build.env["A"]}),
     "bundling": changed("recipe", repair=dataclasses.replace(RECIPE.repair, bundle=False)),
     "excludes": changed("recipe", repair=Repair(bundle=True)),
+    "platform of the wheel": changed(
+        "recipe", repair=dataclasses.replace(RECIPE.repair, platform="manylinux_2_34")
+    ),
+    "stripping": changed("recipe", repair=dataclasses.replace(RECIPE.repair, strip=True)),
+    "cleaning of RPATHs": changed("recipe", repair=dataclasses.replace(RECIPE.repair, clean_rpath=True)),
     "version": changed("pin", version="1.1"),
     "source's hash": changed("source", sha256="d" * 64),
     "kind of source": {"source": GIT},
@@ -250,11 +255,18 @@ def test_every_field_of_a_recipe_was_thought_of() -> None:
         *("requires", "env", "variants"),
         *("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib", "network"),
     }
-    assert {field.name for field in dataclasses.fields(Repair)} == {"bundle", "exclude"}
+    assert {field.name for field in dataclasses.fields(Repair)} == {
+        *("bundle", "exclude", "platform", "strip", "clean_rpath")
+    }
     assert {field.name for field in dataclasses.fields(Source)} == {
         *("kind", "commit", "sha256", "submodules"),
         *("project", "filename", "url", "mirrors", "tag", "platform", "note"),
     }
+
+
+def test_a_recipe_that_asks_for_no_new_repair_keeps_its_key() -> None:
+    declared = declared_by()["recipe"]["repair"]
+    assert declared == {"bundle": True, "exclude": ["liba.so", "libcuda.so.1"]}
 
 
 # --- sources ----------------------------------------------------------------------------------------
