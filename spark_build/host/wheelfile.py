@@ -13,7 +13,7 @@ import tempfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.message import Message
 from email.parser import Parser
@@ -190,6 +190,7 @@ def _inspect(
     problems += [f"{name}: appears {count} times in the zip" for name, count in counts.items() if count > 1]
     problems += [f"{name}: not a safe relative name" for name in counts if not zipguard.is_safe(name)]
     problems += zipguard.oddities(archive)
+    problems += _about_itself(rows, folder)
     contents = []
     exempt = {f"{folder}/{name}" for name in RECORD_FILES}
     for info in infos:
@@ -209,6 +210,17 @@ def _inspect(
         if name not in counts and name not in exempt
     ]
     return problems, contents
+
+
+def _about_itself(rows: Mapping[str, RecordEntry], folder: str) -> Iterator[str]:
+    """What the package installer asks of RECORD's rows on RECORD and on the signatures over it."""
+    record, *signatures = (f"{folder}/{name}" for name in RECORD_FILES)
+    own = rows.get(record)
+    if own is None:
+        yield f"{record}: does not list itself"
+    elif own.hash_ is not None or own.size is not None:
+        yield f"{record}: states its own hash or size, which it cannot know"
+    yield from (f"{name}: a signature over RECORD, and listed there" for name in signatures if name in rows)
 
 
 def _mismatches(name: str, content: _Content, row: RecordEntry | None) -> Iterator[str]:
