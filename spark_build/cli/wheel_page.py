@@ -149,8 +149,9 @@ def _more_than_shown(count: int) -> None:
 
 def code_blocks(codes: Sequence[DeviceCode], width: int) -> list[tuple[list[str], list[list[str]]]]:
     """The table of architectures, in as many blocks side by side as the width asks for."""
+    short = _distinct([code.path for code in codes])
     rows = [
-        (printable(code.path.rpartition("/")[2]) + where, dict(counts(part)))
+        (printable(short[code.path]) + where, dict(counts(part)))
         for code in codes
         for where, part in roles(code)
         if counts(part)
@@ -168,6 +169,18 @@ def code_blocks(codes: Sequence[DeviceCode], width: int) -> list[tuple[list[str]
         ]
         blocks.append((["FILE", *part], lines))
     return blocks
+
+
+def _distinct(paths: Sequence[str]) -> dict[str, str]:
+    """The last parts of each path, as many as tell it from all others."""
+    found: dict[str, str] = {}
+    for path in paths:
+        parts = path.split("/")
+        ends = ("/".join(parts[-depth:]) for depth in range(1, len(parts) + 1))
+        found[path] = next(
+            (end for end in ends if sum(f"/{one}".endswith(f"/{end}") for one in paths) == 1), path
+        )
+    return found
 
 
 def _show_checked(page: Page) -> None:

@@ -72,7 +72,7 @@ def _explained(
     if soname in inside:
         return "wheel", f"it is {inside[soname]}"
     if soname in system_libraries:
-        return "system", "every manylinux system has it"
+        return "system", "manylinux systems have it"
     known = origin(soname)
     if known:
         return known

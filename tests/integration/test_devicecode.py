@@ -26,6 +26,7 @@ from spark_build.host.devicecode import (
 )
 from spark_build.host.wheelfile import read_facts
 from spark_build.model.device import Code
+from tests.integration.publicwheels import public_cuobjdump, public_wheel
 from tests.integration.wheels import write_wheel
 from tests.unit.fatbins import Made, archive, container, elf
 
@@ -260,22 +261,10 @@ def test_a_library_of_gigabytes_in_little_memory(tmp_path: Path) -> None:
     assert int(kibibytes) < 60 << 10
 
 
-def downloaded(folder: Path, requirement: str, *options: str) -> Path:
-    """The wheel that the configured index has for this requirement."""
-    pip = [sys.executable, "-m", "pip", "-q", "download", "--no-deps", "--only-binary", ":all:"]
-    subprocess.run([*pip, *options, "--dest", folder, requirement], check=True)
-    (wheel,) = folder.iterdir()
-    return wheel
-
-
 @pytest.fixture(scope="module")
-def cuobjdump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cuobjdump() -> Path:
     """NVIDIA's own, which the package triton ships (290 MB)."""
-    folder = tmp_path_factory.mktemp("triton")
-    with zipfile.ZipFile(downloaded(folder, "triton")) as wheel:
-        program = Path(wheel.extract("triton/backends/nvidia/bin/cuobjdump", tmp_path_factory.mktemp("bin")))
-    program.chmod(0o755)
-    return program
+    return public_cuobjdump()
 
 
 @pytest.mark.slow
@@ -286,7 +275,7 @@ def test_cuobjdump_lists_the_same(name: str, cuobjdump: Path) -> None:
 
 @pytest.mark.slow
 def test_cusparselt_as_cuobjdump_lists_it(cuobjdump: Path, tmp_path: Path) -> None:
-    wheel = downloaded(tmp_path, "nvidia-cusparselt-cu13==0.8.0", "--platform", "manylinux2014_aarch64")
+    wheel = public_wheel("nvidia-cusparselt-cu13==0.8.0", "manylinux2014_aarch64")
     (code,) = read_facts(wheel).device_code
     assert code.path == "nvidia/cusparselt/lib/libcusparseLt.so.0"
     assert (code.loaded.containers, sum(code.sass.values()), sum(code.ptx.values())) == (760, 1649, 52)

@@ -17,7 +17,8 @@ import pytest
 from spark_build.host.devicecode import find_cuobjdump
 from tests.conftest import CLI, Root
 from tests.integration.devicewheels import AARCH64, DATA, NATIVE_121, SM_80, small
-from tests.integration.test_devicecode import FIRST, downloaded, saying
+from tests.integration.publicwheels import public_wheel
+from tests.integration.test_devicecode import FIRST, saying
 from tests.integration.wheels import compiled, write_wheel
 from tests.unit.fatbins import Made, container, elf
 
@@ -232,8 +233,8 @@ print(code, peak, time.process_time(), file=sys.stderr)
     ("version", "platform", "machine", "native"),
     [("0.8.0", "manylinux2014_aarch64", "aarch64", 20), ("0.8.1", "manylinux2014_x86_64", "x86_64", 20)],
 )
-def test_cusparselt(version: str, platform: str, machine: str, native: int, tmp_path: Path) -> None:
-    wheel = downloaded(tmp_path / "w", f"nvidia-cusparselt-cu13=={version}", "--platform", platform)
+def test_cusparselt(version: str, platform: str, machine: str, native: int) -> None:
+    wheel = public_wheel(f"nvidia-cusparselt-cu13=={version}", platform)
     found = inspected(wheel)
     (library,) = found["libraries"]
     assert (library["path"], library["machine"]) == ("nvidia/cusparselt/lib/libcusparseLt.so.0", machine)
@@ -259,7 +260,7 @@ def test_cusparselt(version: str, platform: str, machine: str, native: int, tmp_
 @pytest.mark.skipif(shutil.which("unzip") is None, reason="compares with unzip")
 def test_inspecting_costs_little_more_than_unzipping(tmp_path: Path) -> None:
     """By CPU time of the children, which other processes do not lengthen; both by their best of three."""
-    wheel = downloaded(tmp_path / "w", "nvidia-cusparselt-cu13==0.8.1", "--platform", "manylinux2014_x86_64")
+    wheel = public_wheel("nvidia-cusparselt-cu13==0.8.1", "manylinux2014_x86_64")
     commands = {
         "unzip": ["unzip", "-qo", str(wheel), "-d", str(tmp_path / "out")],
         "inspect": [*CLI, "wheelhouse", "inspect", str(wheel)],

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.inspection import check
 from tests.integration.test_launcher import copy_of_the_project
 
 pytestmark = pytest.mark.slow
@@ -118,6 +119,14 @@ def test_export_import_and_install_there(checkout: Checkout, tmp_path: Path) -> 
     # The other machine has nothing to compile.
     planned = checkout.json(*there, "plan", "onnx")
     assert planned["steps"][0]["decision"] == "REUSE"
+
+
+def test_inspect_of_it_is_true_in_every_line(checkout: Checkout) -> None:
+    (wheel,) = checkout.folder.glob("wheelhouse/store/??/*/onnx-*.whl")
+    found = check(wheel, None)
+    assert not [one for one in found["findings"] if one["severity"] == "error"]
+    (bundled,) = [one for one in found["needed"] if one["soname"].startswith("libprotobuf-lite")]
+    assert bundled["source"] == "wheel"
 
 
 def digest(root: Path) -> str:
