@@ -6,7 +6,6 @@ import stat
 import struct
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -284,10 +283,6 @@ def test_cusparselt_as_cuobjdump_lists_it(cuobjdump: Path, tmp_path: Path) -> No
     assert code.problems == ()
     with zipfile.ZipFile(wheel) as archived:
         library = Path(archived.extract(code.path, tmp_path))
-    started = time.perf_counter()
     again = read_library(library)
-    ours = time.perf_counter() - started
     assert replace(again, path=code.path) == code
-    started = time.perf_counter()
     assert cross_check(library, cuobjdump, code=again) == ()
-    assert time.perf_counter() - started > 10 * ours

@@ -28,7 +28,6 @@ pytestmark = pytest.mark.slow
         ("onnx==1.19.1", "", set()),
         ("torch==2.13.0", "", {"rpath", "duplicates"}),
         ("scipy==1.17.1", "manylinux_2_28_x86_64", {"rpath"}),
-        ("triton==3.9.0", "", {"rpath", "build-paths", "duplicates"}),
     ],
 )
 def test_every_line_is_true(requirement: str, platform: str, rules: set[str]) -> None:
