@@ -1,7 +1,7 @@
 """Bytes flipped at random: readers give facts or one typed error, in bounded time and memory.
 
-SPARK_BUILD_FUZZ=50000 gives each reader of zips that many inputs, and that of libraries ten times as many;
-the seed is fixed.
+SPARK_BUILD_FUZZ=5000 gives each reader of zips that many inputs, and those of libraries and of device code ten
+times as many; the seed is fixed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ import pytest
 
 from spark_build.core.audit import audit
 from spark_build.errors import AuditError
+from spark_build.host import devicecode
 from spark_build.host.elf import read_library
 from spark_build.host.policies import symbol_policies, system_libraries
 from spark_build.host.wheelfile import content_digest, facts_and_digest
 from tests.integration.corpus import PYTHON, library, sound
+from tests.integration.devicewheels import DATA, NATIVE_121, SM_80
 from tests.integration.wheels import entries_of, write_zip
+from tests.unit.fatbins import elf
 
 COUNT = int(os.environ.get("SPARK_BUILD_FUZZ", "1000"))
 SEED = 20250615
@@ -116,6 +119,30 @@ def test_a_damaged_library_is_read_or_told(workshop: Path) -> None:
     print(dict(seen.most_common(5)), f"slowest {watch.slowest:.3f} s")
     assert seen["unreadable"] > COUNT // 2
     assert seen["x86_64"] + seen["aarch64"] > COUNT // 2
+
+
+def test_damaged_device_code_is_listed_or_told(workshop: Path) -> None:
+    """What nvcc made, alone, in objects and in a library with both kinds of sections."""
+    made = [
+        path.read_bytes() for path in sorted(DATA.iterdir()) if path.suffix in (".fatbin", ".o", ".cubin")
+    ]
+    whole = [*made, elf([(".nv_fatbin", NATIVE_121), ("__nv_relfatbin", SM_80)])]
+    random_, watch = random.Random(SEED + 3), Watch(10 * COUNT)
+    seen: Counter[str] = Counter()
+    for number in range(10 * COUNT):
+        data = random_.choice(whole)
+        # Headers stand before each piece of code, and tables at the end.
+        start = random_.choice((0, 0, random_.randrange(len(data)), max(0, len(data) - 1024)))
+        end = start + random_.choice((64, 256, 1024))
+        some = data[:start] + damaged(data[start:end], random_) + data[end:]
+        code = devicecode.read_or_tell(io.BytesIO(some), "a.so")
+        assert not any("\n" in problem for problem in code.problems)
+        seen["told" if code.problems else "empty" if code.empty else "listed"] += 1
+        watch.done(number)
+    watch.end()
+    print(dict(seen), f"slowest {watch.slowest:.3f} s")
+    assert seen["told"] > COUNT
+    assert seen["listed"] > COUNT
 
 
 def test_a_damaged_zip_is_read_or_refused(workshop: Path) -> None:
