@@ -80,6 +80,7 @@ def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
             "core_minutes": recipe.build.core_minutes,
             "disk_mib": recipe.build.disk_mib,
         },
+        "repair": dataclasses.asdict(recipe.repair),
         "audit": dataclasses.asdict(recipe.audit),
         "checks": list(recipe.verify.checks),
         "notes": list(recipe.notes),
@@ -141,6 +142,7 @@ def _print(document: Document) -> None:
     _block("variables", _env_lines(document["env"]))
     _kind_blocks(document)
     _block("must be on", [f"{one['name']} = {one['value']}  # {one['why']}" for one in document["features"]])
+    _block("repair", _repair_lines(document["repair"]))
     _block("device code", _audit_lines(document["audit"]))
     packages = {key: " ".join(names) for key, names in document["system"].items() if names}
     _block("system packages", [f"{key}: {names}" for key, names in packages.items()])
@@ -166,6 +168,18 @@ def _patch_line(patch: Document) -> str:
     seen = f"; unverified: {patch['unverified']}" if patch["unverified"] else ""
     upstream = f" ({patch['upstream']})" if patch["upstream"] else ""
     return f"{patch['file']}  # {patch['why']}{upstream}{seen}"
+
+
+def _repair_lines(repair: Document) -> list[str]:
+    """What is done to the wheel."""
+    said = {
+        "bundle": "copies into it what not every Linux has",
+        "exclude": f"leaves outside: {' '.join(repair['exclude'])}",
+        "platform": f"tags it {repair['platform']}",
+        "strip": "takes out debug sections and symbols",
+        "clean_rpath": "takes out what RPATHs name besides $ORIGIN",
+    }
+    return [text for option, text in said.items() if repair[option]]
 
 
 def _audit_lines(audit: Document) -> list[str]:

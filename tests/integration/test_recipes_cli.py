@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,15 @@ def test_show_in_text(tmp_path: Path) -> None:
     whole = run(tmp_path, "recipes", "show", "cusparselt", "--target", "h200").stdout
     assert "  lib/libcusparseLt.so -> libcusparseLt.so.0\n" in whole
     assert "  makes nvidia-cusparselt-cu13 0.8.1\n" in whole
+    every = (
+        "bundle = true\nplatform = 'manylinux_2_39'\nstrip = true\nclean_rpath = true\nexclude = ['libx.so']"
+    )
+    onnx = (ROOT / "recipes/onnx.toml").read_text()
+    write(tmp_path, {"onnx": re.sub("bundle = true.*", lambda _: every, onnx)})
+    (asked,) = re.findall(
+        r"^repair:\n((?:  .*\n)+)", run(tmp_path, "recipes", "show", "onnx").stdout, re.MULTILINE
+    )
+    assert [line.split()[0] for line in asked.splitlines()] == ["copies", "leaves", "tags", "takes", "takes"]
     cmake = run(tmp_path, "recipes", "show", "llvm", "--target", "h200").stdout
     assert "-DLLVM_TARGETS_TO_BUILD=host;NVPTX;AMDGPU  # " in cmake
 
