@@ -32,6 +32,14 @@ from tests.unit.fatbins import Made, archive, container, elf
 DATA = Path(__file__).parents[1] / "data/fatbin"
 NONE = Code()
 FILES = sorted(path.name for path in DATA.iterdir() if path.suffix in (".fatbin", ".o", ".cubin"))
+# All that nvcc 13.0 offers (--list-gpu-code), and what only some of them have.
+EVERY = (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
+SPECIFIC, FAMILIES = EVERY[6:], EVERY[7:]
+ALL = Code(
+    containers=1,
+    sass={f"sm_{arch}": 1 for arch in EVERY} | {f"sm_{arch}a": 1 for arch in SPECIFIC},
+    ptx={f"compute_{arch}": 1 for arch in EVERY},
+)
 # What cuobjdump 13.1.80 lists of these files; LTO code it does not know, sm_120f it writes sm_120.
 WANTED = {
     "zstd.fatbin": Code(
@@ -41,6 +49,13 @@ WANTED = {
     ),
     "ptx-lz4.fatbin": Code(containers=1, ptx={"compute_120f": 1, "compute_121a": 1}),
     "plain.fatbin": Code(containers=1, sass={"sm_80": 1}, ptx={"compute_80": 1}),
+    "every.o": ALL,
+    "relocatable-every.o": ALL,
+    "families.o": Code(
+        containers=1,
+        sass={f"sm_{arch}f": 1 for arch in FAMILIES},
+        ptx={f"compute_{arch}f": 1 for arch in FAMILIES},
+    ),
     "lto.fatbin": Code(containers=1, lto={"lto_121": 1, "lto_90a": 1}),
     "relocatable.o": Code(containers=1, sass={"sm_120f": 1, "sm_121": 1}, ptx={"compute_121": 1}),
     "loaded.o": Code(containers=1, sass={"sm_121a": 1}, ptx={"compute_80": 1}),
