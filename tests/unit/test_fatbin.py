@@ -179,12 +179,12 @@ def test_the_magic_number_alone_is_no_container() -> None:
     ],
 )
 def test_a_flood_of_headers_is_given_up(first: bytes, chunk: bytes) -> None:
-    scanner, started = Scanner(), time.monotonic()
+    scanner, started = Scanner(), time.process_time()
     scanner.feed(first)
     with pytest.raises(FatbinError, match="1,048,576 fat-binary headers") as caught:
         feed_forever(scanner, chunk)
     assert isinstance(caught.value, AuditError)
-    assert time.monotonic() - started < 30
+    assert time.process_time() - started < 30
 
 
 def feed_forever(scanner: Scanner, chunk: bytes) -> None:
