@@ -80,7 +80,7 @@ def test_nothing_to_do_imports_no_stage(built: Root) -> None:
     )
     imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
     assert "spark_build.core.planner" in imported
-    heavy = {"requests", "pypi_simple", "bs4", "auditwheel", "git", "elftools", "starlette", "pynvml", "build"}
+    heavy = {"requests", "pypi_simple", "bs4", "auditwheel", "git", "starlette", "pynvml", "build"}
     assert not imported & (heavy | {"spark_build.stages.build", "spark_build.host.repair"})
 
 
