@@ -149,6 +149,24 @@ def _tags(facts: WheelFacts, expected: Expected) -> Iterator[Observation]:
             yield "error", f"platform tag {tag} is not for {expected.platform}"
 
 
+def fits(tags: Sequence[str], *, platform: str, python: str) -> bool:
+    """Whether one of a wheel's tags ("cp312-cp312-linux_aarch64") is for this platform and Python."""
+    expected = Expected(
+        distribution="",
+        version="",
+        platform=platform,
+        python=python,
+        provided=(),
+        system_libraries=frozenset(),
+    )
+    usable = _usable_by(python)
+    for tag in tags:
+        interpreter, abi, where = tag.split("-")
+        if (interpreter, abi) in usable and (where == "any" or _agrees(where, expected)):
+            return True
+    return False
+
+
 def _usable_by(python: str) -> set[tuple[str, str]]:
     """The (interpreter, ABI) pairs that `python` ("cp312", "cp313t") installs."""
     match = re.fullmatch(r"cp(\d)(\d+)t?", python)

@@ -10,11 +10,11 @@ import bz2
 import calendar
 import errno
 import gzip
-import importlib
 import lzma
 import os
 import stat
 import struct
+import sys
 import tarfile
 import tempfile
 import zipfile
@@ -26,13 +26,19 @@ from spark_build.errors import HostError, SourceError
 from spark_build.host.files import CHUNK, remove_tree
 from spark_build.host.tree import RefusedError, Tree
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 MAX_BYTES = 64 << 30
 MAX_ENTRIES = 2_000_000
 MAX_HEADER = 16 << 20  # bytes: a longer extended header or link target is an attack on memory
 
 _NAMES = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
-_DAMAGE = (
-    tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, struct.error,
+# What the readers raise on damaged input.
+DAMAGE = (
+    tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError, struct.error,
     ValueError, OverflowError,
     RecursionError,  # tarfile reads extended headers of extended headers by recursion
 )  # fmt: skip
@@ -58,7 +64,7 @@ def unpack(
             if magic.startswith((b"PK\x03\x04", b"PK\x05\x06")):
                 _unzip(file, tree)
             else:
-                _untar(_decompressed(file, magic), tree)
+                _untar(decompressed(file, magic), tree)
         tree.finish()
         temporary.chmod(0o755)
         temporary.rename(destination)
@@ -82,7 +88,7 @@ def _reason(error: BaseException) -> str | None:
     if isinstance(error, NotImplementedError):
         return "it is packed in a way that Python cannot read"
     # gzip and bz2 report damage as an OSError without a number.
-    damaged = isinstance(error, _DAMAGE) or (isinstance(error, OSError) and error.errno is None)
+    damaged = isinstance(error, DAMAGE) or (isinstance(error, OSError) and error.errno is None)
     if damaged:
         return f"it is damaged ({' '.join(str(error).split()) or type(error).__name__})"
     if isinstance(error, OSError) and error.errno in _NAMES:
@@ -90,7 +96,7 @@ def _reason(error: BaseException) -> str | None:
     return None
 
 
-class _Metered:
+class Metered:
     """A stream for tarfile: bounded in all (headers too) and in each read, remembers the last one."""
 
     def __init__(self, stream: BinaryIO, limit: int) -> None:
@@ -99,6 +105,7 @@ class _Metered:
         self.last = b""
 
     def read(self, size: int = -1) -> bytes:
+        """As usual, but not everything at once."""
         if not 0 <= size <= MAX_HEADER:
             raise RefusedError("it has an enormous header")
         self.last = self.stream.read(size)
@@ -106,11 +113,13 @@ class _Metered:
         return self.last
 
     def seek(self, offset: int, whence: int = 0) -> int:
+        """As usual, up to the limit."""
         if offset > self.limit:
             raise RefusedError("it is too large once unpacked")
         return self.stream.seek(offset, whence)
 
     def tell(self) -> int:
+        """As usual."""
         return self.stream.tell()
 
     def drain(self) -> None:
@@ -123,7 +132,8 @@ class _Metered:
             raise RefusedError("it is too large once unpacked")
 
 
-def _decompressed(file: BinaryIO, magic: bytes) -> BinaryIO:
+def decompressed(file: BinaryIO, magic: bytes) -> BinaryIO:
+    """The content of a file that begins with these bytes (6 of them) and may be compressed."""
     if magic.startswith(b"\x1f\x8b"):
         return cast("BinaryIO", gzip.GzipFile(fileobj=file))
     if magic.startswith(b"BZh"):
@@ -131,18 +141,13 @@ def _decompressed(file: BinaryIO, magic: bytes) -> BinaryIO:
     if magic.startswith(b"\xfd7zXZ"):
         return cast("BinaryIO", lzma.LZMAFile(file))
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        for module in ("compression.zstd", "backports.zstd"):
-            try:
-                return cast("BinaryIO", importlib.import_module(module).ZstdFile(file))
-            except ImportError:
-                continue
-        raise RefusedError("this Python cannot read .zst (Python 3.14 or the package backports.zstd can)")
+        return cast("BinaryIO", zstd.ZstdFile(file))
     return file
 
 
 def _untar(stream: BinaryIO, tree: Tree) -> None:
     # Headers and padding come on top of the content: at most two blocks and a bit for each entry.
-    metered = _Metered(stream, tree.left + 4096 * min(tree.entries_left, MAX_ENTRIES) + MAX_HEADER)
+    metered = Metered(stream, tree.left + 4096 * min(tree.entries_left, MAX_ENTRIES) + MAX_HEADER)
     with tarfile.open(fileobj=cast("BinaryIO", metered), mode="r:") as tar:
         while (member := tar.next()) is not None:
             if member.isdir():

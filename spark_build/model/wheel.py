@@ -9,7 +9,7 @@ from spark_build.model.contents import HostCode, Payload
 from spark_build.model.device import DeviceCode
 
 Severity = Literal["error", "warning", "info"]
-Origin = Literal["built", "public"]
+Origin = Literal["built", "public", "foreign"]  # foreign: imported, and not built here
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +56,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredWheel:
-    """A wheel in a generation. `key`: build key, or the sha256 of a public wheel."""
+    """A wheel in a generation. `key`: build key, or the sha256 of a wheel that was not built here."""
 
     name: str
     version: str

@@ -1,0 +1,146 @@
+"""Wheels that somebody else built: unpacked, audited, marked as "not built here"."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from spark_build.core.alone import advice, findings_alone
+from spark_build.core.audit import fits
+from spark_build.errors import AuditError, SparkBuildError, StoreError
+from spark_build.host.transfer.manifest import Sound, refused
+from spark_build.host.transfer.parcel import Progress
+from spark_build.host.transfer.reading import Incoming
+from spark_build.host.wheelfile import facts_and_digest
+from spark_build.host.wheeltext import filename_parts
+from spark_build.host.wheelview import known_libraries, known_policies
+from spark_build.model.recipe import Target
+from spark_build.model.wheel import Finding, StoredWheel
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """What the audit says of a foreign wheel; `taken` is false for one of another platform or Python."""
+
+    filename: str
+    taken: bool
+    findings: tuple[Finding, ...] = ()
+
+
+def unpack(path: Path, files: Iterable[Incoming], folder: Path) -> dict[str, str]:
+    """The wheels among the files into `folder`: sha256 by file name."""
+    found: dict[str, str] = {}
+    for one in files:
+        top, _, rest = one.name.rpartition("/")
+        if rest == "manifest.json" and "/" not in top:
+            raise refused(
+                path,
+                "it holds an export that was packed anew (its manifest is not the first file)",
+                hint="unpack it, and import the folder",
+            )
+        if not rest.endswith(".whl"):
+            continue
+        try:
+            parse_wheel_filename(rest)
+        except InvalidWheelFilename as error:
+            raise refused(
+                path, f"it holds a wheel with a bad name: {error}", hint="rename or remove it"
+            ) from error
+        if rest in found:
+            raise refused(path, f"it holds {rest} twice", hint="keep one of them")
+        found[rest] = one.save(folder / rest)
+    if not found:
+        raise refused(path, "there is no wheel in it", hint="name an export, or a folder or tar of wheels")
+    return found
+
+
+def judge(
+    path: Path, folder: Path, hashes: dict[str, str], target: Target, progress: Progress
+) -> tuple[list[Sound], tuple[Judgement, ...]]:
+    """Those that fit the target, proven and audited; AuditError names all that are unsound."""
+    sound, judgements, wrong = [], [], []
+    errors: list[SparkBuildError] = []
+    total, done = sum((folder / name).stat().st_size for name in hashes), 0
+    for name, sha256 in sorted(hashes.items()):
+        try:
+            tags, _ = filename_parts(name)
+            if not fits(tags, platform=target.platform, python=target.python):
+                judgements.append(Judgement(filename=name, taken=False))
+                continue
+            one, findings = _proven(folder / name, sha256, target)
+            judgements.append(Judgement(filename=name, taken=True, findings=findings))
+            wrong += [(name, finding) for finding in findings if finding.severity == "error"]
+            sound.append(one)
+        except AuditError as error:
+            errors.append(error)
+        done += (folder / name).stat().st_size
+        progress(done, total)
+    _refuse_unsound(path, wrong, errors)
+    _refuse_unfit(path, sound, judgements, target)
+    return sound, tuple(judgements)
+
+
+def _proven(path: Path, sha256: str, target: Target) -> tuple[Sound, tuple[Finding, ...]]:
+    facts, content = facts_and_digest(path)
+    findings = findings_alone(
+        facts,
+        system_libraries=known_libraries,
+        policies=known_policies,
+        capabilities=target.cuda_architectures,
+    )
+    wheel = StoredWheel(
+        name=facts.name,
+        version=facts.version,
+        filename=path.name,
+        sha256=sha256,
+        size=facts.size,
+        key=sha256,
+        origin="foreign",
+        requires=facts.requires,
+    )
+    described = {
+        "name": facts.name,
+        "version": facts.version,
+        "origin": "foreign",
+        "recipe": "",
+        "requires": list(facts.requires),
+        "content_digest": content,
+    }
+    return Sound(wheel=wheel, described=described), findings
+
+
+def _refuse_unsound(
+    path: Path, wrong: Sequence[tuple[str, Finding]], errors: Sequence[SparkBuildError]
+) -> None:
+    lines = [error.message for error in errors]
+    lines += [f"{name}: {finding.message}" for name, finding in wrong]
+    if not lines:
+        return
+    more = f" (and {len(lines) - 3} more)" if lines[3:] else ""
+    first = wrong[0][0] if wrong else "WHEEL"
+    told = advice(wrong[0][1].rule) if wrong and not errors else ""
+    raise AuditError(
+        f"{path} is refused: {'; '.join(lines[:3])}{more}",
+        hint=told or f"spark-build wheelhouse inspect {first} says all of it; leave it out, or mend it",
+    )
+
+
+def _refuse_unfit(
+    path: Path, sound: Sequence[Sound], judgements: Sequence[Judgement], target: Target
+) -> None:
+    if not sound:
+        raise StoreError(
+            f"{path} is refused: no wheel in it is for {target.platform} and {target.python} "
+            f"({judgements[0].filename}, ...)",
+            hint="--target chooses another view",
+        )
+    counts = Counter(one.wheel.name for one in sound)
+    twice = [one.wheel.filename for one in sound if counts[one.wheel.name] > 1]
+    if twice:
+        raise refused(
+            path, f"it holds several wheels of one name: {', '.join(twice)}", hint="keep one of them"
+        )

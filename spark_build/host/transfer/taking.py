@@ -1,0 +1,165 @@
+"""Take in what another machine exported: everything is proven before anything becomes visible."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from spark_build.core.audit import printable
+from spark_build.core.key import digest
+from spark_build.errors import AuditError
+from spark_build.host import store as stores
+from spark_build.host import wheelhouse
+from spark_build.host.home import Home
+from spark_build.host.transfer import foreign
+from spark_build.host.transfer.archive import silent
+from spark_build.host.transfer.foreign import Judgement
+from spark_build.host.transfer.manifest import DAMAGE, PLACE, Manifest, Sound, parse, refused
+from spark_build.host.transfer.parcel import Progress
+from spark_build.host.transfer.reading import Incoming, incoming
+from spark_build.host.wheelfile import proven_digest
+from spark_build.host.wheelhouse import Generation
+from spark_build.model.recipe import Target
+from spark_build.model.wheel import StoredWheel
+
+MANIFEST_LIMIT = 64 << 20  # bytes; 10 000 wheels have 10 MiB
+PAPER_LIMIT = 1 << 30  # bytes; a build log of a gigabyte is no build log
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken:
+    """What an import led to; `judgements` on wheels that spark-build did not build."""
+
+    generation: Generation
+    new: bool
+    judgements: tuple[Judgement, ...] = ()
+
+
+def take_in(
+    home: Home,
+    path: Path,
+    view: Callable[[], tuple[str, Target]],
+    *,
+    copying: Progress = silent,
+    checking: Progress = silent,
+) -> Taken:
+    """Take in an export; or a folder or tar of foreign wheels, which go into the view that `view` names.
+
+    A hostile, cut or changed one is refused (StoreError; AuditError where a wheel itself is unsound)
+    and leaves nothing behind.
+    """
+    home.store.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tmp-import-", dir=home.store) as scratch:
+        folder = Path(scratch)
+        manifest: Manifest | None = None
+        judgements: tuple[Judgement, ...] = ()
+        with incoming(path, copying) as files:
+            first = next(files, None)
+            if first is None:
+                raise refused(path, "there is nothing in it")
+            if first.name.rpartition("/")[2] == wheelhouse.MANIFEST and first.name.count("/") < 2:
+                manifest = _unpack(path, first, files, folder)
+            else:
+                hashes = foreign.unpack(path, chain([first], files), folder)
+        if manifest is not None:
+            name, closure_key = manifest.view, manifest.closure_key
+            sound = _prove(path, folder, manifest, checking)
+        else:
+            (name, target), closure_key = view(), ""
+            sound, judgements = foreign.judge(path, folder, hashes, target, checking)
+        # An entry that is here already is kept: the same inputs, but not always the same bytes.
+        wheels = [_commit(home.store, folder, one) for one in sound]
+    generation, new = _publish(home, name, wheels, closure_key)
+    return Taken(generation=generation, new=new, judgements=judgements)
+
+
+def _unpack(path: Path, first: Incoming, files: Iterable[Incoming], folder: Path) -> Manifest:
+    """Wheels and papers into `folder`, each as the manifest says and nothing besides."""
+    if first.size > MANIFEST_LIMIT:
+        raise refused(path, "its manifest is enormous")
+    manifest = parse(first.content.read())
+    top = first.name.removesuffix(wheelhouse.MANIFEST)
+    sizes = {wheel.filename: wheel.size for wheel in manifest.wheels}
+    missing = dict(manifest.hashes)
+    for one in files:
+        name = one.name.removeprefix(top)
+        if not one.name.startswith(top) or not PLACE.fullmatch(name):
+            raise refused(path, f"it holds {printable(repr(one.name)[:300])}, which no export of ours does")
+        if name not in missing:
+            raise refused(path, f"{name} is not in its manifest")
+        if one.size != sizes.get(name, one.size) or (name not in sizes and one.size > PAPER_LIMIT):
+            raise refused(path, f"{name} is not as large as its manifest says")
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if one.save(place) != missing.pop(name):
+            raise refused(path, f"{name} is not what its manifest says (sha256)")
+    if missing:
+        raise refused(path, f"{next(iter(missing))} is missing")
+    return manifest
+
+
+def _prove(path: Path, folder: Path, manifest: Manifest, progress: Progress) -> list[Sound]:
+    sound, done, total = [], 0, sum(wheel.size for wheel in manifest.wheels)
+    for wheel in manifest.wheels:
+        try:
+            sound.append(_proven(path, folder, wheel, manifest))
+        except DAMAGE as error:
+            said = printable(" ".join(str(error).split()))[:300]
+            raise refused(path, f"the papers of {wheel.filename} are none of ours ({said})") from error
+        done += wheel.size
+        progress(done, total)
+    return sound
+
+
+def _proven(path: Path, folder: Path, wheel: StoredWheel, manifest: Manifest) -> Sound:
+    """A wheel whose key, record and content belong together."""
+    papers = manifest.papers(wheel.key)
+    own = folder / "store" / wheel.key
+    record: dict[str, Any] = json.loads((own / stores.RECORD).read_bytes()) if stores.RECORD in papers else {}
+    if wheel.origin == "built":
+        honest = (
+            "key.json" in papers
+            and digest(json.loads((own / "key.json").read_bytes())["inputs"]) == wheel.key
+        )
+    else:
+        honest = wheel.key == wheel.sha256
+    row = json.loads(json.dumps(asdict(wheel)))
+    del row["key"]
+    if not honest or any(record.get(name) != value for name, value in row.items()):
+        raise refused(path, f"the papers of {wheel.filename} do not belong to its key")
+    described = {name: row[name] for name in ("name", "version", "origin", "requires")}
+    described |= {name: str(record[name]) for name in ("recipe", "content_digest")}
+    if proven_digest(folder / wheel.filename) != described["content_digest"] and not record.get("prefix"):
+        # Dependents' build keys are made of it.
+        raise AuditError(
+            f"{path} is refused: the content digest of {wheel.filename} is not what its record says",
+            hint="export it again",
+        )
+    return Sound(
+        wheel=wheel, described=described, papers=tuple(name for name in papers if name != stores.RECORD)
+    )
+
+
+def _commit(store: Path, folder: Path, one: Sound) -> StoredWheel:
+    key = one.wheel.key
+    papers = {name: (folder / "store" / key / name).read_bytes() for name in one.papers}
+    wheel = folder / one.wheel.filename
+    entry = stores.commit(store, key=key, wheel=wheel, described=one.described, papers=papers)
+    assert entry.wheel is not None
+    return entry.wheel
+
+
+def _publish(home: Home, view: str, wheels: list[StoredWheel], closure_key: str) -> tuple[Generation, bool]:
+    """The imported wheels replace those of their names; others in the view stay."""
+
+    def choose(before: Generation | None) -> tuple[list[StoredWheel], str]:
+        names = {wheel.name for wheel in wheels}
+        others = [wheel for wheel in before.wheels if wheel.name not in names] if before else []
+        return [*wheels, *others], closure_key if not others else ""
+
+    return wheelhouse.publish(home.views / view, home.store, choose)
