@@ -73,7 +73,14 @@ def _packed(
             is_here=setting.is_here,
             tell=lambda message: emit(Note(message=message)),
         )
-    return found, pack(found, setting.home.store, wheels=wheels, python=setting.target.python, tool=tool)
+    return found, pack(
+        found,
+        setting.home.store,
+        wheels=wheels,
+        python=setting.target.python,
+        tool=tool,
+        options=f"--target {setting.target.name} --train {setting.train.name} ",
+    )
 
 
 def _generation(view: Path, number: int) -> Generation:

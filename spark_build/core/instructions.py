@@ -18,8 +18,13 @@ class Licence:
     text: str
 
 
-def install_text(title: str, wheels: Sequence[StoredWheel], python: str, *, with_tool: bool) -> str:
-    """How to install from the folder. `python`: the ABI ("cp312"), "" when it is not known."""
+def install_text(
+    title: str, wheels: Sequence[StoredWheel], python: str, *, with_tool: bool, view: str = ""
+) -> str:
+    """How to install from the folder.
+
+    `python`: the ABI ("cp312"), "" when it is not known; `view`: the options that select the wheels' view.
+    """
     own = [wheel.name for wheel in wheels if wheel.origin != "public"] or [wheel.name for wheel in wheels]
     names = " ".join(own)
     version = f"{python[2]}.{python[3:].rstrip('t')}" if python else ""
@@ -54,7 +59,7 @@ spark-build itself, which takes the wheels in, proves every one and verifies the
     python{version} -m venv ~/spark-build
     ~/spark-build/bin/python -m pip install --no-index --find-links spark-build 'spark-build[verify]'
     ~/spark-build/bin/spark-build wheelhouse import .
-    ~/spark-build/bin/spark-build verify
+    ~/spark-build/bin/spark-build {view}verify
 """
     else:
         text += "With spark-build on this machine: spark-build wheelhouse import .\n"

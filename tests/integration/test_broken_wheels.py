@@ -13,7 +13,8 @@ import pytest
 from spark_build.core.audit import audit
 from spark_build.errors import AuditError
 from spark_build.host.policies import symbol_policies, system_libraries
-from spark_build.host.transfer import export
+from spark_build.host.transfer.archive import write_archive
+from spark_build.host.transfer.parcel import pack
 from spark_build.host.wheelfile import content_digest, facts_and_digest
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.integration import broken_libraries, broken_texts, broken_zips
@@ -168,7 +169,8 @@ def test_what_a_build_itself_spoils_is_not_published(tmp_path: Path) -> None:
 def test_no_broken_wheel_is_imported(name: str, tmp_path: Path, workshop: Path) -> None:
     elsewhere = home_in(tmp_path / "elsewhere")
     wheel = CASES[name].make(tmp_path, workshop)
-    export(publish(elsewhere, [put_built(elsewhere.store, wheel)]), elsewhere.store, tmp_path / "wheels.tar")
+    sent = publish(elsewhere, [put_built(elsewhere.store, wheel)])
+    write_archive(pack(sent, elsewhere.store), tmp_path / "wheels.tar")
     root = make_root(tmp_path)
     done = root.run("wheelhouse", "import", str(tmp_path / "wheels.tar"))
     assert done.returncode == AuditError.exit_code, done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from spark_build.host.wheelview import known_libraries, known_policies
 from spark_build.model.recipe import Target
 from spark_build.model.wheel import Finding, StoredWheel
 
+# Its wheels should not lose their provenance by the way.
+_OURS = re.compile(r"([^/]+/)?(manifest\.json|store/[0-9a-f]{64}/[^/]+)")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
@@ -35,12 +39,12 @@ def unpack(path: Path, files: Iterable[Incoming], folder: Path) -> dict[str, str
     """The wheels among the files into `folder`: sha256 by file name."""
     found: dict[str, str] = {}
     for one in files:
-        top, _, rest = one.name.rpartition("/")
-        if rest == "manifest.json" and "/" not in top:
+        rest = one.name.rpartition("/")[2]
+        if _OURS.fullmatch(one.name):
             raise refused(
                 path,
-                "it holds an export that was packed anew (its manifest is not the first file)",
-                hint="unpack it, and import the folder",
+                f"it holds {one.name}, as an export does, but does not begin with an export's manifest",
+                hint="was it packed anew? Unpack it, and import the folder",
             )
         if not rest.endswith(".whl"):
             continue

@@ -8,12 +8,13 @@ The same generation gives the same members, byte for byte.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from spark_build.core.instructions import install_text
 from spark_build.core.resolve import needed
@@ -46,24 +47,26 @@ class Member:
 
         They are hashed on the way, so that a file is read once. `digest` has those before `start`.
         """
-        if isinstance(self.source, bytes):
-            yield self.source[start:]
-            return
         digest = digest or hashlib.sha256()
         done = start
         try:
-            with self.source.open("rb", buffering=0) as file:
+            with self._opened() as file:
                 file.seek(start)
                 while chunk := file.read(CHUNK):
                     done += len(chunk)
                     if done > self.size:
-                        raise damaged(self.source)
+                        break
                     digest.update(chunk)
                     yield chunk
-        except FileNotFoundError as error:
-            raise damaged(self.source) from error
+        except FileNotFoundError:
+            done = -1
         if done != self.size or digest.hexdigest() != self.sha256:
-            raise damaged(self.source)
+            raise damaged(self.source if isinstance(self.source, Path) else Path(self.name))
+
+    def _opened(self) -> BinaryIO:
+        if isinstance(self.source, bytes):
+            return io.BytesIO(self.source)
+        return cast("BinaryIO", self.source.open("rb", buffering=0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,15 +117,19 @@ def pack(
     wheels: Sequence[StoredWheel] | None = None,
     python: str = "",
     tool: Iterable[Path] = (),
+    options: str = "",
 ) -> Parcel:
-    """The export of a generation or of some of its `wheels`, with the wheels of spark-build itself."""
+    """The export of a generation or of some of its `wheels`, with the wheels of spark-build itself.
+
+    `python` (the ABI) and `options` (which select the view) are for INSTALL.txt.
+    """
     view = generation.folder.parent.parent.name
     chosen = generation.wheels if wheels is None else tuple(wheels)
     content = [one for wheel in chosen for one in _of_wheel(store, wheel)]
     own = [_from_file(f"{TOOL}/{path.name}", path) for path in sorted(tool)]
     title = f"Wheels of {view}, generation {generation.number}"
     texts = {
-        "INSTALL.txt": install_text(title, chosen, python, with_tool=bool(own)),
+        "INSTALL.txt": install_text(title, chosen, python, with_tool=bool(own), view=options),
         "NOTICE.txt": notice([store / wheel.key[:2] / wheel.key / wheel.filename for wheel in chosen]),
         **wheelhouse.papers(chosen),
     }
