@@ -112,10 +112,13 @@ def _of_tar(path: Path, stream: Metered) -> Iterator[Incoming]:
                 continue
             # A sparse file may claim any size without holding a byte.
             content = tar.extractfile(member) if member.isreg() and not member.issparse() else None
-            if content is None or name in seen or not _is_sane(name) or len(seen) > MAX_ENTRIES:
-                raise refused(
-                    path, f"it holds {printable(repr(member.name)[:300])}, which is {_kind(member)}"
-                )
+            if content is None:
+                raise refused(path, f"it holds {_shown(member.name)}, which is {_kind(member)}")
+            if name in seen or not _is_sane(name):
+                why = "is there twice" if name in seen else "is no safe name for a file"
+                raise refused(path, f"it holds {_shown(member.name)}, which {why}")
+            if len(seen) >= MAX_ENTRIES:
+                raise refused(path, f"it holds more than {MAX_ENTRIES:,} files")
             seen.add(name)
             yield Incoming(name=name, size=member.size, content=content)
         # tarfile takes a broken header for the end; the real end is zeros, or nothing.
@@ -127,9 +130,13 @@ def _of_tar(path: Path, stream: Metered) -> Iterator[Incoming]:
 def _kind(member: tarfile.TarInfo) -> str:
     if member.issym() or member.islnk():
         return "a link"
-    if not member.isreg() or member.issparse():
-        return "a folder, a device or the like" if not member.issparse() else "a sparse file"
-    return "there twice, or has a name that is not safe to write"
+    if member.issparse():
+        return "a sparse file"
+    return "a folder outside it" if member.isdir() else "a device or a pipe"
+
+
+def _shown(name: str) -> str:
+    return printable(repr(name)[:300])
 
 
 def _is_sane(name: str) -> bool:

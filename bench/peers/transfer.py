@@ -1,0 +1,134 @@
+"""What export and import cost: 2 GB of wheels beside `tar czf`, and beside `cp` plus `sha256sum`.
+
+Run it in a checkout: .venv/bin/python bench/peers/transfer.py --folder DIR. DIR should be a tmpfs, so that
+no disk is measured; at most two copies of the wheels lie there at a time. It takes a few minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import os
+import random
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+SIZE, COUNT = 125_000_000, 16  # bytes of each wheel: random, so that nothing compresses them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Seconds from start to end, and the most memory that one process of it used, in MiB."""
+
+    seconds: float
+    memory: float
+
+
+def measured(*commands: list[str], cwd: Path) -> Cost:
+    """Run the commands one after the other."""
+    begin, memory = time.perf_counter(), 0.0
+    for command in commands:
+        with subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL) as process:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"{shlex.join(command)}: exit code {process.returncode}")
+        memory = max(memory, usage.ru_maxrss / 1024)
+    return Cost(seconds=time.perf_counter() - begin, memory=memory)
+
+
+def make_wheel(folder: Path, name: str) -> None:
+    info = f"{name}-1.0.dist-info"
+    files = {
+        f"{name}/data": random.Random(name).randbytes(SIZE),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    rows = [f"{path},sha256={digest(data)},{len(data)}\n" for path, data in files.items()]
+    files[f"{info}/RECORD"] = "".join([*rows, f"{info}/RECORD,,\n"]).encode()
+    with zipfile.ZipFile(
+        folder / f"{name}-1.0-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED, compresslevel=1
+    ) as zipped:
+        for path, data in files.items():
+            zipped.writestr(path, data)
+
+
+def digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def spark_build(root: Path, *arguments: str) -> list[str]:
+    common = ["--root", str(root), "--target", "host-cpu", "--train", "2.13", "-q", "wheelhouse"]
+    return [str(BIN / "spark-build"), *common, *arguments]
+
+
+def export_round(folder: Path, house: Path) -> tuple[Cost, Cost]:
+    """(`cp` plus `sha256sum`, export); only the export's file stays."""
+    wheels = shlex.join(map(str, sorted(house.glob("wheelhouse/store/*/*/*.whl"))))
+    (folder / "copy").mkdir()
+    both = ["sh", "-c", f"cp {wheels} copy/ && sha256sum copy/*.whl"]
+    by_hand = measured(both, cwd=folder)
+    shutil.rmtree(folder / "copy")
+    (folder / "out.tar").unlink(missing_ok=True)
+    ours = measured(
+        spark_build(house, "export", str(folder / "out.tar"), "--without-spark-build"), cwd=folder
+    )
+    return by_hand, ours
+
+
+def import_round(folder: Path) -> tuple[Cost, Cost]:
+    """(`cp` plus `sha256sum` of the archive, import of it)."""
+    by_hand = measured(["sh", "-c", "cp out.tar copy.tar && sha256sum copy.tar"], cwd=folder)
+    (folder / "copy.tar").unlink()
+    ours = measured(spark_build(folder / "there", "import", str(folder / "out.tar")), cwd=folder)
+    shutil.rmtree(folder / "there")
+    return by_hand, ours
+
+
+def show(what: str, costs: list[Cost], others: dict[str, list[Cost]]) -> None:
+    own = statistics.median(cost.seconds for cost in costs)
+    memory = max(cost.memory for cost in costs)
+    print(f"{what:<24}{own:7.2f} s   {memory:5.0f} MiB at most", flush=True)
+    for name, theirs in others.items():
+        other = statistics.median(cost.seconds for cost in theirs)
+        print(f"  {name:<22}{other:7.2f} s   {what} takes {own / other:.2f} times as long", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="transfer-", dir=options.folder) as scratch:
+        folder = Path(scratch)
+        house = folder / "here"
+        (folder / "wheels").mkdir()
+        for number in range(COUNT):
+            make_wheel(folder / "wheels", f"wheel{number:02}")
+        foreign = measured(spark_build(house, "import", str(folder / "wheels")), cwd=folder)
+        shutil.rmtree(folder / "wheels")
+        packed = measured(["tar", "czf", "seed.tar.gz", "here/wheelhouse/store"], cwd=folder)
+        (folder / "seed.tar.gz").unlink()
+        rounds = [export_round(folder, house) for _ in range(options.rounds)]
+        by_hand, ours = [list(costs) for costs in zip(*rounds, strict=True)]
+        print(f"{COUNT} wheels, {COUNT * SIZE / 1e9:.1f} GB; median of {options.rounds} rounds, tar czf once")
+        show("export", ours, {"tar czf": [packed], "cp and sha256sum": by_hand})
+        shutil.rmtree(house)
+        rounds = [import_round(folder) for _ in range(options.rounds)]
+        by_hand, ours = [list(costs) for costs in zip(*rounds, strict=True)]
+        show("import", ours, {"tar czf": [packed], "cp and sha256sum": by_hand})
+        show("import of a folder", [foreign], {})
+
+
+if __name__ == "__main__":
+    main()
