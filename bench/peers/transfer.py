@@ -10,7 +10,6 @@ import argparse
 import base64
 import hashlib
 import os
-import random
 import shlex
 import shutil
 import statistics
@@ -28,39 +27,39 @@ SIZE, COUNT = 125_000_000, 16  # bytes of each wheel: random, so that nothing co
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Seconds from start to end, and the most memory that one process of it used, in MiB."""
+    """Seconds from start to end, those of processors, and the most memory of one process, in MiB."""
 
     seconds: float
+    processor: float
     memory: float
 
 
 def measured(*commands: list[str], cwd: Path) -> Cost:
     """Run the commands one after the other."""
-    begin, memory = time.perf_counter(), 0.0
+    begin, processor, memory = time.perf_counter(), 0.0, 0.0
     for command in commands:
         with subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL) as process:
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             raise SystemExit(f"{shlex.join(command)}: exit code {process.returncode}")
+        processor += usage.ru_utime + usage.ru_stime
         memory = max(memory, usage.ru_maxrss / 1024)
-    return Cost(seconds=time.perf_counter() - begin, memory=memory)
+    return Cost(seconds=time.perf_counter() - begin, processor=processor, memory=memory)
 
 
 def make_wheel(folder: Path, name: str) -> None:
     info = f"{name}-1.0.dist-info"
     files = {
-        f"{name}/data": random.Random(name).randbytes(SIZE),
+        f"{name}/data": os.urandom(SIZE),
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     rows = [f"{path},sha256={digest(data)},{len(data)}\n" for path, data in files.items()]
     files[f"{info}/RECORD"] = "".join([*rows, f"{info}/RECORD,,\n"]).encode()
-    with zipfile.ZipFile(
-        folder / f"{name}-1.0-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED, compresslevel=1
-    ) as zipped:
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED) as packed:
         for path, data in files.items():
-            zipped.writestr(path, data)
+            packed.writestr(path, data, compresslevel=0)  # what inflating costs stays
 
 
 def digest(data: bytes) -> str:
@@ -98,23 +97,31 @@ def import_round(folder: Path) -> tuple[Cost, Cost]:
 def show(what: str, costs: list[Cost], others: dict[str, list[Cost]]) -> None:
     own = statistics.median(cost.seconds for cost in costs)
     memory = max(cost.memory for cost in costs)
-    print(f"{what:<24}{own:7.2f} s   {memory:5.0f} MiB at most", flush=True)
+    busy = statistics.median(cost.processor for cost in costs)
+    print(f"{what:<24}{own:7.2f} s, {busy:6.2f} s of processors, {memory:.0f} MiB at most", flush=True)
     for name, theirs in others.items():
         other = statistics.median(cost.seconds for cost in theirs)
-        print(f"  {name:<22}{other:7.2f} s   {what} takes {own / other:.2f} times as long", flush=True)
+        used = statistics.median(cost.processor for cost in theirs)
+        print(f"  {name:<22}{other:7.2f} s, {used:6.2f} s of processors", end="")
+        print(f": {what} takes {own / other:.2f} and {busy / used:.2f} times as long", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.make:
+        options.make.mkdir()
+        for number in range(COUNT):
+            make_wheel(options.make, f"wheel{number:02}")
+        return
     with tempfile.TemporaryDirectory(prefix="transfer-", dir=options.folder) as scratch:
         folder = Path(scratch)
         house = folder / "here"
-        (folder / "wheels").mkdir()
-        for number in range(COUNT):
-            make_wheel(folder / "wheels", f"wheel{number:02}")
+        # A process of its own: what this one used before it starts another would count as that one's.
+        subprocess.run([sys.executable, __file__, "--make", str(folder / "wheels")], check=True)
         foreign = measured(spark_build(house, "import", str(folder / "wheels")), cwd=folder)
         shutil.rmtree(folder / "wheels")
         packed = measured(["tar", "czf", "seed.tar.gz", "here/wheelhouse/store"], cwd=folder)

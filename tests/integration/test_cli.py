@@ -146,6 +146,22 @@ def test_json_of_commands_that_write(built: Root, tmp_path: Path) -> None:
     assert created["installed"] == ["tiny==1.0"]
 
 
+def test_an_export_of_a_generation_and_of_packages(built: Root, tmp_path: Path) -> None:
+    number = built.json("wheelhouse", "list")["generation"]
+    arguments = ("tiny", "--generation", str(number), "--without-spark-build")
+    exported = built.json("wheelhouse", "export", str(tmp_path / "set"), *arguments)
+    assert [row["name"] for row in exported["wheels"]] == ["tiny"]
+    assert (tmp_path / "set" / "INSTALL.txt").is_file()
+    for wrong, say in (
+        (("x.tar", "--generation", "99"), "no generation 99"),
+        (("x.tar", "tinny"), "no tinny"),
+        (("x.tar.gz",), "an export is FILE.tar, FILE.tar.zst or a folder"),
+        ((), "where to?"),
+    ):
+        refused = built.run("wheelhouse", "export", *wrong, "--without-spark-build")
+        assert (refused.returncode, say in refused.stderr) == (2, True), refused.stderr
+
+
 def test_json_of_an_error(root: Root) -> None:
     done = root.run("--json", "plan", "tinny")
     assert done.returncode == 2

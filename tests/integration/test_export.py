@@ -184,6 +184,19 @@ def test_whatever_lies_there_the_result_is_the_same(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_flipped_bit_anywhere_is_mended(
+    parcel: Parcel, whole: dict[str, bytes], tmp_path: Path, kind: str
+) -> None:
+    """All of it lies there: only the hashes can tell."""
+    for place in range(100, len(whole[kind]), len(whole[kind]) // 60):
+        part = bytearray(whole[kind])
+        part[place] ^= 1
+        (tmp_path / f"{kind}.part").write_bytes(part)
+        write_archive(parcel, tmp_path / kind)
+        assert (tmp_path / kind).read_bytes() == whole[kind], place
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_there_is_not_read_again_from_the_store(tmp_path: Path, kind: str) -> None:
     """The wheels that the part has whole may even be gone meanwhile."""
     home, generation = demo_house(tmp_path)

@@ -107,11 +107,11 @@ def _proven(path: Path, sha256: str, target: Target) -> tuple[Sound, tuple[Findi
         requires=facts.requires,
     )
     described = {
-        "name": facts.name,
-        "version": facts.version,
-        "origin": "foreign",
+        "name": wheel.name,
+        "version": wheel.version,
+        "origin": wheel.origin,
         "recipe": "",
-        "requires": list(facts.requires),
+        "requires": list(wheel.requires),
         "content_digest": content,
     }
     return Sound(wheel=wheel, described=described), findings
