@@ -303,6 +303,14 @@ def test_a_newer_export_replaces_the_older_in_a_folder(
     assert snapshot(tmp_path / "set") == snapshot(tmp_path / "fresh")
 
 
+def test_the_lock_of_a_killed_export_is_no_hindrance(parcel: Parcel, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / ".export.lock").write_text("writing set (process 1)\n")
+    write_folder(parcel, tmp_path / "set")
+    assert not (tmp_path / "set" / ".export.lock").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
 def test_what_is_wrong_in_a_folder_is_written_anew(parcel: Parcel, tmp_path: Path) -> None:
     write_folder(parcel, tmp_path / "set")
     before = snapshot(tmp_path / "set")

@@ -13,6 +13,7 @@ from spark_build.host.transfer.parcel import Member, Parcel, Progress
 from spark_build.host.wheelhouse import MANIFEST
 
 PART = ".part"
+LOCK = ".export.lock"  # inside: the folder may be the top of a stick, the one place to write
 
 
 def write_folder(parcel: Parcel, folder: Path, progress: Progress = silent) -> int:
@@ -21,7 +22,7 @@ def write_folder(parcel: Parcel, folder: Path, progress: Progress = silent) -> i
     An older export there is replaced; UsageError when there is anything else.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder.parent / f".{folder.name}.lock", purpose=f"writing {folder.name}"):
+    with locked(folder / LOCK, purpose=f"writing {folder.name}"):
         manifest, *others = parcel.members
         stale = _earlier(folder, parcel)
         counter = Counter(progress, parcel.size)
@@ -63,7 +64,7 @@ def _earlier(folder: Path, parcel: Parcel) -> list[str]:
     there = {
         str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
     }
-    there -= {f"{MANIFEST}{PART}"}
+    there -= {f"{MANIFEST}{PART}", LOCK}
     ours = known | _listed(folder / MANIFEST) | _listed(folder / f"{MANIFEST}{PART}")
     strange = sorted(name for name in there if name.removesuffix(PART) not in ours)
     if strange:
