@@ -10,7 +10,7 @@ from spark_build.core import planner
 from spark_build.core.difference import changes
 from spark_build.core.key import digest
 from spark_build.errors import UsageError
-from spark_build.host import closure, history, parallel, store, wheelhouse
+from spark_build.host import closure, history, parallel, store, storeindex, wheelhouse
 from spark_build.host.governor import Governor
 from spark_build.host.job import Shell
 from spark_build.model.event import Emit, Note, RecipeFinished, Usage
@@ -31,7 +31,7 @@ def plan(setting: Setting, names: Sequence[str] = ()) -> Plan:
         key = digest(inputs)
         if is_stored(setting, step, key):
             return planner.Found(key, stored=True)
-        last = store.last_build(setting.home.store, step.recipe.name, setting.target)
+        last = storeindex.last_build(setting.home.store, step.recipe.name, setting.target)
         missing = changes(last["inputs"], inputs) if last else ()
         return planner.Found(key, stored=False, missing=missing)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spark_build.setting import Setting
 
 Command = Callable[..., Any]
+BUILDING = "building"  # what `gc` says of us: it leaves the store alone meanwhile
 STAGES = ("fetch", "patch", "environment", "build", "audit")
 
 
@@ -92,6 +93,7 @@ def _build_options(function: Command) -> Command:
 def all_(options: Options, recipes: tuple[str, ...], wish: Wish, burn_in: bool, reverify: bool) -> int:
     """Build what is missing, publish it, verify it. Safe to repeat: what is done stays done."""
     from spark_build.cli.verification import judge
+    from spark_build.host.store import in_use
 
     setting = wish.setting(options)
 
@@ -100,7 +102,7 @@ def all_(options: Options, recipes: tuple[str, ...], wish: Wish, burn_in: bool, 
 
     if wish.detach and options.background is None:
         return start_background(options, setting.home.runs, ready)
-    with running(options, setting.home.runs) as (folder, emit):
+    with running(options, setting.home.runs) as (folder, emit), in_use(setting.home.store, BUILDING):
         planned = ready(emit)
         if not options.json:
             print_plan(planned)
@@ -124,6 +126,8 @@ def build(
     options: Options, recipes: tuple[str, ...], wish: Wish, shell: bool, check_reproducible: bool
 ) -> int:
     """Build and publish RECIPES and what they need."""
+    from spark_build.host.store import in_use
+
     setting = wish.setting(options)
     if shell and wish.detach:
         raise click.UsageError("--shell needs this terminal, which --detach gives up")
@@ -137,7 +141,7 @@ def build(
 
     if wish.detach and options.background is None:
         return start_background(options, setting.home.runs, ready)
-    with running(options, setting.home.runs) as (_, emit):
+    with running(options, setting.home.runs) as (_, emit), in_use(setting.home.store, BUILDING):
         planned = ready(emit)
         if not shell:
             results, generation = _build(setting, planned, emit, wish, cached=not check_reproducible)

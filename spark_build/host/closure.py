@@ -12,6 +12,7 @@ from spark_build.core import platforms
 from spark_build.core.key import digest
 from spark_build.errors import SourceError, StoreError
 from spark_build.host import store as stores
+from spark_build.host import storeindex
 from spark_build.host.files import sha256_of
 from spark_build.host.run import run
 from spark_build.host.venv import clean_environment
@@ -111,9 +112,9 @@ def tags(target: Target) -> list[str]:
 
 def _public_wheels(store: Path) -> list[Path]:
     return [
-        entry.folder / entry.wheel.filename
-        for entry in stores.entries(store)
-        if entry.wheel is not None and entry.wheel.origin == "public"
+        stores.entry_folder(store, row["key"]) / row["filename"]
+        for row in storeindex.rows(store)
+        if row["origin"] == "public"
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import math
 import os
 import shutil
 import tempfile
@@ -100,14 +101,26 @@ def discard_tree(path: Path, trash: Path) -> None:
     start_detached(["nice", "-n", "19", "rm", "-rf", str(trash)])
 
 
+class Held(Exception):  # noqa: N818 - no error: somebody else is at work
+    """A lock was not to be had in time; says who holds it."""
+
+
 @contextlib.contextmanager
-def locked(path: Path, *, purpose: str, waiting: Callable[[str], None] | None = None) -> Iterator[int]:
-    """Hold an exclusive lock on `path`; yields its descriptor.
+def locked(
+    path: Path,
+    *,
+    purpose: str,
+    waiting: Callable[[str], None] | None = None,
+    shared: bool = False,
+    patience: float = math.inf,
+) -> Iterator[int]:
+    """Hold a lock on `path`, exclusive unless `shared`; yields its descriptor.
 
     Pass the descriptor on to children: the lock then lasts until the last of them is gone, so
     that a new run never meets compilers of a killed one. `waiting` is told once who holds it.
+    Raises Held after `patience` seconds.
     """
-    descriptor = _acquire(path, waiting)
+    descriptor = _acquire(path, waiting, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, patience)
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{purpose} (process {os.getpid()})\n".encode(), 0)
@@ -139,9 +152,10 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _acquire(path: Path, waiting: Callable[[str], None] | None) -> int:
+def _acquire(path: Path, waiting: Callable[[str], None] | None, kind: int, patience: float) -> int:
     """A descriptor of `path` that holds its lock, of the file that is there now."""
     told = False
+    deadline = time.monotonic() + patience
     while True:
         refuse_cancelled()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,13 +164,17 @@ def _acquire(path: Path, waiting: Callable[[str], None] | None) -> int:
         except FileNotFoundError:  # somebody removed the empty folder just now
             continue
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             # The holder before may have removed the file between our open and our lock.
             if _is_at(descriptor, path):
                 return descriptor
         except BlockingIOError:
+            holder = os.pread(descriptor, 400, 0).decode(errors="replace").strip() or "another process"
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                raise Held(holder) from None
             if not told and waiting is not None:
-                waiting(os.pread(descriptor, 400, 0).decode(errors="replace").strip() or "another process")
+                waiting(holder)
                 told = True
             time.sleep(0.1)
         except BaseException:

@@ -3,15 +3,21 @@
 store/<kk>/<key>/ holds a wheel and its papers. For a built wheel the key is the build key, for a
 public one (part of a closure) the sha256 of the file. Entries appear by one rename, so readers see
 all of an entry or nothing of it.
+
+Whoever needs entries that no generation names yet (a build, an import, a commit) shares the store's
+lock (`in_use`); collecting takes it alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,17 +26,19 @@ from typing import Any
 
 from spark_build.errors import StoreError
 from spark_build.host.files import (
+    Held,
     copy_or_link,
+    locked,
     remove_tree,
     sha256_of,
     sync_folder,
     sync_tree,
     write_atomically,
 )
-from spark_build.model.recipe import Target
 from spark_build.model.wheel import StoredWheel
 
 RECORD = "record.json"
+LOCK = "lock"
 PREFIX = "prefix"
 SCHEMA = 1
 
@@ -46,6 +54,23 @@ class Entry:
     content_digest: str
     wheel: StoredWheel | None
     prefix: Path | None
+
+
+def in_use(store: Path, purpose: str) -> AbstractContextManager[int]:
+    """While this is held, nothing is collected from the store."""
+    return locked(store / LOCK, purpose=purpose, shared=True)
+
+
+@contextlib.contextmanager
+def alone(store: Path, purpose: str, patience: float = 0.0) -> Iterator[str]:
+    """Try to have the store for oneself: yields "", or who uses it when that took too long."""
+    with contextlib.ExitStack() as stack:
+        holder = ""
+        try:
+            stack.enter_context(locked(store / LOCK, purpose=purpose, patience=patience))
+        except Held as others:
+            holder = str(others)
+        yield holder
 
 
 def entry_folder(store: Path, key: str) -> Path:
@@ -66,10 +91,11 @@ def read(store: Path, key: str) -> Entry | None:
             where=str(folder / RECORD),
             hint=f"rm -r {quote(str(folder))}, then build again",
         ) from error
-    return _entry(folder, record)
+    return entry_of(folder, record)
 
 
-def _entry(folder: Path, record: Mapping[str, Any]) -> Entry:
+def entry_of(folder: Path, record: Mapping[str, Any]) -> Entry:
+    """An entry from its record; StoreError when the record lacks something."""
     try:
         wheel = StoredWheel(
             name=record["name"],
@@ -106,41 +132,6 @@ def entries(store: Path) -> Iterator[Entry]:
             yield found
 
 
-def last_build(store: Path, recipe: str, target: Target) -> Mapping[str, Any] | None:
-    """The key.json of the newest entry of a recipe for the target's platform and Python."""
-    newest: tuple[str, dict[str, Any]] | None = None
-    for entry in entries(store):
-        if entry.recipe != recipe:
-            continue
-        key = json.loads((entry.folder / "key.json").read_text())
-        made_for = key["inputs"]["target"]
-        if (made_for["platform"], made_for["python"]) != (target.platform, target.python):
-            continue
-        committed = str(json.loads((entry.folder / RECORD).read_text())["committed"])
-        if newest is None or committed > newest[0]:
-            newest = (committed, key)
-    return newest[1] if newest else None
-
-
-def next_serial(store: Path, name: str, version: str) -> int:
-    """The serial of the next build of this version: a newer build sorts above all older ones."""
-    from packaging.utils import (
-        InvalidWheelFilename,
-        canonicalize_name,
-        canonicalize_version,
-        parse_wheel_filename,
-    )
-
-    wanted = (canonicalize_name(name), canonicalize_version(version))
-    serials = [0]
-    for path in store.glob("[0-9a-f][0-9a-f]/*/*.whl"):
-        with contextlib.suppress(InvalidWheelFilename):
-            found, release, build, _ = parse_wheel_filename(path.name)
-            if build and (found, canonicalize_version(release)) == wanted:
-                serials.append(build[0])
-    return max(serials) + 1
-
-
 def commit(
     store: Path,
     *,
@@ -158,10 +149,23 @@ def commit(
     for name in papers:
         if name in ("", ".", "..", RECORD, PREFIX, wheel and wheel.name) or "/" in name:
             raise StoreError(f"{name!r} is no name for a paper")
-    existing = read(store, key)
-    if existing is not None:
-        return _completed(existing, prefix)
-    store.mkdir(parents=True, exist_ok=True)
+    with in_use(store, "taking in a wheel"):
+        existing = read(store, key)
+        if existing is not None:
+            with contextlib.suppress(OSError):  # young again: who takes it in is about to need it
+                os.utime(existing.folder / RECORD)
+            return _completed(existing, prefix)
+        return _committed(store, key, wheel, described, papers, prefix)
+
+
+def _committed(
+    store: Path,
+    key: str,
+    wheel: Path | None,
+    described: Mapping[str, Any],
+    papers: Mapping[str, bytes],
+    prefix: Path | None,
+) -> Entry:
     temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=store))
     try:
         if wheel is not None:
@@ -177,6 +181,7 @@ def commit(
             "sha256": sha256_of(wheel) if wheel else "",
             "size": wheel.stat().st_size if wheel else 0,
             "prefix": prefix is not None,
+            "papers": {name: hashlib.sha256(content).hexdigest() for name, content in papers.items()},
             "committed": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         (temporary / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -207,6 +212,7 @@ def _completed(entry: Entry, prefix: Path | None) -> Entry:
     write_atomically(
         entry.folder / RECORD, json.dumps({**record, "prefix": True}, indent=1, sort_keys=True) + "\n"
     )
+    os.utime(entry.folder.parent)  # the index looks again
     return replace(entry, prefix=entry.folder / PREFIX)
 
 
@@ -231,7 +237,7 @@ def _appear(temporary: Path, final: Path) -> Entry:
         else:
             remove_tree(temporary)
     sync_folder(final.parent)
-    return _entry(final, json.loads((final / RECORD).read_text()))
+    return entry_of(final, json.loads((final / RECORD).read_text()))
 
 
 def remove_leftovers(store: Path) -> None:

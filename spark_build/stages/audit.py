@@ -18,7 +18,8 @@ from spark_build.host.job import Job, Outputs
 from spark_build.host.policies import symbol_policies, system_libraries
 from spark_build.host.prefix import tree_digest
 from spark_build.host.repair import Repaired, repair
-from spark_build.host.store import next_serial, read
+from spark_build.host.store import read
+from spark_build.host.storeindex import next_serial
 from spark_build.host.wheelfile import facts_and_digest
 from spark_build.model.wheel import Finding, WheelFacts
 

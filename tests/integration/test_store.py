@@ -15,16 +15,17 @@ import pytest
 from spark_build.errors import StoreError
 from spark_build.host.files import sha256_of
 from spark_build.host.store import (
+    LOCK,
     RECORD,
     Entry,
     commit,
     entries,
     entry_folder,
-    next_serial,
     read,
     remove_leftovers,
     verify_wheel,
 )
+from spark_build.host.storeindex import next_serial
 from spark_build.model.wheel import StoredWheel
 from tests.integration.houses import end, eventually, hear, make_wheel, put_built, put_public, start, tell
 
@@ -58,7 +59,9 @@ def wheel_of(entry: Entry) -> StoredWheel:
 
 def visible(store: Path) -> list[str]:
     """What a reader may see of a store: no temporary folders."""
-    return sorted(path.name for path in store.iterdir() if not path.name.startswith(".tmp-"))
+    return sorted(
+        path.name for path in store.iterdir() if not path.name.startswith(".tmp-") and path.name != LOCK
+    )
 
 
 def temporary(store: Path) -> list[Path]:

@@ -76,10 +76,10 @@ print(looks, *seen)
 SWITCHER = """
 import sys
 from pathlib import Path
-from spark_build.host.wheelhouse import _switch
+from spark_build.host.wheelhouse import switch
 print("ready", flush=True)
 for number in range(1000):
-    _switch(Path(sys.argv[1]), 1 + number % 2)
+    switch(Path(sys.argv[1]), 1 + number % 2)
 print("done", flush=True)
 """
 

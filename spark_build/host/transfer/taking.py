@@ -57,6 +57,18 @@ def take_in(
     and leaves nothing behind.
     """
     home.store.mkdir(parents=True, exist_ok=True)
+    # Until it is published: what nothing refers to yet must not be collected meanwhile.
+    with stores.in_use(home.store, "importing"):
+        return _taken(home, path, view, copying, checking)
+
+
+def _taken(
+    home: Home,
+    path: Path,
+    view: Callable[[], tuple[str, Target]],
+    copying: Progress,
+    checking: Progress,
+) -> Taken:
     with tempfile.TemporaryDirectory(prefix=".tmp-import-", dir=home.store) as scratch:
         folder = Path(scratch)
         manifest: Manifest | None = None

@@ -1,0 +1,67 @@
+"""Is everything in the wheelhouse as it was recorded? Each fault, what to type, and mending it.
+
+The shallow check looks at names, links, sizes and papers; the deep one reads every byte. What can be
+mended is: links, an installer's papers, manifests, leftovers, and wheels of which the same bytes lie
+somewhere else here. What somebody else put here is never deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from spark_build.host import storecheck, viewcheck, wheelhouse
+from spark_build.host.home import Home
+from spark_build.host.store import alone, in_use, read
+from spark_build.host.suspect import Suspect
+from spark_build.model.keeping import Fault
+from spark_build.model.wheel import StoredWheel
+
+
+def check(
+    home: Home,
+    *,
+    deep: bool,
+    repair: bool,
+    told: storecheck.Told,
+    waiting: Callable[[str], None] | None = None,
+) -> tuple[Fault, ...]:
+    """Everything that is wrong in the store and in all views; `repair` mends what it can."""
+    wheels: dict[str, StoredWheel] = {}
+    suspects = _of_store(home, wheels, deep, told) if home.store.is_dir() else []
+    found = [one.mended() if repair else one.fault for one in suspects]
+
+    def find(key: str) -> StoredWheel | None:
+        if key not in wheels:  # committed since
+            entry = read(home.store, key)
+            return entry.wheel if entry else None
+        return wheels[key]
+
+    for view in sorted(path for path in home.views.glob("*") if path.is_dir()):
+        with _undisturbed(view, waiting):
+            suspects = list(viewcheck.of_view(view, home.store, find))
+            found += [one.mended() if repair else one.fault for one in suspects]
+    return tuple(found)
+
+
+def _of_store(home: Home, wheels: dict[str, StoredWheel], deep: bool, told: storecheck.Told) -> list[Suspect]:
+    writable = os.access(home.store, os.W_OK)
+    with contextlib.ExitStack() as stack:
+        busy = True
+        if writable:
+            with alone(home.store, "checking") as holder:
+                busy = bool(holder)
+            stack.enter_context(in_use(home.store, "checking"))
+        found = list(storecheck.of_store(home, wheels, busy=busy))
+        return [*found, *(storecheck.contents(home, told) if deep else ())]
+
+
+@contextlib.contextmanager
+def _undisturbed(view: Path, waiting: Callable[[str], None] | None) -> Iterator[None]:
+    """Nobody publishes or collects meanwhile. A wheelhouse that we may only read is looked at as it is."""
+    with contextlib.ExitStack() as stack:
+        if os.access(view, os.W_OK):
+            stack.enter_context(wheelhouse.held(view, "checking", waiting))
+        yield

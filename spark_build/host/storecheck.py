@@ -1,0 +1,168 @@
+"""Is every entry of the store as it was committed? And the same bytes from elsewhere where it is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from spark_build.errors import StoreError
+from spark_build.host import storeindex
+from spark_build.host.files import sha256_of, sync_folder
+from spark_build.host.home import Home
+from spark_build.host.prefix import tree_digest
+from spark_build.host.store import LOCK, PREFIX, RECORD, Entry, entry_of
+from spark_build.host.suspect import Suspect, leftover, suspect
+from spark_build.model.wheel import StoredWheel
+
+KEY = re.compile("[0-9a-f]{64}")
+Told = Callable[[int, int], None]  # bytes read, bytes to read
+
+
+def of_store(home: Home, wheels: dict[str, StoredWheel], *, busy: bool) -> Iterator[Suspect]:
+    """Names, records and sizes; fills `wheels` by key. busy: what looks unfinished may be in work."""
+    for path in sorted(home.store.iterdir()):
+        if path.name.startswith("."):
+            if path.name != storeindex.INDEX and not busy:
+                yield leftover(path)
+        elif re.fullmatch("[0-9a-f]{2}", path.name) and path.is_dir():
+            with os.scandir(path) as entries:
+                for entry in sorted(entries, key=lambda one: one.name):
+                    if KEY.fullmatch(entry.name) and entry.name[:2] == path.name:
+                        yield from _of_entry(home, Path(entry.path), wheels, busy=busy)
+                    else:
+                        yield _foreign(Path(entry.path))
+        elif path.name != LOCK:
+            yield _foreign(path)
+
+
+def _foreign(path: Path) -> Suspect:
+    return suspect("foreign", path, "nothing of ours", f"rm -r {quote(str(path))}")
+
+
+def _again(folder: Path, recipe: str) -> str:
+    command = f"spark-build build {recipe}" if recipe else "spark-build all"
+    return f"rm -r {quote(str(folder))}, then: {command}"
+
+
+def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel], *, busy: bool) -> Iterator[Suspect]:
+    with os.scandir(folder) as entries:
+        names = {entry.name: entry for entry in entries}
+    try:
+        record = json.loads((folder / RECORD).read_bytes())
+        entry = entry_of(folder, record)
+    except FileNotFoundError:
+        yield suspect("missing", folder / RECORD, "an entry without its record", _again(folder, ""))
+        return
+    except (OSError, ValueError, StoreError) as error:
+        yield suspect("damaged", folder / RECORD, f"cannot be read: {error}", _again(folder, ""))
+        return
+    if entry.wheel is not None:
+        wheels[folder.name] = entry.wheel
+        there = names.get(entry.wheel.filename)
+        if there is None or there.is_symlink() or there.stat().st_size != entry.wheel.size:
+            yield _bad_wheel(home, entry)
+    own = {entry.wheel.filename} if entry.wheel else set()
+    expected = {RECORD, *record.get("papers", names), *([PREFIX] if entry.prefix else ())} - own
+    for name in expected - names.keys():
+        told = "what others build against is gone" if name == PREFIX else "a paper of the entry is gone"
+        yield suspect("missing", folder / name, told, _again(folder, entry.recipe))
+    for name in names.keys() - expected - own:
+        # A prefix that the record does not know was being copied when somebody was killed.
+        if name != PREFIX and not name.startswith("."):
+            yield _foreign(folder / name)
+        elif not busy:
+            yield leftover(folder / name)
+
+
+def _bad_wheel(home: Home, entry: Entry) -> Suspect:
+    assert entry.wheel is not None
+    path = entry.folder / entry.wheel.filename
+    there = path.is_file() and not path.is_symlink()
+    told = "is not what was committed: its bytes changed" if there else "is missing in the store"
+    mend = partial(restore, home, path, entry.wheel)
+    return suspect("damaged" if there else "missing", path, told, _again(entry.folder, entry.recipe), mend)
+
+
+def restore(home: Home, path: Path, wheel: StoredWheel) -> bool:
+    """Put the wheel's bytes back from any file here that has them; False when none has."""
+    for root in (home.wheelhouse, home.sources, home.build):
+        for folder, _, names in os.walk(root):
+            for name in names:
+                other = Path(folder, name)
+                if other == path or other.is_symlink() or other.stat().st_size != wheel.size:
+                    continue
+                if sha256_of(other) == wheel.sha256:
+                    _take(other, path)
+                    return True
+    return False
+
+
+def _take(other: Path, path: Path) -> None:
+    """A copy, no link: one more bit that flips must not hit both."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as out, other.open("rb") as content:
+            shutil.copyfileobj(content, out, 1 << 20)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.chmod(0o444)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def contents(home: Home, told: Told) -> Iterator[Suspect]:
+    """The deep part: the bytes of every wheel, paper and prefix against what was recorded."""
+    work: list[tuple[Entry, Path, str, int]] = []
+    for record in sorted(home.store.glob(f"[0-9a-f][0-9a-f]/*/{RECORD}")):
+        try:
+            raw = json.loads(record.read_bytes())
+            entry = entry_of(record.parent, raw)
+        except (OSError, ValueError, StoreError):
+            continue  # told by the shallow part
+        work += [(entry, *one) for one in _parts(entry, raw) if one[0].exists()]
+    total, done = sum(size for *_, size in work), 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for (entry, path, wanted, size), found in zip(work, pool.map(_digest, work), strict=True):
+            done += size
+            told(done, total)
+            if found == wanted:
+                continue
+            if entry.wheel is not None and path.name == entry.wheel.filename:
+                yield _bad_wheel(home, entry)
+            else:
+                yield suspect("damaged", path, "its bytes changed", _again(entry.folder, entry.recipe))
+
+
+def _parts(entry: Entry, record: Mapping[str, Any]) -> Iterator[tuple[Path, str, int]]:
+    """(path, recorded digest, size) of all of an entry that has one."""
+    if entry.wheel is not None:
+        path = entry.folder / entry.wheel.filename
+        # Another size is told by the shallow part.
+        if path.is_file() and path.stat().st_size == entry.wheel.size:
+            yield path, entry.wheel.sha256, entry.wheel.size
+    elif entry.prefix is not None:
+        yield entry.prefix, entry.content_digest, 0
+    for name, wanted in record.get("papers", {}).items():
+        path = entry.folder / name
+        yield path, wanted, path.stat().st_size if path.exists() else 0
+
+
+def _digest(work: tuple[Entry, Path, str, int]) -> str:
+    path = work[1]
+    try:
+        return tree_digest(path) if path.is_dir() else sha256_of(path)
+    except OSError:
+        return ""

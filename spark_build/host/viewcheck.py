@@ -1,0 +1,177 @@
+"""Is a view as it was published? `current`, each generation's links, papers and manifest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from shlex import quote
+
+from spark_build.errors import StoreError
+from spark_build.host import generations, wheelhouse
+from spark_build.host.files import write_atomically
+from spark_build.host.store import entry_folder, read
+from spark_build.host.suspect import Suspect, leftover, suspect
+from spark_build.host.wheelhouse import MANIFEST, VERDICT, Generation
+from spark_build.model.keeping import FaultKind
+from spark_build.model.wheel import StoredWheel
+
+OWN = frozenset({"current", "generations", "lock", "pages", generations.PINS})
+EXTRAS = frozenset({MANIFEST, VERDICT, "index"})
+AGAIN = "spark-build all (publishes a new generation)"
+Find = Callable[[str], StoredWheel | None]  # the wheel of a store entry, by key
+
+
+def of_view(view: Path, store: Path, find: Find) -> Iterator[Suspect]:
+    """Everything wrong in a view; under its lock."""
+    yield from map(leftover, wheelhouse.leftovers(view))
+    whole: list[int] = []
+    for number in wheelhouse.numbers(view):
+        found = list(_of_generation(view / "generations" / str(number), store, find))
+        yield from found
+        if not found:
+            whole.append(number)
+    yield from _of_current(view, whole)
+    for path in [*view.glob("[!.]*"), *view.glob("generations/[!.]*")]:
+        if path.name not in OWN and not (path.parent != view and path.name.isdecimal()):
+            yield _foreign(path)
+
+
+def _foreign(path: Path) -> Suspect:
+    return suspect(
+        "foreign", path, "nothing of ours, and installers may take it", f"rm -r {quote(str(path))}"
+    )
+
+
+def _of_current(view: Path, whole: list[int]) -> Iterator[Suspect]:
+    """`current` must be a link to a generation that is there."""
+    link = view / "current"
+    fix = f"spark-build wheelhouse rollback {whole[-1]}" if whole else AGAIN
+    if link.is_symlink():
+        number = generations.current_number(view)
+        if number not in wheelhouse.numbers(view):
+            kind: FaultKind = "misplaced" if link.exists() else "dangling"
+            yield suspect(kind, link, f"leads to {link.readlink()}, which is no generation", fix)
+    elif link.exists():
+        fix = f"rm -r {quote(str(link))}, then: {fix}"
+        yield suspect("misplaced", link, "is no link to a generation: it would not follow a switch", fix)
+    elif wheelhouse.numbers(view):
+        yield suspect("unfinished", link, "there are generations, but none is current yet", fix)
+
+
+def _of_generation(folder: Path, store: Path, find: Find) -> Iterator[Suspect]:
+    try:
+        found = wheelhouse.read(folder)
+        if str(found.number) != folder.name:
+            raise StoreError(f"its manifest is of generation {found.number}")
+    except StoreError as error:
+        mend = partial(_manifest_again, folder, store)
+        yield suspect("damaged", folder / MANIFEST, error.message, _drop(folder), mend)
+        return
+    with os.scandir(folder) as entries:
+        names = {entry.name: entry for entry in entries}
+    to_store = wheelhouse.path_to(store, folder)
+    for wheel in found.wheels:
+        entry = names.pop(wheel.filename, None)
+        yield from _of_wheel(folder, entry, wheel, find(wheel.key), to_store, store)
+    for name, text in wheelhouse.papers(found.wheels).items():
+        entry = names.pop(name, None)
+        if entry is None or (folder / name).read_bytes() != text.encode():
+            mend = partial(_write, folder / name, text)
+            yield suspect("papers", folder / name, "is not what the manifest's wheels make of it", mend=mend)
+    yield from _of_index(folder / "index")
+    # Hidden ones are leftovers, and told as such.
+    yield from (_foreign(folder / name) for name in names if name not in EXTRAS and not name.startswith("."))
+
+
+def _drop(folder: Path) -> str:
+    """How to do without a generation that cannot be mended."""
+    return f"{AGAIN}, then: rm -r {quote(str(folder))}"
+
+
+def _of_wheel(
+    folder: Path,
+    entry: os.DirEntry[str] | None,
+    wheel: StoredWheel,
+    kept: StoredWheel | None,
+    to_store: str,
+    store: Path,
+) -> Iterator[Suspect]:
+    """A generation's wheel: the link, where it leads, and whether that is what was published."""
+    link = folder / wheel.filename
+    if kept is None or kept.sha256 != wheel.sha256:
+        if entry is not None and not entry.is_symlink() and entry.stat().st_size == wheel.size:
+            return  # a copy of the wheelhouse with real files needs no store
+        where = entry_folder(store, wheel.key)
+        why = "the store does not have it" if kept is None else "the store has other bytes under its key"
+        yield suspect("missing", link, f"{why} ({where})", _drop(folder))
+        return
+    mend = partial(_link, link, wheelhouse.link_text(to_store, wheel))
+    if entry is None:
+        yield suspect("missing", link, "the manifest names it, and it is not there", mend=mend)
+    elif not entry.is_symlink():
+        if entry.stat().st_size != wheel.size:
+            yield suspect(
+                "damaged", link, "a file that is not the wheel stands in the link's place", mend=mend
+            )
+    else:
+        yield from _of_link(link, f"{folder}/{wheelhouse.link_text(to_store, wheel)}", mend)
+
+
+def _of_link(link: Path, kept: str, mend: Callable[[], bool]) -> Iterator[Suspect]:
+    """Whether a link leads to the file of the store."""
+    try:
+        wanted = os.stat(kept)  # noqa: PTH116 - pathlib is too slow for all wheels of a large view
+    except OSError:
+        return  # told as the store's fault
+    try:
+        if os.path.samestat(os.stat(link), wanted):  # noqa: PTH116
+            return
+        told = "leads elsewhere: "
+    except OSError:
+        told = "dangles: it leads to "
+    yield suspect(
+        "dangling" if "dangles" in told else "misplaced", link, f"{told}{link.readlink()}", mend=mend
+    )
+
+
+def _of_index(index: Path) -> Iterator[Suspect]:
+    if index.is_dir():
+        with os.scandir(index) as entries:
+            for entry in entries:
+                if entry.is_symlink() and not os.path.exists(entry.path):  # noqa: PTH110
+                    yield suspect("dangling", Path(entry.path), "a page of the index is missing", AGAIN)
+
+
+def _link(link: Path, target: str) -> bool:
+    """Put a link where it belongs, by one rename."""
+    temporary = link.with_name(f".{link.name}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(link)
+    return True
+
+
+def _write(path: Path, text: str) -> bool:
+    write_atomically(path, text)
+    return True
+
+
+def _manifest_again(folder: Path, store: Path) -> bool:
+    """A manifest from the links, if the installer's papers prove that they are all."""
+    found = []
+    for link in folder.glob("*.whl"):
+        entry = read(store, link.readlink().parent.name) if link.is_symlink() else None
+        if entry is None or entry.wheel is None or entry.wheel.filename != link.name:
+            return False
+        found.append(entry.wheel)
+    wheels = tuple(sorted(found, key=lambda wheel: (wheel.name, wheel.filename)))
+    for name, text in wheelhouse.papers(wheels).items():
+        if not (folder / name).is_file() or (folder / name).read_text() != text:
+            return False
+    number = int(folder.name)
+    # Without a closure key the next publication completes the set anew.
+    lost = Generation(number=number, folder=folder, wheels=wheels, closure_key="", before=number - 1)
+    write_atomically(folder / MANIFEST, wheelhouse.manifest_text(lost))
+    return True
