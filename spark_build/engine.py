@@ -72,7 +72,6 @@ def build(
     All share one budget. After a failure nothing more is started, unless the options say so; what runs
     goes on to its end.
     """
-    store.remove_leftovers(setting.home.store)
     run = _run(setting, emit, options or BuildOptions())
     steps = {step.recipe.name: step for step in planned.steps}
     results: dict[str, RecipeResult] = {}

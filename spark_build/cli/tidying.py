@@ -79,7 +79,8 @@ def _print_collected(done: Collected, age: float, *, dry_run: bool) -> None:
     if what:
         print(f"{'would free' if dry_run else 'freed'} {render.size(done.freed)}: {what}")
     else:
-        print(f"nothing to collect that is older than {render.duration(age)}")
+        older = render.duration(age) if age < UNITS["d"] else f"{age / UNITS['d']:g} days"
+        print(f"nothing to collect that is older than {older}")
     if done.held:
         print(f"the store is left alone, somebody uses it: {done.held}; run gc again later")
 

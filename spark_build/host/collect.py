@@ -24,7 +24,7 @@ from spark_build.errors import StoreError
 from spark_build.host import generations, storeindex, wheelhouse
 from spark_build.host.files import remove_empty, remove_tree
 from spark_build.host.home import Home
-from spark_build.host.store import RECORD, alone, entry_folder, in_use
+from spark_build.host.store import RECORD, alone, entry_folder, in_use, leftovers
 from spark_build.host.wheelhouse import MANIFEST
 from spark_build.model.keeping import Collected, Taken
 
@@ -114,8 +114,7 @@ def _store(home: Home, age: float, doomed: set[Path], *, dry_run: bool) -> tuple
         needed = _needed(home, doomed)
         rows = [row for row in storeindex.rows(store) if row["key"] not in needed]
         old = [row for row in rows if time.time() - _time(store, row["key"]) >= age]
-        leftovers = [path for path in store.glob(".*") if path.name != storeindex.INDEX]
-        taken = [_taken("leftover", path) for path in leftovers]
+        taken = [_taken("leftover", path) for path in leftovers(store)]
         taken += [
             _taken("entry", entry_folder(store, row["key"]), f"{row['name']} {row['version']}") for row in old
         ]

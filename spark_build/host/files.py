@@ -81,6 +81,14 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
+def remove_any(path: Path) -> None:
+    """Remove a file, a link or a tree; a missing one is fine."""
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def remove_empty(*folders: Path) -> None:
     """Remove those of the folders that are empty, in this order."""
     for folder in folders:

@@ -43,8 +43,7 @@ def rollback(view: Path, number: int | None, waiting: Waiting = None) -> tuple[G
     Returns what was current (None when nothing readable was) and what is. One with missing wheels
     is refused.
     """
-    with wheelhouse.held(view, "rolling back", waiting):
-        wheelhouse.remove_leftovers(view)
+    with wheelhouse.changing(view, "rolling back", waiting):
         was = _readable(view)
         wanted = _before(view, was) if number is None else number
         found = wheelhouse.read(folder_of(view, wanted))
@@ -100,7 +99,7 @@ def pins(view: Path) -> frozenset[int]:
 
 def pin(view: Path, number: int, waiting: Waiting = None) -> bool:
     """Keep a generation from being collected; False when it was pinned before."""
-    with wheelhouse.held(view, f"pinning generation {number}", waiting):
+    with wheelhouse.changing(view, f"pinning generation {number}", waiting):
         folder_of(view, number)
         if number in pins(view):
             return False
@@ -110,7 +109,7 @@ def pin(view: Path, number: int, waiting: Waiting = None) -> bool:
 
 def unpin(view: Path, number: int, waiting: Waiting = None) -> bool:
     """Let a generation go again; False when it was not pinned."""
-    with wheelhouse.held(view, f"unpinning generation {number}", waiting):
+    with wheelhouse.changing(view, f"unpinning generation {number}", waiting):
         if number not in pins(view):
             folder_of(view, number)
             return False

@@ -12,28 +12,30 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import IO, Any
 
 from spark_build.errors import StoreError
 from spark_build.host.files import (
+    CHUNK,
     Held,
     copy_or_link,
     locked,
+    remove_any,
+    remove_empty,
     remove_tree,
     sha256_of,
     sync_folder,
     sync_tree,
-    write_atomically,
 )
 from spark_build.model.wheel import StoredWheel
 
@@ -56,9 +58,18 @@ class Entry:
     prefix: Path | None
 
 
-def in_use(store: Path, purpose: str) -> AbstractContextManager[int]:
-    """While this is held, nothing is collected from the store."""
-    return locked(store / LOCK, purpose=purpose, shared=True)
+@contextlib.contextmanager
+def in_use(store: Path, purpose: str) -> Iterator[int]:
+    """While this is held, nothing is collected from the store; what killed processes left goes first."""
+    if leftovers(store):
+        with alone(store, "removing what killed processes left") as busy:
+            if not busy:
+                remove_leftovers(store)
+    try:
+        with locked(store / LOCK, purpose=purpose, shared=True) as descriptor:
+            yield descriptor
+    finally:
+        remove_empty(store, store.parent)
 
 
 @contextlib.contextmanager
@@ -205,15 +216,33 @@ def _completed(entry: Entry, prefix: Path | None) -> Entry:
     """An entry that was imported came without its prefix; a build on this machine has one."""
     if prefix is None or entry.prefix is not None:
         return entry
-    remove_tree(entry.folder / PREFIX)
-    _take(prefix, entry.folder / PREFIX)
-    sync_tree(entry.folder / PREFIX)
+    store = entry.folder.parent.parent
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=store) as scratch:
+        _take(prefix, Path(scratch, PREFIX))
+        sync_tree(Path(scratch))
+        remove_tree(entry.folder / PREFIX)
+        Path(scratch, PREFIX).rename(entry.folder / PREFIX)
     record = json.loads((entry.folder / RECORD).read_text())
-    write_atomically(
-        entry.folder / RECORD, json.dumps({**record, "prefix": True}, indent=1, sort_keys=True) + "\n"
-    )
+    text = json.dumps({**record, "prefix": True}, indent=1, sort_keys=True) + "\n"
+    replace_file(store, entry.folder / RECORD, io.BytesIO(text.encode()))
     os.utime(entry.folder.parent)  # the index looks again
     return replace(entry, prefix=entry.folder / PREFIX)
+
+
+def replace_file(store: Path, path: Path, content: IO[bytes]) -> None:
+    """Put a file into an entry by one rename; half of it never lies beside what is committed."""
+    handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=store)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            shutil.copyfileobj(content, out, CHUNK)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(temporary).chmod(0o444)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
 
 
 def _seal(folder: Path) -> None:
@@ -240,13 +269,15 @@ def _appear(temporary: Path, final: Path) -> Entry:
     return entry_of(final, json.loads((final / RECORD).read_text()))
 
 
+def leftovers(store: Path) -> list[Path]:
+    """What is being made under a temporary name, or was when its process was killed."""
+    return [*store.glob(".tmp-*"), *store.glob(".index.json.*")]
+
+
 def remove_leftovers(store: Path) -> None:
-    """Temporary folders of processes that were killed while they committed."""
-    for folder in store.glob(".tmp-*"):
-        with contextlib.suppress(OSError):
-            age = datetime.now(UTC).timestamp() - folder.stat().st_mtime
-            if age > 24 * 3600:
-                shutil.rmtree(folder)
+    """Remove them; by who is alone with the store."""
+    for path in leftovers(store):
+        remove_any(path)
 
 
 def verify_wheel(entry: Entry) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,12 +13,13 @@ from shlex import quote
 from typing import Any
 
 from spark_build.errors import StoreError
+from spark_build.host import store as stores
 from spark_build.host import storeindex
-from spark_build.host.files import sha256_of, sync_folder
+from spark_build.host.files import sha256_of
 from spark_build.host.home import Home
 from spark_build.host.prefix import tree_digest
 from spark_build.host.store import LOCK, PREFIX, RECORD, Entry, entry_of
-from spark_build.host.suspect import Suspect, leftover, suspect
+from spark_build.host.suspect import Suspect, leftovers, suspect
 from spark_build.model.wheel import StoredWheel
 
 KEY = re.compile("[0-9a-f]{64}")
@@ -29,18 +28,20 @@ Told = Callable[[int, int], None]  # bytes read, bytes to read
 
 def of_store(home: Home, wheels: dict[str, StoredWheel], *, busy: bool) -> Iterator[Suspect]:
     """Names, records and sizes; fills `wheels` by key. busy: what looks unfinished may be in work."""
+    left = stores.leftovers(home.store)
+    if left and not busy:
+        yield leftovers(left)
     for path in sorted(home.store.iterdir()):
-        if path.name.startswith("."):
-            if path.name != storeindex.INDEX and not busy:
-                yield leftover(path)
-        elif re.fullmatch("[0-9a-f]{2}", path.name) and path.is_dir():
+        if path in left or path.name in (LOCK, storeindex.INDEX):
+            continue
+        if re.fullmatch("[0-9a-f]{2}", path.name) and path.is_dir():
             with os.scandir(path) as entries:
                 for entry in sorted(entries, key=lambda one: one.name):
                     if KEY.fullmatch(entry.name) and entry.name[:2] == path.name:
                         yield from _of_entry(home, Path(entry.path), wheels, busy=busy)
                     else:
                         yield _foreign(Path(entry.path))
-        elif path.name != LOCK:
+        else:
             yield _foreign(path)
 
 
@@ -76,11 +77,10 @@ def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel], *, busy:
         told = "what others build against is gone" if name == PREFIX else "a paper of the entry is gone"
         yield suspect("missing", folder / name, told, _again(folder, entry.recipe))
     for name in names.keys() - expected - own:
-        # A prefix that the record does not know was being copied when somebody was killed.
-        if name != PREFIX and not name.startswith("."):
+        if name == PREFIX and not busy:  # being copied when somebody was killed
+            yield leftovers([folder / PREFIX])
+        elif name != PREFIX:
             yield _foreign(folder / name)
-        elif not busy:
-            yield leftover(folder / name)
 
 
 def _bad_wheel(home: Home, entry: Entry) -> Suspect:
@@ -101,26 +101,11 @@ def restore(home: Home, path: Path, wheel: StoredWheel) -> bool:
                 if other == path or other.is_symlink() or other.stat().st_size != wheel.size:
                     continue
                 if sha256_of(other) == wheel.sha256:
-                    _take(other, path)
+                    # A copy, no link: one more bit that flips must not hit both.
+                    with other.open("rb") as content:
+                        stores.replace_file(home.store, path, content)
                     return True
     return False
-
-
-def _take(other: Path, path: Path) -> None:
-    """A copy, no link: one more bit that flips must not hit both."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as out, other.open("rb") as content:
-            shutil.copyfileobj(content, out, 1 << 20)
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.chmod(0o444)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
 
 
 def contents(home: Home, told: Told) -> Iterator[Suspect]:

@@ -1,6 +1,6 @@
 """What the records of the store say, without reading each of them every time.
 
-store/.index.json is derived and may be deleted: it holds the rows of every folder store/<kk>/ with
+store/index.json is derived and may be deleted: it holds the rows of every folder store/<kk>/ with
 that folder's time. A folder that changed since is read again, so nobody has to keep it up to date.
 """
 
@@ -17,7 +17,7 @@ from spark_build.host.files import write_atomically
 from spark_build.host.store import RECORD, entry_folder, read
 from spark_build.model.recipe import Target
 
-INDEX = ".index.json"
+INDEX = "index.json"
 SCHEMA = 1
 KEPT = ("name", "version", "recipe", "filename", "sha256", "size", "origin", "committed", "content_digest")
 SETTLED = 1_000_000_000  # ns; a folder's time that is younger may stand for another change just after it

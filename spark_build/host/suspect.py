@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spark_build.host.files import remove_tree
+from spark_build.host.files import remove_any
 from spark_build.model.keeping import Fault, FaultKind
 
 REPAIR = "spark-build wheelhouse check --repair"
@@ -31,16 +31,14 @@ def suspect(
     return Suspect(fault=Fault(kind=kind, path=str(path), message=message, fix=fix), mend=mend)
 
 
-def leftover(path: Path) -> Suspect:
-    """What a killed process left; only meaningful while nobody works on it."""
+def leftovers(paths: Sequence[Path]) -> Suspect:
+    """What one killed process left; only meaningful while nobody works on it."""
 
     def mend() -> bool:
-        remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+        for path in paths:
+            remove_any(path)
         return True
 
-    return suspect(
-        "unfinished",
-        path,
-        "left by a process that was killed; nothing needs it, the next one removes it",
-        mend=mend,
-    )
+    more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
+    told = f"left by a process that was killed{more}; nothing needs it, and the next one removes it"
+    return suspect("unfinished", paths[0], told, mend=mend)

@@ -12,7 +12,7 @@ from spark_build.errors import StoreError
 from spark_build.host import generations, wheelhouse
 from spark_build.host.files import write_atomically
 from spark_build.host.store import entry_folder, read
-from spark_build.host.suspect import Suspect, leftover, suspect
+from spark_build.host.suspect import Suspect, leftovers, suspect
 from spark_build.host.wheelhouse import MANIFEST, VERDICT, Generation
 from spark_build.model.keeping import FaultKind
 from spark_build.model.wheel import StoredWheel
@@ -25,14 +25,17 @@ Find = Callable[[str], StoredWheel | None]  # the wheel of a store entry, by key
 
 def of_view(view: Path, store: Path, find: Find) -> Iterator[Suspect]:
     """Everything wrong in a view; under its lock."""
-    yield from map(leftover, wheelhouse.leftovers(view))
+    left = wheelhouse.leftovers(view)
+    if left:
+        yield leftovers(left)
     whole: list[int] = []
     for number in wheelhouse.numbers(view):
         found = list(_of_generation(view / "generations" / str(number), store, find))
         yield from found
         if not found:
             whole.append(number)
-    yield from _of_current(view, whole)
+    if not left:  # what was left unfinished may be the first switch
+        yield from _of_current(view, whole)
     for path in [*view.glob("[!.]*"), *view.glob("generations/[!.]*")]:
         if path.name not in OWN and not (path.parent != view and path.name.isdecimal()):
             yield _foreign(path)

@@ -15,17 +15,18 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
 from spark_build.errors import StoreError
-from spark_build.host.files import locked, remove_tree, sync_folder, sync_tree, write_atomically
+from spark_build.host.files import locked, remove_any, remove_tree, sync_folder, sync_tree, write_atomically
 from spark_build.host.indexpages import write_index
 from spark_build.host.store import entry_folder, in_use
 from spark_build.model.wheel import StoredWheel
@@ -101,13 +102,13 @@ def publish(
     wheels again give no new generation. `waiting` is told who else publishes.
     """
     with (
-        held(view, "publishing a generation", waiting),
+        changing(view, "publishing a generation", waiting),
         in_use(store, f"publishing a generation of {view.name}"),
     ):
-        remove_leftovers(view)
         before = current(view)
         chosen, closure_key = choose(before)
-        wheels = tuple(sorted(chosen, key=lambda wheel: (wheel.name, wheel.filename)))
+        wheels = tuple(sorted(set(chosen), key=lambda wheel: (wheel.name, wheel.filename)))
+        _refuse_collisions(wheels)
         if before is not None and (before.wheels, before.closure_key) == (wheels, closure_key):
             return before, False
         number = 1 + max(numbers(view), default=0)
@@ -128,11 +129,29 @@ def publish(
         return read(folder), True
 
 
+def _refuse_collisions(wheels: Sequence[StoredWheel]) -> None:
+    for one, other in pairwise(wheels):
+        if one.filename == other.filename:
+            raise StoreError(
+                f"two wheels are called {one.filename}, with other bytes",
+                where=f"{one.key[:12]}, {other.key[:12]}",
+                hint="spark-build wheelhouse remove NAME==VERSION, then publish again",
+            )
+
+
 def held(
     view: Path, purpose: str, waiting: Callable[[str], None] | None = None
 ) -> AbstractContextManager[int]:
     """The lock of a view, for everything that changes it."""
     return locked(view / "lock", purpose=purpose, waiting=waiting)
+
+
+@contextlib.contextmanager
+def changing(view: Path, purpose: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Hold the lock of a view; what killed processes left unfinished goes first."""
+    with held(view, purpose, waiting):
+        remove_leftovers(view)
+        yield
 
 
 def leftovers(view: Path) -> list[Path]:
@@ -143,7 +162,7 @@ def leftovers(view: Path) -> list[Path]:
 def remove_leftovers(view: Path) -> None:
     """Remove them; under the view's lock."""
     for killed in leftovers(view):
-        remove_tree(killed) if killed.is_dir() and not killed.is_symlink() else killed.unlink()
+        remove_any(killed)
 
 
 def discard(folder: Path) -> None:
@@ -267,5 +286,5 @@ def verdict_of(generation: Generation) -> dict[str, Any] | None:
 
 def write_verdict(generation: Generation, verdict: dict[str, Any]) -> None:
     """Keep a verdict beside the wheels it is about."""
-    with held(generation.folder.parent.parent, "keeping a verdict"):
+    with changing(generation.folder.parent.parent, "keeping a verdict"):
         write_atomically(generation.folder / VERDICT, json.dumps(verdict, indent=1) + "\n")

@@ -21,8 +21,8 @@ from spark_build.host.store import (
     commit,
     entries,
     entry_folder,
+    in_use,
     read,
-    remove_leftovers,
     verify_wheel,
 )
 from spark_build.host.storeindex import next_serial
@@ -318,15 +318,18 @@ def test_a_failed_commit_leaves_nothing(tmp_path: Path) -> None:
     assert list(store.iterdir()) == []
 
 
-def test_leftovers_are_removed_when_they_are_old(tmp_path: Path) -> None:
+def test_what_killed_processes_left_goes_with_the_next(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    for name in (".tmp-old", ".tmp-young"):
-        (store / name).mkdir(parents=True)
-        (store / name / "file").write_text("x")
-    yesterday = time.time() - 25 * 3600
-    os.utime(store / ".tmp-old", (yesterday, yesterday))
+    (store / ".tmp-killed" / "prefix").mkdir(parents=True)
+    (store / ".tmp-file").write_text("half")
     entry = commit(store, key=KEY, wheel=make_wheel(tmp_path), described=DESCRIBED, papers={})
-    os.utime(entry.folder, (yesterday, yesterday))
-    remove_leftovers(store)
-    assert [path.name for path in temporary(store)] == [".tmp-young"]
+    assert temporary(store) == []
     verify_wheel(entry)
+
+
+def test_what_a_running_process_makes_stays(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with in_use(store, "importing"):
+        (store / ".tmp-mine").mkdir()
+        commit(store, key=KEY, wheel=make_wheel(tmp_path), described=DESCRIBED, papers={})
+        assert [path.name for path in temporary(store)] == [".tmp-mine"]
