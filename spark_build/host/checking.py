@@ -53,7 +53,7 @@ def _of_store(home: Home, wheels: dict[str, StoredWheel], deep: bool, told: stor
         if writable:
             with alone(home.store, "checking") as holder:
                 busy = bool(holder)
-            stack.enter_context(in_use(home.store, "checking"))
+            stack.enter_context(in_use(home.store, "checking", looking=True))
         found = list(storecheck.of_store(home, wheels, busy=busy))
         return [*found, *(storecheck.contents(home, told) if deep else ())]
 

@@ -59,9 +59,12 @@ class Entry:
 
 
 @contextlib.contextmanager
-def in_use(store: Path, purpose: str) -> Iterator[int]:
-    """While this is held, nothing is collected from the store; what killed processes left goes first."""
-    if leftovers(store):
+def in_use(store: Path, purpose: str, *, looking: bool = False) -> Iterator[int]:
+    """While this is held, nothing is collected from the store.
+
+    What killed processes left goes first, unless we are only `looking`.
+    """
+    if not looking and leftovers(store):
         with alone(store, "removing what killed processes left") as busy:
             if not busy:
                 remove_leftovers(store)

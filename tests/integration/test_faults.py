@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,14 @@ from tests.integration import faults
 from tests.integration.houses import VIEW, home_in, make_wheel, publish, put_built, put_public
 
 NAMES = ("publish", "first", "rollback", "remove", "gc", "import", "repair", "pin")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where hundreds of copies are made: in memory where that can be, so that no disk is waited for."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        yield Path(folder)
 
 
 def whole(home: Home) -> tuple[Fault, ...]:
@@ -148,16 +158,15 @@ def again(one: Case, home: Home) -> None:
     assert done[1] == "" or "UsageError" in done[1]
 
 
-def test_there_are_enough_steps(tmp_path: Path) -> None:
-    counts = {name: steps_of(case(name, tmp_path / name), tmp_path / "copy") for name in NAMES}
+def test_there_are_enough_steps(place: Path) -> None:
+    counts = {name: steps_of(case(name, place / name), place / "copy") for name in NAMES}
     assert sum(counts.values()) >= 200, counts
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_killed_at_every_step(tmp_path: Path, name: str) -> None:
-    one = case(name, tmp_path)
-    place = tmp_path / "copy"
-    home = copied(one.root, place)
+def test_killed_at_every_step(place: Path, name: str) -> None:
+    one = case(name, place)
+    home = copied(one.root, place / "copy")
     before = state(home) if name != "repair" else None
     one.run(home)
     after = state(home)
@@ -165,7 +174,7 @@ def test_killed_at_every_step(tmp_path: Path, name: str) -> None:
     step = 0
     while True:
         step += 1
-        home = copied(one.root, place)
+        home = copied(one.root, place / "copy")
         done = faults.run(functools.partial(one.run, home), stop_at=step)
         if done is not None:
             assert done == (step - 1, "")
@@ -184,18 +193,15 @@ def test_killed_at_every_step(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_space_from_any_step_on(tmp_path: Path, name: str) -> None:
+def test_no_space_from_any_step_on(place: Path, name: str) -> None:
     """From one step on every change fails, also what cleans up: nothing worse than after a kill."""
-    import errno
-
-    one = case(name, tmp_path)
-    place = tmp_path / "copy"
-    home = copied(one.root, place)
+    one = case(name, place)
+    home = copied(one.root, place / "copy")
     before = state(home) if name != "repair" else None
     one.run(home)
     after = state(home)
     for step in range(1, faults.NEVER, 2):
-        home = copied(one.root, place)
+        home = copied(one.root, place / "copy")
         done = faults.run(functools.partial(one.run, home), stop_at=step, error=errno.ENOSPC)
         assert done is not None
         if done[0] < step:
