@@ -47,13 +47,11 @@ def check(
 
 
 def _of_store(home: Home, wheels: dict[str, StoredWheel], deep: bool, told: storecheck.Told) -> list[Suspect]:
-    writable = os.access(home.store, os.W_OK)
-    with contextlib.ExitStack() as stack:
-        busy = True
-        if writable:
-            with alone(home.store, "checking") as holder:
-                busy = bool(holder)
-            stack.enter_context(in_use(home.store, "checking", looking=True))
+    busy = True
+    if os.access(home.store, os.W_OK):
+        with alone(home.store, "checking") as holder:
+            busy = bool(holder)
+    with in_use(home.store, "checking", looking=True):
         found = list(storecheck.of_store(home, wheels, busy=busy))
         return [*found, *(storecheck.contents(home, told) if deep else ())]
 

@@ -11,6 +11,7 @@ lock (`in_use`); collecting takes it alone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -59,7 +60,7 @@ class Entry:
 
 
 @contextlib.contextmanager
-def in_use(store: Path, purpose: str, *, looking: bool = False) -> Iterator[int]:
+def in_use(store: Path, purpose: str, *, looking: bool = False) -> Iterator[None]:
     """While this is held, nothing is collected from the store.
 
     What killed processes left goes first, unless we are only `looking`.
@@ -68,11 +69,16 @@ def in_use(store: Path, purpose: str, *, looking: bool = False) -> Iterator[int]
         with alone(store, "removing what killed processes left") as busy:
             if not busy:
                 remove_leftovers(store)
-    try:
-        with locked(store / LOCK, purpose=purpose, shared=True) as descriptor:
-            yield descriptor
-    finally:
-        remove_empty(store, store.parent)
+    ours = not store.is_dir()
+    with contextlib.ExitStack() as stack:
+        if ours:
+            stack.callback(remove_empty, store, store.parent)
+        try:
+            stack.enter_context(locked(store / LOCK, purpose=purpose, shared=True))
+        except OSError as error:  # what cannot be written is not collected from, either
+            if error.errno not in (errno.EROFS, errno.EACCES):
+                raise
+        yield
 
 
 @contextlib.contextmanager

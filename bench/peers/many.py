@@ -1,0 +1,176 @@
+"""A wheelhouse of very many small wheels: how long each command takes, and how that grows.
+
+Run it in a checkout: .venv/bin/python bench/peers/many.py [COUNT ...]   (default: 100 1000 10000)
+Makes real wheels of a kilobyte as store entries, publishes them all, and then times, in one process:
+publishing one more, reading the current generation (`list`), what changed (`generations`), the shallow
+check, what the next build asks of the store (the last build of a recipe, the next serial), rolling back,
+and a collection that takes one generation. The whole command is timed for `list` and `check`, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from spark_build.core.keeping import changes
+from spark_build.host import generations, storeindex, wheelhouse
+from spark_build.host.checking import check
+from spark_build.host.collect import collect
+from spark_build.host.home import Home
+from spark_build.host.store import RECORD, entry_folder
+from spark_build.model.wheel import StoredWheel
+
+MOMENT = (2020, 1, 1, 0, 0, 0)
+VIEW = f"host-cpu-t-cp{sys.version_info.major}{sys.version_info.minor}"
+ROUNDS = 3
+
+
+def home_in(root: Path) -> Home:
+    return Home(
+        data=(),
+        wheelhouse=root / "wheelhouse",
+        build=root / "build",
+        sources=root / "sources",
+        runs=root / "runs",
+        cache=root / "cache",
+    )
+
+
+def make_entry(store: Path, number: int) -> StoredWheel:
+    """A public wheel in the store, without the fsyncs that would take minutes here."""
+    name, version = f"small{number}", "1.0"
+    filename, info = f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": f"VALUE = {number}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: many\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    rows = []
+    for path, text in files.items():
+        sha = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        rows.append(f"{path},sha256={sha},{len(text)}\n")
+    files[f"{info}/RECORD"] = "".join([*rows, f"{info}/RECORD,,\n"])
+    made = store / "making.whl"
+    with zipfile.ZipFile(made, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(zipfile.ZipInfo(path, MOMENT), text)
+    content = made.read_bytes()
+    key = hashlib.sha256(content).hexdigest()
+    folder = entry_folder(store, key)
+    folder.mkdir(parents=True)
+    made.rename(folder / filename)
+    wheel = StoredWheel(
+        name=name, version=version, filename=filename, sha256=key, size=len(content), key=key, origin="public"
+    )
+    record = {
+        "schema": 1,
+        "name": name,
+        "version": version,
+        "filename": filename,
+        "sha256": key,
+        "size": len(content),
+        "origin": "public",
+        "requires": [],
+        "recipe": "",
+        "content_digest": key,
+        "prefix": False,
+        "papers": {},
+        "committed": "2026-01-01T00:00:00+00:00",
+    }
+    (folder / RECORD).write_text(json.dumps(record, indent=1))
+    return wheel
+
+
+def fastest(work: Callable[[], object]) -> float:
+    """Seconds of the fastest of a few rounds."""
+    seconds = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def command(root: Path, *words: str) -> Callable[[], object]:
+    options = ["--root", str(root), "--target", "host-cpu", "--train", "t", "--json"]
+    line = [sys.executable, "-m", "spark_build", *options, "wheelhouse", *words]
+    return lambda: subprocess.run(line, check=True, capture_output=True, timeout=600)
+
+
+def make_train(root: Path) -> None:
+    """The least that a command line needs to know of recipes."""
+    (root / "recipes" / "trains").mkdir(parents=True)
+    (root / "recipes" / "none.toml").write_text(
+        'name = "none"\ndistribution = "none"\nsummary = "none"\nkind = "pep517"\n'
+        "[build]\nmemory_per_job_mib = 1\ncore_minutes = 1\ndisk_mib = 1\n"
+    )
+    (root / "recipes" / "trains" / "t.toml").write_text('name = "t"\nsummary = "none"\n[components]\n')
+
+
+def measure(root: Path, count: int) -> dict[str, float]:
+    home = home_in(root)
+    home.store.mkdir(parents=True)
+    make_train(root)
+    wheels = [make_entry(home.store, number) for number in range(count + ROUNDS)]
+    view = home.views / VIEW
+    wheelhouse.publish(view, home.store, lambda _: (wheels[:count], ""))
+    more = iter(wheels[count:])
+
+    def publish() -> None:
+        wheelhouse.publish(view, home.store, lambda old: ([*(old.wheels if old else ()), next(more)], ""))
+
+    def compare() -> None:
+        now, before = (wheelhouse.read(view / "generations" / str(number)) for number in (2, 1))
+        assert len(changes(before.wheels, now.wheels)) == 1
+
+    def whole() -> None:
+        assert check(home, deep=False, repair=False, told=lambda _done, _total: None) == ()
+
+    def gc() -> None:
+        folder = view / "generations" / str(min(wheelhouse.numbers(view)))
+        os.utime(folder, (0, 0))
+        done = collect(home, keep=1, older_than=3600, grace=0, dry_run=False)
+        assert len(done.taken) == 1
+
+    found = {
+        "publish one more": fastest(publish),
+        "read current": fastest(lambda: wheelhouse.current(view)),
+        "changes": fastest(compare),
+        "check": fastest(whole),
+        "serial, first": 0.0,
+        "serial": fastest(lambda: storeindex.next_serial(home.store, "small1", "1.0")),
+        "rollback": fastest(lambda: generations.rollback(view, 1)),
+        "$ list": fastest(command(root, "list")),
+        "$ generations": fastest(command(root, "generations")),
+        "$ check": fastest(command(root, "check")),
+    }
+    (home.store / storeindex.INDEX).unlink()
+    start = time.perf_counter()
+    storeindex.next_serial(home.store, "small1", "1.0")
+    found["serial, first"] = time.perf_counter() - start
+    generations.rollback(view, max(wheelhouse.numbers(view)))
+    found["gc of one"] = fastest(gc)
+    return found
+
+
+def main(counts: list[int]) -> None:
+    columns = []
+    for count in counts:
+        with tempfile.TemporaryDirectory() as folder:
+            columns.append(measure(Path(folder), count))
+    print("seconds".ljust(18), *(f"{count:>9}" for count in counts))
+    for name in columns[0]:
+        print(name.ljust(18), *(f"{column[name]:9.3f}" for column in columns))
+
+
+if __name__ == "__main__":
+    main([int(word) for word in sys.argv[1:]] or [100, 1000, 10000])
