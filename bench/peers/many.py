@@ -31,7 +31,7 @@ from spark_build.model.wheel import StoredWheel
 
 MOMENT = (2020, 1, 1, 0, 0, 0)
 VIEW = f"host-cpu-t-cp{sys.version_info.major}{sys.version_info.minor}"
-ROUNDS = 3
+ROUNDS = 5
 
 
 def home_in(root: Path) -> Home:
@@ -91,7 +91,7 @@ def make_entry(store: Path, number: int) -> StoredWheel:
 
 
 def fastest(work: Callable[[], object]) -> float:
-    """Seconds of the fastest of a few rounds."""
+    """Seconds of the fastest of a few rounds: other work on the machine only makes it slower."""
     seconds = []
     for _ in range(ROUNDS):
         start = time.perf_counter()

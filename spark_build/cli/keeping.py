@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,27 +67,31 @@ def _described(view: Path, state: Kept) -> dict[str, Any]:
     }
     try:
         found = wheelhouse.read(folder)
-        against = _against(view, found)
-        before = wheelhouse.read(view / "generations" / str(against)).wheels if against else ()
     except StoreError as error:
         return row | {"problem": error.message}
+    before = _before(view, found)
+    wheels = before.wheels if before else ()
     verdict = wheelhouse.verdict_of(found)
     checks = verdict.get("checks", []) if verdict else []
     return row | {
         "verified": bool(checks) and all(check["status"] == "ok" for check in checks),
         "created": found.created.removesuffix("+00:00"),
-        "against": against,
+        "against": before.number if before else 0,
         "wheels": len(found.wheels),
-        "changes": [dataclasses.asdict(one) for one in changes(before, found.wheels)],
+        "changes": [dataclasses.asdict(one) for one in changes(wheels, found.wheels)],
     }
 
 
-def _against(view: Path, found: Generation) -> int:
-    """What a generation is compared with: the one it was made from, else the next older; 0: nothing."""
+def _before(view: Path, found: Generation) -> Generation | None:
+    """What a generation is compared with: the one it was made from, else the next older that is readable."""
+    from spark_build.errors import StoreError
     from spark_build.host import wheelhouse
 
-    older = [number for number in wheelhouse.numbers(view) if number < found.number]
-    return found.before if found.before in older else max(older, default=0)
+    older = [number for number in reversed(wheelhouse.numbers(view)) if number < found.number]
+    for number in sorted(older, key=lambda number: number != found.before):
+        with suppress(StoreError):
+            return wheelhouse.read(view / "generations" / str(number))
+    return None
 
 
 def _line(row: dict[str, Any]) -> str:

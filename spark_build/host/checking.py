@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from spark_build.errors import StoreError
 from spark_build.host import storecheck, viewcheck, wheelhouse
 from spark_build.host.home import Home
 from spark_build.host.store import alone, in_use, read
@@ -35,7 +36,10 @@ def check(
 
     def find(key: str) -> StoredWheel | None:
         if key not in wheels:  # committed since
-            entry = read(home.store, key)
+            try:
+                entry = read(home.store, key)
+            except StoreError:  # told as the store's fault
+                return None
             return entry.wheel if entry else None
         return wheels[key]
 

@@ -162,14 +162,17 @@ def _needed(home: Home, doomed: set[Path]) -> set[str]:
         if folder not in doomed:
             pending |= _referenced(folder)
     by_recipe: dict[str, list[Mapping[str, Any]]] = {}
+    built: set[str] = set()
     for row in storeindex.rows(home.store):
         if row["recipe"]:
+            built.add(row["key"])
             by_recipe.setdefault(row["recipe"], []).append(row)
     needed: set[str] = set()
     while pending:
         key = pending.pop()
         needed.add(key)
-        pending |= set(_built_from(home.store, key, by_recipe)) - needed
+        if key in built:
+            pending |= set(_built_from(home.store, key, by_recipe)) - needed
     return needed
 
 
@@ -179,7 +182,7 @@ def _built_from(store: Path, key: str, by_recipe: Mapping[str, Iterable[Mapping[
         inputs = json.loads((entry_folder(store, key) / "key.json").read_bytes())["inputs"]
         needs = dict(inputs.get("needs", {}))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return  # a public wheel has none; a damaged one is for `check` to tell
+        return  # a damaged one is for `check` to tell
     for name, identity in needs.items():
         same = [
             row

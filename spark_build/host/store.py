@@ -102,16 +102,25 @@ def read(store: Path, key: str) -> Entry | None:
     """The entry of this key, None when it was never committed."""
     folder = entry_folder(store, key)
     try:
-        record = json.loads((folder / RECORD).read_text())
+        return entry_of(folder, record_of(folder))
     except FileNotFoundError:
         return None
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """The record of an entry; FileNotFoundError without one, StoreError when it cannot be read."""
+    try:
+        with open(f"{folder}/{RECORD}", "rb") as file:  # noqa: PTH123 - for ten thousand at once
+            record: dict[str, Any] = json.loads(file.read())
+    except FileNotFoundError:
+        raise
     except (OSError, ValueError) as error:
         raise StoreError(
-            f"the record of {key[:12]} cannot be read: {error}",
+            f"the record of {folder.name[:12]} cannot be read: {error}",
             where=str(folder / RECORD),
             hint=f"rm -r {quote(str(folder))}, then build again",
         ) from error
-    return entry_of(folder, record)
+    return record
 
 
 def entry_of(folder: Path, record: Mapping[str, Any]) -> Entry:

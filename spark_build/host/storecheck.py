@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +37,7 @@ def of_store(home: Home, wheels: dict[str, StoredWheel], *, busy: bool) -> Itera
             with os.scandir(path) as entries:
                 for entry in sorted(entries, key=lambda one: one.name):
                     if KEY.fullmatch(entry.name) and entry.name[:2] == path.name:
-                        yield from _of_entry(home, Path(entry.path), wheels, busy=busy)
+                        yield from _of_entry(home, path / entry.name, wheels, busy=busy)
                     else:
                         yield _foreign(Path(entry.path))
         else:
@@ -58,13 +57,13 @@ def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel], *, busy:
     with os.scandir(folder) as entries:
         names = {entry.name: entry for entry in entries}
     try:
-        record = json.loads((folder / RECORD).read_bytes())
+        record = stores.record_of(folder)
         entry = entry_of(folder, record)
     except FileNotFoundError:
         yield suspect("missing", folder / RECORD, "an entry without its record", _again(folder, ""))
         return
-    except (OSError, ValueError, StoreError) as error:
-        yield suspect("damaged", folder / RECORD, f"cannot be read: {error}", _again(folder, ""))
+    except StoreError as error:
+        yield suspect("damaged", folder / RECORD, error.message, _again(folder, ""))
         return
     if entry.wheel is not None:
         wheels[folder.name] = entry.wheel
@@ -113,9 +112,9 @@ def contents(home: Home, told: Told) -> Iterator[Suspect]:
     work: list[tuple[Entry, Path, str, int]] = []
     for record in sorted(home.store.glob(f"[0-9a-f][0-9a-f]/*/{RECORD}")):
         try:
-            raw = json.loads(record.read_bytes())
+            raw = stores.record_of(record.parent)
             entry = entry_of(record.parent, raw)
-        except (OSError, ValueError, StoreError):
+        except (FileNotFoundError, StoreError):
             continue  # told by the shallow part
         work += [(entry, *one) for one in _parts(entry, raw) if one[0].exists()]
     total, done = sum(size for *_, size in work), 0

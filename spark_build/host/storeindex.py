@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from spark_build.host.files import write_atomically
-from spark_build.host.store import RECORD, entry_folder, read
+from spark_build.host.store import entry_folder, entry_of, record_of
 from spark_build.model.recipe import Target
 
 INDEX = "index.json"
@@ -85,9 +86,9 @@ def _known(store: Path) -> dict[str, Any]:
 
 def _read(folder: Path) -> list[dict[str, Any]]:
     found = []
-    for entry in sorted(folder.iterdir()):
-        # `read` says what is wrong with a record; the raw text has the time, too.
-        if read(folder.parent, entry.name) is not None:
-            record = json.loads((entry / RECORD).read_bytes())
-            found.append({"key": entry.name, **{name: record.get(name, "") for name in KEPT}})
+    for key in sorted(os.listdir(folder)):  # noqa: PTH208
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            record = record_of(folder / key)
+            entry_of(folder / key, record)  # says what is wrong with it
+            found.append({"key": key, **{name: record.get(name, "") for name in KEPT}})
     return found

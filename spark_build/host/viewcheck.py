@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -11,7 +12,7 @@ from shlex import quote
 from spark_build.errors import StoreError
 from spark_build.host import generations, wheelhouse
 from spark_build.host.files import write_atomically
-from spark_build.host.store import entry_folder, read
+from spark_build.host.store import entry_folder
 from spark_build.host.suspect import Suspect, leftovers, suspect
 from spark_build.host.wheelhouse import MANIFEST, VERDICT, Generation
 from spark_build.model.keeping import FaultKind
@@ -69,7 +70,7 @@ def _of_generation(folder: Path, store: Path, find: Find) -> Iterator[Suspect]:
         if str(found.number) != folder.name:
             raise StoreError(f"its manifest is of generation {found.number}")
     except StoreError as error:
-        mend = partial(_manifest_again, folder, store)
+        mend = partial(_manifest_again, folder, find)
         yield suspect("damaged", folder / MANIFEST, error.message, _drop(folder), mend)
         return
     with os.scandir(folder) as entries:
@@ -102,41 +103,32 @@ def _of_wheel(
     store: Path,
 ) -> Iterator[Suspect]:
     """A generation's wheel: the link, where it leads, and whether that is what was published."""
-    link = folder / wheel.filename
     if kept is None or kept.sha256 != wheel.sha256:
         if entry is not None and not entry.is_symlink() and entry.stat().st_size == wheel.size:
             return  # a copy of the wheelhouse with real files needs no store
-        where = entry_folder(store, wheel.key)
         why = "the store does not have it" if kept is None else "the store has other bytes under its key"
-        yield suspect("missing", link, f"{why} ({where})", _drop(folder))
+        where = entry_folder(store, wheel.key)
+        yield suspect("missing", folder / wheel.filename, f"{why} ({where})", _drop(folder))
         return
-    mend = partial(_link, link, wheelhouse.link_text(to_store, wheel))
+    target = wheelhouse.link_text(to_store, wheel)
+    if entry is not None and entry.is_symlink() and os.readlink(entry.path) == target:  # noqa: PTH115
+        return  # as published; whether the file is there is the store's business
+    link = folder / wheel.filename
+    mend = partial(_link, link, target)
     if entry is None:
         yield suspect("missing", link, "the manifest names it, and it is not there", mend=mend)
-    elif not entry.is_symlink():
-        if entry.stat().st_size != wheel.size:
-            yield suspect(
-                "damaged", link, "a file that is not the wheel stands in the link's place", mend=mend
-            )
-    else:
-        yield from _of_link(link, f"{folder}/{wheelhouse.link_text(to_store, wheel)}", mend)
+    elif entry.is_symlink():
+        yield from _of_link(link, folder / target, mend)
+    elif entry.stat().st_size != wheel.size:
+        yield suspect("damaged", link, "a file that is not the wheel stands in the link's place", mend=mend)
 
 
-def _of_link(link: Path, kept: str, mend: Callable[[], bool]) -> Iterator[Suspect]:
-    """Whether a link leads to the file of the store."""
-    try:
-        wanted = os.stat(kept)  # noqa: PTH116 - pathlib is too slow for all wheels of a large view
-    except OSError:
-        return  # told as the store's fault
-    try:
-        if os.path.samestat(os.stat(link), wanted):  # noqa: PTH116
-            return
-        told = "leads elsewhere: "
-    except OSError:
-        told = "dangles: it leads to "
-    yield suspect(
-        "dangling" if "dangles" in told else "misplaced", link, f"{told}{link.readlink()}", mend=mend
-    )
+def _of_link(link: Path, kept: Path, mend: Callable[[], bool]) -> Iterator[Suspect]:
+    """A link with another text may still lead to the file of the store."""
+    if not link.exists():
+        yield suspect("dangling", link, f"leads to {link.readlink()}, where nothing is", mend=mend)
+    elif kept.exists() and not link.samefile(kept):
+        yield suspect("misplaced", link, f"leads elsewhere: to {link.readlink()}", mend=mend)
 
 
 def _of_index(index: Path) -> Iterator[Suspect]:
@@ -161,20 +153,23 @@ def _write(path: Path, text: str) -> bool:
     return True
 
 
-def _manifest_again(folder: Path, store: Path) -> bool:
+def _manifest_again(folder: Path, find: Find) -> bool:
     """A manifest from the links, if the installer's papers prove that they are all."""
     found = []
     for link in folder.glob("*.whl"):
-        entry = read(store, link.readlink().parent.name) if link.is_symlink() else None
-        if entry is None or entry.wheel is None or entry.wheel.filename != link.name:
+        wheel = find(link.readlink().parent.name) if link.is_symlink() else None
+        if wheel is None or wheel.filename != link.name:
             return False
-        found.append(entry.wheel)
+        found.append(wheel)
     wheels = tuple(sorted(found, key=lambda wheel: (wheel.name, wheel.filename)))
     for name, text in wheelhouse.papers(wheels).items():
         if not (folder / name).is_file() or (folder / name).read_text() != text:
             return False
     number = int(folder.name)
     # Without a closure key the next publication completes the set anew.
-    lost = Generation(number=number, folder=folder, wheels=wheels, closure_key="", before=number - 1)
+    when = datetime.fromtimestamp(folder.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    lost = Generation(
+        number=number, folder=folder, wheels=wheels, closure_key="", created=when, before=number - 1
+    )
     write_atomically(folder / MANIFEST, wheelhouse.manifest_text(lost))
     return True

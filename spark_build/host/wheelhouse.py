@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 VERDICT = "verdict.json"
 SCHEMA = 1
 # What a killed process leaves of something that it was about to rename.
-UNFINISHED = ("generations/.tmp-*", "generations/[0-9]*/.*", "pages/.tmp-*", "pins/.*", ".current-*")
+UNFINISHED = ("generations/.tmp-*", "pages/.tmp-*", "pins/.*", ".current-*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,6 +118,7 @@ def publish(
             folder=folder,
             wheels=wheels,
             closure_key=closure_key,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
             before=before.number if before else 0,
         )
         _write_generation(made, store)
@@ -126,7 +127,7 @@ def publish(
         except OSError:  # a full disk: nobody has seen the new one yet
             discard(folder)
             raise
-        return read(folder), True
+        return made, True
 
 
 def _refuse_collisions(wheels: Sequence[StoredWheel]) -> None:
@@ -156,7 +157,11 @@ def changing(view: Path, purpose: str, waiting: Callable[[str], None] | None = N
 
 def leftovers(view: Path) -> list[Path]:
     """What killed processes left unfinished; only meaningful under the view's lock."""
-    return [path for pattern in UNFINISHED for path in view.glob(pattern)]
+    found = [path for pattern in UNFINISHED for path in view.glob(pattern)]
+    for number in numbers(view):
+        folder = view / "generations" / str(number)
+        found += [folder / name for name in os.listdir(folder) if name.startswith(".")]  # noqa: PTH208
+    return found
 
 
 def remove_leftovers(view: Path) -> None:
@@ -213,7 +218,7 @@ def manifest_text(generation: Generation) -> str:
         "schema": SCHEMA,
         "generation": generation.number,
         "view": generation.folder.parent.parent.name,
-        "created": generation.created or datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": generation.created,
         "before": generation.before,
         "closure_key": generation.closure_key,
     }
