@@ -75,9 +75,9 @@ def _print_collected(done: Collected, age: float, *, dry_run: bool) -> None:
     ]
     render.print_table(["WHAT", "NAME", "SIZE"], rows)
     counts = Counter[str](one.kind for one in done.taken)
-    what = ", ".join(f"{counts[kind]} {words}" for kind, words in KINDS.items() if counts[kind])
+    what = ", ".join(f"{words}: {counts[kind]}" for kind, words in KINDS.items() if counts[kind])
     if what:
-        print(f"{'would free' if dry_run else 'freed'} {render.size(done.freed)}: {what}")
+        print(f"{'would free' if dry_run else 'freed'} {render.size(done.freed)} ({what})")
     else:
         older = render.duration(age) if age < UNITS["d"] else f"{age / UNITS['d']:g} days"
         print(f"nothing to collect that is older than {older}")
@@ -118,4 +118,4 @@ def _print_faults(found: tuple[Fault, ...], *, deep: bool) -> None:
     if not found:
         print(f"all is as it was recorded{'' if deep else ' (--deep reads every byte, too)'}")
     else:
-        print(f"{len(found)} faults, {len(found) - left} mended, {left} left")
+        print(f"faults: {len(found)}, mended: {len(found) - left}, left: {left}")

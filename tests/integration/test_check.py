@@ -278,5 +278,5 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert '"left": 2' in done.stdout
     done = root.run("wheelhouse", "check", "--repair")
     assert done.returncode == 10
-    assert done.stdout.splitlines()[-1] == "2 faults, 1 mended, 1 left"
+    assert done.stdout.splitlines()[-1] == "faults: 2, mended: 1, left: 1"
     assert f"  next: rm -r {view / 'generations' / 'foreign.whl'}" in done.stdout.splitlines()

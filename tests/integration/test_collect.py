@@ -233,7 +233,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert root.run("wheelhouse", "gc").stdout == "nothing to collect that is older than 7 days\n"
     done = root.run("wheelhouse", "gc", "--keep", "1", "--older-than", "2d", "--dry-run")
     assert "would free" in done.stdout
-    assert "2 generations, 2 store entries" in done.stdout
+    assert "(generations: 2, store entries: 2)" in done.stdout
     shown = root.json("wheelhouse", "gc", "--keep", "1", "--older-than", "36h")
     assert (shown["dry_run"], shown["held"]) == (False, None)
     assert {row["kind"] for row in shown["taken"]} == {"generation", "entry"}
