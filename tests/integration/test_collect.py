@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from spark_build.host.home import Home
 from spark_build.host.wheelhouse import Generation
 from spark_build.model.keeping import Collected
 from spark_build.model.wheel import StoredWheel
+from tests.conftest import PROJECT, SETUP, make_root
 from tests.integration.houses import (
     end,
+    eventually,
     hear,
     home_in,
     make_wheel,
@@ -190,6 +193,20 @@ def test_a_running_build_keeps_the_store(home: Home) -> None:
     done = gc(home)
     assert names(done) == {f"demo {number}.0" for number in (1, 2, 3)}
     assert done.held == ""
+
+
+def test_a_real_build_keeps_the_store(tmp_path: Path) -> None:
+    root = make_root(tmp_path, {**PROJECT, "setup.py": f"import time\ntime.sleep(5)\n{SETUP}"})
+    home = home_in(root.folder)
+    put_public(home.store, make_wheel(tmp_path / "d", "alone"))
+    age(home, 30)
+    building = subprocess.Popen(root.command("build", "tiny", "--no-closure"), env=root.environment())
+    assert eventually(lambda: any(root.folder.glob("build/tiny/*/build-started")), seconds=60)
+    done = gc(home)
+    assert done.taken == ()
+    assert f"building (process {building.pid})" in done.held
+    assert building.wait(120) == 0
+    assert names(gc(home)) == {"alone 1.0"}
 
 
 def test_pages_of_the_index_that_nobody_shows(home: Home) -> None:

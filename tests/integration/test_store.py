@@ -25,7 +25,7 @@ from spark_build.host.store import (
     read,
     verify_wheel,
 )
-from spark_build.host.storeindex import next_serial
+from spark_build.host.storeindex import next_serial, rows
 from spark_build.model.wheel import StoredWheel
 from tests.integration.houses import end, eventually, hear, make_wheel, put_built, put_public, start, tell
 
@@ -333,3 +333,40 @@ def test_what_a_running_process_makes_stays(tmp_path: Path) -> None:
         (store / ".tmp-mine").mkdir()
         commit(store, key=KEY, wheel=make_wheel(tmp_path), described=DESCRIBED, papers={})
         assert [path.name for path in temporary(store)] == [".tmp-mine"]
+
+
+# --- the index --------------------------------------------------------------------------------------
+
+
+def indexed(store: Path) -> list[str]:
+    return [str(row["key"]) for row in rows(store)]
+
+
+def test_the_index_follows_the_store(tmp_path: Path) -> None:
+    """Also where two entries of one folder come within one tick of the clock."""
+    store, wheel = tmp_path / "store", make_wheel(tmp_path)
+    keys = [f"ab{number:062x}" for number in range(20)]
+    for count, key in enumerate(keys, start=1):
+        commit(store, key=key, wheel=wheel, described=DESCRIBED, papers={})
+        assert indexed(store) == keys[:count]
+    for path in store.glob("??"):
+        os.utime(path, (1, 1))  # settled
+    assert indexed(store) == keys
+    assert indexed(store) == keys
+    shutil.rmtree(store / "ab" / keys[3])
+    assert indexed(store) == [*keys[:3], *keys[4:]]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"schema": 99, "folders": {"ab": {}}}', '{"schema": 1}'])
+def test_an_index_that_is_worth_nothing_is_made_anew(tmp_path: Path, content: str) -> None:
+    store = tmp_path / "store"
+    commit(store, key=KEY, wheel=make_wheel(tmp_path), described=DESCRIBED, papers={})
+    (store / "index.json").write_text(content)
+    assert indexed(store) == [KEY]
+
+
+def test_an_index_that_cannot_be_written_does_not_matter(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    commit(store, key=KEY, wheel=make_wheel(tmp_path), described=DESCRIBED, papers={})
+    (store / "index.json").mkdir()
+    assert indexed(store) == [KEY]
