@@ -210,6 +210,17 @@ def test_flipped_bits_are_taken_from_another_copy(tmp_path: Path, where: str) ->
     assert look(home, deep=True) == ()
 
 
+def test_a_manifest_is_made_again_only_where_it_is_proven(tmp_path: Path) -> None:
+    """With a link gone, too, nobody knows what the manifest named: requirements.txt says that one lacks."""
+    home, made = demo(tmp_path)
+    (made.folder / "manifest.json").unlink()
+    link(made).unlink()
+    (fault,) = look(home, repair=True)
+    assert not fault.mended
+    assert "rm -r" in fault.fix
+    assert not (made.folder / "manifest.json").exists()
+
+
 def described(home: Home, made: Generation) -> dict[str, object]:
     entry = store.read(home.store, kept(home, made).parent.name)
     assert entry is not None
@@ -224,7 +235,10 @@ def described(home: Home, made: Generation) -> dict[str, object]:
 
 def test_flipped_bits_without_a_copy(tmp_path: Path) -> None:
     home, made = demo(tmp_path)
-    flip(kept(home, made))
+    path = kept(home, made)
+    home.sources.mkdir()
+    (home.sources / path.name).write_bytes(bytes(path.stat().st_size))  # as long, but not the wheel
+    flip(path)
     log = kept(home, made, "demo").parent / "build.log"
     flip(log)
     found = look(home, deep=True, repair=True)
