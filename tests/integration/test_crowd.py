@@ -74,7 +74,9 @@ def publisher(home: Home, log: Path, number: int, turn: int) -> None:
 def roller(home: Home, _log: Path, _number: int, _turn: int) -> None:
     view = home.views / VIEW
     try:
-        generations.rollback(view, random.choice(wheelhouse.numbers(view)[-5:]))
+        # Not to the old ones: what was made from them would keep their wheels, rightly.
+        there = [number for number in wheelhouse.numbers(view) if number >= 2 * OLD]
+        generations.rollback(view, random.choice(there[-5:]))
     except UsageError as error:
         if "has no generation" not in error.message:  # collected just now
             raise
