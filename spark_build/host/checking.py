@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from spark_build.errors import StoreError
+from spark_build.host import store as stores
 from spark_build.host import storecheck, viewcheck, wheelhouse
 from spark_build.host.home import Home
 from spark_build.host.store import alone, in_use, read
@@ -51,12 +52,12 @@ def check(
 
 
 def _of_store(home: Home, wheels: dict[str, StoredWheel], deep: bool, told: storecheck.Told) -> list[Suspect]:
-    busy = True
+    left: list[Path] | None = None  # what is unfinished; None while others may be working on it
     if os.access(home.store, os.W_OK):
         with alone(home.store, "checking") as holder:
-            busy = bool(holder)
+            left = None if holder else stores.leftovers(home.store)
     with in_use(home.store, "checking", looking=True):
-        found = list(storecheck.of_store(home, wheels, busy=busy))
+        found = list(storecheck.of_store(home, wheels, left))
         return [*found, *(storecheck.contents(home, told) if deep else ())]
 
 

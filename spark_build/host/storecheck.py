@@ -14,7 +14,7 @@ from typing import Any
 from spark_build.errors import StoreError
 from spark_build.host import store as stores
 from spark_build.host import storeindex
-from spark_build.host.files import sha256_of
+from spark_build.host.files import remove_tree, sha256_of
 from spark_build.host.home import Home
 from spark_build.host.prefix import tree_digest
 from spark_build.host.store import LOCK, PREFIX, RECORD, Entry, entry_of
@@ -25,19 +25,18 @@ KEY = re.compile("[0-9a-f]{64}")
 Told = Callable[[int, int], None]  # bytes read, bytes to read
 
 
-def of_store(home: Home, wheels: dict[str, StoredWheel], *, busy: bool) -> Iterator[Suspect]:
-    """Names, records and sizes; fills `wheels` by key. busy: what looks unfinished may be in work."""
-    left = stores.leftovers(home.store)
-    if left and not busy:
+def of_store(home: Home, wheels: dict[str, StoredWheel], left: list[Path] | None) -> Iterator[Suspect]:
+    """Names, records and sizes; fills `wheels` by key. left: unfinished, None while that may be in work."""
+    if left:
         yield leftovers(left)
     for path in sorted(home.store.iterdir()):
-        if path in left or path.name in (LOCK, storeindex.INDEX):
+        if path.name.startswith(".") or path.name in (LOCK, storeindex.INDEX):
             continue
         if re.fullmatch("[0-9a-f]{2}", path.name) and path.is_dir():
             with os.scandir(path) as entries:
                 for entry in sorted(entries, key=lambda one: one.name):
                     if KEY.fullmatch(entry.name) and entry.name[:2] == path.name:
-                        yield from _of_entry(home, path / entry.name, wheels, busy=busy)
+                        yield from _of_entry(home, path / entry.name, wheels, busy=left is None)
                     else:
                         yield _foreign(Path(entry.path))
         else:
@@ -77,9 +76,19 @@ def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel], *, busy:
         yield suspect("missing", folder / name, told, _again(folder, entry.recipe))
     for name in names.keys() - expected - own:
         if name == PREFIX and not busy:  # being copied when somebody was killed
-            yield leftovers([folder / PREFIX])
+            told = "left by a process that was killed; the next build makes it again"
+            yield suspect("unfinished", folder / PREFIX, told, mend=partial(_drop_prefix, home, folder))
         elif name != PREFIX:
             yield _foreign(folder / name)
+
+
+def _drop_prefix(home: Home, folder: Path) -> bool:
+    """Remove a prefix that its record does not know, unless somebody has finished it meanwhile."""
+    with stores.alone(home.store, "checking") as holder:
+        if holder or entry_of(folder, stores.record_of(folder)).prefix is not None:
+            return False
+        remove_tree(folder / PREFIX)
+        return True
 
 
 def _bad_wheel(home: Home, entry: Entry) -> Suspect:
