@@ -19,7 +19,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # isolated mode leaves it out
 
-from surroundings import cache_bytes, free_bytes, surroundings, write_report
+from operands import DTYPES, LAYOUTS, SCALED, Operands, Unsupported
+from surroundings import cache_bytes, surroundings, write_report
 
 Finding = dict[str, str]
 Step = Callable[[], None]
@@ -31,21 +32,15 @@ WARMUP_CAP = 3.0  # times the asked warm-up
 BATCH_SECONDS = 0.05  # device time of one event-timed batch
 REPEATS = 4
 SAMPLED_ROWS = 16
-# name: (torch type, unit roundoff of inputs as multiplied, of the accumulator, of the output)
-DTYPES = {
-    "fp32": ("float32", 0.0, 2.0**-24, 2.0**-24),
-    "tf32": ("float32", 2.0**-11, 2.0**-24, 2.0**-24),
-    "bf16": ("bfloat16", 0.0, 2.0**-24, 2.0**-8),
-    "fp16": ("float16", 0.0, 2.0**-24, 2.0**-11),
-}
+COPY_SECONDS = 0.3
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
-    parser.add_argument("--dtypes", default="fp32,bf16", help="of " + ", ".join(DTYPES))
-    parser.add_argument("--sizes", default="1024")
-    parser.add_argument("--layouts", default="ab", help="timed layouts: ab, linear (both are checked)")
+    parser.add_argument("--cases", default="fp32:1024:ab", help="DTYPE:SIZE:LAYOUT,...: of "
+                        + ", ".join(DTYPES) + "; of " + ", ".join(LAYOUTS))  # fmt: skip
+    parser.add_argument("--profile", action="store_true", help="name the kernels; no time is taken")
     parser.add_argument("--warmup", type=float, default=2.0, help="seconds, at least")
     parser.add_argument("--window", type=float, default=3.0, help="seconds that count")
     parser.add_argument("--tick", type=float, default=0.5, help="seconds of one recorded rate")
@@ -54,56 +49,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--inject-error", choices=("tile", "nan", "repeat"), help="plant an error, for tests")
     given = parser.parse_args()
-    dtypes = given.dtypes.split(",")
-    if unknown := set(dtypes) - set(DTYPES):
-        parser.error(f"unknown dtypes: {', '.join(sorted(unknown))}")
-    if given.device == "cpu" and {"fp16", "tf32"} & set(dtypes):
+    given.cases = [tuple(text.split(":")) for text in given.cases.split(",")]
+    for dtype, size, layout in given.cases:
+        right = layout == "scaled" if dtype in SCALED else layout in ("ab", "linear")
+        if dtype not in DTYPES or not size.isdecimal() or not right:
+            parser.error(f"unknown case: {dtype}:{size}:{layout}")
+    if given.device == "cpu" and {"fp16", "tf32"} & {dtype for dtype, _, _ in given.cases}:
         parser.error("no fp16 or tf32 on a CPU: fp16 runs at 1 GFLOP/s or less there, tf32 does not exist")
     return given
-
-
-class Operands:
-    """Input sets of one dtype and size: at least two, more than twice the cache, at most 1/4 of memory."""
-
-    def __init__(self, torch: Any, given: argparse.Namespace, dtype: str, size: int) -> None:
-        self.torch, self.size, self.dtype = torch, size, dtype
-        kind = getattr(torch, DTYPES[dtype][0])
-        generator = torch.Generator(device=given.device).manual_seed(given.seed)
-        pair = 2 * size * size * torch.empty(0, dtype=kind).element_size()
-        self.cache = cache_bytes(torch, given.device)
-        self.count = max(
-            2, min(math.ceil(2 * self.cache / pair), free_bytes(torch, given.device) // (4 * pair))
-        )
-        self.bytes = self.count * pair
-
-        def uniform() -> Any:
-            values = torch.empty(size, size, device=given.device)
-            return values.uniform_(-1, 1, generator=generator).to(kind)
-
-        self.sets = [(uniform(), uniform()) for _ in range(self.count)]
-        self.outs = [torch.empty(size, size, dtype=kind, device=given.device) for _ in range(2)]
-
-    def poison(self) -> None:
-        """NaN in every output, and in the freed block that F.linear will probably be given."""
-        for out in self.outs:
-            out.fill_(math.nan)
-        spare = self.torch.full_like(self.outs[0], math.nan)
-        del spare
-
-    def product(self, layout: str, index: int, out: int = 0) -> Any:
-        a, b = self.sets[index % self.count]
-        if layout == "linear":
-            return self.torch.nn.functional.linear(a, b)
-        return self.torch.mm(a, b, out=self.outs[out])
-
-    def right(self, layout: str) -> Any:
-        return self.sets[0][1].t() if layout == "linear" else self.sets[0][1]
-
-
-def tolerance(dtype: str, size: int) -> float:
-    """Expected error of one element for uniform [-1,1] data: its own size is sqrt(K)/3."""
-    _, inputs, accumulator, output = DTYPES[dtype]
-    return math.sqrt(size) / 3 * (output + math.sqrt(size) * accumulator / 2 + 2 * inputs)
 
 
 def check_product(
@@ -117,14 +70,14 @@ def check_product(
         product[:16, :16] = 0
     if inject == "nan":
         product[size // 2, size // 3] = math.nan
-    left, right = operands.sets[0][0], operands.right(layout)
-    unit = tolerance(operands.dtype, size)
+    left, right = operands.exact(layout)
+    unit = operands.tolerance()
     signs = torch.randint(0, 2, (size, 3), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     signs = (signs * 2 - 1).to(left.device)
-    expected = left.double() @ (right.double() @ signs)
+    expected = left @ (right @ signs)
     freivalds = (product.double() @ signs - expected).abs().max().item() / (6 * unit * math.sqrt(size))
     rows = torch.linspace(0, size - 1, min(size, SAMPLED_ROWS)).long().to(left.device)
-    exact = left[rows].double() @ right.double()
+    exact = left[rows] @ right
     element = (product[rows].double() - exact).abs().max().item() / (8 * unit)
     wild = int((~torch.isfinite(product)).sum().item())
     equal = 0
@@ -146,6 +99,10 @@ def check_product(
 
 def verdict(name: str, good: bool, evidence: str) -> Finding:
     return {"name": name, "status": "ok" if good else "fail", "evidence": evidence}
+
+
+def skipped(name: str, reason: str) -> Finding:
+    return {"name": name, "status": "skipped", "evidence": reason}
 
 
 def cpu_batches(step: Step) -> Batches:
@@ -233,25 +190,83 @@ def measure(torch: Any, given: argparse.Namespace, operands: Operands, layout: s
 def run_cases(torch: Any, given: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Finding]]:
     cases: list[dict[str, Any]] = []
     checks: list[Finding] = []
-    for dtype in given.dtypes.split(","):
+    for dtype, size in dict.fromkeys((dtype, int(size)) for dtype, size, _ in given.cases):
         if given.device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-        for size in map(int, given.sizes.split(",")):
-            operands = Operands(torch, given, dtype, size)
-            products = {}
-            for layout in ("ab", "linear"):
-                products[layout], found = check_product(operands, layout, given.seed, given.inject_error)
-                checks += found
-            for layout in given.layouts.split(","):
-                cases.append(measure(torch, given, operands, layout))
-                operands.poison()
-                same = torch.equal(operands.product(layout, 0), products[layout])
-                name = f"gemm.{dtype}.{size}.{layout}.after"
-                checks.append(
-                    verdict(name, same, "the product after the window, bit for bit: " + "=≠"[not same])
-                )
-            del operands, products
+        wanted = [layout for d, s, layout in given.cases if (d, int(s)) == (dtype, size)]
+        try:
+            timed, found = run_operands(torch, given, Operands(torch, given, dtype, size), wanted)
+        except Unsupported as reason:
+            timed, found = [], [skipped(f"gemm.{dtype}.{size}", str(reason))]
+        cases += timed
+        checks += found
     return cases, checks
+
+
+def run_operands(
+    torch: Any, given: argparse.Namespace, operands: Operands, wanted: list[str]
+) -> tuple[list[dict[str, Any]], list[Finding]]:
+    """Check all layouts of one dtype and size, then time those that are wanted."""
+    products, cases, checks = {}, [], []
+    for layout in ("scaled",) if operands.dtype in SCALED else ("ab", "linear"):
+        try:
+            operands.product(layout, 0)
+        except RuntimeError as error:
+            if operands.dtype not in SCALED:
+                raise
+            raise Unsupported(f"torch refuses: {str(error).splitlines()[0][:200]}") from error
+        products[layout], found = check_product(operands, layout, given.seed, given.inject_error)
+        checks += found
+    for layout in wanted:
+        cases.append(measure(torch, given, operands, layout))
+        operands.poison()
+        same = torch.equal(operands.product(layout, 0), products[layout])
+        name = f"gemm.{operands.dtype}.{operands.size}.{layout}.after"
+        checks.append(verdict(name, same, "the product after the window, bit for bit: " + "=≠"[not same]))
+    return cases, checks
+
+
+def copy_rate(torch: Any, given: argparse.Namespace) -> float:
+    """Bytes per second of a copy between buffers that no cache holds, reading and writing counted."""
+    length = max(64 << 20, 4 * cache_bytes(torch, given.device))
+    source = torch.ones(length, dtype=torch.uint8, device=given.device)
+    target = torch.empty_like(source)
+
+    def step() -> None:
+        target.copy_(source)
+
+    batches = cpu_batches(step) if given.device == "cpu" else cuda_batches(torch, step)
+    next(batches)
+    best = 0.0
+    spent = 0.0
+    while spent < COPY_SECONDS:
+        seconds, calls = next(batches)
+        spent += seconds
+        best = max(best, 2 * length * calls / seconds)
+    batches.close()
+    return best
+
+
+def kernels(torch: Any, given: argparse.Namespace) -> dict[str, list[str]]:
+    """Names of what really ran for each case, by the profiler: a name is not a speed."""
+    from torch.profiler import ProfilerActivity, profile
+
+    cuda = given.device == "cuda"
+    found: dict[str, list[str]] = {}
+    for dtype, size, layout in given.cases:
+        if cuda:
+            torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+        try:
+            operands = Operands(torch, given, dtype, int(size))
+            operands.product(layout, 0)
+            with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as seen:
+                operands.product(layout, 0)
+                if cuda:
+                    torch.cuda.synchronize()
+        except (Unsupported, RuntimeError):
+            continue
+        found[f"{dtype}:{size}:{layout}"] = sorted({event.key for event in seen.key_averages()})
+    return found
 
 
 def main() -> int:
@@ -263,9 +278,13 @@ def main() -> int:
 
     torch.set_num_threads(given.threads)
     with torch.inference_mode():
+        if given.profile:
+            write_report(given.out, {"schema": SCHEMA, "kernels": kernels(torch, given)})
+            return 0
+        copied = copy_rate(torch, given)
         cases, checks = run_cases(torch, given)
     kept = {name: str(value) if name == "out" else value for name, value in vars(given).items()}
-    report = {"schema": SCHEMA, "arguments": kept, "begin": begin, "end": time.monotonic(),
+    report = {"schema": SCHEMA, "arguments": kept, "begin": begin, "end": time.monotonic(), "copy": copied,
               "cases": cases, "checks": checks, **surroundings(torch, given.device)}  # fmt: skip
     write_report(given.out, report)
     return 0

@@ -17,6 +17,11 @@ from typing import Any
 
 import pytest
 
+from spark_build.host.home import Home
+from spark_build.model.verification import Arm
+from spark_build.verify.arms import baseline_arm
+
+ROOT = Path(__file__).resolve().parents[1]
 # Started in the background of a script, the suite would hand SIGINT on as ignored to all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -137,3 +142,23 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Root:
     done = made.run("all")
     assert done.returncode == 0, done.stdout + done.stderr
     return made
+
+
+@pytest.fixture(scope="session")
+def torch_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """Folders in which the public torch for processors is installed once."""
+    state = tmp_path_factory.mktemp("torch")
+    return Home(
+        data=(ROOT,),
+        wheelhouse=state / "wheelhouse",
+        build=state / "build",
+        sources=state / "sources",
+        runs=state / "runs",
+        cache=state / "cache",
+    )
+
+
+@pytest.fixture(scope="session")
+def baseline(torch_home: Home) -> Arm:
+    """A real torch for processors. Tests must leave it as it is."""
+    return baseline_arm(torch_home, "2.13", torch_home.build / "baseline", lambda _: None)

@@ -92,6 +92,7 @@ def _build_options(function: Command) -> Command:
 @shared
 def all_(options: Options, recipes: tuple[str, ...], wish: Wish, burn_in: bool, reverify: bool) -> int:
     """Build what is missing, publish it, verify it. Safe to repeat: what is done stays done."""
+    from spark_build.cli.measuring import Asked
     from spark_build.cli.verification import judge
     from spark_build.host.store import in_use
 
@@ -109,7 +110,8 @@ def all_(options: Options, recipes: tuple[str, ...], wish: Wish, burn_in: bool, 
         results, generation = _build(setting, planned, emit, wish)
         judged = None
         if not wish.stop_after:
-            judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=burn_in)
+            asked = Asked() if burn_in else None
+            judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=asked)
     built = document(results, generation)
     if judged is None:
         return conclude(options, results, None, built, [], 0)

@@ -1,14 +1,16 @@
-"""`verify`: functional checks, and the burn-in when asked for."""
+"""`verify`: functional checks, and the burn-in when asked for; `compare` and `gate` for what was measured."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_build.cli import render
+from spark_build.cli.lazy import LazyGroup
+from spark_build.cli.measuring import Asked, measuring_options
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
     from spark_build.model.verification import BurnIn, Check
     from spark_build.setting import Setting
 
-Mode = Literal["quick", "full"]
+COMMANDS = {
+    "compare": ("spark_build.cli.comparing", "compare", "Say what changed between two burn-ins."),
+    "gate": ("spark_build.cli.comparing", "gate", "For CI: is it as fast as it must be?"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,23 +34,29 @@ class Judged:
     code: int
 
 
-@click.command()
+@click.group(cls=LazyGroup, table=COMMANDS, invoke_without_command=True)
 @click.option("--burn-in", is_flag=True, help="Measure the build against the public wheels.")
-@click.option("--quick/--full", default=None, help="Few short rounds (indicative), or a verdict.")
-@click.option("--seed", type=int, help="Seed of data and order (default: random, recorded).")
+@measuring_options
 @click.option("--reverify", is_flag=True, help="Repeat checks that were done.")
 @shared
-def verify(options: Options, burn_in: bool, quick: bool | None, seed: int | None, reverify: bool) -> int:
+@click.pass_context
+def verify(
+    context: click.Context, options: Options, burn_in: bool, asked: Asked, reverify: bool
+) -> int | None:
     """Install the wheels into a fresh environment, check them; --burn-in measures them."""
+    if context.invoked_subcommand is not None:
+        return None
+    if asked.said and not burn_in:
+        raise click.UsageError(f"{asked.said} is about a burn-in: add --burn-in")
     from spark_build.cli.building import running
     from spark_build.cli.wheelhouse import current
 
-    generation = current(options)
+    wheelless = bool(asked.arm) and not any("wheelhouse" in arm.split(",")[0] for arm in asked.arm)
+    generation = None if wheelless else current(options)
     setting = options.setting()
-    mode: Mode | None = None if quick is None else "quick" if quick else "full"
     with running(options, setting.home.runs) as (folder, emit):
         judged = judge(
-            setting, generation, folder, emit, reverify=reverify, burn_in=burn_in, mode=mode, seed=seed
+            setting, generation, folder, emit, reverify=reverify, burn_in=asked if burn_in else None
         )
     if options.json:
         render.print_json({"arms": [], "burn_in": None, **judged.document, "exit_code": judged.code})
@@ -64,20 +75,40 @@ def judge(
     emit: Emit,
     *,
     reverify: bool = False,
-    burn_in: bool = False,
-    mode: Mode | None = None,
-    seed: int | None = None,
+    burn_in: Asked | None = None,
 ) -> Judged:
-    """Verify a generation unless it was; burn it in when asked to."""
-    from spark_build.errors import VerificationError
-    from spark_build.verify.functional import verify as check_all
-
-    if generation is None or not generation.built():
+    """Verify a generation unless it was; burn in what was asked for."""
+    wheelless = burn_in is not None and burn_in.arm and generation is None
+    if not wheelless and (generation is None or not generation.built()):
         return Judged(document={"checks": []}, lines=["nothing to verify"], code=0)
-    if not setting.is_here:
+    if not wheelless and not setting.is_here:
         here = f"{setting.target.platform}, {setting.target.python}"
         lines = [f"not verified: {setting.target.name} is {here}; run `spark-build verify` there"]
         return Judged(document={"checks": []}, lines=lines, code=0)
+    checked = _checked(setting, generation, folder, emit, reverify=reverify)
+    if burn_in is None:
+        return checked
+    checks = tuple(_check(row) for row in checked.document["checks"])
+    measured = _burn_in(setting, generation, emit, checks, burn_in)
+    document = {"checks": [dataclasses.asdict(check) for check in measured.checks]}
+    return _with_burn_in(document, checked.lines, measured)
+
+
+def _check(row: dict[str, str]) -> Check:
+    from spark_build.model.verification import Check
+
+    return Check(**row)  # type: ignore[arg-type] # as it was written
+
+
+def _checked(
+    setting: Setting, generation: Generation | None, folder: Path, emit: Emit, *, reverify: bool
+) -> Judged:
+    """Functional checks of a generation; without one there is nothing to check."""
+    from spark_build.errors import VerificationError
+    from spark_build.verify.functional import verify as check_all
+
+    if generation is None:
+        return Judged(document={"checks": []}, lines=[], code=0)
     recipes = setting.catalogue.recipes
     checks, now = check_all(setting.home, recipes, generation, folder, emit, again=reverify)
     failed = [check for check in checks if check.status == "fail"]
@@ -86,35 +117,21 @@ def judge(
     lines = [f"verified: {done} of {len(checks)} checks ok{when}"]
     lines += [f"FAILED {check.name}: {check.evidence}" for check in failed]
     document: dict[str, Any] = {"checks": [dataclasses.asdict(check) for check in checks]}
-    code = VerificationError.exit_code if failed else 0
-    if burn_in:
-        measured = _burn_in(setting, generation, emit, checks, mode, seed)
-        return _with_burn_in(document, lines, measured)
-    return Judged(document=document, lines=lines, code=code)
+    return Judged(document=document, lines=lines, code=VerificationError.exit_code if failed else 0)
 
 
 def _burn_in(
     setting: Setting,
-    generation: Generation,
+    generation: Generation | None,
     emit: Emit,
     checks: tuple[Check, ...],
-    mode: Mode | None,
-    seed: int | None,
+    asked: Asked,
 ) -> BurnIn:
-    """Measure; an interrupted measurement of this generation and mode goes on."""
+    """Measure; an interrupted measurement of the same things goes on."""
     from spark_build.verify import session
 
-    cuda = bool(setting.target.cuda_architectures)
-    return session.measure(
-        setting.home,
-        setting.train.name,
-        generation,
-        emit,
-        checks=checks,
-        device="cuda" if cuda else "cpu",
-        mode=mode or ("full" if cuda else "quick"),
-        seed=seed,
-    )
+    wish = asked.wish(cuda=bool(setting.target.cuda_architectures))
+    return session.measure(setting.home, setting.train.name, generation, emit, checks=checks, wish=wish)
 
 
 def _with_burn_in(document: dict[str, Any], lines: list[str], measured: BurnIn) -> Judged:

@@ -10,13 +10,14 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from spark_build.core.stats import differs, equivalent, variation
-from spark_build.model.verification import CaseResult, Gate, GateStatus, Round, Settings
+from spark_build.model.verification import CaseResult, Gate, GateStatus, Reference, Round, Settings
 
 BUSY = 0.8  # least share of the window in which the work really ran
 OTHERS_FAIL, OTHERS_WARN = 0.10, 0.05  # processor time taken by other processes
 STEAL_FAIL, STEAL_WARN = 0.05, 0.02  # taken by the hypervisor
 CLOCK_CV = 0.05
 RATE_CV = 0.05
+CAPPED = 0.01  # share of the time at the power cap that is worth telling
 FREE_MIB_FAIL, FREE_MIB_WARN = 1024, 4096
 
 
@@ -26,6 +27,7 @@ def judge(
     rounds: Sequence[Round],
     cases: Sequence[CaseResult],
     breaks: Sequence[str],
+    reference: Reference | None = None,
 ) -> tuple[Gate, ...]:
     """All gates of a burn-in in the order in which they are shown."""
     good = [each for each in rounds if not each.problem]
@@ -36,6 +38,7 @@ def judge(
         _load("other processes", [each.telemetry.others for each in good], OTHERS_WARN, OTHERS_FAIL),
         _load("stolen time", [each.telemetry.steal for each in good], STEAL_WARN, STEAL_FAIL),
         _clock(good),
+        _known_clock(good, reference),
         _throttling(good),
         _memory(good),
     ]
@@ -104,6 +107,17 @@ def _clock(good: Sequence[Round]) -> Gate:
     return _gate("clock", "fail" if spread > CLOCK_CV else "ok", evidence)
 
 
+def _known_clock(good: Sequence[Round], reference: Reference | None) -> Gate:
+    clocks = _known(each.telemetry.clock_mhz for each in good)
+    if not clocks or reference is None or reference.least_clock is None:
+        return _gate("known clock", "unknown", "no clock, or no reference for this device")
+    middle = statistics.median(clocks)
+    evidence = (
+        f"{middle:.0f} MHz under load; a healthy {reference.name} has {reference.least_clock:.0f} or more"
+    )
+    return _gate("known clock", "ok" if middle >= reference.least_clock else "fail", evidence)
+
+
 def _throttling(good: Sequence[Round]) -> Gate:
     counts = _known(each.telemetry.throttled for each in good)
     reasons = sorted({reason for each in good for reason in each.telemetry.reasons})
@@ -112,8 +126,11 @@ def _throttling(good: Sequence[Round]) -> Gate:
     moved = sum(count > 0 for count in counts)
     if moved:
         return _gate("throttling", "fail", f"thermal or power-brake counters moved in {moved} rounds")
-    if reasons:
-        return _gate("throttling", "warn", f"no thermal event; the device names: {', '.join(reasons)}")
+    capped = _known(each.telemetry.capped for each in good)
+    if reasons or any(share > CAPPED for share in capped):
+        share = f" for {statistics.median(capped):.0%} of the time" if capped else ""
+        named = ", ".join(reasons) or "SW power cap"
+        return _gate("throttling", "warn", f"no thermal event; clocks held down{share} by: {named}")
     return _gate("throttling", "ok", "the counters stood still")
 
 

@@ -99,12 +99,29 @@ def tost(values: Sequence[float], margin: float = MARGIN) -> float:
 
 def welch(first: Sequence[float], second: Sequence[float]) -> float:
     """Two-sided p of Welch's t-test for independent samples of unequal variance."""
-    errors = _standard_error(first) ** 2, _standard_error(second) ** 2
+    error, freedom = _welch_error(first, second)
     offset = abs(statistics.fmean(first) - statistics.fmean(second))
-    if sum(errors) == 0:
+    if error == 0:
         return 1.0 if offset == 0 else 0.0
-    freedom = sum(errors) ** 2 / (errors[0] ** 2 / (len(first) - 1) + errors[1] ** 2 / (len(second) - 1))
-    return 2 * _t_below(-offset / math.sqrt(sum(errors)), freedom)
+    return 2 * _t_below(-offset / error, freedom)
+
+
+def unpaired_interval(
+    first: Sequence[float], second: Sequence[float], level: float = 0.95
+) -> tuple[float, float]:
+    """Welch's confidence interval of the difference of the means, second less first."""
+    error, freedom = _welch_error(first, second)
+    offset = statistics.fmean(second) - statistics.fmean(first)
+    reach = _t_quantile((1 + level) / 2, freedom) * error if error else 0.0
+    return offset - reach, offset + reach
+
+
+def _welch_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    """(standard error of the difference, degrees of freedom)."""
+    a, b = _standard_error(first) ** 2, _standard_error(second) ** 2
+    if a + b == 0:
+        return 0.0, 1.0
+    return math.sqrt(a + b), (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
 
 
 def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from spark_build.core.attribution import Effects, attribute, headline_of, swap_problem
 from spark_build.core.gates import judge
 from spark_build.core.stats import ALPHA, MARGIN, compare, differs, equivalent, geometric_mean, holm
 from spark_build.errors import InconclusiveError, VerificationError
 from spark_build.model.verification import (
     Arm,
+    Attribution,
     Case,
     CaseResult,
     Check,
     Comparison,
     Device,
     Gate,
+    Reference,
     Round,
     Settings,
     Verdict,
@@ -89,7 +92,25 @@ def decide(
         return _verdict("INCONCLUSIVE", f" ({names_of})", text, indicative, headline)
     if second == "control":
         return _of_control(headline, indicative)
-    return _of_candidate(headline, indicative)
+    return _of_candidate(headline, indicative, effects_of(settings, arms, rounds, cases, headline))
+
+
+def effects_of(
+    settings: Settings,
+    arms: Sequence[Arm],
+    rounds: Sequence[Round],
+    cases: Sequence[CaseResult],
+    headline: CaseResult,
+) -> Effects:
+    """What a swapped library and the rest of the build contribute to the headline case."""
+    derived = next((arm for arm in arms if arm.swapped and arm.origin.startswith(headline.first)), None)
+    library = headline_of(cases, derived.name) if derived else None
+    if derived is None or library is None:
+        return Effects()
+    if problem := swap_problem(derived, headline.second, rounds):
+        return Effects(problem=problem)
+    pairs = _pairs(settings.headline, derived.name, headline.second, rounds)
+    return Effects(library=library.comparison, build=compare(*pairs) if len(pairs[0]) >= 2 else None)
 
 
 def assess(
@@ -99,10 +120,11 @@ def assess(
     rounds: Sequence[Round],
     breaks: Sequence[str],
     checks: Sequence[Check] = (),
+    reference: Reference | None = None,
 ) -> tuple[Verdict, tuple[CaseResult, ...], tuple[Gate, ...]]:
     """Cases, gates and verdict of what was measured; `checks` are those of the operator battery."""
     cases = compare_cases(settings, arms, rounds)
-    gates = judge(settings, planned, rounds, cases, breaks)
+    gates = judge(settings, planned, rounds, cases, breaks, reference)
     return decide(settings, arms, rounds, cases, gates, checks), cases, gates
 
 
@@ -162,7 +184,12 @@ def _broken(rounds: Sequence[Round], checks: Sequence[Check]) -> list[str]:
 
 
 def _verdict(
-    word: VerdictWord, detail: str, text: str, indicative: bool, headline: CaseResult | None
+    word: VerdictWord,
+    detail: str,
+    text: str,
+    indicative: bool,
+    headline: CaseResult | None,
+    cause: Attribution | None = None,
 ) -> Verdict:
     start = "Only indicative (short rounds, few pairs): " if indicative else ""
     return Verdict(
@@ -170,7 +197,7 @@ def _verdict(
         claim=f"{word}{detail}",
         explanation=start + (text[0].lower() + text[1:] if start else text),
         indicative=indicative,
-        attribution="unresolved" if word in ("UPLIFT", "REGRESSION") else None,
+        attribution=cause,
         headline=headline,
     )
 
@@ -193,7 +220,7 @@ def _of_control(headline: CaseResult, indicative: bool) -> Verdict:
     return _verdict("INCONCLUSIVE", f" (interval wider than +-{MARGIN:.0%})", text, indicative, headline)
 
 
-def _of_candidate(headline: CaseResult, indicative: bool) -> Verdict:
+def _of_candidate(headline: CaseResult, indicative: bool, effects: Effects) -> Verdict:
     seen = headline.comparison
     low, high = seen.ci95
     subject = f"On {headline.case}, {headline.second} against {headline.first}:"
@@ -211,5 +238,6 @@ def _of_candidate(headline: CaseResult, indicative: bool) -> Verdict:
     how = (
         f"{seen.ratio:.3f} times as fast" if word == "UPLIFT" else f"slower, {seen.ratio:.3f} times the rate"
     )
-    text = f"{subject} {how} ({_interval(seen)}); no library was swapped, so the cause is unresolved."
-    return _verdict(word, f"{scale}, attributed to unresolved", text, indicative, headline)
+    cause, why = attribute(seen.ratio, effects)
+    text = f"{subject} {how} ({_interval(seen)}); {why}."
+    return _verdict(word, f"{scale}, attributed to {cause}", text, indicative, headline, cause)

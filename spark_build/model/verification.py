@@ -7,12 +7,15 @@ from typing import Any, Literal
 
 CheckStatus = Literal["ok", "fail", "skipped"]
 GateStatus = Literal["ok", "warn", "fail", "unknown"]
-Role = Literal["baseline", "candidate", "control"]
+Role = Literal["baseline", "candidate", "control", "variant"]  # variant: measured, but decides nothing
 Mode = Literal["quick", "full"]
 Device = Literal["cpu", "cuda"]
 VerdictWord = Literal["UPLIFT", "EQUIVALENT", "REGRESSION", "FUNCTIONAL-FAIL", "INCONCLUSIVE"]
 Attribution = Literal["cublas", "build", "unresolved"]
 Tick = tuple[float, float]  # seconds since the case began, FLOP/s
+Sample = dict[str, float]  # one look at the machine; what cannot be read is missing, never 0
+LAYOUTS = {"ab": "a@b", "linear": "F.linear", "scaled": "_scaled_mm"}
+SCALED = ("fp8", "fp4")  # dtypes that only a scaled product takes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,19 +38,26 @@ class Arm:
     versions: dict[str, str] = field(default_factory=dict)  # distribution -> installed version
     threads: int = 0  # CPU threads; 0: what the settings say
     env: dict[str, str] = field(default_factory=dict)  # added to the scrubbed environment
+    image: str = ""  # of a container in which `python` is run
+    engine: str = ""  # docker or podman, for an image
+    swapped: tuple[str, ...] = ()  # libraries of another arm that are loaded in place of its own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Case:
     """One kind of work: the product of two size x size matrices."""
 
-    dtype: str  # fp32, tf32, bf16, fp16
+    dtype: str  # fp32, tf32, bf16, fp16, fp8, fp4
     size: int
-    layout: str  # ab: a @ b; linear: F.linear
+    layout: str  # a key of LAYOUTS
+
+    @property
+    def product(self) -> str:
+        """The call, as one writes it."""
+        return LAYOUTS[self.layout]
 
     def __str__(self) -> str:
-        product = "a@b" if self.layout == "ab" else "F.linear"
-        return f"{self.dtype.upper()} {self.size}^3 {product}"
+        return f"{self.dtype.upper()} {self.size}^3 {self.product}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +99,9 @@ class Measurement:
     drop: float  # relative loss from the first to the last quarter of the window
     steady: bool  # the warm-up ended because the rate stood still, not at its cap
     busy: float | None  # share of its threads' time that the process really ran; None: not known
+    clock_mhz: float | None = None  # mean over the window
+    watts: float | None = None
+    span: tuple[float, float] = (0.0, 0.0)  # start of warm-up and end of window, seconds of the round
     warmup: tuple[Tick, ...] = ()
     window: tuple[Tick, ...] = ()
 
@@ -106,6 +119,8 @@ class Telemetry:
     throttled: float | None = None  # throttling events or seconds counted during the round
     utilisation: float | None = None  # of the GPU, 0..1
     watts: float | None = None
+    limit_watts: float | None = None
+    capped: float | None = None  # share of the time in which the power cap held the clocks down
     celsius: float | None = None
     other_processes: int | None = None  # on the GPU
     free_mib: int | None = None  # before the round: the memory that the device computes in
@@ -126,6 +141,7 @@ class Round:
     checks: tuple[Check, ...] = ()
     telemetry: Telemetry = field(default_factory=Telemetry)
     environment: dict[str, Any] = field(default_factory=dict)
+    samples: tuple[tuple[float, Sample], ...] = ()  # (seconds of the round, what was read)
     file: str = ""
 
 
@@ -171,6 +187,19 @@ class Gate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Reference:
+    """What is known of a kind of device: FLOP/s, bytes/s, MHz; each with its source."""
+
+    name: str
+    device: str  # regular expression, searched in the device's name
+    rates: dict[str, tuple[float, float]]  # dtype -> range in which healthy ones were seen
+    nominal: dict[str, float] = field(default_factory=dict)  # dtype -> dense peak on paper
+    bandwidth: float | None = None
+    least_clock: float | None = None  # under load; below it a device is in a hidden slow state
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     """What may be claimed. `claim` is the short form, `explanation` one sentence for people."""
 
@@ -193,6 +222,10 @@ class BurnIn:
     gates: tuple[Gate, ...]
     rounds: tuple[Round, ...]
     breaks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was left out or prepared
+    checks: tuple[Check, ...] = ()  # of the operator battery
+    kernels: dict[str, dict[str, list[str]]] = field(default_factory=dict)  # arm -> case -> names
+    reference: Reference | None = None
     scope: dict[str, str] = field(default_factory=dict)  # device, driver, threads, ...
     folder: str = ""
     report: str = ""
@@ -204,7 +237,7 @@ def burn_in_json(result: BurnIn, *, raw: bool = False) -> dict[str, Any]:
     rounds = [asdict(each) for each in result.rounds]
     if not raw:
         for each in rounds:
-            del each["environment"]
+            del each["environment"], each["samples"]
             for measurement in each["measurements"]:
                 del measurement["warmup"], measurement["window"]
     return {
@@ -221,7 +254,11 @@ def burn_in_json(result: BurnIn, *, raw: bool = False) -> dict[str, Any]:
         "headline": str(result.settings.headline),
         "arms": [asdict(arm) for arm in result.arms],
         "cases": [asdict(case) for case in result.cases],
+        "kernels": result.kernels,
         "breaks": list(result.breaks),
+        "notes": list(result.notes),
+        "checks": [asdict(check) for check in result.checks],
+        "reference": asdict(result.reference) if result.reference else None,
         "scope": result.scope,
         "settings": asdict(result.settings),
         "round_results": rounds,

@@ -14,10 +14,17 @@ from spark_build.host.files import locked, write_atomically
 from spark_build.host.home import Home
 from spark_build.host.run import capture
 from spark_build.model.event import Emit, Note
-from spark_build.model.verification import Arm, Device
+from spark_build.model.verification import Arm, Device, Role
 
 SCHEMA = 1
+KNOWN = ("torch", "numpy", "torchvision", "torchaudio", "triton", "nvidia-cublas")
 STAMP = "spark-build-arm.json"
+LIBRARIES = """
+import torch
+print(*sorted({part[5] for line in open("/proc/self/maps") if len(part := line.split(None, 5)) == 6}), sep="")
+"""
+# What can be swapped: stems of the files, the one that needs nothing of the others first.
+SWAPS = {"cublas": ("libcublasLt.so", "libcublas.so"), "openmp": ("libgomp.so", "libgomp-")}
 VERSIONS = """
 import importlib.metadata as m, json, sys
 found = {}
@@ -56,7 +63,7 @@ def baseline_arm(home: Home, train: str, folder: Path, emit: Emit, *, device: De
 def environment_arm(name: str, folder: Path, *, origin: str = "") -> Arm:
     """An existing environment; the baseline by role. Raises UsageError when it has no torch."""
     python = venv.python_of(folder)
-    answer = capture([str(python), "-I", "-c", VERSIONS, "torch", "numpy"], env=venv.clean_environment())
+    answer = capture([str(python), "-I", "-c", VERSIONS, *KNOWN], env=venv.clean_environment())
     versions: dict[str, str] = json.loads(answer) if answer else {}
     if "torch" not in versions:
         raise UsageError(
@@ -71,9 +78,40 @@ def environment_arm(name: str, folder: Path, *, origin: str = "") -> Arm:
     )
 
 
-def candidate(arm: Arm) -> Arm:
-    """The same environment in the role of what is compared with the baseline."""
-    return replace(arm, role="candidate")
+def derived_arm(arm: Arm, donor: Arm, library: str) -> Arm:
+    """`arm` with one library of `donor`'s environment loaded in place of its own.
+
+    The donor's files are loaded first; what asks for their names later gets them. Raises UsageError
+    when the donor has no such files, or either is a container.
+    """
+    if arm.image or donor.image:
+        raise UsageError(
+            "libraries cannot be swapped into or out of a container", hint="name two environments"
+        )
+    answer = capture([donor.python, "-I", "-c", LIBRARIES], env=venv.clean_environment(), timeout=300) or ""
+    files = [
+        path
+        for stem in SWAPS[library]
+        for path in answer.splitlines()
+        if Path(path).name.startswith(stem) and not path.startswith("/usr/")
+    ]
+    if not files:
+        raise UsageError(
+            f"{donor.name} loads no {library} of its own", hint=f"--swap needs {library} in both arms"
+        )
+    return replace(
+        arm,
+        name=f"{arm.name}+{library}-of-{donor.name}",
+        role="variant",
+        origin=f"{arm.name} with {library} of {donor.name}",
+        env={**arm.env, "LD_PRELOAD": ":".join(files)},
+        swapped=tuple(files),
+    )
+
+
+def in_role(arm: Arm, role: Role) -> Arm:
+    """The same environment in another role."""
+    return replace(arm, role=role)
 
 
 def control_of(baseline: Arm) -> Arm:

@@ -10,27 +10,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spark_build.core.order import block_order
+from spark_build.core.reference import reference_for
 from spark_build.core.verdict import LEAST_PAIRS, assess, name_headline
 from spark_build.errors import HostError, UsageError
 from spark_build.host.files import locked, write_atomically
 from spark_build.model.event import Emit, Note
 from spark_build.model.verification import (
+    SCALED,
     Arm,
     BurnIn,
     Case,
     Check,
     Device,
     Mode,
+    Reference,
     Round,
     Settings,
     burn_in_json,
 )
 from spark_build.verify.arms import control_of
-from spark_build.verify.rounds import run_rounds
-from spark_build.verify.telemetry import probes_for
+from spark_build.verify.rounds import name_kernels, run_rounds
+from spark_build.verify.telemetry import prepare_memory, probes_for
 
 NO_FP16 = "FP16 is left out: a CPU computes it at 1 GFLOP/s or less, which says nothing about a build"
 QUICK_PAIRS = 6
+START = 6.0  # seconds of a round before its first warm-up: Python, torch, the checks
 # warm-up, window, tick in seconds; sizes
 PROTOCOL: dict[tuple[Device, Mode], tuple[float, float, float, tuple[int, ...]]] = {
     ("cpu", "quick"): (1.0, 2.5, 0.25, (1024,)),
@@ -50,20 +54,22 @@ def plan(
     sizes: Sequence[int] = (),
     layouts: Sequence[str] = ("ab",),
     pairs: int | None = None,
+    window: float | None = None,
 ) -> Settings:
     """Settings of a run, the headline case named in them. Without a seed a random one is taken.
 
     Raises UsageError for FP16 on a CPU, or for a full run of fewer than ten pairs.
     """
-    if device == "cpu" and {"fp16", "tf32"} & set(dtypes):
+    if device == "cpu" and {"fp16", "tf32", "fp4"} & set(dtypes):
         raise UsageError(NO_FP16, hint="burn in fp32 and bf16 here")
-    warmup, window, tick, usual = PROTOCOL[device, mode]
+    warmup, usual_window, tick, usual = PROTOCOL[device, mode]
+    window = window or usual_window
     chosen = dtypes or (("fp32", "bf16") if device == "cpu" else ("fp16", "bf16"))
     cases = tuple(
         Case(dtype=dtype, size=size, layout=layout)
-        for dtype in chosen
-        for size in (sizes or usual)
-        for layout in layouts
+        for dtype in dict.fromkeys(chosen)
+        for size in dict.fromkeys(sizes or usual)
+        for layout in (("scaled",) if dtype in SCALED else dict.fromkeys(layouts))
     )
     return Settings(
         mode=mode,
@@ -73,9 +79,9 @@ def plan(
         pairs=_enough(mode, pairs),
         seed=secrets.randbelow(2**31) if seed is None else seed,
         threads=len(os.sched_getaffinity(0)),
-        warmup=warmup,
+        warmup=min(warmup, window),
         window=window,
-        tick=tick,
+        tick=min(tick, window / 5),
         script=str(script.absolute()),
         notes=(NO_FP16,) if device == "cpu" else (),
     )
@@ -90,7 +96,13 @@ def _enough(mode: Mode, pairs: int | None) -> int:
 
 
 def burn_in(
-    settings: Settings, arms: Sequence[Arm], folder: Path, emit: Emit, *, checks: Sequence[Check] = ()
+    settings: Settings,
+    arms: Sequence[Arm],
+    folder: Path,
+    emit: Emit,
+    *,
+    checks: Sequence[Check] = (),
+    references: Sequence[Reference] = (),
 ) -> BurnIn:
     """Measure the arms (a baseline, perhaps a candidate; the A/A control is added) and judge.
 
@@ -100,12 +112,18 @@ def burn_in(
     _require()
     everyone = _with_control(arms)
     order = block_order([arm.name for arm in everyone], settings.pairs, settings.seed)
-    for note in settings.notes:
+    told = (*settings.notes, *prepare_memory(settings.device))
+    for note in (*told, _expected(settings, len(order))):
         emit(Note(message=note))
     waiting = "another burn-in is running in this folder: waiting for it"
     with locked(folder / ".lock", purpose="burn-in", waiting=lambda _: emit(Note(message=waiting))) as lock:
         rounds, breaks = run_rounds(settings, everyone, order, folder, emit, keep=(lock,))
-        verdict, cases, gates = assess(settings, everyone, len(order), rounds, breaks, checks)
+        kernels = {}
+        if settings.device == "cuda" and len(rounds) == len(order):
+            kernels = name_kernels(settings, everyone, folder, keep=(lock,))
+        scope = _scope(settings, rounds)
+        known = reference_for(references, scope.get("device", ""))
+        verdict, cases, gates = assess(settings, everyone, len(order), rounds, breaks, checks, known)
         result = BurnIn(
             settings=settings,
             arms=everyone,
@@ -114,15 +132,25 @@ def burn_in(
             gates=gates,
             rounds=rounds,
             breaks=breaks,
-            scope=_scope(settings, rounds),
+            notes=told,
+            kernels=kernels,
+            reference=known,
+            checks=tuple(checks),
+            scope=scope,
             folder=str(folder),
             report=str(folder / "report.html"),
         )
-        from spark_build.verify.report import render
+        from spark_build.verify import markdown, report
 
         write_atomically(folder / "burn-in.json", json.dumps(burn_in_json(result, raw=True)))
-        write_atomically(folder / "report.html", render(result, checks))
+        write_atomically(folder / "report.md", markdown.render(result))
+        write_atomically(folder / "report.html", report.render(result))
     return result
+
+
+def _expected(settings: Settings, rounds: int) -> str:
+    each = len(settings.cases) * (settings.warmup + settings.window) + START
+    return f"{rounds} rounds of about {each:.0f} s: {rounds * each / 60:.0f} min or more"
 
 
 def _require() -> None:
@@ -153,10 +181,9 @@ def _scope(settings: Settings, rounds: Sequence[Round]) -> dict[str, str]:
     if settings.device == "cuda" and rounds and "device" in rounds[0].environment:
         scope["device"] = str(rounds[0].environment["device"].get("name", scope["device"]))
     case = settings.headline
-    product = "a@b" if case.layout == "ab" else "F.linear"
     return scope | {
         "threads": str(settings.threads),
         "dtype": case.dtype,
         "shape": f"{case.size}^3",
-        "layout": product,
+        "layout": case.product,
     }

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
+from spark_build.core.reference import placed
+from spark_build.core.stats import geometric_mean
 from spark_build.model.verification import BurnIn, CaseResult, Check, burn_in_json
-from spark_build.verify.charts import all_charts, unit_of
+from spark_build.verify.charts import all_charts
+from spark_build.verify.plotting import of_case, unit_of
 
 TONES = {
     "UPLIFT": "good",
@@ -46,15 +49,16 @@ pre { background: var(--card); padding: .8rem; border-radius: .4rem; overflow-x:
 """
 
 
-def render(result: BurnIn, checks: Sequence[Check] = ()) -> str:
+def render(result: BurnIn) -> str:
     """The whole page."""
     parts = [
         _verdict(result),
         _section("Cases", _cases(result.cases)),
+        _section("Is this normal?", _normal(result)),
         *(_section(head, f'<p class="dim">{text}</p><div class="scroll">{svg}</div>')
           for head, text, svg in all_charts(result)),
         _section("Validity gates", _gates(result)),
-        _section("Correctness", _checks(result, checks)),
+        _section("Correctness", _checks(result, result.checks)),
         _section("Arms", _arms(result)),
         _section("How it was measured", _method(result)),
         _section("Raw data", _raw(result)),
@@ -158,6 +162,41 @@ def _unpaired(cases: Sequence[CaseResult]) -> str:
     )
 
 
+def _normal(result: BurnIn) -> str:
+    """Rate, clock, power of every arm and case beside what is known of such devices."""
+    known = result.reference
+    rows = []
+    for arm in result.arms:
+        for case in result.settings.cases:
+            found = [one for each, one in of_case(result.rounds, case) if each.slot.arm == arm.name]
+            if not found:
+                continue
+            rate = geometric_mean([one.rate for one in found])
+            clocks = [one.clock_mhz for one in found if one.clock_mhz]
+            watts = [one.watts for one in found if one.watts]
+            per_clock = _rate(rate / (sum(clocks) / len(clocks)) * 1000) if clocks else "-"
+            per_watt = _rate(rate / (sum(watts) / len(watts))) if watts else "-"
+            range_of = known.rates.get(case.dtype) if known else None
+            limits = f"{_rate(range_of[0])} to {_rate(range_of[1])}" if range_of else "unknown"
+            rows.append(
+                (
+                    f"{escape(str(case))}<br><small>{escape(arm.name)}</small>",
+                    _rate(rate),
+                    per_clock,
+                    per_watt,
+                    limits,
+                    escape(placed(known, case.dtype, rate)) or "-",
+                )
+            )
+    heads = ("Case", "Rate", "per GHz", "per W", "Seen elsewhere", "This one")
+    sources = (
+        "; ".join(known.sources)
+        if known
+        else "nothing is known of this device: a file in wheelhouse/reference/ changes that (docs/verdict.md)"
+    )
+    return _table(heads, rows, (1, 2, 3, 4)) + f'<p class="dim">Sources: {escape(sources)}.</p>'
+
+
 def _gates(result: BurnIn) -> str:
     rows = [
         (escape(gate.name), f'<span class="{MARKS[gate.status]}">{gate.status}</span>', escape(gate.evidence))
@@ -213,13 +252,18 @@ def _arms(result: BurnIn) -> str:
                 f"<details><summary>What {escape(arm.name)} really loaded</summary>"
                 f"<pre>{escape(config)}\n{escape(libraries)}</pre></details>"
             )
+    for name, cases in result.kernels.items():
+        lines = "\n".join(f"{case}: {', '.join(found)}" for case, found in cases.items())
+        details += (
+            f"<details><summary>Kernels of {escape(name)}</summary><pre>{escape(lines)}</pre></details>"
+        )
     return _table(("Arm", "Role", "Origin", "Versions", "Rounds"), rows) + details
 
 
 def _method(result: BurnIn) -> str:
     settings = result.settings
     order = " ".join(each.slot.arm for each in result.rounds)
-    notes = "".join(f"<p>{escape(note)}.</p>" for note in (*settings.notes, *result.breaks))
+    notes = "".join(f"<p>{escape(note)}.</p>" for note in (*result.notes, *result.breaks))
     return (
         f"<p>{settings.pairs} pairs of rounds, a fresh process each, in mirrored blocks from seed "
         f"{settings.seed}; warm-up of {settings.warmup:g} s or more until the rate stands still, then a "

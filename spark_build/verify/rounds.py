@@ -13,15 +13,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from spark_build.core.stats import drop, variation
 from spark_build.host.files import sha256_of, write_atomically
 from spark_build.host.run import Completed, run
 from spark_build.model.event import Emit, Note, Progress
-from spark_build.model.verification import Arm, Case, Check, Measurement, Round, Settings, Slot, Tick
-from spark_build.verify.telemetry import Sampler, probes_for, summarise
+from spark_build.model.verification import Arm, Round, Settings, Slot
+from spark_build.verify import containers
+from spark_build.verify.reading import read_round
+from spark_build.verify.telemetry import Sampler, probes_for
 
 SCHEMA = 1
 KEPT_VARIABLES = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CUDA_VISIBLE_DEVICES")
+PRELOAD = "LD_PRELOAD"
 TIMED_OUT, KILLED = 124, 137  # exit statuses of coreutils' timeout; 137 also for SIGKILL from outside
 
 
@@ -103,13 +105,21 @@ def _measure(
     report = place / f".report-{slot.index:03d}.json"
     report.unlink(missing_ok=True)
     threads = arm.threads or settings.threads
-    environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    environment |= {"PYTHONNOUSERSITE": "1", **arm.env}
+    environment = _variables(arm)
     started, limit = _now(), time_limit(settings)
     log = _file(place, slot).with_suffix(".log")
-    with log.open("wb") as stream, Sampler(probes_for(settings.device)) as sampler:
-        command = _command(settings, arm, threads, report, limit)
-        done = run(command, cwd=place, env=environment, log=stream, keep=keep)
+    command, container = _command(settings, arm, threads, report), ""
+    if arm.image:
+        container = f"spark-build-{os.getpid()}-{slot.index}"
+        command = _contained(settings, arm, command, environment, place, container)
+    # SIGABRT first: Python then prints where it stood.
+    guard = ["timeout", "--signal=ABRT", "--kill-after=10", f"{limit:.0f}"]
+    try:
+        with log.open("wb") as stream, Sampler(probes_for(settings.device)) as sampler:
+            done = run([*guard, *command], cwd=place, env=_bare(environment), log=stream, keep=keep)
+    finally:
+        if container:
+            containers.remove(arm, container)
     left: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         left = json.loads(report.read_text())
@@ -134,12 +144,14 @@ def _measure(
     return read_round(_file(place, slot))
 
 
-def _command(settings: Settings, arm: Arm, threads: int, report: Path, limit: float) -> list[str]:
+def _bare(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name != PRELOAD}
+
+
+def _command(settings: Settings, arm: Arm, threads: int, report: Path) -> list[str]:
     given = {
         "device": settings.device,
-        "dtypes": ",".join(dict.fromkeys(case.dtype for case in settings.cases)),
-        "sizes": ",".join(dict.fromkeys(str(case.size) for case in settings.cases)),
-        "layouts": ",".join(dict.fromkeys(case.layout for case in settings.cases)),
+        "cases": ",".join(f"{case.dtype}:{case.size}:{case.layout}" for case in settings.cases),
         "warmup": settings.warmup,
         "window": settings.window,
         "tick": settings.tick,
@@ -148,9 +160,49 @@ def _command(settings: Settings, arm: Arm, threads: int, report: Path, limit: fl
         "out": report,
     } | ({"inject-error": settings.inject} if settings.inject else {})
     options = [part for name, value in given.items() for part in (f"--{name}", str(value))]
-    # SIGABRT first: Python then prints where it stood.
-    guard = ["timeout", "--signal=ABRT", "--kill-after=10", f"{limit:.0f}"]
-    return [*guard, arm.python, "-I", "-B", "-X", "faulthandler", settings.script, *options]
+    command = [arm.python, "-I", "-B", "-X", "faulthandler", settings.script, *options]
+    # Only the arm itself may meet these libraries, not the programs that start it.
+    preload = arm.env.get(PRELOAD)
+    return ["env", f"{PRELOAD}={preload}", *command] if preload and not arm.image else command
+
+
+def _contained(
+    settings: Settings,
+    arm: Arm,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    place: Path,
+    name: str,
+) -> list[str]:
+    """The same in the arm's container, which gets no variable that speaks of folders of this machine."""
+    ours = {key: value for key, value in environment.items() if key not in ("PATH", "HOME", "USER", "TMPDIR")}
+    script = Path(settings.script)
+    return containers.wrap(
+        arm, command, device=settings.device, env=ours, script=script, place=place, name=name
+    )
+
+
+def name_kernels(
+    settings: Settings, arms: Sequence[Arm], folder: Path, keep: Sequence[int] = ()
+) -> dict[str, dict[str, list[str]]]:
+    """Arm -> case -> kernels that the profiler saw, in a run of its own; what fails is left out."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for arm in arms:
+        if arm.image or arm.role == "control":
+            continue
+        report = folder / f".kernels-{arm.name}.json"
+        command = ["timeout", "300", *_command(settings, arm, settings.threads, report), "--profile"]
+        with (folder / f"kernels-{arm.name}.log").open("wb") as log, contextlib.suppress(OSError, ValueError):
+            run(command, cwd=folder, env=_bare(_variables(arm)), log=log, keep=keep)
+            found[arm.name] = json.loads(report.read_text())["kernels"]
+        report.unlink(missing_ok=True)
+    return found
+
+
+def _variables(arm: Arm) -> dict[str, str]:
+    """The scrubbed environment of an arm."""
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    return kept | {"PYTHONNOUSERSITE": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **arm.env}
 
 
 def time_limit(settings: Settings) -> float:
@@ -167,61 +219,6 @@ def _problem(done: Completed, reported: bool, limit: float) -> str:
     if done.returncode != 0:
         return f"crashed with exit status {done.returncode}: {last}"
     return "" if reported else "left no report"
-
-
-def read_round(file: Path) -> Round:
-    """A round as its file tells it."""
-    raw = json.loads(file.read_text())
-    report = raw["report"]
-    cases = report.get("cases", [])
-    windows = [(each["window"]["start"], each["window"]["end"]) for each in cases]
-    passed = sum(end - start for start, end in windows)
-    own = sum(each["window"]["cpu_seconds"] for each in cases) / passed if passed else None
-    rows = [(float(when), sample) for when, sample in raw["telemetry"]]
-    return Round(
-        slot=Slot(**raw["slot"]),
-        launch=raw["launch"],
-        started=raw["started"],
-        seconds=raw["seconds"],
-        problem=raw["problem"],
-        killed=raw["killed"],
-        measurements=tuple(_measurement(each, raw) for each in cases),
-        checks=tuple(Check(**each) for each in report.get("checks", [])),
-        telemetry=summarise(rows, windows, own),
-        environment={
-            name: report[name]
-            for name in ("device", "python", "torch", "called_versions", "libraries", "variables")
-            if name in report
-        },
-        file=str(file),
-    )
-
-
-def _measurement(case: Mapping[str, Any], raw: Mapping[str, Any]) -> Measurement:
-    flops, window = case["flops"], case["window"]
-    begin = case["warmup"]["start"]
-    seconds = sum(took for took, _ in window["ticks"])
-    timed = _series(window["ticks"], flops, window["start"] - begin)
-    rates = [rate for _, rate in timed]
-    share = window["cpu_seconds"] / ((window["end"] - window["start"]) * raw["threads"])
-    return Measurement(
-        case=Case(dtype=case["dtype"], size=case["size"], layout=case["layout"]),
-        rate=flops * sum(calls for _, calls in window["ticks"]) / seconds,
-        cv=variation(rates),
-        drop=drop(rates),
-        steady=case["warmup"]["steady"],
-        busy=share if raw["device"] == "cpu" else None,
-        warmup=_series(case["warmup"]["ticks"], flops, 0.0),
-        window=timed,
-    )
-
-
-def _series(ticks: Sequence[tuple[float, int]], flops: float, begin: float) -> tuple[Tick, ...]:
-    now, found = begin, []
-    for seconds, calls in ticks:
-        now += seconds
-        found.append((now, flops * calls / seconds))
-    return tuple(found)
 
 
 def _file(place: Path, slot: Slot) -> Path:

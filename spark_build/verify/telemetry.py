@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from spark_build.core.stats import variation
-from spark_build.model.verification import Device, Telemetry
+from spark_build.model.verification import Device, Sample, Telemetry
 
 INTERVAL = 0.25  # seconds between samples
-Sample = dict[str, float]  # what cannot be read is missing, never 0
 REASONS = {
     0x4: "SW power cap",
     0x8: "HW slowdown",
@@ -24,6 +23,15 @@ REASONS = {
     0x80: "HW power brake",
 }
 HARD_REASONS = 0x8 | 0x20 | 0x40 | 0x80
+# Cumulative nanoseconds, as NVML's constants are called; drivers know all, some or none of them.
+THROTTLING = (
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
+)
+POWER_CAP = "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP"
+VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")  # by NVML's number of the type
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 Window = tuple[float, float]  # CLOCK_MONOTONIC seconds
 
 
@@ -83,14 +91,20 @@ class CpuProbe:
 
 
 class NvmlProbe:
-    """The first GPU as NVML sees it; "Not Supported" leaves a value out."""
+    """The measured GPU as NVML sees it; "Not Supported" leaves a value out."""
 
     def __init__(self) -> None:
         import pynvml
 
         self.nvml: Any = pynvml
         pynvml.nvmlInit()
-        self.device = pynvml.nvmlDeviceGetHandleByIndex(0)
+        # The arms count devices as NVML does (CUDA_DEVICE_ORDER) and take the first that is visible.
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+        self.device: Any = (
+            pynvml.nvmlDeviceGetHandleByUUID(first)
+            if first.startswith(("GPU-", "MIG-"))
+            else pynvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdecimal() else 0)
+        )
 
     def _ask(self, name: str, *arguments: Any) -> Any:
         try:
@@ -108,21 +122,56 @@ class NvmlProbe:
         }
         if (power := self._ask("nvmlDeviceGetPowerUsage")) is not None:
             found["watts"] = power / 1000
+        if (limit := self._ask("nvmlDeviceGetEnforcedPowerLimit")) is not None:
+            found["limit_watts"] = limit / 1000
         if (rates := self._ask("nvmlDeviceGetUtilizationRates")) is not None:
             found["utilisation"] = rates.gpu / 100
         if (memory := self._ask("nvmlDeviceGetMemoryInfo")) is not None:
             found["free_mib"] = memory.free >> 20
         if (running := self._ask("nvmlDeviceGetComputeRunningProcesses")) is not None:
             found["processes"] = len(running)
-        thermal = self._ask("nvmlDeviceGetViolationStatus", nvml.NVML_PERF_POLICY_THERMAL)
-        if thermal is not None:
+        known = {name: float(value) for name, value in found.items() if value is not None}
+        return known | self._counters()
+
+    def _counters(self) -> Sample:
+        """Seconds for which the device was held back since the driver was loaded."""
+        found: Sample = {}
+        if counts := [count for name in THROTTLING if (count := self._field(name)) is not None]:
+            found["throttled"] = sum(counts)
+        elif thermal := self._ask("nvmlDeviceGetViolationStatus", self.nvml.NVML_PERF_POLICY_THERMAL):
             found["throttled"] = thermal.violationTime / 1e9
-        return {name: float(value) for name, value in found.items() if value is not None}
+        if (capped := self._field(POWER_CAP)) is not None:
+            found["capped_s"] = capped
+        return found
+
+    def _field(self, name: str) -> float | None:
+        number = getattr(self.nvml, name, None)
+        answer = None if number is None else self._ask("nvmlDeviceGetFieldValues", [number])
+        if not answer or answer[0].nvmlReturn != 0 or not 0 <= answer[0].valueType < len(VALUES):
+            return None
+        return float(getattr(answer[0].value, VALUES[answer[0].valueType])) / 1e9
+
+    def unified(self) -> bool:
+        """Whether the device computes in the processors' memory: NVML then knows of no memory."""
+        return self._ask("nvmlDeviceGetMemoryInfo") is None
 
     def scope(self) -> dict[str, str]:
         """Name of the GPU and version of its driver."""
         driver = self.nvml.nvmlSystemGetDriverVersion()
         return {"device": str(self._ask("nvmlDeviceGetName")), "driver": str(driver)}
+
+
+def prepare_memory(device: Device) -> tuple[str, ...]:
+    """On unified memory drop the page cache, which else takes room from the device; says what was done."""
+    gpu = next((probe for probe in probes_for(device) if isinstance(probe, NvmlProbe)), None)
+    if gpu is None or not gpu.unified():
+        return ()
+    try:
+        os.sync()
+        DROP_CACHES.write_text("1\n")
+    except OSError as error:
+        return (f"unified memory: the page cache stays, it could not be dropped ({error.strerror})",)
+    return ("unified memory: the page cache was dropped before measuring",)
 
 
 def probes_for(device: Device) -> tuple[Probe, ...]:
@@ -146,7 +195,8 @@ class Sampler:
     def _take(self) -> None:
         merged: Sample = {}
         for probe in self.probes:
-            merged.update(probe.sample())  # the GPU's own clock and memory win over the processors'
+            with contextlib.suppress(OSError, ValueError):
+                merged.update(probe.sample())  # the GPU's own clock and memory win over the processors'
         self.rows.append((time.monotonic(), merged))
 
     def _loop(self) -> None:
@@ -200,8 +250,15 @@ def summarise(
         # From inside a container NVML lists nobody, not even us: then nothing is known of others.
         other_processes=int(max(crowd)) - 1 if crowd and max(crowd) > 0 else None,
         free_mib=int(first["free_mib"]) if "free_mib" in first else None,
+        capped=_rate(inside, "capped_s"),
+        limit_watts=_mean(held, "limit_watts"),
         reasons=tuple(word for bit, word in REASONS.items() if any(mask & bit for mask in reasons)),
     )
+
+
+def mean_of(rows: Sequence[tuple[float, Sample]], name: str, start: float, end: float) -> float | None:
+    """Mean of a value between two moments; None when it was not read."""
+    return _mean([sample for when, sample in rows if start <= when <= end], name)
 
 
 def _mean(samples: Sequence[Sample], name: str) -> float | None:

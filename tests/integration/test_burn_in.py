@@ -21,30 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "bench" / "gemm.py"
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    state = tmp_path_factory.mktemp("home")
-    return Home(
-        data=(ROOT,),
-        wheelhouse=state / "wheelhouse",
-        build=state / "build",
-        sources=state / "sources",
-        runs=state / "runs",
-        cache=state / "cache",
-    )
-
-
-@pytest.fixture(scope="module")
-def baseline(home: Home) -> Arm:
+def test_the_baseline_is_made_once(torch_home: Home, baseline: Arm) -> None:
+    assert baseline.versions["torch"].startswith("2.13.0")
     events: list[Event] = []
-    folder = home.build / "environments" / "baseline"
-    arm = arms.baseline_arm(home, "2.13", folder, events.append)
-    assert arm.versions["torch"].startswith("2.13.0")
-    assert any(isinstance(event, Note) and "2.13.0" in event.message for event in events)
-    events.clear()
-    assert arms.baseline_arm(home, "2.13", folder, events.append) == arm
+    assert arms.baseline_arm(torch_home, "2.13", torch_home.build / "baseline", events.append) == baseline
     assert events == []  # reused
-    return arm
 
 
 def tiny(**changes: object) -> Settings:
@@ -80,7 +61,7 @@ def test_from_rounds_to_report(baseline: Arm, tmp_path: Path, monkeypatch: pytes
     assert any("libtorch_cpu" in library for library in first.environment["libraries"])
     page = (tmp_path / "report.html").read_text()
     assert result.verdict.claim in page
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 6
     assert "http://" not in page.replace("http://www.w3.org/", "")
     assert "https://" not in page.split('id="raw"')[0].split("really loaded")[0]
     raw = json.loads((tmp_path / "burn-in.json").read_text())
@@ -174,7 +155,9 @@ def test_a_failed_round_is_measured_again_and_remembered(baseline: Arm, tmp_path
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="slows MKL down, which only x86-64 builds have")
 def test_a_much_slower_arm_is_found(baseline: Arm, tmp_path: Path) -> None:
-    slow = dataclasses.replace(arms.candidate(baseline), name="slow", env={"MKL_CBWR": "COMPATIBLE"})
+    slow = dataclasses.replace(
+        arms.in_role(baseline, "candidate"), name="slow", env={"MKL_CBWR": "COMPATIBLE"}
+    )
     given = burnin.plan("quick", "cpu", SCRIPT, seed=5, sizes=(512,), dtypes=("fp32",))
     result, _ = burn(dataclasses.replace(given, warmup=0.1, window=0.5, tick=0.1), [baseline, slow], tmp_path)
     case = next(each for each in result.cases if each.second == "slow")
@@ -185,13 +168,13 @@ def test_a_much_slower_arm_is_found(baseline: Arm, tmp_path: Path) -> None:
     assert result.verdict.word in ("REGRESSION", "INCONCLUSIVE")
 
 
-def test_what_a_burn_in_refuses(home: Home, tmp_path: Path) -> None:
+def test_what_a_burn_in_refuses(torch_home: Home, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="FP16"):
         burnin.plan("quick", "cpu", SCRIPT, dtypes=("fp16",))
     with pytest.raises(UsageError, match="too few"):
         burnin.plan("full", "cpu", SCRIPT, pairs=6)
     with pytest.raises(UsageError, match="no baseline"):
-        arms.baseline_arm(home, "1.0", tmp_path / "env", lambda _: None)
+        arms.baseline_arm(torch_home, "1.0", tmp_path / "env", lambda _: None)
     with pytest.raises(UsageError, match="torch"):
         arms.environment_arm("mine", tmp_path)
 

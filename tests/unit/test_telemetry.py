@@ -1,6 +1,7 @@
 import pytest
 
-from spark_build.verify.telemetry import CpuProbe, Sample, Sampler, summarise
+from spark_build.model.verification import Sample
+from spark_build.verify.telemetry import CpuProbe, Sampler, summarise
 
 
 def rows(count: int = 9, **values: float) -> list[tuple[float, Sample]]:
