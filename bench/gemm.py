@@ -32,7 +32,7 @@ WARMUP_CAP = 3.0  # times the asked warm-up
 BATCH_SECONDS = 0.05  # device time of one event-timed batch
 REPEATS = 4
 SAMPLED_ROWS = 16
-COPY_SECONDS = 0.3
+COPY_SECONDS = 0.15
 
 
 def arguments() -> argparse.Namespace:

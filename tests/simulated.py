@@ -81,28 +81,34 @@ MACHINES: dict[str, Machine] = {
 }
 
 
+def settings_of(pairs: int, seed: int) -> Settings:
+    """Those of a full run of one case."""
+    return Settings(
+        mode="full", device="cpu", cases=(CASE,), headline=CASE, pairs=pairs, seed=seed, threads=2,
+        warmup=1, window=1, tick=0.1, script="gemm.py",
+    )  # fmt: skip
+
+
 def verification(
     machine: Machine, effect: float, seed: int, *, pairs: int = PAIRS, control: bool = True
 ) -> tuple[Verdict, CaseResult]:
     """Verdict and headline case when the wheelhouse really is 1 + `effect` times as fast."""
     arms = ARMS if control else ARMS[:2]
-    settings = Settings(
-        mode="full", device="cpu", cases=(CASE,), headline=CASE, pairs=pairs, seed=seed, threads=2,
-        warmup=1, window=1, tick=0.1, script="gemm.py",
-    )  # fmt: skip
+    settings = settings_of(pairs, seed)
     order = block_order([arm.name for arm in arms], pairs, seed)
     chance = random.Random(seed + 1)
     speeds = machine(chance, len(order))
     gain = {"wheelhouse": math.log1p(effect)}
     rounds = [
-        _round(slot, math.exp(speed + gain.get(slot.arm, 0.0)))
+        simulated_round(slot, math.exp(speed + gain.get(slot.arm, 0.0)))
         for slot, speed in zip(order, speeds, strict=True)
     ]
     verdict, cases, _ = assess(settings, arms, len(order), rounds, ())
     return verdict, next(each for each in cases if each.role == "candidate")
 
 
-def _round(slot: Slot, speed: float) -> Round:
+def simulated_round(slot: Slot, speed: float) -> Round:
+    """A round in which the machine ran at `speed` times 100 GFLOP/s."""
     measured = Measurement(case=CASE, rate=1e11 * speed, cv=0.01, drop=0, steady=True, busy=0.99)
     return Round(
         slot=slot,

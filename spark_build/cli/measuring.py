@@ -32,6 +32,7 @@ class Asked:
     rounds: int | None = None
     quick: bool | None = None
     seed: int | None = None
+    patience: float | None = None
     device: Device | None = None
 
     @property
@@ -39,6 +40,12 @@ class Asked:
         """The first option that was given; "" when none was."""
         given = (one.name for one in fields(self) if getattr(self, one.name) not in (None, (), False))
         return next((f"--{name}" for name in given), "")
+
+    def needs_wheelhouse(self) -> bool:
+        """Whether the arms are left to us, or one of them is the wheelhouse."""
+        from spark_build.core.armspec import parse_arms
+
+        return not self.arm or any(wish.what == "wheelhouse" for wish in parse_arms(self.arm))
 
     def wish(self, *, cuda: bool) -> Wish:
         """As the burn-in understands it; `cuda`: whether the target has a GPU."""
@@ -60,6 +67,7 @@ class Asked:
             layouts=LAYOUTS[self.layout or "ab"],
             pairs=self.rounds,
             window=self.duration,
+            patience=self.patience,
         )
 
 
@@ -74,6 +82,7 @@ def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
     positive = click.FloatRange(min=0, min_open=True)
     for declare in (
         click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What computes (default: target)."),
+        click.option("--patience", type=positive, help="Seconds after which a round counts as hung."),
         click.option("--seed", type=int, help="Seed of data and order (default: random, recorded)."),
         click.option("--quick/--full", default=None, help="Few short rounds (indicative), or a verdict."),
         click.option(

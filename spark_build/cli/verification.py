@@ -51,8 +51,7 @@ def verify(
     from spark_build.cli.building import running
     from spark_build.cli.wheelhouse import current
 
-    wheelless = bool(asked.arm) and not any("wheelhouse" in arm.split(",")[0] for arm in asked.arm)
-    generation = None if wheelless else current(options)
+    generation = current(options) if asked.needs_wheelhouse() else None
     setting = options.setting()
     with running(options, setting.home.runs) as (folder, emit):
         judged = judge(

@@ -76,6 +76,7 @@ class Settings:
     tick: float  # seconds of one recorded rate
     script: str  # the file that runs inside an arm
     notes: tuple[str, ...] = ()  # what was left out, and why
+    patience: float | None = None  # seconds after which a round counts as hung; None: by its length
     inject: str = ""  # an error to plant, for tests of this program
 
 

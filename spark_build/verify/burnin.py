@@ -55,6 +55,7 @@ def plan(
     layouts: Sequence[str] = ("ab",),
     pairs: int | None = None,
     window: float | None = None,
+    patience: float | None = None,
 ) -> Settings:
     """Settings of a run, the headline case named in them. Without a seed a random one is taken.
 
@@ -83,6 +84,7 @@ def plan(
         window=window,
         tick=min(tick, window / 5),
         script=str(script.absolute()),
+        patience=patience,
         notes=(NO_FP16,) if device == "cpu" else (),
     )
 
@@ -117,9 +119,12 @@ def burn_in(
         emit(Note(message=note))
     waiting = "another burn-in is running in this folder: waiting for it"
     with locked(folder / ".lock", purpose="burn-in", waiting=lambda _: emit(Note(message=waiting))) as lock:
+        if any(check.status == "fail" for check in checks):
+            emit(Note(message="an operator check failed: no round is measured, speed would not matter"))
+            order = ()
         rounds, breaks = run_rounds(settings, everyone, order, folder, emit, keep=(lock,))
         kernels = {}
-        if settings.device == "cuda" and len(rounds) == len(order):
+        if settings.device == "cuda" and rounds and len(rounds) == len(order):
             kernels = name_kernels(settings, everyone, folder, keep=(lock,))
         scope = _scope(settings, rounds)
         known = reference_for(references, scope.get("device", ""))
@@ -178,7 +183,8 @@ def _scope(settings: Settings, rounds: Sequence[Round]) -> dict[str, str]:
     scope: dict[str, str] = {}
     for probe in probes_for(settings.device):
         scope |= probe.scope()
-    if settings.device == "cuda" and rounds and "device" in rounds[0].environment:
+    known = "driver" in scope  # else NVML is not there, and torch must say what it computes on
+    if settings.device == "cuda" and not known and rounds and "device" in rounds[0].environment:
         scope["device"] = str(rounds[0].environment["device"].get("name", scope["device"]))
     case = settings.headline
     return scope | {

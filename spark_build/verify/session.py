@@ -42,6 +42,7 @@ class Wish:
     layouts: tuple[str, ...] = ("ab",)
     pairs: int | None = None
     window: float | None = None
+    patience: float | None = None
 
 
 def measure(
@@ -69,7 +70,7 @@ def measure(
     folder = folder or new_run(home.runs)
     settings = burnin.plan(
         wish.mode, wish.device, script, seed=seed, dtypes=wish.dtypes, sizes=wish.sizes,
-        layouts=wish.layouts, pairs=wish.pairs, window=wish.window,
+        layouts=wish.layouts, pairs=wish.pairs, window=wish.window, patience=wish.patience,
     )  # fmt: skip
     arms = _arms(home, train, generation, folder, emit, wish)
     write_atomically(unfinished, json.dumps({"folder": str(folder), "seed": settings.seed}))

@@ -1,0 +1,135 @@
+"""What is wrong must be told, by the real command with real processes; only the driver is made up."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_build.model.verification import Arm
+from tests.integration.faulty import AS_IF_CUDA, CORRUPTED, NAN, fake_nvml, faulty, verify
+
+
+def gates(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {gate["name"]: (gate["status"], gate["evidence"]) for gate in document["burn_in"]["gates"]}
+
+
+def sound(baseline: Arm) -> str:
+    return f"sound={Path(baseline.python).parents[1]}"
+
+
+def test_a_corrupted_product(baseline: Arm, tmp_path: Path) -> None:
+    bad = faulty(tmp_path / "bad", baseline, CORRUPTED)
+    code, document, _ = verify(
+        tmp_path / "root", "--arm", sound(baseline), "--arm", f"bad={bad}", "--rounds", "2"
+    )
+    burn_in = document["burn_in"]
+    assert (code, burn_in["verdict"], burn_in["indicative"]) == (9, "FUNCTIONAL-FAIL", False)
+    assert "gemm.fp32.128.ab.product failed in bad" in burn_in["explanation"]
+    assert [each["slot"]["arm"] for each in burn_in["round_results"]][-1] == "bad"
+    assert "FUNCTIONAL-FAIL" in Path(burn_in["report"]).read_text()
+    assert "gemm.fp32.128.ab.product" in Path(burn_in["report"]).with_name("report.md").read_text()
+
+
+def test_an_operator_that_gives_nan(baseline: Arm, tmp_path: Path) -> None:
+    bad = faulty(tmp_path / "bad", baseline, NAN, script="checks/torch.py")
+    code, document, said = verify(tmp_path / "root", "--arm", sound(baseline), "--arm", f"bad={bad}")
+    assert (code, document["burn_in"]["verdict"]) == (9, "FUNCTIONAL-FAIL")
+    failed = [check["name"] for check in document["checks"] if check["status"] == "fail"]
+    assert failed == ["torch.attention"]
+    assert "torch.attention" in document["burn_in"]["explanation"]
+    assert document["burn_in"]["rounds"] == 0
+    assert "no round is measured" in said
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (
+            {"counters": {"269": 0.001, "74": 0.9}, "processes": 2},
+            {"throttling": "counters moved in 4 rounds", "GPU processes": "used the GPU in 4 of 4 rounds"},
+        ),
+        ({"name": "NVIDIA GB10", "clock": 620, "unified": True}, {"known clock": "620 MHz under load"}),
+    ],
+)
+def test_what_the_driver_tells(
+    baseline: Arm, tmp_path: Path, said: dict[str, Any], expected: dict[str, str]
+) -> None:
+    arm = faulty(tmp_path / "env", baseline, AS_IF_CUDA)
+    env = fake_nvml(tmp_path / "driver", **said)
+    code, document, progress = verify(
+        tmp_path / "root", "--arm", f"a={arm}", "--device", "cuda", "--rounds", "2", env=env
+    )
+    found = gates(document)
+    assert {name for name, (status, _) in found.items() if status == "fail"} - OF_THE_MACHINE == set(expected)
+    assert all(evidence in found[gate][1] for gate, evidence in expected.items())
+    burn_in = document["burn_in"]
+    assert (burn_in["verdict"], code) == ("INCONCLUSIVE", 0)  # quick: only indicative
+    assert all(gate in burn_in["claim"] for gate in expected)
+    assert burn_in["scope"]["driver"] == "580.1"
+    page = Path(burn_in["report"]).read_text()
+    assert "power, W (dashed: the limit of 700 W)" in page
+    assert ("unified memory: the page cache" in progress) == ("unified" in said)
+    assert "aten::mm" in page  # kernels, by a run of its own
+
+
+OF_THE_MACHINE = {"other processes", "stolen time", "A/A control"}  # where other tests run beside this one
+
+
+def test_a_driver_that_is_not_there_leaves_unknown(baseline: Arm, tmp_path: Path) -> None:
+    arm = faulty(tmp_path / "env", baseline, AS_IF_CUDA)
+    env = fake_nvml(tmp_path / "driver", absent=True)
+    code, document, _ = verify(
+        tmp_path / "root", "--arm", f"a={arm}", "--device", "cuda", "--rounds", "2", env=env
+    )
+    found = gates(document)
+    assert {found[name][0] for name in ("clock", "known clock", "throttling", "GPU processes")} == {"unknown"}
+    assert document["burn_in"]["verdict"] in ("EQUIVALENT", "INCONCLUSIVE")
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("instead", "evidence"),
+    [
+        ("echo out of luck; kill -SEGV $$", "crashed with exit status 139"),
+        ("exec sleep 60", "hung: no end after 2 s"),
+    ],
+)
+def test_a_round_that_crashes_or_hangs(baseline: Arm, tmp_path: Path, instead: str, evidence: str) -> None:
+    bad = faulty(tmp_path / "bad", baseline, instead=instead)
+    code, document, _ = verify(tmp_path / "root", "--arm", f"bad={bad}", "--rounds", "2", "--patience", "2")
+    assert (code, document["burn_in"]["verdict"]) == (9, "FUNCTIONAL-FAIL")
+    assert evidence in document["burn_in"]["explanation"]
+    assert document["burn_in"]["rounds"] == 1
+
+
+def test_a_slow_arm_is_found(baseline: Arm, tmp_path: Path) -> None:
+    """Fewer threads, and none of the processor's newer instructions (where it has any)."""
+    folder = Path(baseline.python).parents[1]
+    slow = f"slow={folder},threads=1,MKL_CBWR=COMPATIBLE,ATEN_CPU_CAPABILITY=default,OMP_NUM_THREADS=1"
+    _, document, _ = verify(
+        tmp_path / "root", "--arm", sound(baseline), "--arm", slow, "--rounds", "6", "--size", "768"
+    )
+    burn_in = document["burn_in"]
+    case = next(each for each in burn_in["cases"] if each["second"] == "slow" and each["case"]["size"] == 768)
+    assert case["comparison"]["ratio"] < 0.8
+    assert case["finding"] == "slower"
+    assert burn_in["headline"] == "FP32 768^3 a@b"
+    # On a busy machine the gates rightly forbid the word; the numbers show it all the same.
+    assert burn_in["verdict"] in ("REGRESSION", "INCONCLUSIVE")
+    assert {each["finding"] for each in burn_in["cases"] if each["role"] == "control"} <= {
+        "equivalent",
+        "unclear",
+    }
+
+
+def test_the_same_environment_twice_gets_no_claim(baseline: Arm, tmp_path: Path) -> None:
+    """Once in a hundred or more a claim may be made by chance; not twice in a row."""
+    folder = Path(baseline.python).parents[1]
+    for seed in ("11", "12"):
+        _, document, _ = verify(
+            tmp_path / seed, "--arm", f"a={folder}", "--arm", f"b={folder}", "--rounds", "6", "--seed", seed
+        )
+        assert document["burn_in"]["rounds"] == 18
+        if document["burn_in"]["verdict"] in ("EQUIVALENT", "INCONCLUSIVE"):
+            return
+    pytest.fail(f"the same environment was called different twice: {document['burn_in']['claim']}")

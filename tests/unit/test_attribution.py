@@ -1,0 +1,64 @@
+"""Which of library and build a difference comes from, by the real verdict code on made-up rates."""
+
+import dataclasses
+import math
+import random
+
+import pytest
+
+from spark_build.core.order import block_order
+from spark_build.core.verdict import assess
+from spark_build.model.verification import Arm, Round, Settings, Verdict
+from tests.simulated import ARMS, settings_of, simulated_round
+
+LIBRARY = "/w/libcublas.so.13"
+DERIVED = Arm(
+    name="public+cublas-of-wheelhouse", role="variant", python="p", swapped=(LIBRARY,),
+    origin="public with cublas of wheelhouse",
+)  # fmt: skip
+
+
+def judged(library: float, build: float, *, loaded: str = LIBRARY, noise: float = 0.004) -> Verdict:
+    """Verdict when the library alone makes it `library` times as fast, and the build `build` times."""
+    arms = (ARMS[0], ARMS[1], DERIVED, ARMS[2])
+    gain = {"wheelhouse": library * build, DERIVED.name: library}
+    given: Settings = settings_of(10, 3)
+    order = block_order([arm.name for arm in arms], 10, 3)
+    chance = random.Random(5)
+    rounds: list[Round] = []
+    for slot in order:
+        made = simulated_round(slot, gain.get(slot.arm, 1.0) * math.exp(chance.gauss(0, noise)))
+        rounds.append(dataclasses.replace(made, environment={"libraries": [loaded]}))
+    return assess(given, arms, len(order), rounds, ())[0]
+
+
+@pytest.mark.parametrize(
+    ("library", "build", "cause"),
+    [
+        (1.5, 1.0, "cublas"),
+        (1.0, 1.3, "build"),
+        (0.8, 1.0, "cublas"),
+        (1.2, 1.2, "unresolved"),
+        (1.5, 0.8, "unresolved"),
+    ],
+)
+def test_the_cause(library: float, build: float, cause: str) -> None:
+    verdict = judged(library, build)
+    assert verdict.word in ("UPLIFT", "REGRESSION")
+    assert verdict.attribution == cause
+    assert verdict.claim.endswith(f"attributed to {cause}")
+    assert f"{library:.1f}" in verdict.explanation
+
+
+def test_what_was_loaded_counts_not_what_was_asked_for() -> None:
+    verdict = judged(1.5, 1.0, loaded="/p/libcublas.so.13")
+    assert verdict.attribution == "unresolved"
+    assert f"did not load {LIBRARY}" in verdict.explanation
+
+
+def test_too_much_noise_leaves_it_open() -> None:
+    assert judged(1.5, 1.0, noise=0.08).attribution == "unresolved"
+
+
+def test_without_a_difference_there_is_no_cause() -> None:
+    assert judged(1.0, 1.0).attribution is None
