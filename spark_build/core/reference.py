@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_build.errors import UsageError
-from spark_build.model.verification import Reference
+from spark_build.model.verification import Case, Reference
 
 SCHEMA = 1
 TERA, GIGA = 1e12, 1e9
@@ -28,6 +28,7 @@ def parse_reference(raw: Mapping[str, Any], where: str) -> Reference:
             device=str(raw["device"]),
             rates=rates,
             nominal={name: float(value) * TERA for name, value in raw.get("nominal_tflops", {}).items()},
+            least_size=int(raw.get("least_size", 0)),
             bandwidth=None if bandwidth is None else float(bandwidth) * GIGA,
             least_clock=None if clock is None else float(clock),
             sources=tuple(str(each) for each in raw["sources"]),
@@ -46,11 +47,11 @@ def reference_for(references: Sequence[Reference], device: str) -> Reference | N
     return next((each for each in references if re.search(each.device, device)), None)
 
 
-def placed(reference: Reference | None, dtype: str, rate: float) -> str:
+def placed(reference: Reference | None, case: Case, rate: float) -> str:
     """Where a rate (FLOP/s) lies: "as known", "15% below what is known", ...; empty without a reference."""
-    if reference is None or dtype not in reference.rates:
+    if reference is None or case.dtype not in reference.rates or case.size < reference.least_size:
         return ""
-    low, high = reference.rates[dtype]
+    low, high = reference.rates[case.dtype]
     if rate < low:
         return f"{1 - rate / low:.0%} below what {reference.name} is known for"
     if rate > high:

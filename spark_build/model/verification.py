@@ -195,6 +195,7 @@ class Reference:
     device: str  # regular expression, searched in the device's name
     rates: dict[str, tuple[float, float]]  # dtype -> range in which healthy ones were seen
     nominal: dict[str, float] = field(default_factory=dict)  # dtype -> dense peak on paper
+    least_size: int = 0  # smaller products are slower everywhere
     bandwidth: float | None = None
     least_clock: float | None = None  # under load; below it a device is in a hidden slow state
     sources: tuple[str, ...] = ()

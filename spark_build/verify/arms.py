@@ -90,10 +90,7 @@ def derived_arm(arm: Arm, donor: Arm, library: str) -> Arm:
         )
     answer = capture([donor.python, "-I", "-c", LIBRARIES], env=venv.clean_environment(), timeout=300) or ""
     files = [
-        path
-        for stem in SWAPS[library]
-        for path in answer.splitlines()
-        if Path(path).name.startswith(stem) and not path.startswith("/usr/")
+        path for stem in SWAPS[library] for path in answer.splitlines() if Path(path).name.startswith(stem)
     ]
     if not files:
         raise UsageError(

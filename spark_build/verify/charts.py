@@ -136,7 +136,7 @@ def pairs(result: BurnIn, rounds: Sequence[Round]) -> str:
     scale, unit = unit_of(max((one.rate for _, one in found), default=1.0))
     for visit in sorted({each.slot.visit for each, _ in found}):
         column = [one.rate / scale for each, one in found if each.slot.visit == visit]
-        axes.plot((visit + 1, visit + 1), (min(column), max(column)), color=FAINT, linewidth=1.2)
+        axes.plot((visit + 1, visit + 1), (min(column), max(column)), color=FAINT, linewidth=1.2, zorder=1)
     for arm in result.arms:
         own = [(each.slot.visit + 1, one.rate / scale) for each, one in found if each.slot.arm == arm.name]
         axes.scatter(

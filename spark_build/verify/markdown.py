@@ -56,7 +56,7 @@ def _cases(result: BurnIn) -> str:
                 f"{each.rates[1] / scale:.1f} against {each.rates[0] / scale:.1f} {unit}",
                 f"{seen.ratio:.4f} [{seen.ci95[0]:.4f}, {seen.ci95[1]:.4f}]",
                 each.finding,
-                placed(result.reference, each.case.dtype, each.rates[1]) or "-",
+                placed(result.reference, each.case, each.rates[1]) or "-",
             )
         )
     return _table(("case", "arm", "rates", "ratio, 95% interval", "finding", "is this normal?"), rows)

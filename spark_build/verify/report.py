@@ -20,6 +20,7 @@ TONES = {
     "FUNCTIONAL-FAIL": "bad",
     "INCONCLUSIVE": "unsure",
 }
+WIDE = 5  # columns, from which on a table scrolls on a narrow screen instead of folding every cell
 MARKS = {"ok": "good", "warn": "unsure", "fail": "bad", "unknown": "dim", "skipped": "dim"}
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1d2127; --dim: #5d6672; --line: #d5d9df;
@@ -39,6 +40,7 @@ p { margin: .4rem 0; } .dim { color: var(--dim); } small { color: var(--dim); }
 .tag { display: inline-block; border: 1px solid currentColor; border-radius: 1rem; padding: 0 .7rem;
   font-size: .85rem; }
 .scroll { overflow-x: auto; } .scroll table { min-width: 26rem; }
+.scroll table.wide { min-width: 52rem; }
 .scroll svg { display: block; width: 100%; min-width: 34rem; height: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; overflow-wrap: normal; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .8rem .35rem 0;
@@ -84,7 +86,10 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequenc
         + "</tr>"
         for row in rows
     )
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    wide = " class=wide" if len(heads) > WIDE else ""
+    return (
+        f'<div class="scroll"><table{wide}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
 
 def _verdict(result: BurnIn) -> str:
@@ -176,7 +181,7 @@ def _normal(result: BurnIn) -> str:
             watts = [one.watts for one in found if one.watts]
             per_clock = _rate(rate / (sum(clocks) / len(clocks)) * 1000) if clocks else "-"
             per_watt = _rate(rate / (sum(watts) / len(watts))) if watts else "-"
-            range_of = known.rates.get(case.dtype) if known else None
+            range_of = known.rates.get(case.dtype) if known and case.size >= known.least_size else None
             limits = f"{_rate(range_of[0])} to {_rate(range_of[1])}" if range_of else "unknown"
             rows.append(
                 (
@@ -185,7 +190,7 @@ def _normal(result: BurnIn) -> str:
                     per_clock,
                     per_watt,
                     limits,
-                    escape(placed(known, case.dtype, rate)) or "-",
+                    escape(placed(known, case, rate)) or "-",
                 )
             )
     heads = ("Case", "Rate", "per GHz", "per W", "Seen elsewhere", "This one")

@@ -52,7 +52,8 @@ def roofline(result: BurnIn, rounds: Sequence[Round]) -> tuple[str, str]:
     scale, unit = unit_of(max(peaks.values(), default=1.0))
     cases = result.settings.cases
     places = [intensity(case.dtype, case.size) for case in cases]
-    left, right = min(places) / 30, max(places) * 3
+    ridges = [peak / bandwidth for peak in peaks.values()] if bandwidth else []
+    left, right = min(places) / 30, max(*places, *ridges, 0.0) * 3
     for dtype, peak in peaks.items():
         _roof(axes, (left, right), bandwidth, peak, scale, f"{dtype.upper()} {peak / scale:.0f}")
     for arm in result.arms:

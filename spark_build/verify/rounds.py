@@ -206,7 +206,7 @@ def _variables(arm: Arm) -> dict[str, str]:
 
 
 def time_limit(settings: Settings) -> float:
-    """Seconds after which a round hangs: as asked, else thrice what it may honestly take, and a slow start."""
+    """Seconds after which a round hangs: as asked, else thrice its honest length and a slow start."""
     if settings.patience is not None:
         return settings.patience
     return 120 + 3 * len(settings.cases) * (3 * settings.warmup + settings.window + 5)

@@ -250,7 +250,7 @@ def summarise(
         # From inside a container NVML lists nobody, not even us: then nothing is known of others.
         other_processes=int(max(crowd)) - 1 if crowd and max(crowd) > 0 else None,
         free_mib=int(first["free_mib"]) if "free_mib" in first else None,
-        capped=_rate(inside, "capped_s"),
+        capped=None if (capped := _rate(inside, "capped_s")) is None else min(1.0, capped),
         limit_watts=_mean(held, "limit_watts"),
         reasons=tuple(word for bit, word in REASONS.items() if any(mask & bit for mask in reasons)),
     )

@@ -92,14 +92,19 @@ def fake_nvml(folder: Path, **said: Any) -> dict[str, str]:
     return {"PYTHONPATH": str(folder), "FAKE_NVML": str(folder / "said.json")}
 
 
+def command_of(root: Path, *arguments: str) -> list[str]:
+    """The command line of a short burn-in."""
+    short = ["--quick", "--dtype", "fp32", "--size", "128", "--duration", "0.15", "--seed", "7"]
+    general = ["--root", str(root), "--train", "2.13", "--target", "host-cpu", "--json"]
+    return [*CLI, *general, "verify", "--burn-in", *short, *arguments]
+
+
 def verify(
     root: Path, *arguments: str, env: Mapping[str, str] | None = None
 ) -> tuple[int, dict[str, Any], str]:
     """Run a short burn-in by the real command: exit code, its JSON, and stderr."""
-    short = ["--quick", "--dtype", "fp32", "--size", "128", "--duration", "0.15", "--seed", "7"]
-    command = [*CLI, "--root", str(root), "--train", "2.13", "--target", "host-cpu", "--json",
-               "verify", "--burn-in", *short, *arguments]  # fmt: skip
     environment = {**os.environ, **(env or {})}
+    command = command_of(root, *arguments)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout), done.stderr

@@ -1,3 +1,4 @@
+import dataclasses
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -6,10 +7,13 @@ import pytest
 
 from spark_build.core.reference import parse_reference, placed, reference_for
 from spark_build.errors import UsageError
+from spark_build.model.verification import Case
 
 SHIPPED = Path(__file__).resolve().parents[2] / "bench" / "reference"
+BIG = Case(dtype="fp16", size=8192, layout="ab")
 GOOD: dict[str, Any] = {
     "schema": 1, "name": "X", "device": "X1", "sources": ["seen"], "tflops": {"fp16": [60, 100]},
+    "least_size": 4096,
 }  # fmt: skip
 
 
@@ -27,10 +31,12 @@ def test_the_shipped_ones_are_sound() -> None:
 
 def test_where_a_rate_lies() -> None:
     known = parse_reference(GOOD, "x.toml")
-    assert placed(known, "fp16", 80e12) == "as known of X"
-    assert placed(known, "fp16", 30e12) == "50% below what X is known for"
-    assert placed(known, "fp16", 120e12) == "20% above what X is known for"
-    assert placed(known, "fp32", 80e12) == placed(None, "fp16", 1) == ""
+    assert placed(known, BIG, 80e12) == "as known of X"
+    assert placed(known, BIG, 30e12) == "50% below what X is known for"
+    assert placed(known, BIG, 120e12) == "20% above what X is known for"
+    assert placed(None, BIG, 80e12) == ""
+    assert placed(known, dataclasses.replace(BIG, dtype="fp32"), 80e12) == ""
+    assert placed(known, dataclasses.replace(BIG, size=256), 1e12) == ""
 
 
 @pytest.mark.parametrize(
