@@ -22,15 +22,15 @@ class Effects:
     problem: str = ""
 
 
-def attribute(ratio: float, effects: Effects) -> tuple[Attribution, str]:
+def attribute(effects: Effects) -> tuple[Attribution, str]:
     """The cause of a proven difference, and one sentence of evidence."""
     if effects.library is None or effects.build is None:
         return "unresolved", effects.problem or "no library was swapped, so the cause is unresolved"
     library, build = effects.library, effects.build
     said = f"with cuBLAS swapped alone {_seen(library)}; what the build adds to that {_seen(build)}"
-    if _moves(library, ratio) and equivalent(build):
+    if _moves(library) and equivalent(build):
         return "cublas", f"it comes from cuBLAS: {said}"
-    if _moves(build, ratio) and equivalent(library):
+    if _moves(build) and equivalent(library):
         return "build", f"it comes from the build: {said}"
     return "unresolved", f"the swap does not settle the cause: {said}"
 
@@ -55,9 +55,9 @@ def headline_of(cases: Sequence[CaseResult], arm: str) -> CaseResult | None:
     return next((each for each in cases if each.headline and each.second == arm), None)
 
 
-def _moves(effect: Comparison, ratio: float) -> bool:
-    """Whether an effect is proven and points to where the whole difference points."""
-    return differs(effect) and not equivalent(effect) and (effect.ratio > 1) == (ratio > 1)
+def _moves(effect: Comparison) -> bool:
+    """Whether an effect is proven, and worth a word."""
+    return differs(effect) and not equivalent(effect)
 
 
 def _seen(effect: Comparison) -> str:

@@ -103,7 +103,8 @@ def effects_of(
     headline: CaseResult,
 ) -> Effects:
     """What a swapped library and the rest of the build contribute to the headline case."""
-    derived = next((arm for arm in arms if arm.swapped and arm.origin.startswith(headline.first)), None)
+    start = f"{headline.first} with "
+    derived = next((arm for arm in arms if arm.swapped and arm.origin.startswith(start)), None)
     library = headline_of(cases, derived.name) if derived else None
     if derived is None or library is None:
         return Effects()
@@ -238,6 +239,6 @@ def _of_candidate(headline: CaseResult, indicative: bool, effects: Effects) -> V
     how = (
         f"{seen.ratio:.3f} times as fast" if word == "UPLIFT" else f"slower, {seen.ratio:.3f} times the rate"
     )
-    cause, why = attribute(seen.ratio, effects)
+    cause, why = attribute(effects)
     text = f"{subject} {how} ({_interval(seen)}); {why}."
     return _verdict(word, f"{scale}, attributed to {cause}", text, indicative, headline, cause)

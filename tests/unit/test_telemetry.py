@@ -1,7 +1,14 @@
+import json
+import sys
+import time
+import types
+from pathlib import Path
+
 import pytest
 
 from spark_build.model.verification import Sample
-from spark_build.verify.telemetry import CpuProbe, Sampler, summarise
+from spark_build.verify.telemetry import CpuProbe, NvmlProbe, Sampler, prepare_memory, probes_for, summarise
+from tests.integration.faulty import NVML
 
 
 def rows(count: int = 9, **values: float) -> list[tuple[float, Sample]]:
@@ -56,3 +63,56 @@ def test_the_processors_can_be_sampled_here() -> None:
     assert len(sampler.rows) == 2
     assert {"load", "busy_s", "processors", "free_mib"} <= sampler.rows[0][1].keys()
     assert "clock_mhz" not in CpuProbe(clocks=False).sample()
+
+
+def drive(monkeypatch: pytest.MonkeyPatch, folder: Path, **said: object) -> None:
+    """Let a made-up driver library answer so."""
+    (folder / "said.json").write_text(json.dumps(said))
+    monkeypatch.setenv("FAKE_NVML", str(folder / "said.json"))
+    module = types.ModuleType("pynvml")
+    exec(NVML, module.__dict__)
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+
+
+def test_counters_are_cumulative_and_may_be_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drive(monkeypatch, tmp_path, counters={"269": 0.0, "74": 0.5})
+    with Sampler([NvmlProbe()]) as sampler:
+        time.sleep(0.4)
+    first, last = sampler.rows[0], sampler.rows[-1]
+    assert first[1]["throttled"] == last[1]["throttled"] == 5  # since the driver was loaded: no matter
+    assert last[1]["capped_s"] > first[1]["capped_s"]
+    found = summarise(sampler.rows, [(first[0], last[0])], None)
+    assert found.throttled == 0
+    assert found.capped == pytest.approx(0.5, abs=0.2)
+    assert (found.watts, found.limit_watts) == (690, 700)
+    drive(monkeypatch, tmp_path)
+    assert not {"throttled", "capped_s"} & NvmlProbe().sample().keys()
+
+
+def test_a_visible_device_is_the_one_that_is_watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drive(monkeypatch, tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    assert NvmlProbe().device == 3
+
+
+def test_the_page_cache_goes_on_unified_memory_where_allowed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    drop = tmp_path / "drop_caches"
+    monkeypatch.setattr("spark_build.verify.telemetry.DROP_CACHES", drop)
+    drive(monkeypatch, tmp_path)
+    assert prepare_memory("cuda") == ()
+    assert not drop.exists()
+    drive(monkeypatch, tmp_path, unified=True)
+    assert prepare_memory("cpu") == ()
+    assert "was dropped" in prepare_memory("cuda")[0]
+    assert drop.read_text() == "1\n"
+    monkeypatch.setattr("spark_build.verify.telemetry.DROP_CACHES", tmp_path)  # a folder cannot be written
+    assert "could not be dropped" in prepare_memory("cuda")[0]
+
+
+def test_without_a_driver_only_the_processors_are_watched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    drive(monkeypatch, tmp_path, absent=True)
+    assert [type(probe) for probe in probes_for("cuda")] == [CpuProbe]
