@@ -29,6 +29,15 @@ def mm(a, b, out=None):
     return result
 torch.mm = mm
 """
+SLOWED = """
+import torch
+sound = torch.mm
+def mm(a, b, out=None):
+    for _ in range(3):  # as if at a quarter of the clock
+        sound(a, b, out=out)
+    return sound(a, b, out=out)
+torch.mm = mm
+"""
 NAN = """
 import torch
 sound = torch.nn.functional.scaled_dot_product_attention
@@ -94,7 +103,8 @@ def fake_nvml(folder: Path, **said: Any) -> dict[str, str]:
 
 def command_of(root: Path, *arguments: str) -> list[str]:
     """The command line of a short burn-in."""
-    short = ["--quick", "--dtype", "fp32", "--size", "128", "--duration", "0.15", "--seed", "7"]
+    short = ["--quick", "--dtype", "fp32", "--duration", "0.15", "--seed", "7"]
+    short += [] if "--size" in arguments else ["--size", "128"]
     general = ["--root", str(root), "--train", "2.13", "--target", "host-cpu", "--json"]
     return [*CLI, *general, "verify", "--burn-in", *short, *arguments]
 

@@ -73,12 +73,12 @@ def test_nothing_in_common() -> None:
 )
 def test_how_often_it_is_wrong(speed: float, noise: float, words: tuple[str, ...]) -> None:
     found = 0
-    for seed in range(150):
+    for seed in range(100):
         crossed = compare_runs(
             document(seed=seed, noise=noise), document(1 + speed, seed=1000 + seed, noise=noise)
         )
         found += crossed.changes[0].finding in words
-    assert found / 150 <= 0.1  # 5%, and what 150 draws may add
+    assert found / 100 <= 0.12  # 5%, and what 100 draws may add
 
 
 def test_the_gate() -> None:
