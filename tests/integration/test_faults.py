@@ -11,15 +11,19 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spark_build.host import generations, transfer, wheelhouse
+from spark_build.host import generations, wheelhouse
 from spark_build.host.checking import check
 from spark_build.host.collect import collect
 from spark_build.host.files import sha256_of
 from spark_build.host.home import Home
 from spark_build.host.store import entry_folder
+from spark_build.host.transfer.archive import write_archive
+from spark_build.host.transfer.parcel import pack
+from spark_build.host.transfer.taking import take_in
 from spark_build.model.keeping import Fault
 from tests.integration import faults
 from tests.integration.houses import VIEW, home_in, make_wheel, publish, put_built, put_public
@@ -37,6 +41,10 @@ def place() -> Iterator[Path]:
 
 def whole(home: Home) -> tuple[Fault, ...]:
     return check(home, deep=True, repair=False, told=lambda _done, _total: None)
+
+
+def no_view() -> Any:
+    raise AssertionError("an export of ours names its view")
 
 
 def collect_all(home: Home) -> None:
@@ -100,8 +108,8 @@ def case(name: str, folder: Path) -> Case:
         dist = other.wheelhouse.parent / "dist"
         wheels = [put_built(other.store, make_wheel(dist, "newer", "4.0", build="1_0123abcd"))]
         wheels.append(put_public(other.store, make_wheel(dist, "helper", "1.6")))
-        transfer.export(publish(other, wheels), other.store, archive)
-        return Case(root, lambda home: transfer.import_archive(home, archive))
+        write_archive(pack(publish(other, wheels), other.store), archive)
+        return Case(root, lambda home: take_in(home, archive, no_view))
     assert name == "repair"
     damage(home)
     return Case(root, repair)
