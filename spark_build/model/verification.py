@@ -101,6 +101,7 @@ class Measurement:
     steady: bool  # the warm-up ended because the rate stood still, not at its cap
     busy: float | None  # share of its threads' time that the process really ran; None: not known
     clock_mhz: float | None = None  # mean over the window
+    clock_cv: float | None = None  # within the window
     watts: float | None = None
     span: tuple[float, float] = (0.0, 0.0)  # start of warm-up and end of window, seconds of the round
     warmup: tuple[Tick, ...] = ()

@@ -51,6 +51,11 @@ def _measurement(
     seconds = sum(took for took, _ in window["ticks"])
     timed = _series(window["ticks"], flops, window["start"] - begin)
     rates = [rate for _, rate in timed]
+    clocks = [
+        row["clock_mhz"]
+        for when, row in rows
+        if window["start"] <= when <= window["end"] and "clock_mhz" in row
+    ]
     share = window["cpu_seconds"] / ((window["end"] - window["start"]) * raw["threads"])
     return Measurement(
         case=Case(dtype=case["dtype"], size=case["size"], layout=case["layout"]),
@@ -60,6 +65,7 @@ def _measurement(
         steady=case["warmup"]["steady"] and _clock_still(case, raw["device"], rows),
         busy=share if raw["device"] == "cpu" else None,
         clock_mhz=mean_of(rows, "clock_mhz", window["start"], window["end"]),
+        clock_cv=variation(clocks) if len(clocks) > 2 else None,
         watts=mean_of(rows, "watts", window["start"], window["end"]),
         span=(begin - rows[0][0], window["end"] - rows[0][0]),
         warmup=_series(case["warmup"]["ticks"], flops, 0.0),

@@ -287,3 +287,48 @@ def test_the_documented_json() -> None:
     assert {"name", "status", "evidence"} == document["gates"][0].keys()
     assert "window" not in document["round_results"][0]["measurements"][0]
     assert "window" in burn_in_json(result, raw=True)["round_results"][0]["measurements"][0]
+
+
+def clocked(rounds: Sequence[Round], clocks: dict[str, Sequence[float]], cv: float = 0.01) -> list[Round]:
+    """The same rounds; their windows ran at these clocks (by arm, in MHz)."""
+    series = {arm: iter(values) for arm, values in clocks.items()}
+    found = []
+    for each in rounds:
+        clock = next(series[each.slot.arm])
+        windows = tuple(
+            dataclasses.replace(one, clock_mhz=clock, clock_cv=cv, busy=None) for one in each.measurements
+        )
+        found.append(dataclasses.replace(each, measurements=windows))
+    return found
+
+
+# TF32 4096^3 of an H200 at its power cap (torch 2.11.0, ten rounds each), and the same with TF32 switched off.
+CAPPED = (1547, 1535, 1545, 1536, 1547, 1557, 1543, 1536, 1547, 1552)
+CAPPED_AGAIN = (1538, 1552, 1547, 1542, 1547, 1535, 1551, 1551, 1532, 1543)
+
+
+def test_arms_that_do_other_work_may_have_other_clocks() -> None:
+    arms, given = (A, B, AGAIN), settings(device="cuda")
+    rounds = clocked(
+        measured(arms, given, {"wheelhouse": 0.153}, 0.003),
+        {"public": CAPPED, "public-again": CAPPED_AGAIN, "wheelhouse": [1980] * 10},
+        cv=0.034,
+    )
+    verdict, _, gates = judged(arms, given, rounds)
+    assert gates["clock"].status == "ok"
+    assert gates["clock"].evidence.startswith("1532 to 1980 MHz, varying by 3.4% at the same work")
+    assert (verdict.word, exit_code(verdict)) == ("REGRESSION", 9)
+
+
+@pytest.mark.parametrize(
+    ("clocks", "cv"), [([1980, 1400] * 5, 0.0), ([1980] * 10, 0.2)], ids=["between rounds", "within windows"]
+)
+def test_a_clock_that_moves_at_the_same_work_spoils(clocks: Sequence[float], cv: float) -> None:
+    arms, given = (A, B, AGAIN), settings(device="cuda")
+    steady = dict.fromkeys(("public", "public-again", "wheelhouse"), [1980.0] * 10)
+    rounds = clocked(
+        measured(arms, given, {"wheelhouse": 1.5}, 0.003), {**steady, "wheelhouse": clocks}, cv=cv
+    )
+    verdict, _, gates = judged(arms, given, rounds)
+    assert gates["clock"].status == "fail"
+    assert (verdict.word, exit_code(verdict)) == ("INCONCLUSIVE", 11)
