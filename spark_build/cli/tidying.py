@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spark_build.model.keeping import Collected, Fault
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+MOST = 200  # wheels of a view that `check` resolves unasked
 KINDS = {
     "generation": "generations",
     "pages": "index pages",
@@ -88,10 +89,20 @@ def _print_collected(done: Collected, age: float, *, dry_run: bool) -> None:
 @click.command()
 @click.option("--deep", is_flag=True, help="Also read every byte (sha256).")
 @click.option("--repair", is_flag=True, help="Mend what can be mended.")
+@click.option(
+    "--resolve/--no-resolve",
+    default=None,
+    help=f"Whether the wheels install, by a resolver (default: up to {MOST} wheels).",
+)
 @shared
-def check(options: Options, deep: bool, repair: bool) -> int:
-    """Check the store and every view: links, records, papers, foreign files; exit code 10 for faults."""
+def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> int:
+    """Check the store and every view: links, records, papers, foreign files; whether the wheels install.
+
+    Exit code 10 for faults.
+    """
+    from spark_build.host.catalogue import load
     from spark_build.host.checking import check as examine
+    from spark_build.host.checking import unresolved
     from spark_build.model.event import Progress
 
     with render.view(options.verbosity) as view:
@@ -99,7 +110,12 @@ def check(options: Options, deep: bool, repair: bool) -> int:
         def told(done: int, total: int) -> None:
             view.emit(Progress(recipe="", stage="check", done=done, total=total, unit="bytes"))
 
-        found = examine(options.home(), deep=deep, repair=repair, told=told, waiting=tell)
+        home = options.home()
+        found = examine(home, deep=deep, repair=repair, told=told, waiting=tell)
+        # What is damaged would only be told a second time.
+        if resolve is not False and all(one.mended for one in found):
+            targets = load(home.data).targets.values()
+            found += unresolved(home, targets, most=None if resolve else MOST, told=note)
     left = [one for one in found if not one.mended]
     if options.json:
         rows = [dataclasses.asdict(one) for one in found]
@@ -107,6 +123,11 @@ def check(options: Options, deep: bool, repair: bool) -> int:
     else:
         _print_faults(found, deep=deep)
     return 10 if left else 0
+
+
+def note(message: str) -> None:
+    """On stderr."""
+    click.echo(f"note: {message}", err=True)
 
 
 def _print_faults(found: tuple[Fault, ...], *, deep: bool) -> None:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from spark_build.errors import StoreError
+from spark_build.host import resolution, storecheck, viewcheck, wheelhouse
 from spark_build.host import store as stores
-from spark_build.host import storecheck, viewcheck, wheelhouse
 from spark_build.host.home import Home
 from spark_build.host.store import alone, in_use, read
 from spark_build.host.suspect import Suspect
 from spark_build.model.keeping import Fault
+from spark_build.model.recipe import Target
 from spark_build.model.wheel import StoredWheel
 
 
@@ -49,6 +51,41 @@ def check(
             suspects = list(viewcheck.of_view(view, home.store, find))
             found += [one.mended() if repair else one.fault for one in suspects]
     return tuple(found)
+
+
+def unresolved(
+    home: Home, targets: Iterable[Target], *, most: int | None, told: Callable[[str], None]
+) -> tuple[Fault, ...]:
+    """What keeps the current generations from being installed, by a real resolver, offline.
+
+    Views of more than `most` wheels are only told of: a resolver takes seconds for hundreds.
+    """
+    known = tuple(targets)
+    found = []
+    for view in sorted(path for path in home.views.glob("*") if path.is_dir()):
+        target = _target_of(view.name, known)
+        current = wheelhouse.current(view)
+        if current is None:
+            continue
+        if target is None:
+            told(f"{view.name}: no target of that name is known here; whether it installs was not tried")
+        elif most is not None and len(current.wheels) > most:
+            told(f"{view.name}: {len(current.wheels)} wheels; --resolve tries whether they install")
+        else:
+            for problem in resolution.prove(current, target):
+                fix = f"spark-build --target {target.name} all (completes the set)"
+                found.append(Fault(kind="incomplete", path=str(current.folder), message=problem, fix=fix))
+    return tuple(found)
+
+
+def _target_of(view: str, targets: Iterable[Target]) -> Target | None:
+    """The target of a view by its name, with the platform of this machine where it means that."""
+    name, _, python = view.rpartition("-")
+    for target in targets:
+        if name.startswith(f"{target.name}-") and python.startswith("cp"):
+            here = resolution.HERE if target.platform == "host" else target.platform
+            return replace(target, platform=here, python=python)
+    return None
 
 
 def _of_store(home: Home, wheels: dict[str, StoredWheel], deep: bool, told: storecheck.Told) -> list[Suspect]:

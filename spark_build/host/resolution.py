@@ -19,6 +19,8 @@ from spark_build.host.wheelhouse import Generation
 from spark_build.model.recipe import Target
 from spark_build.model.wheel import StoredWheel
 
+HERE = f"{sys.platform}-{platform.machine()}"
+
 
 def prove(generation: Generation, target: Target, *, installer: str = "auto") -> tuple[str, ...]:
     """What keeps the generation's wheels from being installed on the target; () when a resolver finds a way.
@@ -38,7 +40,7 @@ def prove(generation: Generation, target: Target, *, installer: str = "auto") ->
 
 
 def _is_here(target: Target) -> bool:
-    return (target.platform, target.python) == (f"{sys.platform}-{platform.machine()}", pythons.own().abi)
+    return (target.platform, target.python) == (HERE, pythons.own().abi)
 
 
 def _tags(target: Target) -> frozenset[Tag]:

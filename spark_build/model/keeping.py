@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 ChangeKind = Literal["added", "removed", "version", "rebuilt"]
-FaultKind = Literal["missing", "damaged", "foreign", "dangling", "misplaced", "papers", "unfinished"]
+FaultKind = Literal[
+    "missing", "damaged", "foreign", "dangling", "misplaced", "papers", "unfinished", "incomplete"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

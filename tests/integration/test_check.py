@@ -128,8 +128,7 @@ def switched(made: Generation, target: str) -> None:
 
 
 def no_page(made: Generation) -> None:
-    (made.folder / "index").mkdir()
-    (made.folder / "index" / "demo").symlink_to("../../../pages/gone")
+    shutil.rmtree((made.folder / "index" / "helper").resolve())
 
 
 def demo(root: Path) -> tuple[Home, Generation]:
@@ -294,3 +293,22 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert done.returncode == 10
     assert done.stdout.splitlines()[-1] == "faults: 2, mended: 1, left: 1"
     assert f"  next: rm -r {view / 'generations' / 'foreign.whl'}" in done.stdout.splitlines()
+
+
+def test_whether_the_wheels_install_is_tried_for_real(tmp_path: Path) -> None:
+    root, home, view = root_and_home(tmp_path)
+    dist = tmp_path / "dist"
+    needy = put_built(home.store, make_wheel(dist, "needy", "1.0", build="1_0123abcd", requires=["rare>=2"]))
+    rare = put_public(home.store, make_wheel(dist, "rare", "1.0"))
+    publish(home, [needy, rare], view=view.name)
+    done = root.run("wheelhouse", "check")
+    assert done.returncode == 10
+    assert "incomplete: " in done.stdout
+    assert "needy 1.0 requires rare>=2" in done.stdout
+    assert root.run("wheelhouse", "check", "--no-resolve").returncode == 0
+    publish(home, [needy, put_public(home.store, make_wheel(dist, "rare", "2.1"))], view=view.name)
+    assert root.run("wheelhouse", "check").returncode == 0
+    publish(home, [needy, rare], view="elsewhere-1.0-cp311")  # a target that nobody here knows
+    done = root.run("wheelhouse", "check")
+    assert done.returncode == 0
+    assert "elsewhere-1.0-cp311: no target of that name" in done.stderr

@@ -58,7 +58,17 @@ def age(home: Home, days: float) -> None:
 
 
 def names(done: Collected) -> set[str]:
-    return {one.name for one in done.taken}
+    """What went, besides the pages of the index that only it showed."""
+    return {one.name for one in done.taken if one.kind != "pages"}
+
+
+def pages(done: Collected) -> list[str]:
+    return sorted(one.name for one in done.taken if one.kind == "pages")
+
+
+def shown(home: Home, number: int) -> str:
+    """The page of demo in a generation."""
+    return (home.views / VIEW / "generations" / str(number) / "index" / "demo").resolve().name
 
 
 def keys(home: Home) -> set[str]:
@@ -105,7 +115,7 @@ def test_looking_changes_nothing(home: Home) -> None:
     assert after == before
     done = gc(home)
     assert (done.taken, done.freed) == (would.taken, would.freed)
-    assert len(done.taken) == 6
+    assert len(done.taken) == 9
 
 
 def test_the_current_one_stays_wherever_it_is(home: Home) -> None:
@@ -210,19 +220,17 @@ def test_a_real_build_keeps_the_store(tmp_path: Path) -> None:
 
 
 def test_pages_of_the_index_that_nobody_shows(home: Home) -> None:
-    """As generations share them: views/<view>/pages/<digest>, linked from generations/<n>/index/."""
+    """Generations share them: the same wheel in another one is the same page."""
     view = home.views / VIEW
-    for name in ("aa", "bb"):
-        (view / "pages" / name).mkdir(parents=True)
-        (view / "pages" / name / "index.html").write_text("<html>")
-    for number, page in ((1, "aa"), (4, "bb")):
-        (view / "generations" / str(number) / "index").mkdir()
-        (view / "generations" / str(number) / "index" / "demo").symlink_to(f"../../../pages/{page}")
+    first = wheelhouse.read(view / "generations" / "1")
+    publish(home, first.wheels, view=VIEW)  # 5 shows what 1 showed
     age(home, 30)
-    assert "aa" in names(gc(home, dry_run=True))
-    done = gc(home)
-    assert "aa" in names(done)
-    assert [path.name for path in (view / "pages").iterdir()] == ["bb"]
+    assert shown(home, 5) == shown(home, 1)
+    gone = sorted(shown(home, number) for number in (2, 3, 4))
+    assert pages(gc(home, dry_run=True)) == gone
+    assert pages(gc(home)) == gone
+    assert [path.name for path in (view / "pages").iterdir()] == [shown(home, 5)]
+    assert (view / "generations" / "5" / "index" / "demo" / "index.html").is_file()
 
 
 def test_what_is_not_known_is_not_taken(home: Home) -> None:
@@ -250,10 +258,10 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert root.run("wheelhouse", "gc").stdout == "nothing to collect that is older than 7 days\n"
     done = root.run("wheelhouse", "gc", "--keep", "1", "--older-than", "2d", "--dry-run")
     assert "would free" in done.stdout
-    assert "(generations: 2, store entries: 2)" in done.stdout
-    shown = root.json("wheelhouse", "gc", "--keep", "1", "--older-than", "36h")
-    assert (shown["dry_run"], shown["held"]) == (False, None)
-    assert {row["kind"] for row in shown["taken"]} == {"generation", "entry"}
-    assert shown["freed"] == sum(row["size"] for row in shown["taken"])
+    assert "(generations: 2, index pages: 2, store entries: 2)" in done.stdout
+    said = root.json("wheelhouse", "gc", "--keep", "1", "--older-than", "36h")
+    assert (said["dry_run"], said["held"]) == (False, None)
+    assert {row["kind"] for row in said["taken"]} == {"generation", "pages", "entry"}
+    assert said["freed"] == sum(row["size"] for row in said["taken"])
     for wrong in (["--keep", "0"], ["--older-than", "soon"], ["--older-than", "-1d"]):
         assert root.run("wheelhouse", "gc", *wrong).returncode == 2
