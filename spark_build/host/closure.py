@@ -47,7 +47,11 @@ def resolve(
     wheels are taken.
     """
     store.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".tmp-closure-", dir=store) as scratch:
+    with (
+        # Otherwise the scratch folder could be taken for what a killed process left.
+        stores.in_use(store, "completing the set"),
+        tempfile.TemporaryDirectory(prefix=".tmp-closure-", dir=store) as scratch,
+    ):
         folder = Path(scratch)
         _download(built, pins, store, folder, foreign, offline=offline)
         own = {wheel.filename for wheel in built}
