@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -241,8 +242,9 @@ def exchange(server: Served, data: bytes, *, hang_up: bool = False) -> bytes:
                 connection.shutdown(socket.SHUT_WR)
             while more := connection.recv(1 << 16):
                 answer += more
-        except (ConnectionResetError, BrokenPipeError):
-            pass
+        except OSError as error:  # it hung up before we did
+            if error.errno not in (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN):
+                raise
     return answer
 
 
