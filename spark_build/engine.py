@@ -174,7 +174,7 @@ def publish(
         return wheelhouse.current(setting.view), False
 
     def choose(before: wheelhouse.Generation | None) -> tuple[list[StoredWheel], str]:
-        kept = {wheel.name: wheel for wheel in before.wheels if wheel.origin != "public"} if before else {}
+        kept = {wheel.name: wheel for wheel in before.own()} if before else {}
         built = list((kept | fresh).values())
         if not with_closure:
             return built, ""

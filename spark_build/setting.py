@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spark_build.core import planner, targets
+from spark_build.core import planner, platforms, targets
 from spark_build.errors import UsageError
 from spark_build.host import probe
 from spark_build.host.catalogue import Catalogue
@@ -33,6 +33,15 @@ class Setting:
         """Whether what is built for the target also runs on this machine's interpreter."""
         here = (self.machine.platform, self.machine.python)
         return here == (self.target.platform, self.target.python)
+
+    @property
+    def markers(self) -> dict[str, str]:
+        """The environment markers (PEP 508) of the target's interpreter."""
+        from packaging.markers import default_environment
+
+        if self.is_here:
+            return {name: str(value) for name, value in default_environment().items()}
+        return platforms.markers(self.target)
 
     @property
     def view(self) -> Path:

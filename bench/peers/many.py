@@ -26,24 +26,13 @@ from spark_build.core.keeping import changes
 from spark_build.host import generations, storeindex, wheelhouse
 from spark_build.host.checking import check
 from spark_build.host.collect import collect
-from spark_build.host.home import Home
+from spark_build.host.home import locate
 from spark_build.host.store import RECORD, entry_folder
 from spark_build.model.wheel import StoredWheel
 
 MOMENT = (2020, 1, 1, 0, 0, 0)
 VIEW = f"host-cpu-t-cp{sys.version_info.major}{sys.version_info.minor}"
 ROUNDS = 5
-
-
-def home_in(root: Path) -> Home:
-    return Home(
-        data=(),
-        wheelhouse=root / "wheelhouse",
-        build=root / "build",
-        sources=root / "sources",
-        runs=root / "runs",
-        cache=root / "cache",
-    )
 
 
 def make_entry(store: Path, number: int) -> StoredWheel:
@@ -134,7 +123,7 @@ def make_train(root: Path) -> None:
 
 
 def measure(root: Path, count: int) -> dict[str, Times]:
-    home = home_in(root)
+    home = locate(str(root))
     home.store.mkdir(parents=True)
     make_train(root)
     wheels = [make_entry(home.store, number) for number in range(count + ROUNDS)]

@@ -17,6 +17,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.options import DETACHED, Options, shared
+from spark_build.core.units import duration
 
 if TYPE_CHECKING:
     from spark_build.host.background import Background
@@ -123,7 +124,7 @@ def _watch(options: Options, run: Background) -> None:
     from spark_build.host import background
 
     if run.alive and options.verbosity >= 0:
-        age = render.duration((datetime.now(UTC) - run.started).total_seconds())
+        age = duration((datetime.now(UTC) - run.started).total_seconds())
         click.echo(f"{run.name}: {_command(run)}, began {age} ago; Ctrl-C only stops watching", err=True)
     clock = _Replay()
     with render.view(options.verbosity, clock) as view:

@@ -148,7 +148,9 @@ def remove(options: Options, wheels: tuple[str, ...], force: bool) -> None:
     from spark_build.host import generations as host
 
     setting = options.setting()
-    made, gone, lacking = host.remove(setting.view, setting.home.store, wheels, force=force, waiting=tell)
+    made, gone, lacking = host.remove(
+        setting.view, setting.home.store, wheels, markers=setting.markers, force=force, waiting=tell
+    )
     if options.json:
         names = [{"name": wheel.name, "version": wheel.version} for wheel in gone]
         render.print_json({"removed": names, "lacking": list(lacking), **listing(made)})

@@ -9,6 +9,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.options import Options, local_sources, shared
+from spark_build.core.units import duration
 
 if TYPE_CHECKING:
     from spark_build.model.plan import Plan, Step
@@ -74,6 +75,6 @@ def print_plan(planned: Plan) -> None:
         cost = ""
         if step.decision == "BUILD" and step.estimate:
             jobs = f"{step.estimate.jobs} job{'s' if step.estimate.jobs > 1 else ''}"
-            cost = f"about {render.duration(step.estimate.seconds)}, {jobs}"
+            cost = f"about {duration(step.estimate.seconds)}, {jobs}"
         rows.append([step.recipe.name, step.pin.version, step.decision, cost, "; ".join(step.reasons)])
     render.print_table(["RECIPE", "VERSION", "DECISION", "ESTIMATE", "WHY"], rows)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any, Protocol, Self
 
 from spark_build.core import pace
+from spark_build.core.units import duration, size
 from spark_build.model.event import Event, Note, Progress, RecipeFinished, StageFinished, StageStarted, Usage
 from spark_build.model.history import Expected
 
@@ -68,26 +69,6 @@ STYLES = {
 
 def _coloured(cell: str, text: Any) -> Any:
     return text(cell, style=STYLES.get(cell, ""))
-
-
-def duration(seconds: float) -> str:
-    """A duration as people say it: "48 s", "3 min 12 s", "2 h 05 min"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def size(count: int) -> str:
-    """Bytes as people say them: "17.4 MiB"."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
 
 
 class View(Protocol):

@@ -10,6 +10,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.options import Options
+from spark_build.core.units import duration, size
 
 if TYPE_CHECKING:
     from spark_build.host.wheelhouse import Generation
@@ -103,8 +104,8 @@ def print_results(results: Sequence[RecipeResult]) -> None:
             result.recipe,
             result.version,
             result.status,
-            render.duration(result.seconds) if result.seconds else "",
-            render.size(result.cost.peak_mib << 20) if result.cost.peak_mib else "",
+            duration(result.seconds) if result.seconds else "",
+            size(result.cost.peak_mib << 20) if result.cost.peak_mib else "",
             result.cost.cache,
             "; ".join(result.reasons),
         ]

@@ -12,6 +12,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.keeping import tell
 from spark_build.cli.options import Options, shared
+from spark_build.core.units import duration, size
 
 if TYPE_CHECKING:
     from spark_build.model.keeping import Collected, Fault
@@ -70,17 +71,15 @@ def gc(options: Options, keep: int, older_than: float, grace: float, dry_run: bo
 def _print_collected(done: Collected, age: float, *, dry_run: bool) -> None:
     kinds = {"leftover": "left by a killed process", "pages": "pages of the index", "entry": "store"}
     rows = [
-        [kinds.get(one.kind, one.kind), one.name, render.size(one.size)]
-        for one in done.taken
-        if one.kind != "pages"
+        [kinds.get(one.kind, one.kind), one.name, size(one.size)] for one in done.taken if one.kind != "pages"
     ]
     render.print_table(["WHAT", "NAME", "SIZE"], rows)
     counts = Counter[str](one.kind for one in done.taken)
     what = ", ".join(f"{words}: {counts[kind]}" for kind, words in KINDS.items() if counts[kind])
     if what:
-        print(f"{'would free' if dry_run else 'freed'} {render.size(done.freed)} ({what})")
+        print(f"{'would free' if dry_run else 'freed'} {size(done.freed)} ({what})")
     else:
-        older = render.duration(age) if age < UNITS["d"] else f"{age / UNITS['d']:g} days"
+        older = duration(age) if age < UNITS["d"] else f"{age / UNITS['d']:g} days"
         print(f"nothing to collect that is older than {older}")
     if done.held:
         print(f"the store is left alone, somebody uses it: {done.held}; run gc again later")

@@ -11,6 +11,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.options import Options, shared
 from spark_build.cli.wheelhouse import current, listing, print_wheels
+from spark_build.core.units import size
 
 if TYPE_CHECKING:
     from spark_build.host.transfer.foreign import Judgement
@@ -45,24 +46,19 @@ def export(
     if options.json:
         render.print_json({"file": shown, "size": count, **listing(chosen)})
     else:
-        print(f"{place}: {len(chosen.wheels)} wheels, {render.size(count)}")
+        print(f"{place}: {len(chosen.wheels)} wheels, {size(count)}")
 
 
 def _packed(
     options: Options, packages: tuple[str, ...], number: int | None, emit: Emit, *, with_tool: bool
 ) -> tuple[Generation, Parcel]:
-    from packaging.markers import default_environment
-
-    from spark_build.core import platforms
     from spark_build.host.transfer.parcel import pack, select
     from spark_build.host.transfer.tool import wheels_of_itself
     from spark_build.model.event import Note
 
     setting = options.setting()
     found = current(options) if number is None else _generation(setting.view, number)
-    here = {key: str(value) for key, value in default_environment().items()}
-    environment = here if setting.is_here else platforms.markers(setting.target)
-    wheels, missing = select(found.wheels, packages, environment)
+    wheels, missing = select(found.wheels, packages, setting.markers)
     if missing:
         emit(Note(message=f"not in it, and needed to install all of it: {', '.join(missing)}"))
     tool: tuple[Path, ...] = ()

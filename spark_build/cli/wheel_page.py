@@ -13,6 +13,7 @@ from spark_build.core.alone import advice
 from spark_build.core.audit import printable
 from spark_build.core.audit_device import order
 from spark_build.core.linkage import Needed
+from spark_build.core.units import size
 from spark_build.core.wheeldiff import Change, counts, roles
 from spark_build.model.device import DeviceCode
 from spark_build.model.wheel import Finding, Library, WheelFacts
@@ -113,11 +114,11 @@ def show(page: Page) -> None:
     build = f", build {facts.build}" if facts.build else ""
     print(f"  {facts.name} {printable(facts.version)}{build}, for {' '.join(facts.filename_tags)}")
     record = "RECORD is true" if not facts.record_problems else "RECORD is wrong, see below"
-    files = f"{payload.files} files of {render.size(payload.unpacked)}"
-    print(f"  {render.size(facts.size)} packed, {files}; {record}")
+    files = f"{payload.files} files of {size(payload.unpacked)}"
+    print(f"  {size(facts.size)} packed, {files}; {record}")
     print(f"  judged by {page.judged}")
     _title("LARGEST FILES")
-    rows = [[render.size(one.size), printable(one.path)] for one in payload.largest[:LARGEST]]
+    rows = [[size(one.size), printable(one.path)] for one in payload.largest[:LARGEST]]
     render.print_table(["SIZE", "FILE"], rows)
     if facts.libraries:
         _title("LIBRARIES AND PROGRAMS")

@@ -9,6 +9,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.lazy import LazyGroup
 from spark_build.cli.options import Options, shared
+from spark_build.core.units import size
 
 if TYPE_CHECKING:
     from spark_build.host.wheelhouse import Generation
@@ -76,7 +77,7 @@ def listing(found: Generation) -> dict[str, Any]:
 def print_wheels(found: Generation) -> None:
     """A generation as a table."""
     rows = [
-        [wheel.name, wheel.version, wheel.origin, render.size(wheel.size), wheel.filename]
+        [wheel.name, wheel.version, wheel.origin, size(wheel.size), wheel.filename]
         for wheel in sorted(found.wheels, key=lambda wheel: (wheel.origin, wheel.name))
     ]
     render.print_table(["NAME", "VERSION", "ORIGIN", "SIZE", "FILE"], rows)

@@ -11,6 +11,7 @@ from html import escape
 from typing import Any
 
 from spark_build.core.audit_device import order
+from spark_build.core.units import size
 
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1d2127; --dim: #5d6672; --line: #d5d9df;
@@ -159,13 +160,3 @@ def _line(wheel: ShownWheel, *, code: bool, papers: bool) -> str:
         links = " ".join(f'<a href="{escape(url)}">{escape(label)}</a>' for label, url in wheel.papers)
         cells.append(f"<td>{links}</td>")
     return f"<tr>{''.join(cells)}</tr>"
-
-
-def size(count: int) -> str:
-    """Bytes as people say them."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"

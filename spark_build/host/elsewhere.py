@@ -18,10 +18,10 @@ def main() -> int:
         from pip._vendor.packaging import markers
 
         told = json.loads(sys.argv[1])
-        setattr(markers, "default_environment", lambda: {**told, "platform_machine": "?"})  # noqa: B010
+        setattr(markers, "default_environment", lambda: {**told, "platform_machine": "?"})  # noqa: B010 - unknown to mypy
         if not markers.Marker("platform_machine == '?'").evaluate({"extra": ""}):
             raise ImportError("its judge does not listen")
-        setattr(markers, "default_environment", lambda: dict(told))  # noqa: B010
+        setattr(markers, "default_environment", lambda: dict(told))  # noqa: B010 - unknown to mypy
     except (ImportError, AttributeError) as error:
         print(f"ERROR: this pip cannot resolve for another machine ({error}): pip install -U pip")
         return 3

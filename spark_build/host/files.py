@@ -49,10 +49,9 @@ def sync_tree(path: Path) -> None:
     """fsync every regular file and folder below `path`, bottom up."""
     for folder, _, names in os.walk(path, topdown=False):
         for name in names:
-            file = (
-                f"{folder}/{name}"  # a view may hold ten thousand links: pathlib would take most of the time
-            )
-            if not os.path.islink(file):  # noqa: PTH114
+            # Plain strings: a view may hold ten thousand links, and pathlib would take most of the time.
+            file = f"{folder}/{name}"
+            if not os.path.islink(file):  # noqa: PTH114 - a string
                 descriptor = os.open(file, os.O_RDONLY)
                 try:
                     os.fsync(descriptor)

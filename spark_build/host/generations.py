@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from spark_build.core.keeping import dependents
@@ -133,24 +133,28 @@ def states(view: Path) -> tuple[Kept, ...]:
 
 
 def remove(
-    view: Path, store: Path, names: Sequence[str], *, force: bool, waiting: Waiting = None
+    view: Path,
+    store: Path,
+    names: Sequence[str],
+    *,
+    markers: Mapping[str, str],
+    force: bool,
+    waiting: Waiting = None,
 ) -> tuple[Generation, tuple[StoredWheel, ...], tuple[str, ...]]:
     """Publish a generation without these wheels: (it, what went, what now lacks something).
 
-    Names are NAME or NAME==VERSION. Refused when what stays needs one of them, unless `force`.
+    Names are NAME or NAME==VERSION; markers are those of the view's interpreter. Refused when what stays
+    needs one of them, unless `force`.
     """
     gone: list[StoredWheel] = []
     lacking: list[str] = []
 
     def choose(before: Generation | None) -> tuple[list[StoredWheel], str]:
-        from packaging.markers import default_environment
-
         if before is None:
             raise StoreError(f"nothing is published for {view.name} yet", hint="spark-build all")
         gone[:] = _named(before, names)
         staying = [wheel for wheel in before.wheels if wheel not in gone]
-        environment = {key: str(value) for key, value in default_environment().items()}
-        lacking[:] = dependents(gone, staying, environment)
+        lacking[:] = dependents(gone, staying, markers)
         if lacking and not force:
             raise UsageError(
                 f"what stays would lack something: {'; '.join(lacking)}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spark_build.core.clocks import REASONS
 from spark_build.core.doctor import reading, smi
 from spark_build.host.access import Access
 from spark_build.model.facts import Driver, Gpu
@@ -59,7 +60,7 @@ def _gpu(nvml: Any, handle: Any) -> Gpu:
         utilisation=None if rates is None else rates.gpu / 100,
         processes=None if running is None else len(running),
         used_mib=None if memory is None else memory.used >> 20,
-        reasons=tuple(words for bit, _, words in smi.REASONS if reasons & bit),
+        reasons=tuple(words for bit, _, words in REASONS if reasons & bit),
     )
 
 

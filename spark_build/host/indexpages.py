@@ -47,7 +47,7 @@ def write_index(generation: Path, view: Path, wheels: Sequence[StoredWheel], sto
     index.mkdir()
     for project, digest in digests.items():
         # Plain strings: pathlib takes longer than the system call.
-        os.symlink(f"../../../{PAGES}/{digest}", f"{index}/{project}")  # noqa: PTH211
+        os.symlink(f"../../../{PAGES}/{digest}", f"{index}/{project}")  # noqa: PTH211 - a string
     for name, data in root_pages(sorted(projects)).items():
         (index / name).write_bytes(data)
 

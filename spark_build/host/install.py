@@ -10,6 +10,7 @@ from shlex import quote
 
 from spark_build.core.environments import merged
 from spark_build.core.resolve import needed
+from spark_build.core.units import size
 from spark_build.errors import StoreError, UsageError
 from spark_build.host import installers, marker, packages, pythons, venv
 from spark_build.host.files import locked, remove_tree
@@ -47,14 +48,14 @@ def choose(
 ) -> tuple[StoredWheel, ...]:
     """The wheels that `names` need, from this generation, for the interpreter with these markers.
 
-    everything: all that is built here, too; so it is by default without names.
+    everything: all that is here for its own sake, too; so it is by default without names.
     """
     from packaging.markers import default_environment
     from packaging.requirements import InvalidRequirement
 
     try:
         own = (
-            [wheel.name for wheel in generation.built()]
+            [wheel.name for wheel in generation.own()]
             if everything or (everything is None and not names)
             else []
         )
@@ -192,6 +193,5 @@ def row_of(wheel: StoredWheel, record: str = "") -> Installed:
 
 def described(wheels: Sequence[StoredWheel]) -> str:
     """How many wheels, and how large."""
-    mib = sum(wheel.size for wheel in wheels) / (1 << 20)
-    size = f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.1f} MiB"
-    return f"{len(wheels)} package{'' if len(wheels) == 1 else 's'} ({size})"
+    total = size(sum(wheel.size for wheel in wheels))
+    return f"{len(wheels)} package{'' if len(wheels) == 1 else 's'} ({total})"

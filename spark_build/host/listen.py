@@ -36,8 +36,8 @@ class Tls:
 def require_stack() -> None:
     """HostError, with the line to type, where the server's libraries are not installed."""
     try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
+        import starlette  # noqa: F401 - is it there?
+        import uvicorn  # noqa: F401 - is it there?
     except ImportError as error:
         wanted = " ".join(f"'{name}'" for name in NEEDED)
         raise HostError(

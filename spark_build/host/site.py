@@ -101,7 +101,7 @@ class Shelf:
         for generation in (folder, *others):
             # Strings: pathlib takes longer than the system calls.
             found = os.path.realpath(f"{generation}/{INDEX}/{project}/{name}")
-            if found.startswith(inside + os.sep) and os.path.isfile(found):  # noqa: PTH113
+            if found.startswith(inside + os.sep) and os.path.isfile(found):  # noqa: PTH113 - a string
                 return Path(found)
         raise HTTPException(404, "no such file")
 
@@ -176,7 +176,7 @@ class _Handlers:
         if name.endswith(METADATA):
             return _answer(request, _bytes(path), "text/plain", lasting)
         headers = {"Cache-Control": lasting, **SAFE}
-        whole = _Wheel(path, headers=headers, media_type="application/zip", stat_result=os.stat(path))  # noqa: PTH116
+        whole = _Wheel(path, headers=headers, media_type="application/zip", stat_result=path.stat())
         return _unless_known(request, whole)
 
     def listed(self, request: Request) -> Response:

@@ -86,7 +86,7 @@ def _known(store: Path) -> dict[str, Any]:
 
 def _read(folder: Path) -> list[dict[str, Any]]:
     found = []
-    for key in sorted(os.listdir(folder)):  # noqa: PTH208
+    for key in sorted(os.listdir(folder)):  # noqa: PTH208 - names are enough
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             record = record_of(folder / key)
             entry_of(folder / key, record)  # says what is wrong with it

@@ -111,7 +111,7 @@ def _of_wheel(
         yield suspect("missing", folder / wheel.filename, f"{why} ({where})", _drop(folder))
         return
     target = wheelhouse.link_text(to_store, wheel)
-    if entry is not None and entry.is_symlink() and os.readlink(entry.path) == target:  # noqa: PTH115
+    if entry is not None and entry.is_symlink() and os.readlink(entry.path) == target:  # noqa: PTH115 - a string
         return  # as published; whether the file is there is the store's business
     link = folder / wheel.filename
     mend = partial(_link, link, target)
@@ -135,7 +135,7 @@ def _of_index(index: Path) -> Iterator[Suspect]:
     if index.is_dir():
         with os.scandir(index) as entries:
             for entry in entries:
-                if entry.is_symlink() and not os.path.exists(entry.path):  # noqa: PTH110
+                if entry.is_symlink() and not os.path.exists(entry.path):  # noqa: PTH110 - a string
                     yield suspect("dangling", Path(entry.path), "a page of the index is missing", AGAIN)
 
 

@@ -56,6 +56,10 @@ class Generation:
         """The wheels that were built here, without the public ones of the closure."""
         return tuple(wheel for wheel in self.wheels if wheel.origin == "built")
 
+    def own(self) -> tuple[StoredWheel, ...]:
+        """The wheels that are here for their own sake, built or foreign; the public ones complete the set."""
+        return tuple(wheel for wheel in self.wheels if wheel.origin != "public")
+
 
 def current(view: Path) -> Generation | None:
     """The current generation of a view; None before the first."""
@@ -160,7 +164,7 @@ def leftovers(view: Path) -> list[Path]:
     found = [path for pattern in UNFINISHED for path in view.glob(pattern)]
     for number in numbers(view):
         folder = view / "generations" / str(number)
-        found += [folder / name for name in os.listdir(folder) if name.startswith(".")]  # noqa: PTH208
+        found += [folder / name for name in os.listdir(folder) if name.startswith(".")]  # noqa: PTH208 - names are enough
     return found
 
 
@@ -195,8 +199,8 @@ def _write_generation(made: Generation, store: Path) -> None:
         for wheel in wheels:
             # Plain strings: with ten thousand wheels pathlib takes longer than the system calls.
             link = f"{temporary}/{wheel.filename}"
-            os.symlink(link_text(to_store, wheel), link)  # noqa: PTH211
-            if not os.path.isfile(link):  # noqa: PTH113
+            os.symlink(link_text(to_store, wheel), link)  # noqa: PTH211 - a string
+            if not os.path.isfile(link):  # noqa: PTH113 - a string
                 kept = entry_folder(store, wheel.key) / wheel.filename
                 raise StoreError(f"{wheel.filename} is not in the store", where=str(kept))
         write_index(temporary, folder.parent.parent, wheels, store)

@@ -11,18 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from spark_build.core.clocks import REASONS
+from spark_build.core.clocks import THROTTLING as HARD_REASONS
 from spark_build.core.stats import variation
 from spark_build.model.verification import Device, Sample, Telemetry
 
 INTERVAL = 0.25  # seconds between samples
-REASONS = {
-    0x4: "SW power cap",
-    0x8: "HW slowdown",
-    0x20: "SW thermal slowdown",
-    0x40: "HW thermal slowdown",
-    0x80: "HW power brake",
-}
-HARD_REASONS = 0x8 | 0x20 | 0x40 | 0x80
 # Cumulative nanoseconds, as NVML's constants are called; drivers know all, some or none of them.
 THROTTLING = (
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
@@ -252,7 +246,7 @@ def summarise(
         free_mib=int(first["free_mib"]) if "free_mib" in first else None,
         capped=None if (capped := _rate(inside, "capped_s")) is None else min(1.0, capped),
         limit_watts=_mean(held, "limit_watts"),
-        reasons=tuple(word for bit, word in REASONS.items() if any(mask & bit for mask in reasons)),
+        reasons=tuple(word for bit, _, word in REASONS if any(mask & bit for mask in reasons)),
     )
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import pytest
 from spark_build.errors import HostError, StoreError, UsageError
 from spark_build.host import marker
 from spark_build.host.home import Home
-from spark_build.host.install import create
+from spark_build.host.install import choose, create
 from spark_build.host.update import Wish, check, others, update
 from spark_build.host.wheelhouse import Generation
 from spark_build.model.environment import Change, State
@@ -137,6 +137,14 @@ def test_everything_means_what_is_built_later_too(house: House) -> None:
     house.create(house.publish(demo))
     later = house.publish(demo, house.put("later", "1.0"))
     assert short(house.update(later)) == {"added": ["later 1.0"]}
+
+
+def test_without_names_other_peoples_wheels_are_meant_too(house: House) -> None:
+    built = house.publish(house.put("demo", "1.0"))
+    foreign = tuple(replace(wheel, origin="foreign") for wheel in built.wheels)
+    public = tuple(replace(wheel, origin="public") for wheel in built.wheels)
+    assert [wheel.name for wheel in choose(replace(built, wheels=foreign), [])] == ["demo"]
+    assert choose(replace(built, wheels=public), []) == ()
 
 
 def test_more_packages(house: House) -> None:

@@ -97,7 +97,8 @@ def case(name: str, folder: Path) -> Case:
         return Case(root, lambda home: generations.rollback(home.views / view, 2))
     if name == "remove":
         return Case(
-            root, lambda home: generations.remove(home.views / view, home.store, ["demo"], force=False)
+            root,
+            lambda home: generations.remove(home.views / view, home.store, ["demo"], markers={}, force=False),
         )
     if name == "gc":
         return Case(root, collect_all)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from spark_build.core.frontpage import ShownView, ShownWheel, devices, install_lines, render, size, verdict
+from spark_build.core.frontpage import ShownView, ShownWheel, devices, install_lines, render, verdict
 
 NASTY = "<b onload='x'>&\""
 
@@ -91,7 +91,3 @@ def test_lines_to_copy() -> None:
     assert pip == "pip install --trusted-host node --index-url http://_:TOKEN@node:1/v/simple/ NAME"
     assert uv == "uv pip install --default-index http://_:TOKEN@node:1/v/simple/ NAME"
     assert "trusted" not in install_lines("https://node/", token=False, trusted="")[0]
-
-
-def test_sizes() -> None:
-    assert [size(count) for count in (5, 2048, 3 << 20, 5 << 30)] == ["5 B", "2.0 KiB", "3.0 MiB", "5.0 GiB"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_build.cli.render import Lines, describe, duration, size
+from spark_build.cli.render import Lines, describe
+from spark_build.core.units import duration, size
 from spark_build.model.event import Note, Progress, StageFinished, StageStarted, Usage
 from spark_build.model.history import Expected
 from spark_build.model.result import StageResult

@@ -5,17 +5,8 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
+from spark_build.core.clocks import REASONS
 from spark_build.model.facts import Gpu
-
-# Why clocks are what they are: NVML's bit, nvidia-smi's name, ours.
-REASONS = (
-    (0x2, "applications_clocks_setting", "applications clocks setting"),
-    (0x4, "sw_power_cap", "SW power cap"),
-    (0x8, "hw_slowdown", "HW slowdown"),
-    (0x20, "sw_thermal_slowdown", "SW thermal slowdown"),
-    (0x40, "hw_thermal_slowdown", "HW thermal slowdown"),
-    (0x80, "hw_power_brake_slowdown", "HW power brake"),
-)
 
 
 def failure(text: str) -> tuple[str, str]:
@@ -31,7 +22,7 @@ def answer(text: str) -> tuple[str, str, tuple[Gpu, ...]] | None:
     "N/A", "Not Supported" and the like leave a value unknown.
     """
     try:
-        root = ET.fromstring(text)  # noqa: S314  the driver's own tool wrote it
+        root = ET.fromstring(text)  # noqa: S314 - the driver's own tool wrote it
     except ET.ParseError:
         return None
     if root.tag != "nvidia_smi_log":
