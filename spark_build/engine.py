@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 
 from spark_build import pipeline
-from spark_build.core import planner
-from spark_build.core.difference import changes
-from spark_build.core.key import digest
+from spark_build.core.planning import planner
+from spark_build.core.planning.difference import changes
+from spark_build.core.planning.key import digest
 from spark_build.errors import UsageError
-from spark_build.host import closure, history, parallel, store, storeindex, wheelhouse
-from spark_build.host.governor import Governor
-from spark_build.host.job import Shell
+from spark_build.host import parallel
+from spark_build.host.budget import history
+from spark_build.host.budget.governor import Governor
+from spark_build.host.building.job import Shell
+from spark_build.host.environments import closure
+from spark_build.host.wheelhouse import store, storeindex, views
 from spark_build.model.event import Emit, Note, RecipeFinished, Usage
 from spark_build.model.plan import BuildOptions, Plan, Step
 from spark_build.model.result import RecipeResult, Repetition
@@ -160,7 +163,7 @@ def _unbuilt(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> Recip
 
 def publish(
     setting: Setting, results: Iterable[RecipeResult], *, with_closure: bool, offline: bool, emit: Emit
-) -> tuple[wheelhouse.Generation | None, bool]:
+) -> tuple[views.Generation | None, bool]:
     """Publish the results as a generation of the view: (generation, is it new?).
 
     Wheels of other recipes stay; a recipe's new wheel replaces its old one.
@@ -171,9 +174,9 @@ def publish(
         if entry is not None and entry.wheel is not None:
             fresh[entry.wheel.name] = entry.wheel
     if not fresh:
-        return wheelhouse.current(setting.view), False
+        return views.current(setting.view), False
 
-    def choose(before: wheelhouse.Generation | None) -> tuple[list[StoredWheel], str]:
+    def choose(before: views.Generation | None) -> tuple[list[StoredWheel], str]:
         kept = {wheel.name: wheel for wheel in before.own()} if before else {}
         built = list((kept | fresh).values())
         if not with_closure:
@@ -193,7 +196,7 @@ def publish(
         )
         return [*built, *public], key
 
-    return wheelhouse.publish(
+    return views.publish(
         setting.view,
         setting.home.store,
         choose,

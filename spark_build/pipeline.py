@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spark_build import staging
-from spark_build.core.key import build_inputs, digest
+from spark_build.core.planning.key import build_inputs, digest
 from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
-from spark_build.host import history, probe, sandbox, store
+from spark_build.host import probe
+from spark_build.host.budget import history
+from spark_build.host.budget.governor import Governor
+from spark_build.host.building import sandbox
+from spark_build.host.building.job import Job, Outputs, Shell
+from spark_build.host.building.provide import Provided, locate
 from spark_build.host.files import discard_tree, locked, remove_empty, remove_tree, write_atomically
-from spark_build.host.governor import Governor
-from spark_build.host.job import Job, Outputs, Shell
-from spark_build.host.provide import Provided, locate
+from spark_build.host.wheelhouse import store
 from spark_build.model.event import Emit, Note
 from spark_build.model.plan import BuildOptions, Step
 from spark_build.model.result import Cost, RecipeResult, Repetition, Status
@@ -132,7 +135,7 @@ def repeat(run: Run, step: Step, keys: Mapping[str, str]) -> Repetition:
 
     A failed repetition leaves its tree, as any failed build; nothing else stays.
     """
-    from spark_build.host import compare
+    from spark_build.host.wheels import compare
 
     build = run.setting.home.build
     home = replace(run.setting.home, build=build / AGAIN)

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spark_build.core import planner, platforms, targets
+from spark_build.core.planning import planner
+from spark_build.core.recipes import targets
+from spark_build.core.wheelhouse import platforms
 from spark_build.errors import UsageError
 from spark_build.host import probe
-from spark_build.host.catalogue import Catalogue
 from spark_build.host.home import Home
-from spark_build.host.prefix import tree_digest
+from spark_build.host.recipes.catalogue import Catalogue
+from spark_build.host.wheelhouse.prefix import tree_digest
 from spark_build.model.machine import Limits, Machine
 from spark_build.model.recipe import Source, Target, Train
 

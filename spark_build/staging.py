@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_build.core.key import digest
+from spark_build.core.planning.key import digest
 from spark_build.errors import SparkBuildError, from_os_error
+from spark_build.host.building.job import Job, Outputs, Stage
 from spark_build.host.files import write_atomically
-from spark_build.host.job import Job, Outputs, Stage
 from spark_build.model.event import StageFinished, StageStarted
 from spark_build.model.history import Expected
 from spark_build.model.result import StageResult

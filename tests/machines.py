@@ -17,12 +17,13 @@ from typing import Any
 import pynvml
 
 from spark_build.cli.doctor import examine, print_findings
-from spark_build.core import planner, targets
-from spark_build.host.access import Access
-from spark_build.host.caches import Cache
-from spark_build.host.catalogue import load
+from spark_build.core.planning import planner
+from spark_build.core.recipes import targets
+from spark_build.host.building.caches import Cache
+from spark_build.host.building.sandbox import Sandbox
 from spark_build.host.home import locate
-from spark_build.host.sandbox import Sandbox
+from spark_build.host.machine.access import Access
+from spark_build.host.recipes.catalogue import load
 from spark_build.model.facts import Asked, Facts, Indexes
 from spark_build.model.machine import Diagnosis, Gpu, Machine
 from spark_build.setting import Setting, settle

@@ -6,8 +6,8 @@ import math
 import random
 from collections.abc import Callable, Sequence
 
-from spark_build.core.order import block_order
-from spark_build.core.verdict import assess
+from spark_build.core.judging.order import block_order
+from spark_build.core.judging.verdict import assess
 from spark_build.model.verification import (
     Arm,
     Case,

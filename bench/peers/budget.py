@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from spark_build.host import history, memory
+from spark_build.host.budget import history, memory
 from spark_build.host.home import locate
 
 JOBS = 8

@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from spark_build.host import devicecode
+from spark_build.host.wheels import devicecode
 
 ROUNDS = 5
 VENDOR = ("nvidia-cusparselt-cu13==0.8.0", "--platform", "manylinux2014_aarch64")

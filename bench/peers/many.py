@@ -22,12 +22,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_build.core.keeping import changes
-from spark_build.host import generations, storeindex, wheelhouse
-from spark_build.host.checking import check
-from spark_build.host.collect import collect
+from spark_build.core.wheelhouse.keeping import changes
 from spark_build.host.home import locate
-from spark_build.host.store import RECORD, entry_folder
+from spark_build.host.wheelhouse import generations, storeindex, views
+from spark_build.host.wheelhouse.checking import check
+from spark_build.host.wheelhouse.collect import collect
+from spark_build.host.wheelhouse.store import RECORD, entry_folder
 from spark_build.model.wheel import StoredWheel
 
 MOMENT = (2020, 1, 1, 0, 0, 0)
@@ -128,21 +128,21 @@ def measure(root: Path, count: int) -> dict[str, Times]:
     make_train(root)
     wheels = [make_entry(home.store, number) for number in range(count + ROUNDS)]
     view = home.views / VIEW
-    wheelhouse.publish(view, home.store, lambda _: (wheels[:count], ""))
+    views.publish(view, home.store, lambda _: (wheels[:count], ""))
     more = iter(wheels[count:])
 
     def publish() -> None:
-        wheelhouse.publish(view, home.store, lambda old: ([*(old.wheels if old else ()), next(more)], ""))
+        views.publish(view, home.store, lambda old: ([*(old.wheels if old else ()), next(more)], ""))
 
     def compare() -> None:
-        now, before = (wheelhouse.read(view / "generations" / str(number)) for number in (2, 1))
+        now, before = (views.read(view / "generations" / str(number)) for number in (2, 1))
         assert len(changes(before.wheels, now.wheels)) == 1
 
     def whole() -> None:
         assert check(home, deep=False, repair=False, told=lambda _done, _total: None) == ()
 
     def gc() -> None:
-        folder = view / "generations" / str(min(wheelhouse.numbers(view)))
+        folder = view / "generations" / str(min(views.numbers(view)))
         os.utime(folder, (0, 0))
         done = collect(home, keep=1, older_than=3600, grace=0, dry_run=False)
         assert len(done.taken) == 1
@@ -152,7 +152,7 @@ def measure(root: Path, count: int) -> dict[str, Times]:
         storeindex.next_serial(home.store, "small1", "1.0")
 
     return {
-        "read current": fastest(lambda: wheelhouse.current(view)),
+        "read current": fastest(lambda: views.current(view)),
         "check": fastest(whole),
         "$ list": fastest(command(root, "list")),
         "$ check": fastest(command(root, "check")),

@@ -21,7 +21,7 @@ from spark_build.cli.results import Outcome, compared, conclude, document
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from spark_build.host.wheelhouse import Generation
+    from spark_build.host.wheelhouse.views import Generation
     from spark_build.model.event import Emit
     from spark_build.model.plan import BuildOptions, Plan
     from spark_build.model.result import RecipeResult
@@ -94,7 +94,7 @@ def all_(options: Options, recipes: tuple[str, ...], wish: Wish, burn_in: bool, 
     """Build what is missing, publish it, verify it. Safe to repeat: what is done stays done."""
     from spark_build.cli.measuring import Asked
     from spark_build.cli.verification import judge
-    from spark_build.host.store import in_use
+    from spark_build.host.wheelhouse.store import in_use
 
     setting = wish.setting(options)
 
@@ -128,7 +128,7 @@ def build(
     options: Options, recipes: tuple[str, ...], wish: Wish, shell: bool, check_reproducible: bool
 ) -> int:
     """Build and publish RECIPES and what they need."""
-    from spark_build.host.store import in_use
+    from spark_build.host.wheelhouse.store import in_use
 
     setting = wish.setting(options)
     if shell and wish.detach:
@@ -207,7 +207,7 @@ def _ready(setting: Setting, recipes: Sequence[str], emit: Emit, wish: Wish) -> 
     """A plan whose requirements this machine meets; system packages are installed where allowed."""
     from spark_build import engine
     from spark_build.errors import HostError
-    from spark_build.host import doctor as doctors
+    from spark_build.host.machine import doctor as doctors
 
     planned = engine.plan(setting, recipes)
     if not any(step.decision == "BUILD" for step in planned.steps):
@@ -222,7 +222,7 @@ def _ready(setting: Setting, recipes: Sequence[str], emit: Emit, wish: Wish) -> 
     if others:
         raise HostError("; ".join(one.message for one in others), hint=others[0].fix)
     if wish.offline:
-        from spark_build.host import offline
+        from spark_build.host.sources import offline
 
         offline.refuse(planned, setting.home, stop_after=wish.stop_after or "")
     missing = doctors.packages_to_install(planned)

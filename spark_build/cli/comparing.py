@@ -22,7 +22,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @shared
 def compare(options: Options, old: Path, new: Path, arm: str | None) -> int:
     """Say what changed from burn-in OLD.json to NEW.json."""
-    from spark_build.core.crossrun import compare_runs
+    from spark_build.core.judging.crossrun import compare_runs
 
     crossed = compare_runs(_read(old), _read(new), arm)
     if options.json:
@@ -54,7 +54,7 @@ def compare(options: Options, old: Path, new: Path, arm: str | None) -> int:
 @shared
 def gate(options: Options, new: Path | None, min_ratio: float, against: Path | None) -> int:
     """Exit 0 when NEW.json (default: the last burn-in) is fast enough, 9 when not, 11 when unknown."""
-    from spark_build.core.crossrun import gate_run
+    from spark_build.core.judging.crossrun import gate_run
     from spark_build.errors import InconclusiveError, VerificationError
 
     file = new or _last(options)
@@ -71,7 +71,7 @@ def gate(options: Options, new: Path | None, min_ratio: float, against: Path | N
 
 
 def _read(file: Path) -> dict[str, Any]:
-    from spark_build.core.crossrun import check_document
+    from spark_build.core.judging.crossrun import check_document
     from spark_build.errors import UsageError
 
     try:

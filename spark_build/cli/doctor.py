@@ -15,7 +15,7 @@ from spark_build.cli import render
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.host.access import Access
+    from spark_build.host.machine.access import Access
     from spark_build.model.facts import Facts, Indexes
     from spark_build.model.machine import Diagnosis
     from spark_build.setting import Setting
@@ -33,8 +33,8 @@ def doctor(
 ) -> int:
     """Check this machine for what the builds need; each finding says what mends it."""
     from spark_build.errors import HostError, UsageError
-    from spark_build.host import bundle as bundles
-    from spark_build.host.access import Access
+    from spark_build.host.machine import bundle as bundles
+    from spark_build.host.machine.access import Access
 
     if fix and not yes and not sys.stdin.isatty():
         raise UsageError("--fix asks before each command, and there is no terminal", hint="--fix --yes")
@@ -75,7 +75,8 @@ def examine(
     from spark_build import engine
     from spark_build.core.doctor import checks
     from spark_build.core.doctor.wants import Wants
-    from spark_build.host import offline, reach, survey
+    from spark_build.host.machine import reach, survey
+    from spark_build.host.sources import offline
 
     planned = engine.plan(setting, recipes)
     wants = Wants(plan=planned, limits=setting.limits)
@@ -90,7 +91,7 @@ def examine(
 
 
 def _mend(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str, int]]:
-    from spark_build.host import mending
+    from spark_build.host.machine import mending
 
     def agree(command: str, mended: list[Diagnosis]) -> bool:
         for one in mended:

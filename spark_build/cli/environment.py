@@ -13,7 +13,7 @@ from spark_build.cli import render
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.host.wheelhouse import Generation
+    from spark_build.host.wheelhouse.views import Generation
     from spark_build.model.environment import Change, State
     from spark_build.setting import Setting
 
@@ -56,7 +56,7 @@ def create(
     PACKAGE: what to put in, with all that it needs; by default everything that was built.
     """
     from spark_build.cli.wheelhouse import current
-    from spark_build.host import install, kernels, pythons
+    from spark_build.host.environments import install, kernels, pythons
 
     setting = options.setting()
     _refuse_foreign(setting)
@@ -137,8 +137,8 @@ def update(
 
     What you added yourself stays. An interrupted update is finished by the next one.
     """
-    from spark_build.host import marker
-    from spark_build.host import update as updates
+    from spark_build.host.environments import marker
+    from spark_build.host.environments import update as updates
 
     folder = folder.resolve()
     generation = _generation(options, marker.read(folder).view, number)
@@ -157,7 +157,7 @@ def _generation(options: Options, view: str, number: int | None) -> Generation:
     """The generation to go to, of the environment's own view unless another is asked for."""
     from spark_build.cli.wheelhouse import current
     from spark_build.errors import StoreError, UsageError
-    from spark_build.host import wheelhouse
+    from spark_build.host.wheelhouse import views
 
     if options.target != "auto" or options.train is not None:
         setting = options.setting()
@@ -168,7 +168,7 @@ def _generation(options: Options, view: str, number: int | None) -> Generation:
     else:
         place = options.home().views / view
     if number is None:
-        found = wheelhouse.current(place)
+        found = views.current(place)
         if found is None:
             raise StoreError(
                 f"this wheelhouse has no {view}, which the environment is made from",
@@ -183,7 +183,7 @@ def _generation(options: Options, view: str, number: int | None) -> Generation:
             f"{place.name} has no generation {number}",
             hint=f"there are {', '.join(map(str, there))}" if there else "spark-build all",
         )
-    return wheelhouse.read(folder)
+    return views.read(folder)
 
 
 def _as_json(
@@ -236,8 +236,8 @@ def _print_change(
 @shared
 def check(options: Options, folder: Path) -> int:
     """Say whether every file in FOLDER still is what the wheelhouse holds."""
-    from spark_build.host import marker
-    from spark_build.host import update as updates
+    from spark_build.host.environments import marker
+    from spark_build.host.environments import update as updates
 
     folder = folder.resolve()
     state = marker.read(folder)

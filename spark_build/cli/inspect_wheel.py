@@ -13,7 +13,7 @@ from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
     from spark_build.cli.wheel_page import Judged, Page
-    from spark_build.host.wheelhouse import Generation
+    from spark_build.host.wheelhouse.views import Generation
     from spark_build.model.recipe import Recipe
     from spark_build.model.wheel import Finding, WheelFacts
     from spark_build.setting import Setting
@@ -43,8 +43,8 @@ def inspect(options: Options, wheel: str, other: str | None, *, cross_check: boo
 
 def _compare(options: Options, first: Page, second: Page) -> None:
     from spark_build.cli import wheel_page
-    from spark_build.core.wheeldiff import Side, changes
-    from spark_build.host.wheelview import members
+    from spark_build.core.wheels.wheeldiff import Side, changes
+    from spark_build.host.wheels.wheelview import members
 
     found = changes(*(Side(facts=one.facts, members=members(one.path)) for one in (first, second)))
     if options.json:
@@ -58,9 +58,9 @@ def _compare(options: Options, first: Page, second: Page) -> None:
 def _page(options: Options, wheel: str, *, cross_check: bool) -> Page:
     """Read and judge a wheel."""
     from spark_build.cli.wheel_page import Page
-    from spark_build.core.linkage import explain
-    from spark_build.host.wheelfile import read_facts
-    from spark_build.host.wheelview import known_libraries
+    from spark_build.core.wheels.linkage import explain
+    from spark_build.host.wheels.wheelfile import read_facts
+    from spark_build.host.wheels.wheelview import known_libraries
 
     path, setting = _located(options, wheel)
     cuobjdump = _cuobjdump() if cross_check else None
@@ -69,7 +69,7 @@ def _page(options: Options, wheel: str, *, cross_check: bool) -> Page:
     findings, judged = _judge(facts, setting, recipe)
     checked = None
     if cuobjdump:
-        from spark_build.host.wheelview import cross_checked
+        from spark_build.host.wheels.wheelview import cross_checked
 
         checked = cross_checked(path, facts.device_code, cuobjdump)
     return Page(
@@ -104,7 +104,7 @@ def _located(options: Options, wheel: str) -> tuple[Path, Setting | None]:
 def _published(found: Generation, name: str) -> Path:
     from packaging.utils import canonicalize_name
 
-    from spark_build.core.parse import did_you_mean
+    from spark_build.core.recipes.parse import did_you_mean
     from spark_build.errors import UsageError
 
     for one in found.wheels:
@@ -116,7 +116,7 @@ def _published(found: Generation, name: str) -> Path:
 
 def _cuobjdump() -> Path:
     from spark_build.errors import HostError
-    from spark_build.host.devicecode import find_cuobjdump
+    from spark_build.host.wheels.devicecode import find_cuobjdump
 
     found = find_cuobjdump()
     if found is None:
@@ -143,8 +143,8 @@ def _judge(
 ) -> tuple[tuple[Finding, ...], Judged]:
     """By the recipe and its target as when publishing; without them by what the wheel says of itself."""
     from spark_build.cli.wheel_page import Judged
-    from spark_build.core.alone import findings_alone
-    from spark_build.host.wheelview import known_libraries, known_policies
+    from spark_build.core.wheels.alone import findings_alone
+    from spark_build.host.wheels.wheelview import known_libraries, known_policies
 
     target = setting.target.name if setting else ""
     train = setting.train.name if setting else ""
@@ -160,10 +160,10 @@ def _judge(
 
 
 def _by_recipe(facts: WheelFacts, setting: Setting, recipe: Recipe) -> tuple[Finding, ...]:
-    from spark_build.core.audit import as_vendor, audit
-    from spark_build.core.audit_device import demand, device_findings
-    from spark_build.core.evaluate import evaluate
-    from spark_build.host.wheelview import known_libraries, known_policies
+    from spark_build.core.recipes.evaluate import evaluate
+    from spark_build.core.wheels.audit import as_vendor, audit
+    from spark_build.core.wheels.audit_device import demand, device_findings
+    from spark_build.host.wheels.wheelview import known_libraries, known_policies
 
     pin = setting.train.components.get(recipe.name) or recipe.pin
     assert pin is not None  # `_recipe` has looked
@@ -183,6 +183,6 @@ def _by_recipe(facts: WheelFacts, setting: Setting, recipe: Recipe) -> tuple[Fin
 
 
 def _platform(facts: WheelFacts) -> str:
-    from spark_build.core.alone import platforms
+    from spark_build.core.wheels.alone import platforms
 
     return platforms(facts)[0]

@@ -27,7 +27,7 @@ UNBUILT = "to be built first"
 def why(options: Options, recipe: str) -> None:
     """Say which inputs of RECIPE differ from those of its last build here."""
     from spark_build import engine
-    from spark_build.core.difference import differences
+    from spark_build.core.planning.difference import differences
 
     setting = options.setting()
     planned = engine.plan(setting, [recipe])
@@ -61,8 +61,8 @@ def _step(planned: Plan, recipe: str) -> Step:
 
 def _inputs_now(setting: Setting, planned: Plan, step: Step) -> dict[str, Any]:
     """What the build key would be made of; the content of a need that is not built yet is unknown."""
-    from spark_build.core.key import build_inputs
-    from spark_build.host.provide import locate
+    from spark_build.core.planning.key import build_inputs
+    from spark_build.host.building.provide import locate
     from spark_build.pipeline import tools_of
 
     keys = {one.recipe.name: one.build_key for one in planned.steps if one.decision == "REUSE"}
@@ -74,7 +74,7 @@ def _inputs_now(setting: Setting, planned: Plan, step: Step) -> dict[str, Any]:
 
 
 def _last_build(setting: Setting, recipe: str) -> Mapping[str, Any] | None:
-    from spark_build.host import storeindex
+    from spark_build.host.wheelhouse import storeindex
 
     return storeindex.last_build(setting.home.store, recipe, setting.target)
 
@@ -85,7 +85,7 @@ def _last_build(setting: Setting, recipe: str) -> Mapping[str, Any] | None:
 @shared
 def log(options: Options, recipe: str, diagnosis: bool) -> None:
     """Show the last log of RECIPE: of the running or failed build, else of the wheel in the store."""
-    from spark_build.core.diagnose import diagnose, last_command
+    from spark_build.core.building.diagnose import diagnose, last_command
 
     path, failed = _last_log(options.setting(), recipe)
     text = path.read_text(errors="replace")
@@ -113,7 +113,7 @@ def _explained(found: LogDiagnosis) -> list[str]:
 def _last_log(setting: Setting, recipe: str) -> tuple[Path, bool]:
     """The log and whether it is of a build that has not ended well."""
     from spark_build.errors import UsageError
-    from spark_build.host import store
+    from spark_build.host.wheelhouse import store
     from spark_build.pipeline import LOG
 
     setting.catalogue.recipe(recipe)

@@ -14,7 +14,7 @@ from spark_build.cli.options import Options, shared
 from spark_build.cli.wheelhouse import listing
 
 if TYPE_CHECKING:
-    from spark_build.host.wheelhouse import Generation
+    from spark_build.host.wheelhouse.views import Generation
     from spark_build.model.keeping import Change, Kept
 
 SHOWN = 6  # changes in a line of the table; --json has all
@@ -29,7 +29,7 @@ def tell(message: str) -> None:
 @shared
 def generations(options: Options) -> None:
     """Show every generation, and what changed in it against the one that it was made from."""
-    from spark_build.host.generations import states
+    from spark_build.host.wheelhouse.generations import states
 
     view = options.setting().view
     rows = [_described(view, one) for one in states(view)]
@@ -48,9 +48,9 @@ def generations(options: Options) -> None:
 
 def _described(view: Path, state: Kept) -> dict[str, Any]:
     """A generation as JSON; one whose manifest cannot be read says so."""
-    from spark_build.core.keeping import changes
+    from spark_build.core.wheelhouse.keeping import changes
     from spark_build.errors import StoreError
-    from spark_build.host import wheelhouse
+    from spark_build.host.wheelhouse import views
 
     folder = view / "generations" / str(state.number)
     row = {
@@ -66,12 +66,12 @@ def _described(view: Path, state: Kept) -> dict[str, Any]:
         "problem": None,
     }
     try:
-        found = wheelhouse.read(folder)
+        found = views.read(folder)
     except StoreError as error:
         return row | {"problem": error.message}
     before = _before(view, found)
     wheels = before.wheels if before else ()
-    verdict = wheelhouse.verdict_of(found)
+    verdict = views.verdict_of(found)
     checks = verdict.get("checks", []) if verdict else []
     return row | {
         "verified": bool(checks) and all(check["status"] == "ok" for check in checks),
@@ -85,12 +85,12 @@ def _described(view: Path, state: Kept) -> dict[str, Any]:
 def _before(view: Path, found: Generation) -> Generation | None:
     """What a generation is compared with: the one it was made from, else the next older that is readable."""
     from spark_build.errors import StoreError
-    from spark_build.host import wheelhouse
+    from spark_build.host.wheelhouse import views
 
-    older = [number for number in reversed(wheelhouse.numbers(view)) if number < found.number]
+    older = [number for number in reversed(views.numbers(view)) if number < found.number]
     for number in sorted(older, key=lambda number: number != found.before):
         with suppress(StoreError):
-            return wheelhouse.read(view / "generations" / str(number))
+            return views.read(view / "generations" / str(number))
     return None
 
 
@@ -116,8 +116,8 @@ def _words(change: dict[str, Any]) -> str:
 @shared
 def rollback(options: Options, number: int | None) -> None:
     """Make generation NUMBER current again; by default the one that the current was made from."""
-    from spark_build.core.keeping import changes
-    from spark_build.host import generations as host
+    from spark_build.core.wheelhouse.keeping import changes
+    from spark_build.host.wheelhouse import generations as host
 
     was, found = host.rollback(options.setting().view, number, tell)
     changed = changes(was.wheels, found.wheels) if was else ()
@@ -145,7 +145,7 @@ def _print_changes(changed: tuple[Change, ...]) -> None:
 @shared
 def remove(options: Options, wheels: tuple[str, ...], force: bool) -> None:
     """Publish a generation without these wheels. The store keeps them until `gc`."""
-    from spark_build.host import generations as host
+    from spark_build.host.wheelhouse import generations as host
 
     setting = options.setting()
     made, gone, lacking = host.remove(
@@ -162,7 +162,7 @@ def remove(options: Options, wheels: tuple[str, ...], force: bool) -> None:
 
 def _pinning(options: Options, number: int | None, *, wanted: bool) -> None:
     from spark_build.errors import UsageError
-    from spark_build.host import generations as host
+    from spark_build.host.wheelhouse import generations as host
 
     view = options.setting().view
     chosen = number or host.current_number(view)

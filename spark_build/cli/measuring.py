@@ -43,13 +43,13 @@ class Asked:
 
     def needs_wheelhouse(self) -> bool:
         """Whether the arms are left to us, or one of them is the wheelhouse."""
-        from spark_build.core.armspec import parse_arms
+        from spark_build.core.judging.armspec import parse_arms
 
         return not self.arm or any(wish.what == "wheelhouse" for wish in parse_arms(self.arm))
 
     def wish(self, *, cuda: bool) -> Wish:
         """As the burn-in understands it; `cuda`: whether the target has a GPU."""
-        from spark_build.core.armspec import parse_arms
+        from spark_build.core.judging.armspec import parse_arms
         from spark_build.verify.session import Wish
 
         if self.sweep and self.size:

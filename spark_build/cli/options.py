@@ -37,7 +37,7 @@ class Options:
 
     def setting(self) -> Setting:
         """Recipes, machine, target and train."""
-        from spark_build.host.catalogue import load
+        from spark_build.host.recipes.catalogue import load
         from spark_build.setting import settle
 
         home = self.home()

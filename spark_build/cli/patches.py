@@ -70,7 +70,7 @@ def _tree(text: str) -> tuple[str, Path]:
 
 def _check_recipe(setting: Setting, name: str, tree: Path | None, emit: Emit, *, offline: bool) -> list[_Row]:
     """All patches of one recipe, in order, each on top of those before it."""
-    from spark_build.core.planner import patches_for
+    from spark_build.core.planning.planner import patches_for
     from spark_build.errors import SourceError
     from spark_build.host.files import remove_empty, remove_tree
 
@@ -93,7 +93,7 @@ def _check_recipe(setting: Setting, name: str, tree: Path | None, emit: Emit, *,
 def _fetched(setting: Setting, name: str, scratch: Path, emit: Emit, *, offline: bool) -> Path:
     """The recipe's pinned source, unpacked."""
     from spark_build.errors import SourceError
-    from spark_build.host import sources
+    from spark_build.host.sources import kinds
     from spark_build.model.event import Note, Progress
 
     source = _source(setting, name)
@@ -109,14 +109,14 @@ def _fetched(setting: Setting, name: str, scratch: Path, emit: Emit, *, offline:
     folder = setting.home.sources
     emit(Note(recipe=name, message="fetching the source"))
     with (scratch / "log").open("wb") as log:
-        obtained = sources.obtain(source, folder=folder, offline=offline, log=log, progress=progress)
-    sources.write_tree(source, obtained, folder=folder, destination=scratch / "src")
+        obtained = kinds.obtain(source, folder=folder, offline=offline, log=log, progress=progress)
+    kinds.write_tree(source, obtained, folder=folder, destination=scratch / "src")
     return scratch / "src"
 
 
 def _source(setting: Setting, name: str) -> Source | None:
     """What would be built here; for a component of other machines only, its first source."""
-    from spark_build.core.planner import choose_source
+    from spark_build.core.planning.planner import choose_source
 
     pin = setting.train.components.get(name)
     if pin is None:
@@ -128,7 +128,7 @@ def _check_all(setting: Setting, name: str, wanted: Sequence[Patch], tree: Path,
     """Check in `work`, which gets only what the patches touch."""
     from spark_build.core import hunks
     from spark_build.errors import PatchError
-    from spark_build.host import patching
+    from spark_build.host.building import patching
 
     rows = []
     seen: set[str] = set()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def plan(options: Options, recipes: tuple[str, ...], source: dict[str, str], offline: bool) -> None:
     """Say for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
     from spark_build import engine
-    from spark_build.host.offline import missing
+    from spark_build.host.sources.offline import missing
     from spark_build.setting import with_local_sources
 
     setting = with_local_sources(options.setting(), source)

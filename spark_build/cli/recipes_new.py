@@ -14,8 +14,8 @@ from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
     from spark_build.host.home import Home
-    from spark_build.host.pinning import Row
-    from spark_build.host.scaffold import Created
+    from spark_build.host.recipes.pinning import Row
+    from spark_build.host.recipes.scaffold import Created
 
 
 @click.command("new")
@@ -40,8 +40,8 @@ def new(
 ) -> int:
     """Write a pinned recipe for any library that has an sdist or a repository."""
     from spark_build.errors import UsageError
-    from spark_build.host.catalogue import load
-    from spark_build.host.scaffold import Request, create, shadowed
+    from spark_build.host.recipes.catalogue import load
+    from spark_build.host.recipes.scaffold import Request, create, shadowed
 
     if bool(sdist) == bool(git):
         raise UsageError("give one source", hint="--sdist PKG==VER or --git URL@TAG")
@@ -88,7 +88,7 @@ def _document(created: Created) -> dict[str, Any]:
 def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, only_check: bool) -> int:
     """Write missing hashes into the selected train, compare them, or move to another version."""
     from spark_build.errors import UsageError
-    from spark_build.host import pinning
+    from spark_build.host.recipes import pinning
 
     home = options.home()
     if moves and (names or only_check):
@@ -120,8 +120,8 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
 @shared
 def outdated(options: Options) -> int:
     """Compare the selected train's pins with the newest versions that can be found."""
-    from spark_build.host.catalogue import load
-    from spark_build.host.outdated import ages
+    from spark_build.host.recipes.catalogue import load
+    from spark_build.host.recipes.outdated import ages
 
     found = ages(load(options.home().data).train(options.train))
     if options.json:

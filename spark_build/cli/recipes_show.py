@@ -50,8 +50,8 @@ def show(options: Options, name: str, *, only_env: bool) -> None:
 
 
 def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
-    from spark_build.core.evaluate import evaluate
-    from spark_build.core.planner import choose_source, patches_for
+    from spark_build.core.planning.planner import choose_source, patches_for
+    from spark_build.core.recipes.evaluate import evaluate
 
     evaluated = evaluate(recipe, pin, setting.target, setting.train)
     source = choose_source(pin, setting.target)
@@ -90,9 +90,9 @@ def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
 
 def _environment(setting: Setting, recipe: Recipe, pin: Pin, evaluated: Evaluated) -> Document:
     """Each variable with its value as far as it is known here, as it stands in the file, and its reason."""
-    from spark_build.core import archs
-    from spark_build.core.evaluate import label
-    from spark_build.core.planner import jobs_for
+    from spark_build.core.planning.planner import jobs_for
+    from spark_build.core.recipes import archs
+    from spark_build.core.recipes.evaluate import label
 
     capabilities = setting.target.cuda_architectures
     values = {

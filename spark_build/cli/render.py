@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any, Protocol, Self
 
-from spark_build.core import pace
+from spark_build.core.building import pace
 from spark_build.core.units import duration, size
 from spark_build.model.event import Event, Note, Progress, RecipeFinished, StageFinished, StageStarted, Usage
 from spark_build.model.history import Expected

@@ -13,7 +13,7 @@ from spark_build.cli.options import Options
 from spark_build.core.units import duration, size
 
 if TYPE_CHECKING:
-    from spark_build.host.wheelhouse import Generation
+    from spark_build.host.wheelhouse.views import Generation
     from spark_build.model.result import RecipeResult, Repetition
 
 

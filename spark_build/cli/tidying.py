@@ -55,7 +55,7 @@ def gc(options: Options, keep: int, older_than: float, grace: float, dry_run: bo
     Never the current generation, a pinned one, or what those were built from. A generation's age
     counts from when it was last current.
     """
-    from spark_build.host.collect import collect
+    from spark_build.host.wheelhouse.collect import collect
 
     home = options.home()
     done = collect(home, keep=keep, older_than=older_than, grace=grace, dry_run=dry_run, waiting=tell)
@@ -99,9 +99,9 @@ def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> i
 
     Exit code 10 for faults.
     """
-    from spark_build.host.catalogue import load
-    from spark_build.host.checking import check as examine
-    from spark_build.host.checking import unresolved
+    from spark_build.host.recipes.catalogue import load
+    from spark_build.host.wheelhouse.checking import check as examine
+    from spark_build.host.wheelhouse.checking import unresolved
     from spark_build.model.event import Progress
 
     with render.view(options.verbosity) as view:

@@ -16,7 +16,7 @@ from spark_build.core.units import size
 if TYPE_CHECKING:
     from spark_build.host.transfer.foreign import Judgement
     from spark_build.host.transfer.parcel import Parcel, Progress
-    from spark_build.host.wheelhouse import Generation
+    from spark_build.host.wheelhouse.views import Generation
     from spark_build.model.event import Emit
 
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".tgz", ".zst")
@@ -81,14 +81,14 @@ def _packed(
 
 def _generation(view: Path, number: int) -> Generation:
     from spark_build.errors import UsageError
-    from spark_build.host import wheelhouse
+    from spark_build.host.wheelhouse import views
 
     folder = view / "generations" / str(number)
     if not folder.is_dir():
         there = sorted(int(path.name) for path in folder.parent.glob("*") if path.name.isdigit())
         known = f"there are {', '.join(map(str, there))}" if there else "spark-build all"
         raise UsageError(f"{view.name} has no generation {number}", hint=known)
-    return wheelhouse.read(folder)
+    return views.read(folder)
 
 
 def _send(parcel: Parcel, place: str, progress: Progress, emit: Emit, *, remote: bool) -> int:

@@ -14,7 +14,7 @@ from spark_build.cli.measuring import Asked, measuring_options
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.host.wheelhouse import Generation
+    from spark_build.host.wheelhouse.views import Generation
     from spark_build.model.event import Emit
     from spark_build.model.verification import BurnIn, Check
     from spark_build.setting import Setting
@@ -134,7 +134,7 @@ def _burn_in(
 
 
 def _with_burn_in(document: dict[str, Any], lines: list[str], measured: BurnIn) -> Judged:
-    from spark_build.core.verdict import exit_code
+    from spark_build.core.judging.verdict import exit_code
     from spark_build.model.verification import burn_in_json
 
     verdict = measured.verdict

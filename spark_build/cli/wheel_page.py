@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_build.cli import render
-from spark_build.core.alone import advice
-from spark_build.core.audit import printable
-from spark_build.core.audit_device import order
-from spark_build.core.linkage import Needed
 from spark_build.core.units import size
-from spark_build.core.wheeldiff import Change, counts, roles
+from spark_build.core.wheels.alone import advice
+from spark_build.core.wheels.audit import printable
+from spark_build.core.wheels.audit_device import order
+from spark_build.core.wheels.linkage import Needed
+from spark_build.core.wheels.wheeldiff import Change, counts, roles
 from spark_build.model.device import DeviceCode
 from spark_build.model.wheel import Finding, Library, WheelFacts
 
 if TYPE_CHECKING:
-    from spark_build.host.devicecode import Difference
+    from spark_build.host.wheels.devicecode import Difference
 
 LARGEST = 5
 SHOWN = 40  # libraries, or differences of one kind; --json has them all

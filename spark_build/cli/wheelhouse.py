@@ -12,7 +12,7 @@ from spark_build.cli.options import Options, shared
 from spark_build.core.units import size
 
 if TYPE_CHECKING:
-    from spark_build.host.wheelhouse import Generation
+    from spark_build.host.wheelhouse.views import Generation
 
 
 # name: (module, function, what `--help` says)
@@ -42,7 +42,7 @@ def wheelhouse(_options: Options) -> None:
 def current(options: Options) -> Generation:
     """The current generation of the selected view."""
     from spark_build.errors import StoreError
-    from spark_build.host import wheelhouse as views
+    from spark_build.host.wheelhouse import views
 
     view = options.setting().view
     found = views.current(view)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 from spark_build.errors import HostError
-from spark_build.host import sandbox
+from spark_build.host.building import sandbox
 from spark_build.host.probe import has_python_headers, package_versions
 from spark_build.host.run import capture, run
 

@@ -1,4 +1,4 @@
-"""Recipes, trains and targets as values; `core/parse.py` makes them from TOML."""
+"""Recipes, trains and targets as values; `core/recipes/parse.py` makes them from TOML."""
 
 from __future__ import annotations
 

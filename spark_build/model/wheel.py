@@ -27,7 +27,7 @@ class Library:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WheelFacts:
-    """Everything the audit rules look at; filled by `host/wheelfile.py`."""
+    """Everything the audit rules look at; filled by `host/wheels/wheelfile.py`."""
 
     filename: str
     name: str  # normalised, from METADATA

@@ -8,19 +8,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from spark_build.core.audit import as_vendor, audit
-from spark_build.core.audit_device import demand, device_findings
-from spark_build.core.key import digest
+from spark_build.core.planning.key import digest
+from spark_build.core.wheels.audit import as_vendor, audit
+from spark_build.core.wheels.audit_device import demand, device_findings
 from spark_build.errors import AuditError
-from spark_build.host import papers
+from spark_build.host.building.job import Job, Outputs
 from spark_build.host.files import copy_or_link, remove_tree
-from spark_build.host.job import Job, Outputs
-from spark_build.host.policies import symbol_policies, system_libraries
-from spark_build.host.prefix import tree_digest
-from spark_build.host.repair import Repaired, repair
-from spark_build.host.store import read
-from spark_build.host.storeindex import next_serial
-from spark_build.host.wheelfile import facts_and_digest
+from spark_build.host.wheelhouse.prefix import tree_digest
+from spark_build.host.wheelhouse.store import read
+from spark_build.host.wheelhouse.storeindex import next_serial
+from spark_build.host.wheels import papers
+from spark_build.host.wheels.policies import symbol_policies, system_libraries
+from spark_build.host.wheels.repair import Repaired, repair
+from spark_build.host.wheels.wheelfile import facts_and_digest
 from spark_build.model.wheel import Finding, WheelFacts
 
 NAME = "audit"

@@ -13,15 +13,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from spark_build.core import pace
-from spark_build.core.diagnose import diagnose, last_command
-from spark_build.core.features import Watch
+from spark_build.core.building import pace
+from spark_build.core.building.diagnose import diagnose, last_command
+from spark_build.core.building.features import Watch
 from spark_build.errors import StageError
-from spark_build.host import caches, cgroup, history, memory, sandbox, surroundings, venv
-from spark_build.host.builders import Product, builder_for
+from spark_build.host import venv
+from spark_build.host.budget import cgroup, history, memory
+from spark_build.host.budget.jobserver import Jobserver
+from spark_build.host.building import caches, sandbox, surroundings
+from spark_build.host.building.builders import Product, builder_for
+from spark_build.host.building.job import Job, Outputs, Shell
 from spark_build.host.files import remove_tree
-from spark_build.host.job import Job, Outputs, Shell
-from spark_build.host.jobserver import Jobserver
 from spark_build.host.run import BACKGROUND
 from spark_build.host.run import run as run_command
 from spark_build.model.event import Note, Progress

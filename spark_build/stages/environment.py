@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_build.errors import HostError, SourceError, StageError
-from spark_build.host import torch_wheels, venv
+from spark_build.host import venv
+from spark_build.host.building import torch_wheels
+from spark_build.host.building.job import Job, Outputs
+from spark_build.host.building.provide import Provided
 from spark_build.host.files import remove_tree
-from spark_build.host.job import Job, Outputs
-from spark_build.host.provide import Provided
 
 NAME = "environment"
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from spark_build.core.key import source_identity
+from spark_build.core.planning.key import source_identity
 from spark_build.errors import SourceError
-from spark_build.host import requirements, sources
-from spark_build.host.job import Job, Outputs
+from spark_build.host.building.job import Job, Outputs
+from spark_build.host.sources import kinds, requirements
 from spark_build.model.event import Note, Progress
 from spark_build.model.recipe import Source
 
@@ -28,7 +28,7 @@ def intact(job: Job, outputs: Outputs) -> bool:
     wanted = [(job.step.source, outputs)]
     wanted += [(source, outputs["extra"][name]) for name, source in job.step.evaluated.extra_sources.items()]
     return all(map(os.path.isfile, outputs["requirements"])) and all(
-        source is not None and sources.is_here(source, found, folder=job.home.sources)
+        source is not None and kinds.is_here(source, found, folder=job.home.sources)
         for source, found in wanted
     )
 
@@ -71,7 +71,7 @@ def _obtain(job: Job, source: Source) -> dict[str, Any]:
         job.emit(Note(recipe=recipe, message=what))
 
     return dict(
-        sources.obtain(
+        kinds.obtain(
             source,
             folder=job.home.sources,
             offline=job.offline,

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.errors import PatchError, SourceError
-from spark_build.host import patching, sources
+from spark_build.host.building import patching
+from spark_build.host.building.job import Job, Outputs
 from spark_build.host.files import remove_tree
-from spark_build.host.job import Job, Outputs
+from spark_build.host.sources import kinds
 
 NAME = "patch"
 
@@ -44,7 +45,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         return {"epoch": 0, "extra": {}}  # the vendor's file stays as it is
     remove_tree(job.source)
     job.build_started.unlink(missing_ok=True)
-    sources.write_tree(source, earlier["fetch"], folder=job.home.sources, destination=job.source)
+    kinds.write_tree(source, earlier["fetch"], folder=job.home.sources, destination=job.source)
     epoch = int(_newest(job.source))
     for patch in job.step.patches:
         file = patching.located(patch, job.home)
@@ -74,6 +75,6 @@ def _extra(job: Job, fetched: Mapping[str, Outputs]) -> dict[str, str]:
         folder = job.work / "extra" / name
         remove_tree(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        sources.write_tree(source, fetched[name], folder=job.home.sources, destination=folder)
+        kinds.write_tree(source, fetched[name], folder=job.home.sources, destination=folder)
         folders[name] = str(folder)
     return folders

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_build.host import papers, store
-from spark_build.host.job import Job, Outputs
+from spark_build.host.building.job import Job, Outputs
+from spark_build.host.wheelhouse import store
+from spark_build.host.wheels import papers
 
 NAME = "publish"
 

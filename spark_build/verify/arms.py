@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from spark_build.errors import UsageError
-from spark_build.host import torch_wheels, venv
+from spark_build.host import venv
+from spark_build.host.building import torch_wheels
 from spark_build.host.files import locked, write_atomically
 from spark_build.host.home import Home
 from spark_build.host.run import capture

@@ -9,9 +9,9 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark_build.core.order import block_order
-from spark_build.core.reference import reference_for
-from spark_build.core.verdict import LEAST_PAIRS, assess, name_headline
+from spark_build.core.judging.order import block_order
+from spark_build.core.judging.reference import reference_for
+from spark_build.core.judging.verdict import LEAST_PAIRS, assess, name_headline
 from spark_build.errors import HostError, UsageError
 from spark_build.host.files import locked, write_atomically
 from spark_build.model.event import Emit, Note

@@ -10,13 +10,13 @@ from typing import Any
 
 from spark_build import __version__
 from spark_build.errors import RecipeError
-from spark_build.host import wheelhouse
+from spark_build.host.environments.install import install
 from spark_build.host.files import locked, remove_tree
 from spark_build.host.home import Home
-from spark_build.host.install import install
-from spark_build.host.store import read as read_entry
 from spark_build.host.venv import python_of
-from spark_build.host.wheelhouse import Generation
+from spark_build.host.wheelhouse import views
+from spark_build.host.wheelhouse.store import read as read_entry
+from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.event import Emit, Note, StageFinished, StageStarted
 from spark_build.model.recipe import Recipe
 from spark_build.model.result import StageResult
@@ -42,7 +42,7 @@ def verify(
         emit(Note(message=f"waiting for another spark-build: {holder}"))
 
     with locked(lock, purpose=f"verifying generation {generation.number}", waiting=waiting):
-        known = None if again else wheelhouse.verdict_of(generation)
+        known = None if again else views.verdict_of(generation)
         if known is not None:
             return tuple(Check(**row) for row in known["checks"]), False
         start = time.monotonic()
@@ -53,7 +53,7 @@ def verify(
             stage=STAGE, status="failed" if failed else "done", seconds=time.monotonic() - start
         )
         emit(StageFinished(recipe=f"generation {generation.number}", result=result))
-        wheelhouse.write_verdict(generation, _verdict(checks))
+        views.write_verdict(generation, _verdict(checks))
         return checks, True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from spark_build.core.reference import placed
+from spark_build.core.judging.reference import placed
 from spark_build.model.verification import BurnIn
 from spark_build.verify.plotting import unit_of
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_build.core.stats import drop, variation
+from spark_build.core.judging.stats import drop, variation
 from spark_build.model.verification import Case, Check, Measurement, Round, Sample, Slot, Tick
 from spark_build.verify.telemetry import mean_of, summarise
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from spark_build.core.reference import placed
-from spark_build.core.stats import geometric_mean
+from spark_build.core.judging.reference import placed
+from spark_build.core.judging.stats import geometric_mean
 from spark_build.model.verification import BurnIn, CaseResult, Check, burn_in_json
 from spark_build.verify.charts import all_charts
 from spark_build.verify.plotting import of_case, unit_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from spark_build.core.stats import geometric_mean
+from spark_build.core.judging.stats import geometric_mean
 from spark_build.model.verification import BurnIn, Round
 from spark_build.verify.plotting import INK, WIDTH, colour, legend, of_case, plain, svg, unit_of
 

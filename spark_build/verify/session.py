@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from spark_build.core.armspec import ArmWish
-from spark_build.core.reference import parse_reference
+from spark_build.core.judging.armspec import ArmWish
+from spark_build.core.judging.reference import parse_reference
 from spark_build.errors import RecipeError, UsageError
+from spark_build.host.environments.install import install
 from spark_build.host.files import remove_tree, write_atomically
 from spark_build.host.home import Home
-from spark_build.host.install import install
 from spark_build.host.journal import new_run
-from spark_build.host.wheelhouse import Generation
+from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.event import Emit, Note
 from spark_build.model.verification import Arm, BurnIn, Check, Device, Mode, Reference, Role
 from spark_build.verify import burnin

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from spark_build.core.clocks import REASONS
-from spark_build.core.clocks import THROTTLING as HARD_REASONS
-from spark_build.core.stats import variation
+from spark_build.core.judging.clocks import REASONS
+from spark_build.core.judging.clocks import THROTTLING as HARD_REASONS
+from spark_build.core.judging.stats import variation
 from spark_build.model.verification import Device, Sample, Telemetry
 
 INTERVAL = 0.25  # seconds between samples

@@ -18,7 +18,7 @@ import pytest
 
 from spark_build.core.giturl import mirror_name
 from spark_build.errors import SourceError
-from spark_build.host.git import export_commit, fetch_commit
+from spark_build.host.sources.git import export_commit, fetch_commit
 from spark_build.model.recipe import Source
 
 WHEN = 1_700_000_000

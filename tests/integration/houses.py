@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from spark_build.core.key import digest
-from spark_build.host import store as stores
-from spark_build.host import wheelhouse
+from spark_build.core.planning.key import digest
 from spark_build.host.files import sha256_of
 from spark_build.host.home import Home
-from spark_build.host.wheelfile import content_digest, read_facts
-from spark_build.host.wheelhouse import Generation
+from spark_build.host.wheelhouse import store as stores
+from spark_build.host.wheelhouse import views
+from spark_build.host.wheelhouse.views import Generation
+from spark_build.host.wheels.wheelfile import content_digest, read_facts
 from spark_build.model.wheel import StoredWheel
 from tests.integration.wheels import record_of, write_zip
 
@@ -100,7 +100,7 @@ def _commit(store: Path, wheel: Path, *, key: str, origin: str, papers: Mapping[
 
 def publish(home: Home, wheels: Iterable[StoredWheel], *, view: str = VIEW) -> Generation:
     chosen = list(wheels)
-    return wheelhouse.publish(home.views / view, home.store, lambda _: (chosen, ""))[0]
+    return views.publish(home.views / view, home.store, lambda _: (chosen, ""))[0]
 
 
 def demo_house(root: Path) -> tuple[Home, Generation]:

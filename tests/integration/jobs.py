@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.host import memory
-from spark_build.host.jobserver import Jobserver
+from spark_build.host.budget import memory
+from spark_build.host.budget.jobserver import Jobserver
 
 # Logs when it begins and ends; takes some memory, a little at a time.
 JOB = """

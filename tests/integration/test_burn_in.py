@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.verdict import exit_code
+from spark_build.core.judging.verdict import exit_code
 from spark_build.errors import UsageError
 from spark_build.host.home import Home
 from spark_build.model.event import Event, Note, Progress

@@ -1,7 +1,7 @@
 """Builds through the real ccache, g++, CMake, ninja and setuptools. ccache must be installed (run-tests).
 
 nvcc is a stand-in here that does with g++ what nvcc 13.0 was seen to do: -E prints one device pass, -MD
-lists the files of all passes. What ccache makes of the real one stands in spark_build/host/wrappers.py.
+lists the files of all passes. What ccache makes of the real one stands in spark_build/host/building/wrappers.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.cachestats import CacheUse
+from spark_build.core.building.cachestats import CacheUse
 from spark_build.errors import HostError, UsageError
-from spark_build.host import caches, sandbox
-from spark_build.host.caches import Cache
+from spark_build.host.building import caches, sandbox
+from spark_build.host.building.caches import Cache
 from tests.integration.jobs import tools
 
 __all__ = ["tools"]  # fixture

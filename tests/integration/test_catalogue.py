@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import RecipeError, UsageError
-from spark_build.host.catalogue import Catalogue, load
+from spark_build.host.recipes.catalogue import Catalogue, load
 from spark_build.model.recipe import Source
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.host import cgroup
-from spark_build.host.cgroup import Hierarchy
+from spark_build.host.budget import cgroup
+from spark_build.host.budget.cgroup import Hierarchy
 
 # Waits to be told, then takes 300 MiB.
 EATER = "import sys; sys.stdin.read(1); held = b'x' * (300 << 20)"

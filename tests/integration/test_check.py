@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.host import store, wheelhouse
-from spark_build.host.checking import check
 from spark_build.host.files import sha256_of
 from spark_build.host.home import Home
-from spark_build.host.store import in_use
-from spark_build.host.wheelhouse import Generation
+from spark_build.host.wheelhouse import store, views
+from spark_build.host.wheelhouse.checking import check
+from spark_build.host.wheelhouse.store import in_use
+from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.keeping import Fault
 from tests.integration.houses import demo_house, make_wheel, publish, put_built, put_public, snapshot
 from tests.integration.keepers import VIEW as CLI_VIEW
@@ -162,7 +162,7 @@ def test_what_can_be_mended(tmp_path: Path, name: str) -> None:
     after = snapshot(home.wheelhouse)
     if "manifest" not in name:
         assert after == before
-    assert wheelhouse.read(made.folder).wheels == made.wheels
+    assert views.read(made.folder).wheels == made.wheels
 
 
 @pytest.mark.parametrize("name", HOPELESS)

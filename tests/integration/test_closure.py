@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import SourceError
-from spark_build.host import closure
+from spark_build.host.environments import closure
 from spark_build.host.home import Home
 from spark_build.model.recipe import Target
 from spark_build.model.wheel import StoredWheel

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.key import digest
+from spark_build.core.planning.key import digest
 from spark_build.errors import StoreError
-from spark_build.host import generations, store, wheelhouse
-from spark_build.host.collect import collect
 from spark_build.host.home import Home
-from spark_build.host.wheelhouse import Generation
+from spark_build.host.wheelhouse import generations, store, views
+from spark_build.host.wheelhouse.collect import collect
+from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.keeping import Collected
 from spark_build.model.wheel import StoredWheel
 from tests.conftest import PROJECT, SETUP, make_root
@@ -100,7 +100,7 @@ def test_the_rule(home: Home) -> None:
     done = gc(home)
     assert names(done) == {f"{VIEW} 3", "demo 3.0"}
     assert done.freed > 0
-    assert wheelhouse.numbers(view) == [2, 4]
+    assert views.numbers(view) == [2, 4]
     assert len(keys(home)) == 2
     generations.unpin(view, 2)
     assert names(gc(home)) == {f"{VIEW} 2", "demo 2.0"}
@@ -121,7 +121,7 @@ def test_looking_changes_nothing(home: Home) -> None:
 def test_the_current_one_stays_wherever_it_is(home: Home) -> None:
     generations.rollback(home.views / VIEW, 1)
     assert names(gc(home)) == {f"{VIEW} {number}" for number in (2, 3)} | {"demo 2.0", "demo 3.0"}
-    found = wheelhouse.current(home.views / VIEW)
+    found = views.current(home.views / VIEW)
     assert found is not None
     assert (found.folder / found.wheels[0].filename).is_file()
 
@@ -132,11 +132,11 @@ def test_time_for_installers_counts_from_the_last_switch(home: Home) -> None:
     release(home, "5.0")  # 2 is not current any more, either
     done = gc(home, older=0, grace=3600)
     assert names(done) == {f"{VIEW} 1", f"{VIEW} 3", "demo 1.0", "demo 3.0"}
-    assert wheelhouse.numbers(home.views / VIEW) == [2, 4, 5]
+    assert views.numbers(home.views / VIEW) == [2, 4, 5]
 
 
 def test_what_another_view_shows_stays(home: Home) -> None:
-    first = wheelhouse.read(home.views / VIEW / "generations" / "1")
+    first = views.read(home.views / VIEW / "generations" / "1")
     publish(home, first.wheels, view="another")
     age(home, 30)
     assert "demo 1.0" not in names(gc(home))
@@ -222,7 +222,7 @@ def test_a_real_build_keeps_the_store(tmp_path: Path) -> None:
 def test_pages_of_the_index_that_nobody_shows(home: Home) -> None:
     """Generations share them: the same wheel in another one is the same page."""
     view = home.views / VIEW
-    first = wheelhouse.read(view / "generations" / "1")
+    first = views.read(view / "generations" / "1")
     publish(home, first.wheels, view=VIEW)  # 5 shows what 1 showed
     age(home, 30)
     assert shown(home, 5) == shown(home, 1)

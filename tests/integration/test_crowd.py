@@ -16,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spark_build.errors import UsageError
-from spark_build.host import generations, wheelhouse
-from spark_build.host.checking import check
-from spark_build.host.collect import collect
 from spark_build.host.home import Home
-from spark_build.host.store import entry_folder
-from spark_build.host.wheelhouse import Generation
+from spark_build.host.wheelhouse import generations, views
+from spark_build.host.wheelhouse.checking import check
+from spark_build.host.wheelhouse.collect import collect
+from spark_build.host.wheelhouse.store import entry_folder
+from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.wheel import StoredWheel
 from tests.conftest import Root, make_root
 from tests.integration.houses import home_in, make_wheel, publish, put_built, put_public
@@ -60,7 +60,7 @@ def publisher(home: Home, log: Path, number: int, turn: int) -> None:
         seen[:] = [one for one in before.wheels if one.name != name]
         return [*seen, own], ""
 
-    made, new = wheelhouse.publish(home.views / VIEW, home.store, choose)
+    made, new = views.publish(home.views / VIEW, home.store, choose)
     assert new
     assert set(made.wheels) == {*seen, own}
     for one in made.wheels:
@@ -75,7 +75,7 @@ def roller(home: Home, _log: Path, _number: int, _turn: int) -> None:
     view = home.views / VIEW
     try:
         # Not to the old ones: what was made from them would keep their wheels, rightly.
-        there = [number for number in wheelhouse.numbers(view) if number >= 2 * OLD]
+        there = [number for number in views.numbers(view) if number >= 2 * OLD]
         generations.rollback(view, random.choice(there[-5:]))
     except UsageError as error:
         if "has no generation" not in error.message:  # collected just now

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.fatbin import MAX_ITEMS
+from spark_build.core.wheels.fatbin import MAX_ITEMS
 from spark_build.host.probe import nvcc_version
-from spark_build.host.wheelfile import read_facts
+from spark_build.host.wheels.wheelfile import read_facts
 from tests.conftest import NATIVE, PROJECT, RECIPE, Root, make_root
 from tests.integration.devicewheels import NATIVE_121, SM_80, small
 from tests.integration.wheels import write_wheel

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.fatbin import MAX_ITEMS, FatbinError
+from spark_build.core.wheels.fatbin import MAX_ITEMS, FatbinError
 from spark_build.errors import AuditError, HostError
-from spark_build.host.devicecode import (
+from spark_build.host.wheels.devicecode import (
     Difference,
     cross_check,
     find_cuobjdump,
     read_library,
 )
-from spark_build.host.wheelfile import read_facts
+from spark_build.host.wheels.wheelfile import read_facts
 from spark_build.model.device import Code
 from tests.integration.publicwheels import public_cuobjdump, public_wheel
 from tests.integration.wheels import write_wheel

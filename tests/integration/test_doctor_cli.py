@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from spark_build.host import reach, survey
-from spark_build.host.access import Access
+from spark_build.host.machine import reach, survey
+from spark_build.host.machine.access import Access
 from spark_build.model.facts import Indexes
 from tests.conftest import CLI, PROJECT, Root, make_root
 from tests.integration.webserver import serving

@@ -12,7 +12,7 @@ import pytest
 
 from spark_build.core.doctor import building, checks, cluster, cuda, gpu, system, tools
 from spark_build.core.doctor.wants import Wants
-from spark_build.host import cudafiles, gpus
+from spark_build.host.machine import cudafiles, gpus
 from spark_build.model.facts import Asked, Driver, Facts, Gpu, Indexes, Library, Link, Nvcc
 from spark_build.model.machine import Diagnosis, Limits
 from tests.machines import Nvml, Simulated, diagnose

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError, StoreError, UsageError
-from spark_build.host import marker
+from spark_build.host.environments import marker
+from spark_build.host.environments.install import choose, create
+from spark_build.host.environments.update import Wish, check, others, update
 from spark_build.host.home import Home
-from spark_build.host.install import choose, create
-from spark_build.host.update import Wish, check, others, update
-from spark_build.host.wheelhouse import Generation
+from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.environment import Change, State
 from spark_build.model.wheel import StoredWheel
 from tests.integration.houses import home_in, make_wheel, publish, put_built

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_build.errors import StoreError, UsageError
-from spark_build.host import store as stores
 from spark_build.host.home import Home
 from spark_build.host.transfer.archive import write_archive
 from spark_build.host.transfer.folder import write_folder
 from spark_build.host.transfer.parcel import Parcel, pack, select
 from spark_build.host.transfer.taking import take_in
-from spark_build.host.wheelhouse import Generation
+from spark_build.host.wheelhouse import store as stores
+from spark_build.host.wheelhouse.views import Generation
 from tests.integration.houses import (
     demo_house,
     hear,

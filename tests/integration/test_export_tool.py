@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.targets import resolve
+from spark_build.core.recipes.targets import resolve
 from spark_build.errors import SourceError
-from spark_build.host.catalogue import load
 from spark_build.host.home import locate
 from spark_build.host.probe import probe
+from spark_build.host.recipes.catalogue import load
 from spark_build.host.transfer.folder import write_folder
 from spark_build.host.transfer.parcel import pack
 from spark_build.host.transfer.tool import wheels_of_itself

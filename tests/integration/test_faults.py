@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from spark_build.host import generations, wheelhouse
-from spark_build.host.checking import check
-from spark_build.host.collect import collect
 from spark_build.host.files import sha256_of
 from spark_build.host.home import Home
-from spark_build.host.store import entry_folder
 from spark_build.host.transfer.archive import write_archive
 from spark_build.host.transfer.parcel import pack
 from spark_build.host.transfer.taking import take_in
+from spark_build.host.wheelhouse import generations, views
+from spark_build.host.wheelhouse.checking import check
+from spark_build.host.wheelhouse.collect import collect
+from spark_build.host.wheelhouse.store import entry_folder
 from spark_build.model.keeping import Fault
 from tests.integration import faults
 from tests.integration.houses import VIEW, home_in, make_wheel, publish, put_built, put_public
@@ -79,7 +79,7 @@ def house(root: Path) -> Home:
 
 def put_another(home: Home) -> None:
     wheel = put_public(home.store, make_wheel(home.wheelhouse.parent / "dist", "more", "2.0"))
-    wheelhouse.publish(home.views / VIEW, home.store, lambda old: ([*(old.wheels if old else ()), wheel], ""))
+    views.publish(home.views / VIEW, home.store, lambda old: ([*(old.wheels if old else ()), wheel], ""))
 
 
 def case(name: str, folder: Path) -> Case:
@@ -118,7 +118,7 @@ def case(name: str, folder: Path) -> Case:
 
 def damage(home: Home) -> None:
     """What `check --repair` can mend."""
-    current = wheelhouse.current(home.views / VIEW)
+    current = views.current(home.views / VIEW)
     assert current is not None
     demo, helper = current.wheels
     (current.folder / demo.filename).unlink()
@@ -140,7 +140,7 @@ def state(home: Home) -> dict[str, tuple[int, tuple[str, ...]]]:
     """Of each view the current generation, every wheel of it read."""
     found = {}
     for view in home.views.glob("*"):
-        if (current := wheelhouse.current(view)) is not None:
+        if (current := views.current(view)) is not None:
             for wheel in current.wheels:
                 assert sha256_of(current.folder / wheel.filename) == wheel.sha256
             found[view.name] = (current.number, tuple(wheel.filename for wheel in current.wheels))

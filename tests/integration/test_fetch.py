@@ -12,8 +12,8 @@ import pytest
 
 from spark_build.core.pipconfig import PipConfig
 from spark_build.errors import SourceError
-from spark_build.host.fetch import RETRIES, fetch_pinned
-from spark_build.host.index import Indexes
+from spark_build.host.sources.fetch import RETRIES, fetch_pinned
+from spark_build.host.sources.index import Indexes
 from spark_build.model.recipe import Source
 from tests.integration.webserver import Site, serving, sha256
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError, SourceError
-from spark_build.host.git import commit_time, export_commit, fetch_commit
+from spark_build.host.sources.git import commit_time, export_commit, fetch_commit
 from spark_build.model.recipe import Source
 from tests.integration.gitrepos import (
     WHEN,

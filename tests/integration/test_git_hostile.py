@@ -11,8 +11,8 @@ import pytest
 
 from spark_build.core.giturl import mirror_name
 from spark_build.errors import SourceError
-from spark_build.host.git import export_commit, fetch_commit
-from spark_build.host.gitnet import RETRIES
+from spark_build.host.sources.git import export_commit, fetch_commit
+from spark_build.host.sources.gitnet import RETRIES
 from spark_build.model.recipe import Source
 from tests.integration.gitrepos import WHEN, Repository, Server, get, refusal, serving, tree
 

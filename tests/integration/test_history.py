@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.host import history
+from spark_build.host.budget import history
 from spark_build.host.home import Home, locate
 from spark_build.model.history import Taken
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError, SourceError
-from spark_build.host import web
-from spark_build.host.index import IndexFile, configured, files_of, find, size_of
+from spark_build.host.sources import web
+from spark_build.host.sources.index import IndexFile, configured, files_of, find, size_of
 from tests.integration.pips import BLANK, DATA, NAME, SHA, closed_port, isolate, on
 from tests.integration.webserver import Page, Site, serving
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import AuditError
-from spark_build.host import indexpages, listen
 from spark_build.host.files import sha256_of
-from spark_build.host.guard import bears
-from spark_build.host.indexpages import INDEX, PAGES, indexed
+from spark_build.host.serving import indexpages, listen
+from spark_build.host.serving.guard import bears
+from spark_build.host.serving.indexpages import INDEX, PAGES, indexed
 from tests.integration.houses import VIEW, demo_house, home_in, make_wheel, publish, put_built, snapshot
 
 

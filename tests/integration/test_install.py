@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError, StoreError, UsageError, from_os_error
-from spark_build.host.install import choose, install
-from spark_build.host.installers import find_uv
-from spark_build.host.origin import prove_origin
-from spark_build.host.wheelhouse import Generation
+from spark_build.host.environments.install import choose, install
+from spark_build.host.environments.installers import find_uv
+from spark_build.host.environments.origin import prove_origin
+from spark_build.host.wheelhouse.views import Generation
 from tests.integration.houses import (
     demo_house,
     home_in,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import StoreError, UsageError
-from spark_build.host import generations, wheelhouse
 from spark_build.host.home import Home
+from spark_build.host.wheelhouse import generations, views
 from tests.conftest import Root
 from tests.integration.houses import make_wheel, publish, put_built, put_public, snapshot
 from tests.integration.keepers import VIEW, root_and_home
@@ -36,7 +36,7 @@ def kept(tmp_path: Path) -> tuple[Root, Home, Path]:
 
 
 def number(view: Path) -> int:
-    found = wheelhouse.current(view)
+    found = views.current(view)
     assert found is not None
     return found.number
 
@@ -61,9 +61,9 @@ def test_what_changed_in_each_generation(kept: tuple[Root, Home, Path]) -> None:
         3,
     )
     assert {"kind": "version", "name": "helper", "before": "1.5", "after": "1.6"} in row["changes"]
-    current = wheelhouse.current(home.views / VIEW)
+    current = views.current(home.views / VIEW)
     assert current is not None
-    wheelhouse.write_verdict(current, {"checks": [{"name": "origin", "status": "ok", "evidence": ""}]})
+    views.write_verdict(current, {"checks": [{"name": "origin", "status": "ok", "evidence": ""}]})
     assert root.json("wheelhouse", "generations")["generations"][2]["verified"]
 
 
@@ -113,7 +113,7 @@ def test_there_is_nothing_to_go_back_to(kept: tuple[Root, Home, Path]) -> None:
 
 def test_a_generation_without_its_wheels_is_not_made_current(kept: tuple[Root, Home, Path]) -> None:
     root, home, view = kept
-    first = wheelhouse.read(view / "generations" / "1").wheels[0]
+    first = views.read(view / "generations" / "1").wheels[0]
     (home.store / first.key[:2] / first.key / first.filename).unlink()
     done = root.run("wheelhouse", "rollback", "1")
     assert done.returncode == 10
@@ -144,7 +144,7 @@ def test_what_others_need_is_not_taken_out_by_accident(kept: tuple[Root, Home, P
     assert number(view) == 3
     done = root.run("wheelhouse", "remove", "lonely==3")
     assert done.stdout == "generation 4 is without lonely 3.0\n"
-    assert [wheel.name for wheel in wheelhouse.read(view / "generations" / "4").wheels] == ["demo", "helper"]
+    assert [wheel.name for wheel in views.read(view / "generations" / "4").wheels] == ["demo", "helper"]
     shown = root.json("wheelhouse", "remove", "helper", "--force")
     assert shown["lacking"] == ["demo needs helper>=1"]
     assert shown["removed"] == [{"name": "helper", "version": "1.6"}]
@@ -186,7 +186,7 @@ def test_pins(kept: tuple[Root, Home, Path]) -> None:
 def test_several_versions_in_one_generation(kept: tuple[Root, Home, Path], tmp_path: Path) -> None:
     """The highest is what installers are held to; the others are there for who asks."""
     _, home, view = kept
-    wheels = [one for number in (1, 3) for one in wheelhouse.read(view / "generations" / str(number)).wheels]
+    wheels = [one for number in (1, 3) for one in views.read(view / "generations" / str(number)).wheels]
     made = publish(home, wheels, view=VIEW)
     assert [wheel.version for wheel in made.wheels if wheel.name == "helper"] == ["1.5", "1.6"]
     assert (made.folder / "constraints.txt").read_text() == "demo==1.0\nhelper==1.6\nlonely==3.0\n"

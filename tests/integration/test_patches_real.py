@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from spark_build.core.planner import patches_for
-from spark_build.host.catalogue import Catalogue, load
-from spark_build.host.fetch import fetch_pinned
+from spark_build.core.planning.planner import patches_for
 from spark_build.host.files import sha256_of
+from spark_build.host.recipes.catalogue import Catalogue, load
+from spark_build.host.sources.fetch import fetch_pinned
 from spark_build.model.recipe import Patch
 
 ROOT = Path(__file__).resolve().parent.parent.parent

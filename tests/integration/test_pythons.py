@@ -11,9 +11,9 @@ import pytest
 from packaging.markers import default_environment
 
 from spark_build.errors import HostError, UsageError
-from spark_build.host import pythons
-from spark_build.host.install import create, install
-from spark_build.host.wheelhouse import Generation
+from spark_build.host.environments import pythons
+from spark_build.host.environments.install import create, install
+from spark_build.host.wheelhouse.views import Generation
 from tests.integration.houses import demo_house, home_in, make_wheel, publish, put_built
 from tests.integration.test_install import run_in
 

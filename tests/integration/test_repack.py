@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.host import catalogue
-from spark_build.host.elf import read_library
 from spark_build.host.home import locate
+from spark_build.host.recipes import catalogue
+from spark_build.host.wheels.elf import read_library
 from tests.conftest import CLI
 
 pytestmark = pytest.mark.slow

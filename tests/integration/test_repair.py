@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.audit import audit, blocks
+from spark_build.core.wheels.audit import audit, blocks
 from spark_build.errors import AuditError
 from spark_build.host import venv
-from spark_build.host.policies import system_libraries
-from spark_build.host.repair import repair as repair_and_tell
-from spark_build.host.wheelfile import content_digest, read_facts
+from spark_build.host.wheels.policies import system_libraries
+from spark_build.host.wheels.repair import repair as repair_and_tell
+from spark_build.host.wheels.wheelfile import content_digest, read_facts
 from spark_build.model.origin import Content
 from spark_build.model.recipe import Repair
 from tests.integration.wheels import PURE, compiled, entries_of, write_wheel, write_zip

@@ -6,7 +6,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from spark_build.host.compare import folders, wheels
+from spark_build.host.wheels.compare import folders, wheels
 from spark_build.model.result import Difference
 from tests.conftest import NATIVE, PROJECT, SETUP, Root, make_root
 from tests.integration.several import make

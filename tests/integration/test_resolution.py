@@ -10,8 +10,8 @@ import pytest
 
 from spark_build.errors import HostError
 from spark_build.host import probe
-from spark_build.host.resolution import prove
-from spark_build.host.wheelhouse import Generation
+from spark_build.host.environments.resolution import prove
+from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.recipe import Target
 from tests.integration.houses import home_in, make_wheel, publish, put_built, put_public
 

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from spark_build.errors import HostError
+from spark_build.host.building.sandbox import PLACE, Sandbox, choose, refuse_unstarted, wrap
 from spark_build.host.run import Completed, run
-from spark_build.host.sandbox import PLACE, Sandbox, choose, refuse_unstarted, wrap
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.integration.houses import eventually
 from tests.integration.test_run import alive, is_free

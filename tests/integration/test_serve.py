@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 import requests
 
-from spark_build.core.simpleindex import HTML_FORM, JSON_FORM
-from spark_build.host import store as stores
-from spark_build.host import wheelhouse
+from spark_build.core.wheelhouse.simpleindex import HTML_FORM, JSON_FORM
 from spark_build.host.home import Home
-from spark_build.host.indexpages import INDEX
-from spark_build.host.wheelhouse import Generation
+from spark_build.host.serving.indexpages import INDEX
+from spark_build.host.wheelhouse import store as stores
+from spark_build.host.wheelhouse import views
+from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.wheel import StoredWheel
 from tests.conftest import CLI
 from tests.integration.houses import VIEW, demo_house, eventually, make_wheel, publish, put_built, snapshot
@@ -49,7 +49,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Generation]:
     (folder / "provenance.json").write_text('{"predicateType": "x"}')
     generation = publish(home, [*before.wheels, large])
     check = {"name": "import", "status": "ok", "evidence": ""}
-    wheelhouse.write_verdict(generation, {"time": "2026-11-21T06:00:00+00:00", "checks": [check, check]})
+    views.write_verdict(generation, {"time": "2026-11-21T06:00:00+00:00", "checks": [check, check]})
     return home, generation
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from spark_build.errors import StoreError
 from spark_build.host.files import sha256_of
-from spark_build.host.store import (
+from spark_build.host.wheelhouse.store import (
     LOCK,
     RECORD,
     Entry,
@@ -25,7 +25,7 @@ from spark_build.host.store import (
     read,
     verify_wheel,
 )
-from spark_build.host.storeindex import next_serial, rows
+from spark_build.host.wheelhouse.storeindex import next_serial, rows
 from spark_build.model.wheel import StoredWheel
 from tests.integration.houses import end, eventually, hear, make_wheel, put_built, put_public, start, tell
 

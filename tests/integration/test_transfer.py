@@ -16,14 +16,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.key import digest
+from spark_build.core.planning.key import digest
 from spark_build.errors import StoreError
-from spark_build.host import store as stores
 from spark_build.host.home import Home
 from spark_build.host.transfer.archive import write_archive
 from spark_build.host.transfer.parcel import pack
 from spark_build.host.transfer.taking import take_in
-from spark_build.host.wheelhouse import Generation, current
+from spark_build.host.wheelhouse import store as stores
+from spark_build.host.wheelhouse.views import Generation, current
 from spark_build.model.recipe import Target
 from tests.integration.houses import (
     VIEW,

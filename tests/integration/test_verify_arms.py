@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.armspec import parse_arm
+from spark_build.core.judging.armspec import parse_arm
 from spark_build.errors import HostError, UsageError
 from spark_build.model.verification import Arm
 from spark_build.verify import arms, containers

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_build.core.order import block_order
+from spark_build.core.judging.order import block_order
 from spark_build.model.verification import Arm
 from tests.integration.faulty import AS_IF_CUDA, CORRUPTED, NAN, SLOWED, command_of, fake_nvml, faulty, verify
 

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.audit import audit
+from spark_build.core.wheels.audit import audit
 from spark_build.errors import AuditError
-from spark_build.host import devicecode
-from spark_build.host.elf import read_library
-from spark_build.host.policies import symbol_policies, system_libraries
-from spark_build.host.wheelfile import content_digest, facts_and_digest
+from spark_build.host.wheels import devicecode
+from spark_build.host.wheels.elf import read_library
+from spark_build.host.wheels.policies import symbol_policies, system_libraries
+from spark_build.host.wheels.wheelfile import content_digest, facts_and_digest
 from tests.integration.corpus import PYTHON, library, sound
 from tests.integration.devicewheels import DATA, NATIVE_121, SM_80
 from tests.integration.wheels import entries_of, write_zip

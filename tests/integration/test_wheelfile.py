@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_build.errors import AuditError
-from spark_build.host.elf import read_library
-from spark_build.host.wheelfile import content_digest, facts_and_digest, read_facts
+from spark_build.host.wheels.elf import read_library
+from spark_build.host.wheels.wheelfile import content_digest, facts_and_digest, read_facts
 from tests.integration.wheels import (
     PURE,
     compiled,

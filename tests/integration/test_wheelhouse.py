@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import StoreError
-from spark_build.host import wheelhouse
 from spark_build.host.home import Home
-from spark_build.host.wheelhouse import Generation, current, read, verdict_of, write_verdict
+from spark_build.host.wheelhouse import views
+from spark_build.host.wheelhouse.views import Generation, current, read, verdict_of, write_verdict
 from spark_build.model.wheel import StoredWheel
 from tests.integration.houses import (
     VIEW,
@@ -155,14 +155,14 @@ def test_a_generation_is_links_and_papers(tmp_path: Path) -> None:
 def test_the_same_wheels_are_the_same_generation(tmp_path: Path) -> None:
     home, first = demo_house(tmp_path)
     before = snapshot(home.wheelhouse)
-    again, new = wheelhouse.publish(home.views / VIEW, home.store, lambda _: (reversed(first.wheels), ""))
+    again, new = views.publish(home.views / VIEW, home.store, lambda _: (reversed(first.wheels), ""))
     assert (again, new) == (first, False)
     assert snapshot(home.wheelhouse) == before
 
 
 def test_another_closure_is_another_generation(tmp_path: Path) -> None:
     home, first = demo_house(tmp_path)
-    second, new = wheelhouse.publish(home.views / VIEW, home.store, lambda _: (first.wheels, "k" * 64))
+    second, new = views.publish(home.views / VIEW, home.store, lambda _: (first.wheels, "k" * 64))
     assert (second.number, second.closure_key, new) == (2, "k" * 64, True)
     assert second.wheels == first.wheels
 
@@ -187,8 +187,8 @@ def test_the_choice_sees_the_current_generation(tmp_path: Path) -> None:
         seen.append(before)
         return list(first.wheels), ""
 
-    wheelhouse.publish(home.views / VIEW, home.store, choose)
-    wheelhouse.publish(home.views / "another", home.store, choose)
+    views.publish(home.views / VIEW, home.store, choose)
+    views.publish(home.views / "another", home.store, choose)
     assert seen == [first, None]
 
 
@@ -209,7 +209,7 @@ def test_a_failing_choice_changes_nothing(tmp_path: Path) -> None:
         raise KeyError
 
     with pytest.raises(KeyError):
-        wheelhouse.publish(home.views / VIEW, home.store, choose)
+        views.publish(home.views / VIEW, home.store, choose)
     assert snapshot(home.wheelhouse) == before
     assert publish(home, first.wheels) == first, "and the lock is free"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_build.core.audit_device import Demand, device_findings
+from spark_build.core.wheels.audit_device import Demand, device_findings
 from spark_build.model.device import Code, DeviceCode, FileKind
 from spark_build.model.wheel import Library, WheelFacts
 

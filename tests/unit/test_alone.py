@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from spark_build.core.alone import ADVICE, advice, findings_alone, platforms
-from spark_build.core.audit import RULES
-from spark_build.core.wheeldiff import Side, changes
+from spark_build.core.wheels.alone import ADVICE, advice, findings_alone, platforms
+from spark_build.core.wheels.audit import RULES
+from spark_build.core.wheels.wheeldiff import Side, changes
 from spark_build.model.contents import Payload
 from spark_build.model.wheel import Finding, Library, WheelFacts
 from tests.unit.devicefacts import holding, wheel

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.armspec import ArmWish, parse_arm, parse_arms
+from spark_build.core.judging.armspec import ArmWish, parse_arm, parse_arms
 from spark_build.errors import UsageError
 
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from spark_build.core.order import block_order
-from spark_build.core.verdict import assess
+from spark_build.core.judging.order import block_order
+from spark_build.core.judging.verdict import assess
 from spark_build.model.verification import Arm, Round, Settings, Verdict
 from tests.simulated import ARMS, settings_of, simulated_round
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from spark_build.core.audit import RULES, audit, blocks
-from spark_build.core.audit_host import HOST_RULES
-from spark_build.core.audit_packaging import PACKAGING_RULES
+from spark_build.core.wheels.audit import RULES, audit, blocks
+from spark_build.core.wheels.audit_host import HOST_RULES
+from spark_build.core.wheels.audit_packaging import PACKAGING_RULES
 from spark_build.model.wheel import Finding, Library, WheelFacts
 
 LINUX = "cp311-cp311-linux_x86_64"

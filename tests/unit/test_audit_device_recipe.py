@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from spark_build.core.audit import as_vendor, blocks
-from spark_build.core.audit_device import Demand, demand, device_findings
-from spark_build.core.parse import parse_recipe
+from spark_build.core.recipes.parse import parse_recipe
+from spark_build.core.wheels.audit import as_vendor, blocks
+from spark_build.core.wheels.audit_device import Demand, demand, device_findings
 from spark_build.errors import RecipeError
 from spark_build.model.device import DeviceCode
 from spark_build.model.recipe import Audit, Build, DeviceRule, Recipe, Requires, Target

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from spark_build.core.audit import as_vendor, audit
-from spark_build.core.audit_host import HOST_RULES
-from spark_build.core.audit_packaging import PACKAGING_RULES, sizes
-from spark_build.core.linkage import explain
-from spark_build.core.payload import Entry, summary
+from spark_build.core.wheels.audit import as_vendor, audit
+from spark_build.core.wheels.audit_host import HOST_RULES
+from spark_build.core.wheels.audit_packaging import PACKAGING_RULES, sizes
+from spark_build.core.wheels.linkage import explain
+from spark_build.core.wheels.payload import Entry, summary
 from spark_build.model.contents import HostCode, Payload
 from spark_build.model.wheel import Finding, Library, WheelFacts
 from tests.unit.test_audit import MANYLINUX, SOUND, SYSTEM

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core import budget
-from spark_build.core.budget import Demand, Pressure, Throttle
+from spark_build.core.building import budget
+from spark_build.core.building.budget import Demand, Pressure, Throttle
 
 MIB = st.integers(0, 100_000)
 CORES = st.integers(1, 64)

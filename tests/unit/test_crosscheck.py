@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from spark_build.core.crosscheck import cross_check
-from spark_build.core.parse import parse_recipe, parse_train
+from spark_build.core.recipes.crosscheck import cross_check
+from spark_build.core.recipes.parse import parse_recipe, parse_train
 from spark_build.model.recipe import Recipe, Train
 
 RECIPE = """\

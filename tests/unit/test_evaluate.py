@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from spark_build.core.evaluate import NINJA, evaluate, holds, label
+from spark_build.core.recipes.evaluate import NINJA, evaluate, holds, label
 from spark_build.errors import RecipeError
 from spark_build.model.recipe import (
     Build,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.features import Watch, agrees, check
+from spark_build.core.building.features import Watch, agrees, check
 from spark_build.model.recipe import Feature
 
 CUDNN = Feature(name="USE_CUDNN", why="cuDNN not found: off with a warning")

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from spark_build.core.frontpage import ShownView, ShownWheel, devices, install_lines, render, verdict
+from spark_build.core.wheelhouse.frontpage import (
+    ShownView,
+    ShownWheel,
+    devices,
+    install_lines,
+    render,
+    verdict,
+)
 
 NASTY = "<b onload='x'>&\""
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.keeping import beyond, changes, dependents
+from spark_build.core.wheelhouse.keeping import beyond, changes, dependents
 from spark_build.model.keeping import Change, Kept
 from spark_build.model.wheel import StoredWheel
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.evaluate import evaluate
-from spark_build.core.key import build_inputs, canonical, digest, plan_inputs, source_identity
+from spark_build.core.planning.key import build_inputs, canonical, digest, plan_inputs, source_identity
+from spark_build.core.recipes.evaluate import evaluate
 from spark_build.model.plan import Provision
 from spark_build.model.recipe import (
     Build,

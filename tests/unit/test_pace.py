@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core import pace
+from spark_build.core.building import pace
 from spark_build.model.history import Expected
 
 STEPS = 200

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_build.core.parse import parse_recipe, parse_target, parse_train
+from spark_build.core.recipes.parse import parse_recipe, parse_target, parse_train
 from spark_build.errors import RecipeError
 from spark_build.model.recipe import Need, Source, Variable
 

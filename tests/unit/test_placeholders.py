@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.placeholders import fill
+from spark_build.core.recipes.placeholders import fill
 from spark_build.errors import RecipeError
 
 WHERE = "recipes/demo.toml: build.env.X"

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.planner import Found, choose_source, closure_of, jobs_for, make_plan, patches_for
+from spark_build.core.planning.planner import (
+    Found,
+    choose_source,
+    closure_of,
+    jobs_for,
+    make_plan,
+    patches_for,
+)
 from spark_build.model.machine import Limits, Machine
 from spark_build.model.plan import Plan, Step
 from spark_build.model.recipe import (

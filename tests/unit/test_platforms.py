@@ -7,7 +7,7 @@ import pytest
 from packaging.markers import default_environment
 from packaging.tags import parse_tag
 
-from spark_build.core import platforms
+from spark_build.core.wheelhouse import platforms
 from spark_build.model.recipe import Target
 
 SPARK = Target(name="gb10", summary="", platform="linux-aarch64", python="cp312")

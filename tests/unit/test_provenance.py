@@ -9,9 +9,9 @@ from google.protobuf.json_format import ParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.core import purl
-from spark_build.core.provenance import CONTENT, statement
-from spark_build.host.papers import material_of
+from spark_build.core.wheels import purl
+from spark_build.core.wheels.provenance import CONTENT, statement
+from spark_build.host.wheels.papers import material_of
 from spark_build.model.origin import Execution, Material, Origin
 from spark_build.model.recipe import Source
 from tests.validators import check_provenance

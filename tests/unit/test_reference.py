@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from spark_build.core.reference import parse_reference, placed, reference_for
+from spark_build.core.judging.reference import parse_reference, placed, reference_for
 from spark_build.errors import UsageError
 from spark_build.model.verification import Case
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_build.core.parse import parse_recipe
+from spark_build.core.recipes.parse import parse_recipe
 from spark_build.errors import RecipeError
 from spark_build.model.recipe import Repair
 

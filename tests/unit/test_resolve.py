@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.requirements import InvalidRequirement, Requirement
 
-from spark_build.core.resolve import needed
+from spark_build.core.planning.resolve import needed
 from spark_build.model.wheel import StoredWheel
 
 ENVIRONMENT = {

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packageurl import PackageURL
 
-from spark_build.core import purl
-from spark_build.core.sbom import bom, licences
+from spark_build.core.wheels import purl
+from spark_build.core.wheels.sbom import bom, licences
 from spark_build.model.origin import Content
 from tests.unit.test_provenance import ORIGIN
 from tests.validators import check_sbom

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.edit import set_string
-from spark_build.core.parse import parse_recipe
-from spark_build.core.scaffold import draft, quote, render, version_in
-from spark_build.core.survey import Sources, Survey, survey
+from spark_build.core.recipes.edit import set_string
+from spark_build.core.recipes.parse import parse_recipe
+from spark_build.core.recipes.scaffold import draft, quote, render, version_in
+from spark_build.core.recipes.survey import Sources, Survey, survey
 from spark_build.errors import RecipeError, SourceError
 from spark_build.model.recipe import Pin, Source
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.targets import detect, resolve, view_name
-from spark_build.host.catalogue import load
+from spark_build.core.recipes.targets import detect, resolve, view_name
+from spark_build.host.recipes.catalogue import load
 from spark_build.model.machine import Gpu, Machine
 from spark_build.model.recipe import Target
 

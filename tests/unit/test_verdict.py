@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from spark_build.core.order import block_order
-from spark_build.core.verdict import assess, exit_code, name_headline
+from spark_build.core.judging.order import block_order
+from spark_build.core.judging.verdict import assess, exit_code, name_headline
 from spark_build.model.verification import (
     Arm,
     BurnIn,

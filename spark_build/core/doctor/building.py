@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from spark_build.core import budget
+from spark_build.core.building import budget
 from spark_build.core.doctor.wants import Wants, install_line, version
 from spark_build.model.basics import Basics
 from spark_build.model.machine import Diagnosis, Machine

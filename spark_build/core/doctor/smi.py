@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-from spark_build.core.clocks import REASONS
+from spark_build.core.judging.clocks import REASONS
 from spark_build.model.facts import Gpu
 
 

@@ -10,7 +10,7 @@ from spark_build.errors import UsageError
 from spark_build.host.files import locked, remove_empty, sha256_of, sync_folder
 from spark_build.host.transfer.archive import Counter, silent
 from spark_build.host.transfer.parcel import Member, Parcel, Progress
-from spark_build.host.wheelhouse import MANIFEST
+from spark_build.host.wheelhouse.views import MANIFEST
 
 PART = ".part"
 LOCK = ".export.lock"  # inside: the folder may be the top of a stick, the one place to write

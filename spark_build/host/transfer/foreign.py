@@ -10,15 +10,15 @@ from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from spark_build.core.alone import advice, findings_alone
-from spark_build.core.audit import fits
+from spark_build.core.wheels.alone import advice, findings_alone
+from spark_build.core.wheels.audit import fits
 from spark_build.errors import AuditError, SparkBuildError, StoreError
 from spark_build.host.transfer.manifest import Sound, refused
 from spark_build.host.transfer.parcel import Progress
 from spark_build.host.transfer.reading import Incoming
-from spark_build.host.wheelfile import facts_and_digest
-from spark_build.host.wheeltext import filename_parts
-from spark_build.host.wheelview import known_libraries, known_policies
+from spark_build.host.wheels.wheelfile import facts_and_digest
+from spark_build.host.wheels.wheeltext import filename_parts
+from spark_build.host.wheels.wheelview import known_libraries, known_policies
 from spark_build.model.recipe import Target
 from spark_build.model.wheel import Finding, StoredWheel
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from packaging.metadata import parse_email
 
-from spark_build.core.instructions import Licence, notice_text
+from spark_build.core.wheelhouse.instructions import Licence, notice_text
 from spark_build.errors import AuditError
-from spark_build.host.wheelfile import TEXT, dist_info, files_of, opened
-from spark_build.host.wheeltext import sane
+from spark_build.host.wheels.wheelfile import TEXT, dist_info, files_of, opened
+from spark_build.host.wheels.wheeltext import sane
 
 # Redistributable libraries of the CUDA toolkit and beside it, under any version.
 _LIBRARIES = re.compile(

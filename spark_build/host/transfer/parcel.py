@@ -16,14 +16,14 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, BinaryIO, cast
 
-from spark_build.core.instructions import install_text
-from spark_build.core.resolve import needed
+from spark_build.core.planning.resolve import needed
+from spark_build.core.wheelhouse.instructions import install_text
 from spark_build.errors import StoreError, UsageError
-from spark_build.host import store as stores
-from spark_build.host import wheelhouse
 from spark_build.host.files import CHUNK, sha256_of
 from spark_build.host.transfer.licences import notice
-from spark_build.host.wheelhouse import Generation
+from spark_build.host.wheelhouse import store as stores
+from spark_build.host.wheelhouse import views
+from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.wheel import StoredWheel
 
 SCHEMA = 1
@@ -131,7 +131,7 @@ def pack(
     texts = {
         "INSTALL.txt": install_text(title, chosen, python, with_tool=bool(own), view=options),
         "NOTICE.txt": notice([store / wheel.key[:2] / wheel.key / wheel.filename for wheel in chosen]),
-        **wheelhouse.papers(chosen),
+        **views.papers(chosen),
     }
     papers = [_from_bytes(name, text.encode()) for name, text in texts.items() if text]
     listed = [*papers, *content, *own]
@@ -146,7 +146,7 @@ def pack(
         "papers": {wheel.key: {} for wheel in chosen} | _papers_by_key(content),
         "files": {one.name: one.sha256 for one in files},
     }
-    first = _from_bytes(wheelhouse.MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+    first = _from_bytes(views.MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
     return Parcel(
         top=f"{view}-{generation.number}",
         wheels=chosen,

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-from spark_build.core.audit import printable
-from spark_build.host import unpack, zipguard
+from spark_build.core.wheels.audit import printable
 from spark_build.host.files import CHUNK
+from spark_build.host.sources import unpack
+from spark_build.host.sources.tree import RefusedError
+from spark_build.host.sources.unpack import MAX_ENTRIES, Metered, decompressed
 from spark_build.host.transfer.archive import silent
 from spark_build.host.transfer.manifest import DAMAGE, refused
 from spark_build.host.transfer.parcel import Progress
-from spark_build.host.tree import RefusedError
-from spark_build.host.unpack import MAX_ENTRIES, Metered, decompressed
+from spark_build.host.wheels import zipguard
 
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 

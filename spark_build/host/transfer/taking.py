@@ -12,11 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from spark_build.core.audit import printable
-from spark_build.core.key import digest
+from spark_build.core.planning.key import digest
+from spark_build.core.wheels.audit import printable
 from spark_build.errors import AuditError
-from spark_build.host import store as stores
-from spark_build.host import wheelhouse
 from spark_build.host.home import Home
 from spark_build.host.transfer import foreign
 from spark_build.host.transfer.archive import silent
@@ -24,8 +22,10 @@ from spark_build.host.transfer.foreign import Judgement
 from spark_build.host.transfer.manifest import DAMAGE, PLACE, Manifest, Sound, parse, refused
 from spark_build.host.transfer.parcel import Progress
 from spark_build.host.transfer.reading import Incoming, incoming
-from spark_build.host.wheelfile import proven_digest
-from spark_build.host.wheelhouse import Generation
+from spark_build.host.wheelhouse import store as stores
+from spark_build.host.wheelhouse import views
+from spark_build.host.wheelhouse.views import Generation
+from spark_build.host.wheels.wheelfile import proven_digest
 from spark_build.model.recipe import Target
 from spark_build.model.wheel import StoredWheel
 
@@ -77,7 +77,7 @@ def _taken(
             first = next(files, None)
             if first is None:
                 raise refused(path, "there is nothing in it")
-            if first.name.rpartition("/")[2] == wheelhouse.MANIFEST and first.name.count("/") < 2:
+            if first.name.rpartition("/")[2] == views.MANIFEST and first.name.count("/") < 2:
                 manifest = _unpack(path, first, files, folder)
             else:
                 hashes = foreign.unpack(path, chain([first], files), folder)
@@ -98,7 +98,7 @@ def _unpack(path: Path, first: Incoming, files: Iterable[Incoming], folder: Path
     if first.size > MANIFEST_LIMIT:
         raise refused(path, "its manifest is enormous")
     manifest = parse(first.content.read())
-    top = first.name.removesuffix(wheelhouse.MANIFEST)
+    top = first.name.removesuffix(views.MANIFEST)
     sizes = {wheel.filename: wheel.size for wheel in manifest.wheels}
     missing = dict(manifest.hashes)
     for one in files:
@@ -187,4 +187,4 @@ def _publish(home: Home, view: str, wheels: list[StoredWheel], closure_key: str)
         others = [wheel for wheel in before.wheels if wheel.name not in names] if before else []
         return [*wheels, *others], closure_key if not others else ""
 
-    return wheelhouse.publish(home.views / view, home.store, choose)
+    return views.publish(home.views / view, home.store, choose)

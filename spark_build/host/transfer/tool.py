@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from spark_build import __version__
-from spark_build.core.key import digest
+from spark_build.core.planning.key import digest
 from spark_build.errors import SourceError
-from spark_build.host.closure import pip_for, tags
+from spark_build.host.environments.closure import pip_for, tags
 from spark_build.host.files import locked, remove_tree, sha256_of, sync_folder, sync_tree
 from spark_build.host.home import PACKAGE, Home
 from spark_build.host.run import run

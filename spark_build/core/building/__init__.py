@@ -1,0 +1,1 @@
+"""How many jobs, and what a build's output means."""

@@ -1,0 +1,1 @@
+"""Statistics, gates and verdicts of measurements."""

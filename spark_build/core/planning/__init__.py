@@ -1,0 +1,1 @@
+"""What to build, and the keys that say so."""

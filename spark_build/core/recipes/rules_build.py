@@ -1,0 +1,226 @@
+"""What must hold in the parts of a recipe that say how it is built and judged: [build], [audit] and so on."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from spark_build.core.recipes.archs import CONSUMERS, minimum_cuda
+from spark_build.core.recipes.positions import Path
+from spark_build.core.recipes.rawtables import Finding, below, items, platforms, table, tables, version_of
+
+# What a value may refer to; recipes/README.md explains each. Those with an argument: {need:llvm}.
+PLACEHOLDERS = (
+    "python",
+    "pybind11_cmake_dir",
+    "jobs",
+    "cuda_home",
+    "version",
+    "label",
+    "wheel_version",
+    "prefix",
+)
+WITH_ARGUMENT = ("arch_list", "need", "version", "extra")
+
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+_TARGET = re.compile(r"(sm|compute)_(\d{2,3}[af]?|\d{0,3}\*)")
+
+
+def build_findings(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
+    """What is wrong with how a recipe is built."""
+    build = table(raw, "build")
+    for key in ("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib"):
+        amount = build.get(key, 1)
+        if isinstance(amount, int | float) and not (math.isfinite(amount) and amount > 0):
+            yield ("build", key), f"build.{key} must be more than 0"
+    yield from _changes(build, ("build",), needs)
+    for index, variant in tables(build, "variants"):
+        path: Path = ("build", "variants", index)
+        yield from _changes(variant, path, needs)
+        yield from _when(table(variant, "when"), (*path, "when"))
+        if "when" in variant and not any(value != [] for value in table(variant, "when").values()):
+            yield path, "a variant without a condition: say when, or move it to [build]"
+    yield from _cmake(raw, needs)
+    yield from _prefix(raw)
+    yield from _features(raw)
+    yield from _audit(raw)
+    yield from _repair(raw)
+    yield from _naming(table(raw, "wheel").get("version"))
+
+
+def _changes(part: Mapping[str, Any], path: Path, needs: list[Any]) -> Iterator[Finding]:
+    """The pins and variables of [build] or of one variant."""
+    yield from _requirements(part, path)
+    for name, variable in table(part, "env").items():
+        if not re.fullmatch(_NAME, name):
+            yield (*path, "env", name), f"'{name}' is no name of an environment variable"
+        yield from _variable(name, variable, (*path, "env", name), needs)
+
+
+def _requirements(part: Mapping[str, Any], path: Path) -> Iterator[Finding]:
+    seen: set[str] = set()
+    listed = part.get("requires")
+    for index, text in enumerate(listed if isinstance(listed, list) else []):
+        here: Path = (*path, "requires", index)
+        if not isinstance(text, str):
+            continue
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            yield here, f"'{text}' is no requirement: write name==version"
+            continue
+        if not re.fullmatch(r"[A-Za-z0-9._-]+\s*==\s*[^,*;\s]+", text) or not version_of(
+            text.partition("==")[2]
+        ):
+            yield here, f"'{text}' is no exact pin: write {requirement.name}==version"
+        name = canonicalize_name(requirement.name)
+        if name in seen:
+            yield here, f"{name} is pinned twice"
+        seen.add(name)
+
+
+def _variable(name: str, variable: object, path: Path, needs: list[Any]) -> Iterator[Finding]:
+    """A variable of the environment or of CMake: it has a reason, and known placeholders."""
+    if not isinstance(variable, dict):
+        return
+    if variable.get("why") == "":
+        yield (*path, "why"), f"say why {name} is set: name the file that reads it"
+    value = variable.get("value")
+    for placeholder in re.findall(r"\{([^{}]*)\}", value if isinstance(value, str) else ""):
+        problem = _placeholder(placeholder, needs)
+        if problem:
+            yield (*path, "value"), problem
+
+
+def _placeholder(text: str, needs: list[Any]) -> str:
+    """What is wrong with {text}; empty when nothing is."""
+    verb, _, argument = text.partition(":")
+    if argument and verb == "need" and argument not in needs:
+        return f"{{{text}}}: this recipe has no need '{argument}'"
+    if verb == "arch_list" and argument not in CONSUMERS:
+        return f"{{{text}}}: write {{arch_list:WHO}} for one of {', '.join(CONSUMERS)}"
+    if verb in WITH_ARGUMENT if argument else text in PLACEHOLDERS:
+        return ""
+    options = ", ".join((*PLACEHOLDERS, *(f"{verb}:NAME" for verb in WITH_ARGUMENT)))
+    return f"unknown placeholder {{{text}}} (known: {options})"
+
+
+def _when(when: Mapping[str, Any], path: Path) -> Iterator[Finding]:
+    yield from platforms(when, path)
+
+
+def _cmake(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
+    cmake = table(raw, "cmake")
+    if "cmake" in raw and raw.get("kind") in ("pep517", "repack"):
+        yield ("cmake",), f"[cmake] has no meaning in a recipe of kind {raw['kind']}"
+    yield from below(cmake.get("source"), ("cmake", "source"), "the source folder")
+    for name, variable in table(cmake, "define").items():
+        path: Path = ("cmake", "define", name)
+        if not re.fullmatch(f"{_NAME}(:[A-Z]+)?", name):
+            yield path, f"'{name}' is no name of a CMake variable"
+        yield from _variable(name, variable, path, needs)
+    expected = cmake.get("expect")
+    for index, file in enumerate(expected if isinstance(expected, list) else []):
+        yield from below(file, ("cmake", "expect", index), "the expected file")
+
+
+def _prefix(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    prefix = table(raw, "prefix")
+    if "prefix" in raw and raw.get("kind") in ("pep517", "cmake"):
+        yield ("prefix",), f"[prefix] has no meaning in a recipe of kind {raw['kind']}"
+    for source, folder in table(prefix, "copy").items():
+        path: Path = ("prefix", "copy", source)
+        yield from below(source, path, "the folder in the wheel")
+        yield from below(folder, path, "the folder in the prefix")
+    for link, goal in table(prefix, "links").items():
+        path = ("prefix", "links", link)
+        yield from below(link, path, "the link")
+        if isinstance(goal, str) and (not goal or "/" in goal or goal in (".", "..")):
+            yield path, f"the link points to '{goal}', which must be the name of a file beside it"
+
+
+def _features(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    seen: list[tuple[object, object]] = []
+    for index, feature in tables(raw, "features"):
+        name, when = feature.get("name"), feature.get("when", {})
+        path: Path = ("features", index)
+        if (name, when) in seen:
+            yield (*path, "name"), f"the feature '{name}' is listed twice"
+        seen.append((name, when))
+        if feature.get("name") == "":
+            yield (*path, "name"), "a feature needs the name that the configure summary prints"
+        yield from _when(table(feature, "when"), (*path, "when"))
+
+
+def _audit(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    audit, requires = table(raw, "audit"), table(raw, "requires")
+    rules = list(tables(audit, "device"))
+    if audit.get("host_only") and rules:
+        yield (
+            ("audit", "host_only"),
+            "audit.host_only says that there is no device code, audit.device asks for some",
+        )
+    if audit.get("host_only") and requires.get("cuda") is not True:
+        yield ("audit", "host_only"), "audit.host_only has a meaning only with requires.cuda = true"
+    for index, rule in rules:
+        yield from _device_rule(rule, ("audit", "device", index))
+
+
+def _repair(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    repair, kind = table(raw, "repair"), raw.get("kind")
+    useful = {"repack": ("exclude",), "cmake": ()}.get(str(kind), tuple(repair))
+    for key in repair:
+        if key not in useful:
+            why = "the vendor's wheel is kept byte for byte" if kind == "repack" else "it makes no wheel"
+            yield ("repair", key), f"repair.{key} has no meaning in a recipe of kind {kind}: {why}"
+    platform = repair.get("platform")
+    if isinstance(platform, str) and platform and not re.fullmatch(r"manylinux_2_\d+", platform):
+        yield (
+            ("repair", "platform"),
+            f"repair.platform must be like manylinux_2_34, without the machine, not '{platform}'",
+        )
+    seen: set[str] = set()
+    for index, soname in enumerate(items(repair, "exclude")):
+        if not isinstance(soname, str):
+            continue
+        if not re.fullmatch(r"[^\s/*?][^\s/]*\.so[^\s/]*", soname):
+            yield (
+                ("repair", "exclude", index),
+                f"'{soname}' is no soname: write libcuda.so.1 or libtorch*.so, as NEEDED names it",
+            )
+        if soname in seen:
+            yield ("repair", "exclude", index), f"'{soname}' is excluded already"
+        seen.add(soname)
+
+
+def _device_rule(rule: Mapping[str, Any], path: Path) -> Iterator[Finding]:
+    yield from below(rule.get("library"), (*path, "library"), "the library")
+    if rule.get("why") == "":
+        yield (*path, "why"), "say what is lost without this code"
+    for key in ("require", "forbid"):
+        for index, text in enumerate(items(rule, key)):
+            if isinstance(text, str) and not _TARGET.fullmatch(text):
+                yield (*path, key, index), f"'{text}' is no architecture: write sm_121a, compute_90 or sm_12*"
+    for text in items(rule, "require"):
+        if text in items(rule, "forbid"):
+            yield (*path, "forbid"), f"{text} is both required and forbidden"
+    for index, text in enumerate(items(rule, "architectures")):
+        if isinstance(text, str) and not minimum_cuda(text):
+            yield (*path, "architectures", index), f"no capability is named '{text}': write 12.1"
+
+
+def _naming(version: object) -> Iterator[Finding]:
+    if not isinstance(version, str):
+        return
+    path: Path = ("wheel", "version")
+    unknown = [one for one in re.findall(r"\{([^{}]*)\}", version) if one not in ("version", "label")]
+    for placeholder in unknown:
+        yield path, f"unknown placeholder {{{placeholder}}} in wheel.version (known: version, label)"
+    filled = version.replace("{version}", "1.0").replace("{label}", "cu130.spark1")
+    if not unknown and version_of(filled) is None:
+        yield path, f"wheel.version '{version}' makes no version: '{filled}' is none"

@@ -1,0 +1,1 @@
+"""Generations, indexes and completeness, as values."""

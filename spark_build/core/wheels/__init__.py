@@ -1,0 +1,1 @@
+"""What is in a wheel, and what may be said of it."""

@@ -1,0 +1,1 @@
+"""One budget of jobs and memory for all builds of a command."""

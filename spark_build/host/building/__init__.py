@@ -1,0 +1,1 @@
+"""What a build runs in and with."""

@@ -1,0 +1,80 @@
+"""What the commands of a build find around them: variables, and what placeholders stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from spark_build.core.recipes import archs
+from spark_build.core.recipes.placeholders import fill
+from spark_build.errors import StageError
+from spark_build.host import venv
+from spark_build.host.building.builders import NOWHERE
+from spark_build.host.building.job import Job, Outputs
+from spark_build.host.probe import SYSTEM_PATH
+from spark_build.host.run import capture
+
+Values = Mapping[str, str | Callable[[], str]]
+
+
+def values(job: Job, earlier: Mapping[str, Outputs], jobs: int) -> Values:
+    """What the recipe's placeholders stand for; jobs: for tools that take no jobserver."""
+    target = job.target
+    found: dict[str, str | Callable[[], str]] = {
+        "jobs": str(jobs),
+        "python": str(venv.python_of(job.environment)),
+        "version": job.step.pin.version,
+        "wheel_version": job.step.evaluated.wheel_version,
+        "label": job.step.evaluated.label,
+        "prefix": f"{NOWHERE}/{job.step.recipe.name}",
+        "cuda_home": "/usr/local/cuda",
+        "pybind11_cmake_dir": lambda: _pybind11_cmake_dir(job),
+    }
+    for consumer in archs.CONSUMERS:
+        found[f"arch_list:{consumer}"] = archs.arch_list(consumer, target.cuda_architectures)
+    for one in job.provided:
+        if one.prefix is not None:
+            found[f"need:{one.provision.need}"] = str(one.prefix)
+        found[f"version:{one.provision.need}"] = one.provision.version
+    for name, path in earlier["patch"].get("extra", {}).items():
+        found[f"extra:{name}"] = str(path)
+    return found
+
+
+def path_of(job: Job) -> str:
+    """PATH of a build: its environment first."""
+    return f"{job.environment / 'bin'}:{SYSTEM_PATH}"
+
+
+def variables(job: Job, known: Values, epoch: int) -> dict[str, str]:
+    """The allow-listed environment of a build, with the recipe's variables filled in."""
+    flags = f"-ffile-prefix-map={job.work}=/build"
+    base = {
+        "PATH": path_of(job),
+        "HOME": str(job.work / "home"),
+        "TMPDIR": str(job.work / "tmp"),
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "PYTHONHASHSEED": "0",
+        "PYTHONNOUSERSITE": "1",
+        "SOURCE_DATE_EPOCH": str(epoch),
+        # A backend that asks git for a version must not find the repository around the build tree.
+        "GIT_CEILING_DIRECTORIES": str(job.work),
+        "CFLAGS": flags,
+        "CXXFLAGS": flags,
+    }
+    recipe = job.step.recipe
+    return base | {
+        name: fill(variable.value, known, where=f"recipes/{recipe.name}.toml: build.env.{name}")
+        for name, variable in job.step.evaluated.env.items()
+    }
+
+
+def _pybind11_cmake_dir(job: Job) -> str:
+    found = capture([str(venv.python_of(job.environment)), "-m", "pybind11", "--cmakedir"])
+    if found is None:
+        raise StageError(
+            "the build environment has no pybind11, which an environment variable refers to",
+            where=f"recipes/{job.step.recipe.name}.toml",
+        )
+    return found.strip()

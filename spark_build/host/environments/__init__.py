@@ -1,0 +1,1 @@
+"""Virtual environments from a wheelhouse, and whether a set of wheels installs."""

@@ -1,0 +1,1 @@
+"""What kind of machine this is: facts for `doctor`, and what mends it."""

@@ -1,0 +1,1 @@
+"""Recipe files: loaded, written, pinned."""

@@ -1,0 +1,1 @@
+"""Sources and build requirements: found, fetched, verified, kept."""

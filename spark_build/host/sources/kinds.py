@@ -1,0 +1,91 @@
+"""A recipe's source, whatever its kind: have it on this machine, write its tree."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from spark_build.core.giturl import shown
+from spark_build.errors import SourceError
+from spark_build.host.files import remove_tree
+from spark_build.host.sources import fetch, git, web
+from spark_build.host.sources.index import Indexes
+from spark_build.host.sources.unpack import unpack
+from spark_build.model.recipe import Source
+
+
+def obtain(
+    source: Source,
+    *,
+    folder: Path,
+    offline: bool,
+    log: BinaryIO,
+    progress: Callable[[int, int], None],
+    waiting: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Download or find what is pinned, verified: {"name"} for people, "archive" (a path) or "git": true.
+
+    `progress` gets bytes, or git's objects, done and in total, `tell` why a mirror is asked. Raises
+    SourceError.
+    """
+    if source.kind == "local":
+        log.write(f"source {source.url} as it is, content {source.sha256}\n".encode())
+        return {"name": f"{Path(source.url).name} (local)", "local": True}
+    if source.kind == "git":
+        git.fetch_commit(
+            source,
+            folder=folder,
+            offline=offline,
+            log=log,
+            progress=progress,
+            waiting=waiting,
+            tell=tell,
+        )
+        log.write(f"source {shown(source.url)} commit {source.commit}\n".encode())
+        return {"name": f"{shown(source.url)}@{source.commit}", "git": True}
+    archive = fetch.fetch_pinned(
+        source, folder=folder, offline=offline, progress=progress, waiting=waiting, tell=tell
+    )
+    log.write(f"source {archive.name} sha256 {source.sha256}\n".encode())
+    return {"name": archive.name, "archive": str(archive)}
+
+
+def missing(source: Source, *, folder: Path, indexes: Callable[[], Indexes]) -> tuple[str, ...]:
+    """What `obtain` would have to ask the network for; changes nothing."""
+    if source.kind == "local":
+        return ()
+    if source.kind == "git":
+        return git.missing(source, folder=folder)
+    if fetch.is_here(source, folder=folder, indexes=indexes):
+        return ()
+    return (source.filename or web.name_in(source.url),)
+
+
+def is_here(source: Source, obtained: Mapping[str, Any], *, folder: Path) -> bool:
+    """Whether what `obtain` returned is still there."""
+    if source.kind == "local":
+        return Path(source.url).is_dir()
+    if source.kind != "git":
+        return "name" in obtained and Path(obtained["archive"]).is_file()
+    try:
+        git.fetch_commit(source, folder=folder, offline=True, log=None)
+    except SourceError:
+        return False
+    return True
+
+
+def write_tree(source: Source, obtained: Mapping[str, Any], *, folder: Path, destination: Path) -> None:
+    """Write the source's tree to `destination`, which must not exist."""
+    if source.kind == "local":
+        shutil.copytree(source.url, destination, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        return
+    if source.kind == "git":
+        git.export_commit(source, folder=folder, destination=destination)
+        return
+    unpacked = destination.with_name(f"{destination.name}.unpacked")
+    remove_tree(unpacked)
+    unpack(Path(obtained["archive"]), unpacked).rename(destination)
+    remove_tree(unpacked)

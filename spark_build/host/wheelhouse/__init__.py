@@ -1,0 +1,1 @@
+"""The store, the views with their generations, and what keeps both true."""

@@ -1,0 +1,1 @@
+"""Wheels as files: read, judged, repaired, written."""
