@@ -37,7 +37,7 @@ DAY = 86400.0
 BUILDER = """
 import sys
 from pathlib import Path
-from spark_build.host.store import in_use
+from spark_build.host.wheelhouse.store import in_use
 with in_use(Path(sys.argv[1]), "building"):
     print("ready", flush=True)
     sys.stdin.readline()

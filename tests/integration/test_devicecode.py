@@ -252,7 +252,7 @@ def test_cuobjdump_on_path_comes_first(tmp_path: Path, monkeypatch: pytest.Monke
 MEASURED = r"""
 import re, sys
 from pathlib import Path
-from spark_build.host import devicecode
+from spark_build.host.wheels import devicecode
 code = devicecode.read_library(Path(sys.argv[1]))
 peak = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
 print(code.sass, code.problems, peak[1])

@@ -250,7 +250,7 @@ def test_the_export_lands_in_an_ignored_folder_of_another_clone(cache: Path, tmp
 FETCH = """
 import sys
 from pathlib import Path
-from spark_build.host.git import fetch_commit
+from spark_build.host.sources.git import fetch_commit
 from spark_build.model.recipe import Source
 fetch_commit(Source(kind="git", url=sys.argv[1], commit=sys.argv[2]), folder=Path(sys.argv[3]),
              offline=False, log=None, progress=lambda done, total: None)

@@ -88,7 +88,7 @@ def test_what_a_later_version_adds_is_ignored(home: Home) -> None:
 def test_processes_that_record_at_once_lose_nothing(home: Home, tmp_path: Path) -> None:
     script = """
 import sys
-from spark_build.host import history
+from spark_build.host.budget import history
 from spark_build.host.home import locate
 for peak in range(5):
     history.record(locate(sys.argv[1]), "tiny", history.Taken(

@@ -42,7 +42,7 @@ PAPERS = {"key.json": b"{}", "build.log": b"all well\n"}
 COMMITTER = """
 import json, sys
 from pathlib import Path
-from spark_build.host.store import commit
+from spark_build.host.wheelhouse.store import commit
 store, wheel = Path(sys.argv[1]), Path(sys.argv[2])
 described, papers = json.loads(sys.argv[3]), {"build.log": b"x" * 4_000_000, "key.json": b"{}"}
 print("ready", flush=True)

@@ -36,7 +36,7 @@ from tests.integration.houses import (
 PUBLISHER = """
 import sys
 from pathlib import Path
-from spark_build.host import wheelhouse
+from spark_build.host.wheelhouse import views
 from tests.integration.houses import VIEW, home_in, make_wheel, put_built
 root, prefix = Path(sys.argv[1]), sys.argv[2]
 home = home_in(root)
@@ -44,7 +44,7 @@ wheels = [put_built(home.store, make_wheel(root / prefix, f"{prefix}{n}")) for n
 print("ready", flush=True)
 sys.stdin.readline()
 for wheel in wheels:
-    wheelhouse.publish(
+    views.publish(
         home.views / VIEW, home.store, lambda before: ([*(before.wheels if before else ()), wheel], "")
     )
 print("done", flush=True)
