@@ -53,7 +53,7 @@ print("done", flush=True)
 READER = """
 import select, sys
 from pathlib import Path
-from spark_build.host.wheelhouse import current
+from spark_build.host.wheelhouse.views import current
 view, seen, looks = Path(sys.argv[1]), [], 0
 print("ready", flush=True)
 while not select.select([sys.stdin], [], [], 0)[0]:
@@ -76,7 +76,7 @@ print(looks, *seen)
 SWITCHER = """
 import sys
 from pathlib import Path
-from spark_build.host.wheelhouse import switch
+from spark_build.host.wheelhouse.views import switch
 print("ready", flush=True)
 for number in range(1000):
     switch(Path(sys.argv[1]), 1 + number % 2)
