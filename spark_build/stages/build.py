@@ -167,7 +167,7 @@ def _build(
     course: _Course,
     setup: caches.Setup,
 ) -> Product:
-    values = surroundings.values(job, earlier, max(1, jobserver.aim))
+    values = surroundings.values(job, earlier, jobserver.sure)
     own = surroundings.variables(job, values, int(earlier["patch"]["epoch"]))
     path = ":".join([*map(str, setup.path), own["PATH"]])
     # The recipe's own variables come last; whatever its PATH, it finds our ninja first.

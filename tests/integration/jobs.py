@@ -16,7 +16,7 @@ import pytest
 from spark_build.host.budget import memory
 from spark_build.host.budget.jobserver import Jobserver
 
-# Logs when it begins and ends; takes some memory, a little at a time.
+# Logs when it begins and ends; takes some memory, a little at a time, and may go on without it.
 JOB = """
 import os, sys, time
 log = os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -26,6 +26,8 @@ for _ in range({mib} // 10):
     held.append(bytearray(b"x" * (10 << 20)))
     time.sleep({seconds} / max(1, {mib} // 10))
 time.sleep(0 if held else {seconds})
+held.clear()
+time.sleep({tail})
 os.write(log, b"-")
 open(sys.argv[1], "w").close()
 """
@@ -92,10 +94,13 @@ Make = Callable[..., Project]
 def make_project(tmp_path: Path, tools: Path) -> Iterator[Make]:
     made: list[Project] = []
 
-    def make(count: int, *, seconds: float = 0.25, mib: int = 0, old: bool = False) -> Project:
+    def make(
+        count: int, *, seconds: float = 0.25, mib: int = 0, tail: float = 0.0, old: bool = False
+    ) -> Project:
         folder = tmp_path / f"project{len(made)}"
         folder.mkdir()
-        (folder / "job.py").write_text(JOB.format(log=str(folder / "log"), seconds=seconds, mib=mib))
+        job = JOB.format(log=str(folder / "log"), seconds=seconds, mib=mib, tail=tail)
+        (folder / "job.py").write_text(job)
         run = f"{sys.executable} -IS job.py"
         names = [f"o{number}" for number in range(count)]
         (folder / "build.ninja").write_text(

@@ -19,6 +19,7 @@ DEMANDS = st.lists(
         memory_per_job_mib=PER_JOB,
         threads_per_job=st.integers(1, 4),
         wanted=st.integers(1, 64),
+        jobs_mib=st.lists(st.integers(0, 20_000), max_size=8).map(tuple),
     ),
     min_size=1,
     max_size=6,
@@ -73,13 +74,13 @@ def test_allowed_is_monotone(
 def test_shares_fit_and_leave_nothing_that_fits(demands: list[Demand], cores: int, room: int) -> None:
     slots = budget.share(demands, cores=cores, room_mib=room)
     assert all(count >= 1 for count in slots)
-    memory = sum(one.memory_per_job_mib * count for one, count in zip(demands, slots, strict=True))
+    memory = sum(one.cost_mib(count) for one, count in zip(demands, slots, strict=True))
     threads = sum(one.threads_per_job * count for one, count in zip(demands, slots, strict=True))
     if any(count > 1 for count in slots):
         assert memory <= room
         assert threads <= cores
     for one, count in zip(demands, slots, strict=True):
-        more = memory + one.memory_per_job_mib <= room and threads + one.threads_per_job <= cores
+        more = memory + one.next_mib(count) <= room and threads + one.threads_per_job <= cores
         assert count >= one.wanted or not more
 
 
@@ -259,13 +260,49 @@ def test_stopping_looks_ahead(used: int, growth: float, limit: int) -> None:
     assert not stop or used + max(0.0, growth) > 0.9 * limit
 
 
-@given(jobs=st.lists(st.tuples(st.integers(0, 3000), PER_JOB), max_size=12), limit=MIB)
-def test_in_an_emergency_those_that_run_can_grow_and_one_always_does(
-    jobs: list[tuple[int, int]], limit: int
-) -> None:
-    used = sum(now for now, _ in jobs)
-    count = budget.may_run(jobs, memory_mib=used, limit_mib=limit)
-    assert min(1, len(jobs)) <= count <= len(jobs)
-    if count > 1:
-        assert used + sum(max(0, per_job - now) for now, per_job in jobs[:count]) <= limit
-    assert budget.may_run(jobs, memory_mib=used, limit_mib=limit + 1000) >= count
+JOBS = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 20_000)), max_size=12)
+
+
+@given(jobs=JOBS, limit=MIB)
+def test_those_that_run_can_grow_and_one_always_does(jobs: list[tuple[int, int]], limit: int) -> None:
+    used, growths = sum(now for now, _ in jobs), [more for _, more in jobs]
+    may = budget.may_run(growths, memory_mib=used, limit_mib=limit)
+    assert len(may) == len(jobs)
+    assert all(may[:1]), "the oldest"
+    if sum(may) > 1:
+        assert used + sum(more for more, going in zip(growths, may, strict=True) if going and more) <= limit
+    for going, more in zip(may, growths, strict=True):
+        assert going or used + more + sum(g for g, m in zip(growths, may, strict=True) if m) > limit
+
+
+@given(runs=st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=12))
+def test_an_alarm_stops_something_that_runs_but_never_the_oldest(runs: list[tuple[bool, int]]) -> None:
+    before, growths = tuple(going for going, _ in runs), [more for _, more in runs]
+    after = budget.stop_some(before, growths)
+    assert all(after[:1]), "the oldest runs, also when it was stopped"
+    assert all(was for was, now in zip(before[1:], after[1:], strict=True) if now), (
+        "it lets nobody else go on"
+    )
+    assert sum(after[1:]) < sum(before[1:]) or not any(before[1:])
+
+
+@pytest.mark.parametrize(
+    ("now", "peak", "expected"),
+    [
+        (0, 0, 4700),  # just begun
+        (600, 900, 4100),  # the host's part is over, nvcc's optimiser is still to come
+        (4600, 4600, 100),  # at the peak
+        (1500, 4600, 0),  # past it
+        (4000, 4600, 700),  # it may turn again
+        (4700, 4700, 2350),  # larger than any before: who knows
+    ],
+)
+def test_growth_of_a_compiler(now: int, peak: int, expected: int) -> None:
+    assert budget.growth(now_mib=now, peak_mib=peak, per_job_mib=4700) == expected
+
+
+def test_jobs_past_their_peak_make_room() -> None:
+    (slots,) = budget.share([Demand(memory_per_job_mib=4700, wanted=16)], cores=16, room_mib=22_000)
+    assert slots == 4
+    past = Demand(memory_per_job_mib=4700, wanted=16, jobs_mib=(1500, 1500, 1500, 1500))
+    assert budget.share([past], cores=16, room_mib=22_000) == (7,)

@@ -20,6 +20,9 @@ RETURN_SECONDS = 3.0  # calm before one slot comes back
 
 STOP_SHARE = 0.97  # of the limit, where jobs are stopped
 HORIZON_SECONDS = 0.25  # of growth that must still fit: a busy machine looks late
+# nvcc's optimiser takes most, for a fifth of a job's time; what comes after it takes a third. A job that had
+# PEAKED of what its stage needs at most, and has less than FALLEN of its own peak, is past it.
+PEAKED, FALLEN = 0.4, 0.8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +32,15 @@ class Demand:
     memory_per_job_mib: int
     threads_per_job: int = 1
     wanted: int  # slots it could use now
+    jobs_mib: tuple[int, ...] = ()  # what its running jobs have and may still need, oldest first
+
+    def next_mib(self, slots: int) -> int:
+        """Memory of one slot more than `slots`: that of a running job, or of one that may start."""
+        return self.jobs_mib[slots] if slots < len(self.jobs_mib) else self.memory_per_job_mib
+
+    def cost_mib(self, slots: int) -> int:
+        """Memory of so many slots."""
+        return sum(self.next_mib(slot) for slot in range(slots))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,21 +105,21 @@ def share(demands: Sequence[Demand], *, cores: int, room_mib: int) -> tuple[int,
     """Slots of each running stage: one each, the rest one by one to who has fewest and fits."""
     slots = [1] * len(demands)
     threads = sum(one.threads_per_job for one in demands)
-    memory = sum(one.memory_per_job_mib for one in demands)
+    memory = sum(one.cost_mib(1) for one in demands)
     while True:
         hungry = [
             index
             for index, one in enumerate(demands)
             if slots[index] < one.wanted
             and threads + one.threads_per_job <= cores
-            and memory + one.memory_per_job_mib <= room_mib
+            and memory + one.next_mib(slots[index]) <= room_mib
         ]
         if not hungry:
             return tuple(slots)
         chosen = min(hungry, key=lambda index: (slots[index], index))
-        slots[chosen] += 1
         threads += demands[chosen].threads_per_job
-        memory += demands[chosen].memory_per_job_mib
+        memory += demands[chosen].next_mib(slots[chosen])
+        slots[chosen] += 1
 
 
 def allowed(
@@ -141,15 +153,37 @@ def must_stop(*, memory_mib: int, growth_mib_s: float, limit_mib: int) -> bool:
     return memory_mib + max(0.0, growth_mib_s) * HORIZON_SECONDS > limit_mib * STOP_SHARE
 
 
-def may_run(jobs: Sequence[tuple[int, int]], *, memory_mib: int, limit_mib: int) -> int:
-    """How many of the jobs, oldest first, may run in an emergency: the oldest one always.
+def growth(*, now_mib: int, peak_mib: int, per_job_mib: int) -> int:
+    """How much more a job may come to need: none when it is past its peak.
 
-    A job is (memory now, memory per job of its stage); all together have `memory_mib`. Those that run
-    keep room to grow to what their stage needs, or by half where they are beyond that.
+    Else what its stage's jobs need at most, or half as much again where it is at that already.
     """
-    promised = memory_mib
-    for count, (now, per_job) in enumerate(jobs):
-        promised += max(per_job - now, now // 2)
-        if count > 0 and promised > limit_mib * STOP_SHARE:
-            return count
-    return len(jobs)
+    if peak_mib >= per_job_mib * PEAKED and now_mib < peak_mib * FALLEN:
+        return 0
+    return per_job_mib - now_mib if now_mib < per_job_mib else now_mib // 2
+
+
+def may_run(growths: Sequence[int], *, memory_mib: int, limit_mib: int) -> tuple[bool, ...]:
+    """Which of the jobs, oldest first, may run: the oldest one always.
+
+    All together have `memory_mib`, stopped or not; those that run keep room for their `growth`.
+    """
+    promised, found = memory_mib, []
+    for index, more in enumerate(growths):
+        found.append(index == 0 or promised + more <= limit_mib)
+        promised += more if found[-1] else 0
+    return tuple(found)
+
+
+def stop_some(runs: Sequence[bool], growths: Sequence[int]) -> tuple[bool, ...]:
+    """Which of the jobs, oldest first, run on when all that was promised was not enough.
+
+    The newer half of those that run and grow is stopped; of all where only the oldest grows. The oldest
+    runs in any case, or nothing would ever end.
+    """
+    running = [index for index, going in enumerate(runs) if going]
+    growing = [index for index in running if growths[index] > 0]
+    stopped = growing[len(growing) // 2 :]
+    if stopped in ([], [0]):
+        stopped = running[len(running) // 2 :]
+    return tuple(index == 0 or (going and index not in stopped) for index, going in enumerate(runs))

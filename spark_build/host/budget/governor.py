@@ -1,7 +1,7 @@
 """One memory budget over everything that builds: hands out and withdraws the tokens of all stages.
 
-One thread looks at the machine while a stage runs. Tokens bound how many jobs start; when memory
-grows in spite of that, the newest jobs are stopped until there is room.
+One thread looks at the machine while a stage runs. Tokens bound how many jobs start, by processors; of
+those that started, the oldest run for whose growth there is memory, the others are stopped until there is.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from spark_build.host.budget.jobserver import Jobserver
 from spark_build.host.run import refuse_cancelled
 
 CALM_SECONDS, ALERT_SECONDS = 0.2, 0.05  # between two samples
+BOUNDLESS = 1 << 60  # MiB
 ALERT_SHARE, ALERT_HORIZON = 0.7, 1.0  # of the limit, seconds ahead: from there on more samples
 
 # Jobs that run, jobs that may run, memory of all stages and what they may have, in MiB.
@@ -55,6 +56,7 @@ class Governor:
         self._growth = 0.0  # MiB per second
         self._sampled = time.monotonic()
         self._limit = 0  # where jobs are stopped
+        self._kept = 0  # for the first jobs of stages that wait
         self._told = 0.0
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
@@ -157,7 +159,7 @@ class Governor:
         now = time.monotonic()
         available = memory.available_mib()
         pressure = memory.pressure(self._reserve, available)
-        in_use = sum(stage.in_use for stage in self._stages)
+        in_use = sum(stage.going for stage in self._stages)
         self._throttle = self._throttle.step(now=now, pressure=pressure, in_use=in_use, cores=self._cores)
         room = self._room(available, self._reserve)
         # Tokens keep the whole reserve free; jobs are stopped when half of it is gone.
@@ -176,36 +178,44 @@ class Governor:
             running_mib=self._memory,
         )
 
+    def _demand(self, stage: Jobserver, wanted: int) -> Demand:
+        return Demand(
+            memory_per_job_mib=stage.memory_per_job_mib,
+            threads_per_job=stage.threads_per_job,
+            wanted=wanted,
+            jobs_mib=tuple(job.memory_mib + stage.growth_mib(job) for job in stage.reading.jobs),
+        )
+
     def _hand_out(self, now: float, space: int) -> None:
+        """Tokens by processors: ninja asks for one only when a job ends, and would find those that memory
+        allows later only then. Which of the jobs may run is the guard's business.
+        """
         cores = min(self._cores, self._throttle.cap)
         several = len(self._stages) > 1
         present = self._present(cores, space)
-        demands = [
-            Demand(
-                memory_per_job_mib=stage.memory_per_job_mib,
-                threads_per_job=stage.threads_per_job,
-                wanted=stage.wanted(now) if several else self._cores,
-            )
-            for stage in present
-        ]
-        shares = budget.share(demands, cores=cores, room_mib=space)
-        for stage, slots in zip(present, shares, strict=True):
-            stage.aim = slots
+        demands = [self._demand(stage, stage.wanted(now) if several else self._cores) for stage in present]
+        certain = budget.share(demands, cores=cores, room_mib=space)
+        shares = budget.share(demands, cores=cores, room_mib=BOUNDLESS)
+        for stage, slots, sure in zip(present, shares, certain, strict=True):
+            stage.aim, stage.sure = slots, sure
             stage.withdraw()
         entered = [stage for stage in present if stage.ready.is_set()]
         threads = sum(stage.slots * stage.threads_per_job for stage in entered)
-        taken = sum(stage.slots * stage.memory_per_job_mib for stage in entered)
+        promised = self._memory + sum(stage.promised_mib for stage in entered)
         for stage in present:
             while not stage.ready.is_set() or stage.slots < stage.aim:
-                more, bigger = threads + stage.threads_per_job, taken + stage.memory_per_job_mib
-                if entered and (more > cores or bigger > space):
+                more = threads + stage.threads_per_job
+                late = not stage.ready.is_set() and promised + stage.memory_per_job_mib > space
+                if entered and (more > cores or late):
                     break  # others still hold what is to be given
-                threads, taken = more, bigger
+                threads = more
                 if stage.ready.is_set():
                     stage.put()
                 else:
+                    promised += stage.memory_per_job_mib
                     entered.append(stage)
                     stage.ready.set()
+        self._kept = sum(stage.memory_per_job_mib for stage in present if not stage.ready.is_set())
 
     def _present(self, cores: int, space: int) -> list[Jobserver]:
         """The stages that run, and those waiting that fit when each has one slot."""
@@ -220,22 +230,17 @@ class Governor:
         return found
 
     def _guard(self) -> None:
-        """Stop the newest jobs before the limit is passed, until there is room for them again."""
+        """Stop the newest jobs before the limit is passed, and those that just began, until there is room."""
         pairs = [(stage, job) for stage in self._stages for job in stage.reading.jobs]
         pairs.sort(key=lambda pair: (pair[1].members[0].started, pair[1].members[0].pid))
-        running = sum(not stage.is_stopped(job) for stage, job in pairs)
+        running = tuple(not stage.is_stopped(job) for stage, job in pairs)
+        growths = [stage.growth_mib(job) for stage, job in pairs]
+        may = budget.may_run(growths, memory_mib=self._memory, limit_mib=self._limit - self._kept)
         alarm = budget.must_stop(memory_mib=self._memory, growth_mib_s=self._growth, limit_mib=self._limit)
-        if not alarm and running == len(pairs):
-            return
-        count = budget.may_run(
-            [(job.memory_mib, stage.memory_per_job_mib) for stage, job in pairs],
-            memory_mib=self._memory,
-            limit_mib=self._limit,
-        )
-        if alarm and count >= running:
-            count = max(1, running // 2)
-        for index, (stage, job) in enumerate(pairs):
-            if index < count:
+        if alarm and not any(now and not then for now, then in zip(running, may, strict=True)):
+            may = budget.stop_some(running, growths)
+        for (stage, job), going in zip(pairs, may, strict=True):
+            if going:
                 stage.resume(job)
             else:
                 stage.stop(job)  # again, too: it may have started more processes
@@ -244,7 +249,7 @@ class Governor:
         if time.monotonic() - self._told >= CALM_SECONDS * 0.9:
             self._told = time.monotonic()
             with self._changing:
-                in_use = sum(stage.in_use for stage in self._stages)
+                in_use = sum(stage.going for stage in self._stages)
                 slots = sum(stage.slots for stage in self._stages)
             self._on_sample(in_use, slots, self._memory, self._limit)
 

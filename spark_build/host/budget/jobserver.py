@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from spark_build.core.building import budget
 from spark_build.host.budget import memory, shims
 from spark_build.host.budget.memory import JobTree, Process, TreeReading
 
@@ -43,17 +44,19 @@ class Jobserver:
         self.threads_per_job = max(1, threads_per_job)
         self.memory_per_job_mib = max(1, memory_per_job_mib)  # grows when a job needs more
         self.peak_mib = 0  # of the whole tree
-        self.most = 0  # slots at most
+        self.most = 0  # jobs that ran at once
         self.ready = threading.Event()  # set when there is room for the first job
         self.reading = NOTHING
         self.tokens = 0  # put in and not taken back: free ones and those that clients hold
-        self.aim = 0
+        self.aim = 0  # slots it shall have
+        self.sure = 1  # slots for which there is memory whatever the jobs come to need
         self.root = root
         self._changing = changing  # the governor's
         self._closed = False
         self._catcher: threading.Thread | None = None
         self._stopped: dict[int, Process] = {}
         self._job_peak = self._process_peak = 0
+        self._peaks: dict[tuple[int, int], int] = {}  # of each job that runs
         self._idle_since: float | None = None
         self._modest_until = 0.0
         self._patience = PATIENCE[0]
@@ -72,15 +75,15 @@ class Jobserver:
     ) -> dict[str, str]:
         """Variables for the build, whose PATH would be `path`.
 
-        MAX_JOBS is the number of slots now, or with `hand_over` no number, where a project leaves
-        the choice to ninja then. `seen_at` says where a sandbox shows a path of ours.
+        MAX_JOBS is the number of slots that memory surely allows now, or with `hand_over` no number,
+        where a project leaves the choice to ninja then. `seen_at` says where a sandbox shows a path of ours.
         """
         fifo = seen_at(self.fifo)
         return {
             "PATH": f"{seen_at(self.shims)}:{path}",
             "MAKEFLAGS": f" -j{self.cores} --jobserver-auth=fifo:{fifo}",
             shims.VARIABLE: str(fifo),
-            "MAX_JOBS": "jobserver" if hand_over else str(self.slots),
+            "MAX_JOBS": "jobserver" if hand_over else str(self.sure),
         }
 
     @property
@@ -109,6 +112,18 @@ class Jobserver:
     def in_use(self) -> int:
         """Jobs that run now, as far as tokens tell."""
         return self.slots - self.unused
+
+    @property
+    def going(self) -> int:
+        """Jobs that run now and are not stopped."""
+        return max(0, self.in_use - sum(self.is_stopped(job) for job in self.reading.jobs))
+
+    @property
+    def promised_mib(self) -> int:
+        """What the jobs that are not stopped may come to need; one job's need where none can be told."""
+        if not self.reading.jobs:
+            return max(0, self.memory_per_job_mib - self.reading.memory_mib)
+        return sum(self.growth_mib(job) for job in self.reading.jobs if not self.is_stopped(job))
 
     def wanted(self, now: float) -> int:
         """Slots that the stage could use: all, unless it left some unused for a while."""
@@ -169,7 +184,11 @@ class Jobserver:
         pid = self.root()
         self.reading = NOTHING if pid is None else memory.read_tree(table, pid)
         self.peak_mib = max(self.peak_mib, self.reading.memory_mib)
-        self.most = max(self.most, self.slots)
+        self.most = max(self.most, self.going)
+        self._peaks = {
+            _identity(job): max(job.memory_mib, self._peaks.get(_identity(job), 0))
+            for job in self.reading.jobs
+        }
         if not self.reading.jobs:
             self._process_peak = max(self._process_peak, self.reading.largest_mib)
         else:
@@ -180,6 +199,11 @@ class Jobserver:
     def peak_mib_per_job(self) -> int:
         """The largest job seen; the largest process where no client ran that has jobs."""
         return self._job_peak or self._process_peak
+
+    def growth_mib(self, job: JobTree) -> int:
+        """How much more a job of the last sample may come to need."""
+        peak = self._peaks.get(_identity(job), job.memory_mib)
+        return budget.growth(now_mib=job.memory_mib, peak_mib=peak, per_job_mib=self.memory_per_job_mib)
 
     def is_stopped(self, job: JobTree) -> bool:
         """Whether `stop` was called for it."""
@@ -215,6 +239,10 @@ class Jobserver:
         self.fifo.unlink(missing_ok=True)
         if self._elsewhere is not None:
             shutil.rmtree(self._elsewhere, ignore_errors=True)
+
+
+def _identity(job: JobTree) -> tuple[int, int]:
+    return job.members[0].pid, job.members[0].started
 
 
 def _signal(process: Process, number: signal.Signals) -> None:

@@ -1,0 +1,127 @@
+"""The budget's rules over compilers as nvcc runs them: most memory for a fifth of the time, then a long tail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_build.core.building import budget
+
+STEP = 0.5  # seconds between two looks
+EARLY, RAMP = 8.0, 25.0  # seconds: the host's part, the optimiser's way to its peak
+
+
+@dataclass(eq=False)
+class Compiler:
+    """Measured on flash-attention's units: 0.5 GiB, up to 4.7 GiB, then a third of that for minutes."""
+
+    peak: int
+    tail: float
+    ran: float = 0.0
+    seen: int = 0
+    going: bool = True
+
+    @property
+    def now(self) -> int:
+        if self.ran < EARLY:
+            return int(500 * self.ran / EARLY)
+        if self.ran < EARLY + RAMP:
+            return max(500, int(self.peak * (self.ran - EARLY) / RAMP))
+        return self.peak // 3
+
+    @property
+    def over(self) -> bool:
+        return self.ran >= EARLY + RAMP + self.tail
+
+
+@dataclass
+class Machine:
+    """Tokens for all processors; what starts is stopped unless there is room, at the next sample at the latest."""
+
+    cores: int
+    limit: int
+    waiting: list[Compiler]
+    running: list[Compiler] = field(default_factory=list)
+    per_job: int = 4700
+    clock: float = 0.0
+    peak: int = 0
+    before: int = 0
+
+    def sample(self) -> None:
+        for one in self.running:
+            one.seen = max(one.seen, one.now)
+        self.per_job = max([self.per_job, *(one.seen for one in self.running)])
+        growths = [
+            budget.growth(now_mib=one.now, peak_mib=one.seen, per_job_mib=self.per_job)
+            for one in self.running
+        ]
+        memory = sum(one.now for one in self.running)
+        may = budget.may_run(growths, memory_mib=memory, limit_mib=self.limit)
+        alarm = budget.must_stop(
+            memory_mib=memory, growth_mib_s=(memory - self.before) / STEP, limit_mib=self.limit
+        )
+        runs = tuple(one.going for one in self.running)
+        if alarm and not any(now and not then for now, then in zip(runs, may, strict=True)):
+            may = budget.stop_some(runs, growths)
+        self.before = memory
+        for one, going in zip(self.running, may, strict=True):
+            one.going = going
+
+    def start(self) -> None:
+        while self.waiting and len(self.running) < self.cores:
+            self.running.append(self.waiting.pop())
+
+    def run(self) -> None:
+        self.start()
+        while self.running:
+            self.sample()
+            for one in self.running:
+                one.ran += STEP if one.going else 0.0
+            self.clock += STEP
+            self.peak = max(self.peak, sum(one.now for one in self.running))
+            left = [one for one in self.running if not one.over]
+            if len(left) < len(self.running):
+                self.running = left
+                self.start()
+
+
+def fixed(count: int, compilers: list[Compiler]) -> tuple[float, int]:
+    """Seconds and peak of a fixed number of jobs."""
+    waiting, running, clock, peak = list(compilers), list[Compiler](), 0.0, 0
+    while waiting or running:
+        while waiting and len(running) < count:
+            running.append(waiting.pop())
+        for one in running:
+            one.ran += STEP
+        clock += STEP
+        peak = max(peak, sum(one.now for one in running))
+        running = [one for one in running if not one.over]
+    return clock, peak
+
+
+COMPILERS = st.lists(st.tuples(st.integers(2500, 4700), st.floats(40, 130)), min_size=1, max_size=12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=COMPILERS, cores=st.integers(1, 20), limit=st.integers(5000, 60_000))
+def test_a_machine_of_compilers_stays_within_its_budget_and_ends(
+    sizes: list[tuple[int, float]], cores: int, limit: int
+) -> None:
+    machine = Machine(cores=cores, limit=limit, waiting=[Compiler(peak, tail) for peak, tail in sizes])
+    machine.run()
+    assert machine.peak <= limit
+    alone = sum(EARLY + RAMP + tail + STEP for _, tail in sizes)
+    assert machine.clock <= alone + 1
+
+
+def test_peaks_that_take_turns_beat_the_fixed_count_that_fits() -> None:
+    """22 GiB hold four peaks of 4.7; six fixed jobs need more, and take longer."""
+    sizes = [(2800 + 150 * n, 50.0 + 6 * n) for n in range(13)]
+    machine = Machine(cores=16, limit=22_528, waiting=[Compiler(peak, tail) for peak, tail in sizes])
+    machine.run()
+    slow, _ = fixed(4, [Compiler(peak, tail) for peak, tail in sizes])
+    six, peak = fixed(6, [Compiler(peak, tail) for peak, tail in sizes])
+    assert machine.peak <= 22_528 < peak
+    assert machine.clock < six < slow
