@@ -89,6 +89,11 @@ class Root:
         """The command line, for this root, train and target."""
         return [*CLI, "--root", str(self.folder), "--train", "t", "--target", "host-cpu", *arguments]
 
+    @property
+    def line(self) -> str:
+        """How hints begin that were asked for with this root, train and target."""
+        return f"spark-build --root {self.folder} --target host-cpu --train t"
+
     def environment(self) -> dict[str, str]:
         """This process's environment, with our sdist to be found by pip."""
         links = f"{self.links} {os.environ.get('PIP_FIND_LINKS', '')}".strip()

@@ -108,22 +108,24 @@ def _report(options: Options, message: str, code: int, extra: dict[str, Any] | N
 
 
 def _report_error(options: Options, error: Any) -> int:
+    from spark_build.cli.hints import typeable
     from spark_build.errors import RecipeError
 
+    hint = typeable(error.hint, options) if error.hint else error.hint
     problems = [str(one) for one in error.problems] if isinstance(error, RecipeError) else []
     place = f"{error.where}: " if error.where else ""
     code = _report(
         options,
         place + error.message,
         error.exit_code,
-        {"where": error.where, "hint": error.hint, "log": error.log, "problems": problems},
+        {"where": error.where, "hint": hint, "log": error.log, "problems": problems},
     )
     for problem in problems:
         click.echo(f"  {problem}", err=True)
     if error.log:
         click.echo(f"  log:  {error.log}", err=True)
-    if error.hint:
-        click.echo(f"  next: {error.hint}", err=True)
+    if hint:
+        click.echo(f"  next: {hint}", err=True)
     return code
 
 

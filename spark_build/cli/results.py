@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
+from spark_build.cli.hints import typeable
 from spark_build.cli.options import Options
 from spark_build.core.units import duration, size
 
@@ -124,7 +125,6 @@ def _print_failure(result: RecipeResult) -> None:
     click.echo(f"error: {result.recipe}: {place}{error.message}", err=True)
     if error.log:
         click.echo(f"  log:  {error.log}", err=True)
-        click.echo(f"  look: spark-build build {result.recipe} --shell", err=True)
-    click.echo(
-        f"  next: {error.hint or f'spark-build build {result.recipe}  (goes on where it stopped)'}", err=True
-    )
+        click.echo(typeable(f"  look: spark-build build {result.recipe} --shell"), err=True)
+    following = error.hint or f"spark-build build {result.recipe}  (goes on where it stopped)"
+    click.echo(typeable(f"  next: {following}"), err=True)

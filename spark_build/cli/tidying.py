@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
+from spark_build.cli.hints import typeable
 from spark_build.cli.keeping import tell
 from spark_build.cli.options import Options, shared
 from spark_build.core.units import duration, size
@@ -133,7 +134,7 @@ def _print_faults(found: tuple[Fault, ...], *, deep: bool) -> None:
     for one in found:
         print(f"{'mended' if one.mended else one.kind}: {one.path}: {one.message}")
         if not one.mended:
-            print(f"  next: {one.fix}")
+            print(typeable(f"  next: {one.fix}"))
     left = sum(not one.mended for one in found)
     if not found:
         print(f"all is as it was recorded{'' if deep else ' (--deep reads every byte, too)'}")

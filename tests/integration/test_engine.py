@@ -156,7 +156,7 @@ def test_a_shell_in_the_tree_of_a_failed_build(tmp_path: Path) -> None:
     root = make(tmp_path, {"a": half})
     done = root.run("build", "a")
     assert done.returncode == 7
-    assert "spark-build build a --shell" in done.stderr
+    assert f"look: {root.line} build a --shell" in done.stderr
     script = 'pwd; ls half-made; echo "$HOME"; ninja --version; touch seen; touch /usr/x; exit 5'
     shell = subprocess.run(
         root.command("build", "a", "--shell"),

@@ -247,7 +247,7 @@ from pathlib import Path
 from spark_build.host.transfer.archive import write_archive
 from spark_build.host.transfer.folder import write_folder
 from spark_build.host.transfer.parcel import pack
-from spark_build.host.wheelhouse import read
+from spark_build.host.wheelhouse.views import read
 def progress(done, total):
     if done * 100 > total * int(sys.argv[4]):
         print(done, flush=True)

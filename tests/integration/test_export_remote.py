@@ -55,6 +55,7 @@ def start_sshd(folder: Path, *settings: str) -> tuple[subprocess.Popen[bytes], S
         *("ListenAddress 127.0.0.1", f"Port {port}", f"HostKey {folder / 'host'}", "StrictModes no"),
         *(f"AuthorizedKeysFile {folder / 'authorized_keys'}", "PidFile none", "UsePAM no", *settings),
         *("PasswordAuthentication no", "KbdInteractiveAuthentication no", "PermitRootLogin yes"),
+        "Subsystem sftp internal-sftp",
     ]
     (folder / "sshd_config").write_text("\n".join(lines) + "\n")
     client = [

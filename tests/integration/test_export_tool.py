@@ -13,15 +13,19 @@ import pytest
 
 from spark_build.core.recipes.targets import resolve
 from spark_build.errors import SourceError
+from spark_build.host.environments import closure, resolution
 from spark_build.host.home import locate
 from spark_build.host.probe import probe
 from spark_build.host.recipes.catalogue import load
 from spark_build.host.transfer.folder import write_folder
 from spark_build.host.transfer.parcel import pack
+from spark_build.host.transfer.taking import take_in
 from spark_build.host.transfer.tool import wheels_of_itself
-from tests.integration.houses import demo_house, home_in
+from tests.integration.houses import demo_house, home_in, make_wheel, publish, put_built
+from tests.integration.test_transfer import no_view
 
 TARGET = resolve(load(locate(None).data).target("host-cpu"), probe())
+SPARK = load(locate(None).data).target("gb10")
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
 
 
@@ -62,6 +66,50 @@ def test_the_offline_node_needs_nothing_else(tmp_path: Path) -> None:
         [python, "-c", code, str(tmp_path / "again")], cwd=tmp_path, env=env, check=True, timeout=60
     )
     assert content(tmp_path / "again" / own.name) == content(own)
+
+
+UV = [
+    str(Path(sys.executable).with_name("uv")),
+    "--no-config",
+    "--offline",
+    "pip",
+    "install",
+    "--python-version",
+    "3.12",
+]
+UV += ["--python-platform", "aarch64-unknown-linux-gnu", "--target", "nowhere"]
+PIP = [sys.executable, "-m", "pip", "--isolated", "install", "--ignore-installed", "--target", "nowhere"]
+PIP += [*closure.tags(SPARK), "--only-binary", ":all:"]
+
+
+def test_a_spark_gets_wheels_of_its_own_kind(tmp_path: Path) -> None:
+    """From any machine: the set's public wheels and spark-build's are the Spark's, as two resolvers see it."""
+    home, there = home_in(tmp_path / "here"), home_in(tmp_path / "there")
+    demo = make_wheel(tmp_path / "d", requires=["pydantic>=2"], tag="cp312-cp312-linux_aarch64")
+    built = put_built(home.store, demo)
+    public = closure.resolve([built], {}, store=home.store, offline=False, foreign=SPARK)
+    generation = publish(home, [built, *public], view="gb10-2.13-cp312")
+    tool = wheels_of_itself(home, SPARK, is_here=False, tell=lambda _: None)
+    write_folder(pack(generation, home.store, tool=tool), tmp_path / "set")
+    arrived = take_in(there, tmp_path / "set", no_view).generation
+
+    assert resolution.prove(arrived, SPARK) == ()
+    for folder in (arrived.folder, tmp_path / "set" / "spark-build"):
+        (core,) = folder.glob("pydantic_core-*")
+        assert core.name.endswith("_aarch64.whl")
+        assert not list(folder.glob("*x86_64*"))
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "PYTHON"))
+    }
+    pinned = ["--require-hashes", "-r", str(arrived.folder / "requirements.txt")]
+    own = ["--find-links", str(tmp_path / "set" / "spark-build"), "spark-build[verify]"]
+    for wanted in (["--find-links", str(arrived.folder), *pinned], own):
+        for command in (UV, PIP):
+            dry = [*command, "--quiet", "--dry-run", "--no-index", *wanted]
+            done = subprocess.run(
+                dry, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+            )
+            assert done.returncode == 0, f"{dry}: {done.stderr}"
 
 
 def test_without_a_network_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_unknown_recipe(root: Root, command: str) -> None:
 def test_before_any_build(root: Root) -> None:
     done = root.run("log", "tiny")
     assert done.returncode == 2
-    assert "next: spark-build build tiny" in done.stderr
+    assert f"next: {root.line} build tiny" in done.stderr
     assert "never built" in root.run("why", "tiny").stdout
     document = root.json("why", "tiny")
     assert (document["last"], document["differences"]) == (None, [])

@@ -465,7 +465,7 @@ def run(
 def test_what_cannot_be_served_is_said(house: tuple[Home, Generation], tmp_path: Path) -> None:
     root = house[0].wheelhouse.parent
     empty = run(tmp_path, "--port", "0")
-    assert (empty.returncode, "next: spark-build all" in empty.stderr) == (10, True)
+    assert (empty.returncode, f"next: spark-build --root {tmp_path} all" in empty.stderr) == (10, True)
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = run(root, "--port", other.getsockname()[1])
     assert (taken.returncode, "--port N" in taken.stderr) == (4, True)

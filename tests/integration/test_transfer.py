@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_build.core.planning.key import digest
-from spark_build.errors import StoreError
+from spark_build.errors import AuditError, StoreError
 from spark_build.host.home import Home
 from spark_build.host.transfer.archive import write_archive
 from spark_build.host.transfer.parcel import pack
@@ -477,6 +477,15 @@ def test_papers_that_do_not_belong(
     archive: Path, other: Home, tmp_path: Path, change: Callable[[str, bytes], bytes | None]
 ) -> None:
     refused(other, forged(archive, tmp_path / "forged.tar", change))
+
+
+def test_a_record_of_another_content(archive: Path, other: Home, tmp_path: Path) -> None:
+    """Build keys of what needs this wheel are made of it."""
+    before = sorted(other.wheelhouse.rglob("*"))
+    lying = forged(archive, tmp_path / "forged.tar", _record(content_digest="a" * 64))
+    with pytest.raises(AuditError, match="the content digest of demo-"):
+        import_archive(other, lying)
+    assert sorted(other.wheelhouse.rglob("*")) == before
 
 
 def test_a_paper_with_the_name_of_the_wheel(archive: Path, other: Home, tmp_path: Path) -> None:

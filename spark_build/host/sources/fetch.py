@@ -17,6 +17,7 @@ from spark_build.host.sources.places import Pinned, first_good, pinned_in, place
 from spark_build.model.recipe import Source
 
 RETRIES = 3
+FURTHER = 1 << 20  # bytes that a connection must bring to count as one that did not fail
 BACK_OFF = 0.5  # seconds before the first retry, doubled before each further one
 
 _RANGE = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
@@ -101,7 +102,7 @@ def _complete(
             digest, resumed = _attempt(url, pinned, indexes, progress)
         except _InterruptedError as error:
             # A slow line that breaks off often still gets there, as long as it gets further.
-            failures = 0 if _size(pinned.part) >= furthest + CHUNK else failures + 1
+            failures = 0 if _size(pinned.part) >= furthest + FURTHER else failures + 1
             furthest = max(furthest, _size(pinned.part))
             if failures > RETRIES:
                 raise SourceError(

@@ -15,8 +15,8 @@ from spark_build.core.wheels.audit import fits
 from spark_build.errors import AuditError, SparkBuildError, StoreError
 from spark_build.host.transfer.manifest import Sound, refused
 from spark_build.host.transfer.parcel import Progress
+from spark_build.host.transfer.proving import Proofs
 from spark_build.host.transfer.reading import Incoming
-from spark_build.host.wheels.wheelfile import facts_and_digest
 from spark_build.host.wheels.wheeltext import filename_parts
 from spark_build.host.wheels.wheelview import known_libraries, known_policies
 from spark_build.model.recipe import Target
@@ -63,19 +63,21 @@ def unpack(path: Path, files: Iterable[Incoming], folder: Path) -> dict[str, str
 
 
 def judge(
-    path: Path, folder: Path, hashes: dict[str, str], target: Target, progress: Progress
+    path: Path, folder: Path, hashes: dict[str, str], target: Target, proven: Proofs, progress: Progress
 ) -> tuple[list[Sound], tuple[Judgement, ...]]:
     """Those that fit the target, proven and audited; AuditError names all that are unsound."""
     sound, judgements, wrong = [], [], []
     errors: list[SparkBuildError] = []
     total, done = sum((folder / name).stat().st_size for name in hashes), 0
+    fitting = {name for name in hashes if _is_for(target, name)}
+    for name in sorted(fitting):
+        proven.begin(folder / name)
     for name, sha256 in sorted(hashes.items()):
         try:
-            tags, _ = filename_parts(name)
-            if not fits(tags, platform=target.platform, python=target.python):
+            if name not in fitting:
                 judgements.append(Judgement(filename=name, taken=False))
                 continue
-            one, findings = _proven(folder / name, sha256, target)
+            one, findings = _judged(folder / name, sha256, target, proven)
             judgements.append(Judgement(filename=name, taken=True, findings=findings))
             wrong += [(name, finding) for finding in findings if finding.severity == "error"]
             sound.append(one)
@@ -88,8 +90,13 @@ def judge(
     return sound, tuple(judgements)
 
 
-def _proven(path: Path, sha256: str, target: Target) -> tuple[Sound, tuple[Finding, ...]]:
-    facts, content = facts_and_digest(path)
+def _is_for(target: Target, filename: str) -> bool:
+    tags, _ = filename_parts(filename)
+    return fits(tags, platform=target.platform, python=target.python)
+
+
+def _judged(path: Path, sha256: str, target: Target, proven: Proofs) -> tuple[Sound, tuple[Finding, ...]]:
+    facts, content = proven.of(path)
     findings = findings_alone(
         facts,
         system_libraries=known_libraries,

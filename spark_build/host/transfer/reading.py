@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 
 from spark_build.core.wheels.audit import printable
 from spark_build.host.files import CHUNK
@@ -26,19 +26,31 @@ from spark_build.host.wheels import zipguard
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
 
+class Content(Protocol):
+    """What the bytes of a file are read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most so many of the next ones; none at the end."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Incoming:
     """One regular file; its content can be read until the next one is asked for."""
 
     name: str
     size: int
-    content: IO[bytes]
+    content: Content
+
+    def chunks(self) -> Iterator[bytes]:
+        """Its bytes, once."""
+        while chunk := self.content.read(CHUNK):
+            yield chunk
 
     def save(self, path: Path) -> str:
         """Write it to a new file; its sha256."""
         digest = hashlib.sha256()
         with path.open("xb", buffering=0) as out:
-            while chunk := self.content.read(CHUNK):
+            for chunk in self.chunks():
                 digest.update(chunk)
                 out.write(chunk)
         return digest.hexdigest()
@@ -112,8 +124,7 @@ def _of_tar(path: Path, stream: Metered) -> Iterator[Incoming]:
             if member.isdir() and (name in ("", ".") or zipguard.is_safe(name.rstrip("/"))):
                 continue
             # A sparse file may claim any size without holding a byte.
-            content = tar.extractfile(member) if member.isreg() and not member.issparse() else None
-            if content is None:
+            if not member.isreg() or member.issparse():
                 raise refused(path, f"it holds {_shown(member.name)}, which is {_kind(member)}")
             if name in seen or not _is_sane(name):
                 why = "is there twice" if name in seen else "is no safe name for a file"
@@ -121,11 +132,26 @@ def _of_tar(path: Path, stream: Metered) -> Iterator[Incoming]:
             if len(seen) >= MAX_ENTRIES:
                 raise refused(path, f"it holds more than {MAX_ENTRIES:,} files")
             seen.add(name)
-            yield Incoming(name=name, size=member.size, content=content)
+            yield Incoming(name=name, size=member.size, content=_Member(stream, member))
         # tarfile takes a broken header for the end; the real end is zeros, or nothing.
         if stream.last.strip(b"\0") or len(stream.last) < tarfile.BLOCKSIZE or not seen:
             raise EOFError("it is cut short")
     stream.drain()
+
+
+class _Member:
+    """The content of a member, as it comes out of the stream: tarfile's own reader copies it three times."""
+
+    def __init__(self, stream: Metered, member: tarfile.TarInfo) -> None:
+        stream.seek(member.offset_data)
+        self._stream, self._left = stream, member.size
+
+    def read(self, size: int, /) -> bytes:
+        data = self._stream.read(min(size, self._left))
+        if not data and self._left:
+            raise EOFError("it is cut short")
+        self._left -= len(data)
+        return data
 
 
 def _kind(member: tarfile.TarInfo) -> str:

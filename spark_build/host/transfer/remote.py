@@ -7,6 +7,8 @@ compared with its hash.
 from __future__ import annotations
 
 import hashlib
+import sys
+from shlex import quote
 from typing import Any
 
 from spark_build.core.giturl import shown
@@ -60,28 +62,55 @@ def _send_by_fsspec(parcel: Parcel, url: str, progress: Progress, emit: Emit) ->
 def _opened(url: str) -> tuple[Any, str]:
     try:
         import fsspec
+
+        if url.startswith("sftp:"):
+            from spark_build.host.transfer import sftp
+
+            sftp.register()
+        # One of its own: another's connection may be a torn one.
+        files, path = fsspec.core.url_to_fs(url, skip_instance_cache=True)
     except ImportError as error:
+        package = _missing(error)
         raise HostError(
-            f"--to {shown(url)} needs fsspec", hint="pip install 'spark-build[remote]'"
+            f"--to {shown(url)} needs {package}", hint=f"{quote(sys.executable)} -m pip install {package}"
         ) from error
-    try:
-        files, path = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        # "Unknown protocol", or which package it needs.
-        raise HostError(
-            f"--to {shown(url)}: {error}", hint="pip install what it names, or use ssh://"
-        ) from error
+    except ValueError as error:  # "Protocol not known"
+        raise HostError(f"--to {shown(url)}: {error}", hint="ssh://, sftp:// and s3:// are known") from error
     except Exception as error:
         raise _failed(url, error) from error
     return files, str(path).rstrip("/")
+
+
+def _missing(error: ImportError) -> str:
+    """What to install: fsspec raises an error of its own on top of Python's, which has the name."""
+    cause = error.__cause__ or error.__context__
+    return (cause.name if isinstance(cause, ImportError) else error.name) or "fsspec"
 
 
 def _failed(url: str, error: Exception) -> HostError:
     said = " ".join(str(error).split())[:300] or type(error).__name__
     return HostError(
         f"sending to {shown(url)} failed: {said}",
-        hint="run the same command again: it goes on where it stopped",
+        hint=_next_step(error),
     )
+
+
+def _next_step(error: Exception) -> str:
+    """By the names that paramiko and botocore give their errors: neither is imported here."""
+    kind, said = type(error).__name__, str(error)
+    if kind == "BadHostKeyException":
+        return "not the machine of ~/.ssh/known_hosts, or installed anew: make sure, then ssh-keygen -R NODE"
+    if "not found in known_hosts" in said:
+        return (
+            "log in there by ssh once, which asks whether the key is right; then run the same command again"
+        )
+    if kind == "NoCredentialsError":
+        return "aws configure, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; then the same again"
+    if kind == "FileNotFoundError":
+        return "make that place; then run the same command again"
+    if "uthentication" in said or kind in ("PasswordRequiredException", "PermissionError"):
+        return "that place must let you write with your keys; then run the same command again"
+    return "run the same command again: it goes on where it stopped"
 
 
 def _put(files: Any, path: str, member: Member, counter: Counter, url: str) -> None:
@@ -92,8 +121,7 @@ def _put(files: Any, path: str, member: Member, counter: Counter, url: str) -> N
             counter.add(before + member.size - counter.done)
             return
         counter.add(before - counter.done)
-        files.makedirs(path.rpartition("/")[0], exist_ok=True)
-        with files.open(path, "wb") as out:
+        with _created(files, path) as out:
             for chunk in member.content():
                 out.write(chunk)
                 counter.add(len(chunk))
@@ -101,6 +129,15 @@ def _put(files: Any, path: str, member: Member, counter: Counter, url: str) -> N
         f"{member.name} does not arrive at {shown(url)}: what is read back has another sha256",
         hint="check that place, then run the same command again",
     )
+
+
+def _created(files: Any, path: str) -> Any:
+    """A new file, in a new folder if need be: in S3, which has none, makedirs would make the bucket."""
+    try:
+        return files.open(path, "wb")
+    except FileNotFoundError:
+        files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        return files.open(path, "wb")
 
 
 def _is_there(files: Any, path: str, member: Member) -> bool:

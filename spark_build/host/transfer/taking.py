@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,16 +19,15 @@ from spark_build.host.transfer.archive import silent
 from spark_build.host.transfer.foreign import Judgement
 from spark_build.host.transfer.manifest import DAMAGE, PLACE, Manifest, Sound, parse, refused
 from spark_build.host.transfer.parcel import Progress
+from spark_build.host.transfer.proving import Proofs, proofs
 from spark_build.host.transfer.reading import Incoming, incoming
 from spark_build.host.wheelhouse import store as stores
 from spark_build.host.wheelhouse import views
 from spark_build.host.wheelhouse.views import Generation
-from spark_build.host.wheels.wheelfile import proven_digest
 from spark_build.model.recipe import Target
 from spark_build.model.wheel import StoredWheel
 
 MANIFEST_LIMIT = 64 << 20  # bytes; 10 000 wheels have 10 MiB
-WORKERS = 4  # each may hold a library of some MiB in memory
 PAPER_LIMIT = 1 << 30  # bytes; a build log of a gigabyte is no build log
 
 
@@ -69,7 +66,7 @@ def _taken(
     copying: Progress,
     checking: Progress,
 ) -> Taken:
-    with tempfile.TemporaryDirectory(prefix=".tmp-import-", dir=home.store) as scratch:
+    with tempfile.TemporaryDirectory(prefix=".tmp-import-", dir=home.store) as scratch, proofs() as proven:
         folder = Path(scratch)
         manifest: Manifest | None = None
         judgements: tuple[Judgement, ...] = ()
@@ -78,26 +75,26 @@ def _taken(
             if first is None:
                 raise refused(path, "there is nothing in it")
             if first.name.rpartition("/")[2] == views.MANIFEST and first.name.count("/") < 2:
-                manifest = _unpack(path, first, files, folder)
+                manifest = _unpack(path, first, files, folder, proven)
             else:
                 hashes = foreign.unpack(path, chain([first], files), folder)
         if manifest is not None:
             name, closure_key = manifest.view, manifest.closure_key
-            sound = _prove(path, folder, manifest, checking)
+            sound = _prove(path, folder, manifest, proven, checking)
         else:
             (name, target), closure_key = view(), ""
-            sound, judgements = foreign.judge(path, folder, hashes, target, checking)
+            sound, judgements = foreign.judge(path, folder, hashes, target, proven, checking)
         # An entry that is here already is kept: the same inputs, but not always the same bytes.
         wheels = [_commit(home.store, folder, one) for one in sound]
     generation, new = _publish(home, name, wheels, closure_key)
     return Taken(generation=generation, new=new, judgements=judgements)
 
 
-def _unpack(path: Path, first: Incoming, files: Iterable[Incoming], folder: Path) -> Manifest:
+def _unpack(path: Path, first: Incoming, files: Iterable[Incoming], folder: Path, proven: Proofs) -> Manifest:
     """Wheels and papers into `folder`, each as the manifest says and nothing besides."""
     if first.size > MANIFEST_LIMIT:
         raise refused(path, "its manifest is enormous")
-    manifest = parse(first.content.read())
+    manifest = parse(b"".join(first.chunks()))
     top = first.name.removesuffix(views.MANIFEST)
     sizes = {wheel.filename: wheel.size for wheel in manifest.wheels}
     missing = dict(manifest.hashes)
@@ -113,32 +110,28 @@ def _unpack(path: Path, first: Incoming, files: Iterable[Incoming], folder: Path
         place.parent.mkdir(parents=True, exist_ok=True)
         if one.save(place) != missing.pop(name):
             raise refused(path, f"{name} is not what its manifest says (sha256)")
+        if name in sizes:
+            proven.begin(place)
     if missing:
         raise refused(path, f"{next(iter(missing))} is missing")
     return manifest
 
 
-def _prove(path: Path, folder: Path, manifest: Manifest, progress: Progress) -> list[Sound]:
-    """All wheels, proven side by side: hashing and unpacking leave Python's lock alone."""
+def _prove(path: Path, folder: Path, manifest: Manifest, proven: Proofs, progress: Progress) -> list[Sound]:
     sound: list[Sound] = []
     done, total = 0, sum(wheel.size for wheel in manifest.wheels)
-    with ThreadPoolExecutor(WORKERS) as pool:
-        for one in pool.map(partial(_proven, path, folder, manifest), manifest.wheels):
-            sound.append(one)
-            done += one.wheel.size
-            progress(done, total)
+    for wheel in manifest.wheels:
+        try:
+            sound.append(_checked(path, folder, manifest, wheel, proven))
+        except DAMAGE as error:
+            said = printable(" ".join(str(error).split()))[:300]
+            raise refused(path, f"the papers of {wheel.filename} are none of ours ({said})") from error
+        done += wheel.size
+        progress(done, total)
     return sound
 
 
-def _proven(path: Path, folder: Path, manifest: Manifest, wheel: StoredWheel) -> Sound:
-    try:
-        return _checked(path, folder, manifest, wheel)
-    except DAMAGE as error:
-        said = printable(" ".join(str(error).split()))[:300]
-        raise refused(path, f"the papers of {wheel.filename} are none of ours ({said})") from error
-
-
-def _checked(path: Path, folder: Path, manifest: Manifest, wheel: StoredWheel) -> Sound:
+def _checked(path: Path, folder: Path, manifest: Manifest, wheel: StoredWheel, proven: Proofs) -> Sound:
     """A wheel whose key, record and content belong together."""
     papers = manifest.papers(wheel.key)
     own = folder / "store" / wheel.key
@@ -156,7 +149,11 @@ def _checked(path: Path, folder: Path, manifest: Manifest, wheel: StoredWheel) -
         raise refused(path, f"the papers of {wheel.filename} do not belong to its key")
     described = {name: row[name] for name in ("name", "version", "origin", "requires")}
     described |= {name: str(record[name]) for name in ("recipe", "content_digest")}
-    if proven_digest(folder / wheel.filename) != described["content_digest"] and not record.get("prefix"):
+    facts, content = proven.of(folder / wheel.filename)
+    if facts.record_problems:
+        problem = facts.record_problems[0]
+        raise AuditError(f"{wheel.filename} is not taken in: {problem}", hint="build it again")
+    if content != described["content_digest"] and not record.get("prefix"):
         # Dependents' build keys are made of it.
         raise AuditError(
             f"{path} is refused: the content digest of {wheel.filename} is not what its record says",

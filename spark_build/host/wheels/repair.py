@@ -20,12 +20,12 @@ from packaging.tags import parse_tag
 
 from spark_build.core.wheels.audit_host import beside_library
 from spark_build.errors import AuditError
-from spark_build.host.files import sync_folder
+from spark_build.host.files import CHUNK, sync_folder
 from spark_build.host.probe import SYSTEM_PATH
 from spark_build.host.wheels.elfedit import Tools, clean_rpath, strip
 from spark_build.host.wheels.graft import AUTO, bundled, compiled_part, tool_environment
 from spark_build.host.wheels.policies import symbol_policies
-from spark_build.host.wheels.wheelfile import CHUNK, opened, read_facts
+from spark_build.host.wheels.wheelfile import opened, read_facts
 from spark_build.host.wheels.wheelwrite import Extra, merged, rewrite
 from spark_build.model.recipe import Repair
 from spark_build.model.wheel import WheelFacts

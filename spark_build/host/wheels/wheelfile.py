@@ -29,13 +29,13 @@ from spark_build.core.wheels.leaks import Leaks
 from spark_build.core.wheels.payload import STARTUP, summary
 from spark_build.core.wheels.sections import kind_of
 from spark_build.errors import AuditError
+from spark_build.host.files import CHUNK
 from spark_build.host.wheels import devicecode, zipguard
 from spark_build.host.wheels.elf import ELF_MAGIC, read_library
 from spark_build.host.wheels.wheeltext import expanded, filename_parts, record_rows, sane
 from spark_build.model.device import DeviceCode
 from spark_build.model.wheel import Library, WheelFacts
 
-CHUNK = 1 << 20
 SPOOL = 32 << 20  # machine code up to this size is looked at in memory
 TEXT = 64 << 20  # bytes of METADATA or RECORD: torch's RECORD has 1.5 MiB
 HASHES = ("sha256", "sha384", "sha512")  # what the wheel format allows in RECORD
@@ -102,14 +102,6 @@ def facts_and_digest(path: Path, *, own: Sequence[str] = ()) -> tuple[WheelFacts
         device_code=_device_code([content for _, content in contents]),
     )
     return facts, digest_of((name, content.sha256) for name, content in contents)
-
-
-def proven_digest(path: Path) -> str:
-    """The content digest of a wheel whose RECORD is true; AuditError for any other."""
-    facts, digest = facts_and_digest(path)
-    if facts.record_problems:
-        raise AuditError(f"{path.name} is not taken in: {facts.record_problems[0]}", hint="build it again")
-    return digest
 
 
 def content_digest(path: Path) -> str:

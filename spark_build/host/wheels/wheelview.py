@@ -9,9 +9,10 @@ from pathlib import Path
 
 from spark_build.core.wheels.audit_host import Policies
 from spark_build.core.wheels.wheeldiff import Member
+from spark_build.host.files import CHUNK
 from spark_build.host.wheels.devicecode import Difference, cross_check
 from spark_build.host.wheels.policies import symbol_policies, system_libraries
-from spark_build.host.wheels.wheelfile import CHUNK, files_of, opened
+from spark_build.host.wheels.wheelfile import files_of, opened
 from spark_build.model.device import DeviceCode
 
 

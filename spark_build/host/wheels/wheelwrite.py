@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote
 
-from spark_build.host.wheels.wheelfile import CHUNK, RECORD_FILES, dist_info, files_of, opened, urlsafe
+from spark_build.host.files import CHUNK
+from spark_build.host.wheels.wheelfile import RECORD_FILES, dist_info, files_of, opened, urlsafe
 from spark_build.model.origin import Content
 
 # What a zip file can express: 1980-01-01 to 2107-12-31, in seconds since 1970.
