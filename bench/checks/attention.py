@@ -144,5 +144,8 @@ def checks() -> dict[str, Callable[[], str]]:
     return {**found, "efficient-kernels": check_efficient_kernels}
 
 
+CHECKS = checks()
+
+
 if __name__ == "__main__":
-    sys.exit(run(checks()))
+    sys.exit(run(CHECKS))
