@@ -45,7 +45,7 @@ def check_head(dim: int) -> str:
     """Causal and not, cross attention, one query, odd lengths, several query heads for one key."""
     need_gpu()
     import torch
-    from exact_attention import Case, exact
+    from attending import Case, exact
     from flash_attn import flash_attn_func
     from numerics import Errors, short
 
@@ -77,7 +77,7 @@ def check_varlen() -> str:
     """Sequences of several lengths packed into one: each attends to itself alone."""
     need_gpu()
     import torch
-    from exact_attention import Case, exact
+    from attending import Case, exact
     from flash_attn import flash_attn_varlen_func
     from numerics import Errors, short
 

@@ -95,6 +95,19 @@ def check_matmul() -> str:
     return f"on {device}: {errors}"
 
 
+def check_attention() -> str:
+    """One case by each implementation; bench/checks/attention.py has the others."""
+    from attending import CASES, compare
+    from numerics import Errors
+    from torch.nn.attention import SDPBackend
+
+    names = ("MATH", "EFFICIENT_ATTENTION", "FLASH_ATTENTION", "CUDNN_ATTENTION")
+    errors, refusals = Errors(), list[str]()
+    took = [name for name in names if compare(getattr(SDPBackend, name), CASES[:1], errors, refusals)]
+    assert len(took) > 1, f"no implementation but the plain one takes anything: {refusals[0]}"
+    return f"{', '.join(name.partition('_')[0].lower() for name in took)}: {errors}"
+
+
 def check_storage() -> str:
     """cuFile: whether the build has it at all, which hasattr does not tell."""
     import torch
@@ -112,6 +125,7 @@ CHECKS: dict[str, Callable[[], str]] = {
     "architectures": check_architectures,
     "libraries": check_libraries,
     "matmul": check_matmul,
+    "attention": check_attention,
     "storage": check_storage,
 }
 

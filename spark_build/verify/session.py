@@ -76,7 +76,9 @@ def measure(
     )  # fmt: skip
     arms = _arms(home, train, generation, folder, emit, wish)
     write_atomically(unfinished, json.dumps({"folder": str(folder), "seed": settings.seed}))
-    everything = (*checks, *_battery(home, recipes, arms, folder, emit)) if wish.arms else tuple(checks)
+    everything = (
+        (*checks, *_battery(home, recipes, arms, folder, emit, wish.mode)) if wish.arms else tuple(checks)
+    )
     result = burnin.burn_in(settings, arms, folder, emit, checks=everything, references=references)
     unfinished.unlink(missing_ok=True)
     return result
@@ -130,22 +132,24 @@ def _has_torch(generation: Generation | None) -> bool:
 
 
 def _battery(
-    home: Home, recipes: Mapping[str, Recipe], arms: Sequence[Arm], folder: Path, emit: Emit
+    home: Home, recipes: Mapping[str, Recipe], arms: Sequence[Arm], folder: Path, emit: Emit, mode: Mode
 ) -> tuple[Check, ...]:
-    """Operator checks of what the candidate holds; the wheelhouse's own were run by `verify`."""
+    """Operator checks of what the candidate holds; the wheelhouse's own were run by `verify`.
+
+    A quick burn-in runs only the first script of each package, which take seconds.
+    """
     arm = next((each for each in arms if each.role == "candidate"), arms[0])
     if arm.image or arm.origin.startswith("wheelhouse"):
         return ()
     emit(Note(message=f"checking the operators of {arm.name}"))
     python, work = Path(arm.python), folder / "battery"
-    held = [name for name, recipe in recipes.items() if recipe.distribution in arm.versions]
-    return tuple(
-        check
-        for name in held
-        for check in run_checks(
-            python=python, scripts=scripts_of(home, recipes, name), work=work, package=name
-        )
-    )
+    found: list[Check] = []
+    for name, recipe in recipes.items():
+        if recipe.distribution in arm.versions:
+            scripts = scripts_of(home, recipes, name)
+            chosen = scripts[:1] if mode == "quick" else scripts
+            found += run_checks(python=python, scripts=chosen, work=work, package=name)
+    return tuple(found)
 
 
 def _references(home: Home) -> list[Reference]:

@@ -147,6 +147,7 @@ FAULTS = (
     Fault("torch.libraries", "torch.backends.cudnn:is_available", "no cuDNN", lambda _: lambda: False),
     Fault("torch.matmul", "torch.Tensor:__matmul__", "one off in FP16", only(half, one_off)),
     Fault("torch.matmul", "torch:addmm", "NaN", unwritten),
+    Fault("torch.attention", SDPA, "one off", one_off),
     Fault("attention.math", SDPA, "one off", one_off),
     Fault("attention.math", SDPA, "NaN", unwritten),
     Fault("attention.flash", SDPA, "one off in FP16", only(half, one_off)),
