@@ -100,11 +100,9 @@ def compare(backend: Any, cases: tuple[Case, ...], errors: Errors, refusals: lis
             except RuntimeError as error:
                 if not any(mark in str(error) for mark in REFUSED):
                     raise
-                reasons = [str(each.message).partition(" (Triggered")[0] for each in said]
-                reasons = [
-                    each for each in reasons if "Expected " in each or "ompiled" in each or "upport" in each
-                ]
-                refusals.append(f"{short(dtype)} {case}: {(reasons or [str(error)])[0]}"[:200])
+                why = [str(each.message) for each in said if "Expected " in str(each.message)]
+                reason = (why or [str(error)])[0].partition(" (Triggered")[0].partition(". This is")[0]
+                refusals.append(f"{short(dtype)} {case}: {reason}"[:200])
                 continue
         for name, mine, true in zip(
             ("result", "dQ", "dK", "dV"), results, exact(case, dtype)[2], strict=True

@@ -16,9 +16,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 # This file has the name of a package, for which its folder must not stand in.
 sys.path[:] = [str(HERE.parent), *(entry for entry in sys.path if Path(entry or ".").resolve() != HERE)]
-os.environ["TRITON_CACHE_DIR"] = CACHE = tempfile.mkdtemp(
-    prefix="triton-"
-)  # nothing that another run compiled
+CACHE = tempfile.TemporaryDirectory(prefix="triton-")  # nothing that another run compiled
+os.environ["TRITON_CACHE_DIR"] = CACHE.name
 
 from judging import PREFIX, Skip, inside, need_compiler, run  # noqa: E402 - the path comes first
 
@@ -50,7 +49,6 @@ except ImportError:  # reported by check_import
 
 EM_CUDA = 190
 CUBIN_ABI_7 = 7  # ptxas up to CUDA 12.9 for what is older than sm_100
-SMALLEST = {"add": {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"}}
 GB10, HOPPER = 121, 90
 
 
