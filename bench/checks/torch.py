@@ -1,9 +1,9 @@
-"""Does this environment's PyTorch compute what it should? GPU checks are skipped without a GPU."""
+"""Is this environment's PyTorch built for this GPU, with the libraries it needs, and does it multiply?"""
 
 from __future__ import annotations
 
 import sys
-from itertools import product
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,6 @@ HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE.parent), *(entry for entry in sys.path if Path(entry or ".").resolve() != HERE)]
 
 from judging import PREFIX, Skip, inside, run  # noqa: E402 - the path comes first
-
-# Absolute error allowed on values of about 1, by what the type resolves.
-TOLERANCE = {"float32": 2e-3, "float16": 2e-2, "bfloat16": 8e-2}
 
 
 def check_import() -> str:
@@ -39,83 +36,99 @@ def check_architectures() -> str:
     return f"sm_{major}{minor} {'native' if native else 'runs, not native'}: {flags}"
 
 
+def check_libraries() -> str:
+    """cuBLAS and cuDNN are really loaded; which, they say themselves."""
+    import torch
+    from surroundings import called_versions, loaded_libraries
+
+    if torch.version.cuda is None:
+        raise Skip("built without CUDA")
+    if not torch.cuda.is_available():
+        raise Skip("no GPU here")
+    torch.mm(*(torch.ones(16, 16, device="cuda") for _ in range(2)))
+    assert torch.backends.cudnn.is_available(), "built without cuDNN"
+    wanted = torch.backends.cudnn.version()  # loads it
+    libraries = loaded_libraries()
+    versions = called_versions(torch, libraries)
+    loaded = [name for name in ("cublas", "cublasLt", "cudnn") if name in versions]
+    places = {
+        str(Path(path).parent)
+        for path in libraries
+        if Path(path).name.startswith(("libcublas.so", "libcudnn.so"))
+    }
+    said = ", ".join(f"{name} {versions[name]}" for name in loaded) or "linked into torch"
+    assert versions.get("cudnn", wanted) == wanted, f"two versions of cuDNN: {said}, torch says {wanted}"
+    return f"{said}; cuDNN as torch knows it {wanted}; from {' and '.join(sorted(places)) or 'torch'}"
+
+
 def check_matmul() -> str:
+    """Products in all layouts, batched and not, of a size that fits no tile; TF32 off."""
     import torch
+    from numerics import FLOATS, Errors, short, spoil, usual_device
 
-    torch.manual_seed(0)
-    worst = 0.0
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    names = ("float32", "float16", "bfloat16") if device == "cuda" else ("float32", "bfloat16")
-    for name in names:
-        dtype = getattr(torch, name)
-        a, b = (torch.rand(257, 257, device=device, dtype=torch.float64) * 2 - 1 for _ in range(2))
-        a, b = a.to(dtype), b.to(dtype)
-        exact = a.double() @ b.double()
-        error = ((a @ b).double() - exact).abs().max().item() / exact.abs().max().item()
-        assert error < TOLERANCE[name], f"{name} on {device}: relative error {error:.1e}"
-        worst = max(worst, error)
-    return f"{', '.join(names)} on {device} within {worst:.1e} of FP64"
-
-
-def attend(backend: Any, tensors: list[Any]) -> list[Any]:
-    """Attention and its gradients by one backend."""
-    import torch
-    from torch.nn.attention import sdpa_kernel
-
-    inputs = [tensor.detach().clone().requires_grad_() for tensor in tensors]
-    with sdpa_kernel(backend):
-        result = torch.nn.functional.scaled_dot_product_attention(*inputs)
-    result.sum().backward()
-    return [result.detach(), *(one.grad for one in inputs)]
+    errors, device = Errors(), usual_device()
+    random = torch.Generator().manual_seed(0)
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for dtype in (torch.float64, *FLOATS):
+        a, b = (
+            torch.rand(3, 257, 257, generator=random, dtype=torch.float64).mul_(2).sub_(1) for _ in range(2)
+        )
+        a, b = a.to(device, dtype), b.to(device, dtype)
+        forms: dict[str, tuple[Any, Any]] = {
+            "a@b": (a[0], b[0]),
+            "a.T@b": (a[0].t(), b[0]),
+            "a@b.T": (a[0], b[0].t()),
+            "batched": (a, b),
+            "vector": (a[0], b[0, 0]),
+            "thin": (a[0, :5], b[0]),
+        }
+        for name, (left, right) in forms.items():
+            spoil(left, right)
+            exact = left.cpu().double() @ right.cpu().double()
+            errors.compare(f"{short(dtype)} {name}", left @ right, exact)
+        exact = torch.addmm(b[0].cpu().double(), a[0].cpu().double(), b[1].cpu().double().t())
+        errors.compare(f"{short(dtype)} addmm", torch.addmm(b[0], a[0], b[1].t()), exact)
+        linear = a[1].cpu().double() @ b[1].cpu().double().t() + b[2, 0].cpu().double()
+        errors.compare(f"{short(dtype)} linear", torch.nn.functional.linear(a[1], b[1], b[2, 0]), linear)
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    return f"on {device}: {errors}"
 
 
 def check_attention() -> str:
-    """Each backend against the math one, forward and backward: a broken kernel writes nothing."""
-    import torch
+    """One case by each implementation; bench/checks/attention.py has the others."""
+    from attending import CASES, compare
+    from numerics import Errors
     from torch.nn.attention import SDPBackend
 
-    torch.manual_seed(0)
-    cuda = torch.cuda.is_available()
-    names = ("float32", "float16", "bfloat16") if cuda else ("float32",)
-    backends = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]
-    done = []
-    for name, backend in product(names, backends if cuda else [SDPBackend.FLASH_ATTENTION]):
-        dtype = getattr(torch, name)
-        shape = (2, 4, 128, 64)
-        tensors = [torch.randn(shape, dtype=dtype, device="cuda" if cuda else "cpu") for _ in range(3)]
-        try:
-            ours = attend(backend, tensors)
-        except RuntimeError as error:
-            if "No available kernel" in str(error) or "No viable backend" in str(error):
-                continue  # this backend does not take this type here
-            raise
-        exact = attend(SDPBackend.MATH, [tensor.double() for tensor in tensors])
-        for mine, true in zip(ours, exact, strict=True):
-            error = (mine.double() - true).abs().max().item()
-            assert error < 5 * TOLERANCE[name], f"{backend.name} {name}: off by {error:.1e}"
-        done.append(f"{backend.name.split('_')[0].lower()} {name}")
-    assert done, "no backend took any type"
-    return f"forward and backward equal math: {', '.join(done)}"
+    names = ("MATH", "EFFICIENT_ATTENTION", "FLASH_ATTENTION", "CUDNN_ATTENTION")
+    errors, refusals = Errors(), list[str]()
+    took = [name for name in names if compare(getattr(SDPBackend, name), CASES[:1], errors, refusals)]
+    assert len(took) > 1, f"no implementation but the plain one takes anything: {refusals[0]}"
+    return f"{', '.join(name.partition('_')[0].lower() for name in took)}: {errors}"
 
 
-def check_cusparselt() -> str:
+def check_storage() -> str:
+    """cuFile: whether the build has it at all, which hasattr does not tell."""
     import torch
 
-    if not torch.cuda.is_available():
-        raise Skip("no GPU here")
-    assert torch.backends.cusparselt.is_available(), "built without cuSPARSELt"
-    return f"version {torch.backends.cusparselt.version()}"
+    if torch.version.cuda is None:
+        raise Skip("built without CUDA")
+    entry = getattr(torch._C, "_gds_register_handle", None)
+    if type(entry).__name__ != "builtin_function_or_method":
+        raise Skip("built without cuFile: no GPUDirect Storage")
+    return "built with cuFile; on a Spark it works in compatibility mode only"
+
+
+CHECKS: dict[str, Callable[[], str]] = {
+    "import": check_import,
+    "architectures": check_architectures,
+    "libraries": check_libraries,
+    "matmul": check_matmul,
+    "attention": check_attention,
+    "storage": check_storage,
+}
 
 
 if __name__ == "__main__":
-    sys.exit(
-        run(
-            {
-                "import": check_import,
-                "architectures": check_architectures,
-                "matmul": check_matmul,
-                "attention": check_attention,
-                "cusparselt": check_cusparselt,
-            }
-        )
-    )
+    sys.exit(run(CHECKS))

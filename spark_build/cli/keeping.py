@@ -74,7 +74,7 @@ def _described(view: Path, state: Kept) -> dict[str, Any]:
     verdict = views.verdict_of(found)
     checks = verdict.get("checks", []) if verdict else []
     return row | {
-        "verified": bool(checks) and all(check["status"] == "ok" for check in checks),
+        "verified": bool(checks) and not any(check["status"] == "fail" for check in checks),
         "created": found.created.removesuffix("+00:00"),
         "against": before.number if before else 0,
         "wheels": len(found.wheels),

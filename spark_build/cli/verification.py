@@ -60,11 +60,23 @@ def verify(
     if options.json:
         render.print_json({"arms": [], "burn_in": None, **judged.document, "exit_code": judged.code})
         return judged.code
-    rows = [[one["name"], one["status"], one["evidence"]] for one in judged.document["checks"]]
-    render.print_table(["CHECK", "STATUS", "EVIDENCE"], rows)
+    render.print_table(["PACKAGE", "CHECK", "STATUS", "EVIDENCE"], _rows(judged.document["checks"]))
     for line in judged.lines:
         print(line)
     return judged.code
+
+
+def _rows(checks: list[dict[str, str]]) -> list[list[str]]:
+    """Of a package only the first row bears its name: so they stand in groups."""
+    packages = [one.get("package", "") for one in checks]
+    shown = [
+        package if package != before else ""
+        for before, package in zip(["", *packages], packages, strict=False)
+    ]
+    return [
+        [package, one["name"], one["status"], one["evidence"]]
+        for package, one in zip(shown, checks, strict=True)
+    ]
 
 
 def judge(
@@ -113,7 +125,9 @@ def _checked(
     failed = [check for check in checks if check.status == "fail"]
     done = sum(check.status == "ok" for check in checks)
     when = "" if now else " (earlier; --reverify repeats it)"
-    lines = [f"verified: {done} of {len(checks)} checks ok{when}"]
+    skipped = sum(check.status == "skipped" for check in checks)
+    apart = f", {skipped} skipped" if skipped else ""
+    lines = [f"verified: {done} of {len(checks)} checks ok{apart}{when}"]
     lines += [f"FAILED {check.name}: {check.evidence}" for check in failed]
     document: dict[str, Any] = {"checks": [dataclasses.asdict(check) for check in checks]}
     return Judged(document=document, lines=lines, code=VerificationError.exit_code if failed else 0)
@@ -130,7 +144,15 @@ def _burn_in(
     from spark_build.verify import session
 
     wish = asked.wish(cuda=bool(setting.target.cuda_architectures))
-    return session.measure(setting.home, setting.train.name, generation, emit, checks=checks, wish=wish)
+    return session.measure(
+        setting.home,
+        setting.train.name,
+        generation,
+        emit,
+        recipes=setting.catalogue.recipes,
+        checks=checks,
+        wish=wish,
+    )
 
 
 def _with_burn_in(document: dict[str, Any], lines: list[str], measured: BurnIn) -> Judged:

@@ -25,6 +25,7 @@ class Check:
     name: str
     status: CheckStatus
     evidence: str
+    package: str = ""  # of the recipe whose check it is
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

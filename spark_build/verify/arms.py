@@ -18,7 +18,7 @@ from spark_build.model.event import Emit, Note
 from spark_build.model.verification import Arm, Device, Role
 
 SCHEMA = 1
-KNOWN = ("torch", "numpy", "torchvision", "torchaudio", "triton", "nvidia-cublas")
+KNOWN = ("torch", "numpy", "torchvision", "torchaudio", "triton", "flash-attn", "onnx", "nvidia-cublas")
 STAMP = "spark-build-arm.json"
 LIBRARIES = """
 import torch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ LIMIT = 900  # seconds for one script
 FATAL = "FATAL: kernel"  # what a CUDA kernel prints that was not built for this GPU, and writes nothing
 
 
-def run_checks(*, python: Path, scripts: Sequence[Path], work: Path) -> tuple[Check, ...]:
+def run_checks(*, python: Path, scripts: Sequence[Path], work: Path, package: str = "") -> tuple[Check, ...]:
     """Run each script with `python` in folder `work`; names get the script's name in front.
 
     A crash, a hang, a missing or malformed report and "FATAL: kernel" in the output are failures.
     """
     work.mkdir(parents=True, exist_ok=True)
-    return tuple(check for script in scripts for check in _run(python, script, work))
+    return tuple(
+        replace(check, package=package) for script in scripts for check in _run(python, script, work)
+    )
 
 
 def _run(python: Path, script: Path, work: Path) -> list[Check]:

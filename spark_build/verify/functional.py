@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,12 @@ def _run(
         evidence=f"installed offline, every file as in generation {generation.number}: "
         + ", ".join(installed),
     )
-    scripts = [
-        script for name in _built_recipes(home, generation) for script in _scripts(home, recipes, name)
+    built = {name: scripts_of(home, recipes, name) for name in _built_recipes(home, generation)}
+    checks = [
+        check
+        for name, scripts in built.items()
+        for check in run_checks(python=python_of(environment), scripts=scripts, work=folder, package=name)
     ]
-    checks = run_checks(python=python_of(environment), scripts=scripts, work=folder)
     remove_tree(environment)
     return (origin, *checks)
 
@@ -83,7 +86,8 @@ def _built_recipes(home: Home, generation: Generation) -> list[str]:
     return sorted({entry.recipe for entry in entries if entry is not None})
 
 
-def _scripts(home: Home, recipes: Mapping[str, Recipe], name: str) -> list[Path]:
+def scripts_of(home: Home, recipes: Mapping[str, Recipe], name: str) -> list[Path]:
+    """The check scripts of a recipe. Raises RecipeError for one that is not there."""
     found = []
     for check in recipes[name].verify.checks if name in recipes else ():
         script = home.find(f"bench/checks/{check}.py")
@@ -98,5 +102,5 @@ def _verdict(checks: tuple[Check, ...]) -> dict[str, Any]:
         "schema": 1,
         "spark_build": __version__,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "checks": [{"name": one.name, "status": one.status, "evidence": one.evidence} for one in checks],
+        "checks": [asdict(one) for one in checks],
     }

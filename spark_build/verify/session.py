@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -18,13 +18,14 @@ from spark_build.host.home import Home
 from spark_build.host.journal import new_run
 from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.event import Emit, Note
+from spark_build.model.recipe import Recipe
 from spark_build.model.verification import Arm, BurnIn, Check, Device, Mode, Reference, Role
 from spark_build.verify import burnin
 from spark_build.verify.arms import baseline_arm, derived_arm, environment_arm, in_role
 from spark_build.verify.battery import run_checks
 from spark_build.verify.containers import container_arm
+from spark_build.verify.functional import scripts_of
 
-BATTERY = {"torch": "torch", "torchvision": "torchvision", "torchaudio": "torchaudio", "triton": "triton"}
 PUBLIC, WHEELHOUSE = ArmWish(name="public", what="public"), ArmWish(name="wheelhouse", what="wheelhouse")
 
 
@@ -51,6 +52,7 @@ def measure(
     generation: Generation | None,
     emit: Emit,
     *,
+    recipes: Mapping[str, Recipe],
     checks: Sequence[Check],
     wish: Wish,
 ) -> BurnIn:
@@ -74,7 +76,9 @@ def measure(
     )  # fmt: skip
     arms = _arms(home, train, generation, folder, emit, wish)
     write_atomically(unfinished, json.dumps({"folder": str(folder), "seed": settings.seed}))
-    everything = (*checks, *_battery(home, arms, folder, emit)) if wish.arms else tuple(checks)
+    everything = (
+        (*checks, *_battery(home, recipes, arms, folder, emit, wish.mode)) if wish.arms else tuple(checks)
+    )
     result = burnin.burn_in(settings, arms, folder, emit, checks=everything, references=references)
     unfinished.unlink(missing_ok=True)
     return result
@@ -127,16 +131,25 @@ def _has_torch(generation: Generation | None) -> bool:
     return generation is not None and any(wheel.name == "torch" for wheel in generation.built())
 
 
-def _battery(home: Home, arms: Sequence[Arm], folder: Path, emit: Emit) -> tuple[Check, ...]:
-    """Operator checks of what the candidate holds; the wheelhouse's own were run by `verify`."""
+def _battery(
+    home: Home, recipes: Mapping[str, Recipe], arms: Sequence[Arm], folder: Path, emit: Emit, mode: Mode
+) -> tuple[Check, ...]:
+    """Operator checks of what the candidate holds; the wheelhouse's own were run by `verify`.
+
+    A quick burn-in runs only the first script of each package, which take seconds.
+    """
     arm = next((each for each in arms if each.role == "candidate"), arms[0])
     if arm.image or arm.origin.startswith("wheelhouse"):
         return ()
-    scripts = [home.find(f"bench/checks/{BATTERY[name]}.py") for name in BATTERY if name in arm.versions]
     emit(Note(message=f"checking the operators of {arm.name}"))
-    return run_checks(
-        python=Path(arm.python), scripts=[each for each in scripts if each], work=folder / "battery"
-    )
+    python, work = Path(arm.python), folder / "battery"
+    found: list[Check] = []
+    for name, recipe in recipes.items():
+        if recipe.distribution in arm.versions:
+            scripts = scripts_of(home, recipes, name)
+            chosen = scripts[:1] if mode == "quick" else scripts
+            found += run_checks(python=python, scripts=chosen, work=work, package=name)
+    return tuple(found)
 
 
 def _references(home: Home) -> list[Reference]:

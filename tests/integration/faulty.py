@@ -41,7 +41,7 @@ torch.mm = mm
 NAN = """
 import torch
 sound = torch.nn.functional.scaled_dot_product_attention
-torch.nn.functional.scaled_dot_product_attention = lambda *inputs: sound(*inputs) * float("nan")
+torch.nn.functional.scaled_dot_product_attention = lambda *i, **o: sound(*i, **o) * float("nan")
 """
 # No GPU is here: what is asked of it, the processors do. The program around it takes it for one.
 AS_IF_CUDA = """
