@@ -63,7 +63,8 @@ def write_sdist(folder: Path) -> str:
 
 
 def make_root(folder: Path, links: Path, torch: str) -> None:
-    """Recipe, patch, train `t` and a target NAME-here for each shipped one with a GPU; the sdist in `links`."""
+    """Recipe, patch, train `t`, a target NAME-here for each shipped one with a GPU, and every-here for all of
+    these GPUs at once; the sdist in `links`."""
     recipes = folder / "recipes"
     for name in ("trains", "targets"):
         (recipes / name).mkdir(parents=True)
@@ -72,7 +73,9 @@ def make_root(folder: Path, links: Path, torch: str) -> None:
     (recipes / "kernels.toml").write_text((DATA / "kernels.toml").read_text().replace("@PATCH@", pin))
     train = TRAIN.format(torch=torch, no_sdist="0" * 64, sdist=SDIST, sha256=write_sdist(links))
     (recipes / "trains/t.toml").write_text(train)
-    for name, architectures in cuda_targets().items():
+    targets = cuda_targets()
+    every = sorted({one for architectures in targets.values() for one in architectures}, key=float)
+    for name, architectures in {**targets, "every": every}.items():
         listed = str(architectures).replace("'", '"')
         text = HERE.format(name=name, architectures=listed, cuda="13.0")
         (recipes / f"targets/{name}-here.toml").write_text(text)

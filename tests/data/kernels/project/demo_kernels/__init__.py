@@ -6,7 +6,7 @@ from demo_kernels import _C
 
 
 def _stream() -> int:
-    return torch.cuda.current_stream().cuda_stream
+    return int(torch.cuda.current_stream().cuda_stream)
 
 
 def cumsum(values: torch.Tensor) -> torch.Tensor:
