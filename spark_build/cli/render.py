@@ -178,7 +178,7 @@ class Lines:
             print(line, file=sys.stderr, flush=True)
 
     def _progress(self, event: Progress) -> str | None:
-        """A line at every tenth, but not more often than every few seconds; of thousands of steps every minute."""
+        """A line at every tenth or minute, but not more often than every few seconds."""
         left = self._left.of(event)
         now, tenth = self._clock(), event.done * 10 // event.total
         last, shown = self._shown.setdefault((event.recipe, event.stage), (now, 0))
