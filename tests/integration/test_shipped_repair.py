@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.core.wheels.audit import audit
+from spark_build.host import venv
 from spark_build.host.recipes.catalogue import load
 from spark_build.host.wheels.policies import system_libraries
 from spark_build.host.wheels.repair import repair
@@ -45,3 +46,18 @@ def test_openmp_stays_outside_under_its_own_name(name: str, tmp_path: Path) -> N
         system_libraries=system_libraries(f"linux-{MACHINE}"),
     )
     assert [one.message for one in found if one.rule == "libraries"] == []
+
+
+def test_torchvision_takes_its_image_libraries_along_and_leaves_cudas(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    for name in ("libpng16.so.16", "libnvjpeg.so.13"):
+        function = f"int {name[3:6]}(void) {{ return 1; }}"
+        compiled(folder, name, function, f"-Wl,-soname,{name}")
+    flags = ("-Wl,--no-as-needed", f"-L{folder}", "-l:libpng16.so.16", "-l:libnvjpeg.so.13")
+    library = compiled(folder, "image.so", "int image(void) { return 1; }", *flags).read_bytes()
+    wheel = write_wheel(tmp_path, {**PURE, "demo/image.so": library}, tag=f"py3-none-linux_{MACHINE}")
+    env = venv.clean_environment({"LD_LIBRARY_PATH": str(folder)})
+    asked = load([ROOT]).recipes["torchvision"].repair
+    done = repair(wheel, tmp_path / "out", repair=asked, build_tag="1", epoch=1_750_000_000, env=env)
+    found = [one.path for one in read_facts(done.path).libraries if one.path.startswith("demo.libs/")]
+    assert [path.partition("-")[0] for path in found] == ["demo.libs/libpng16"]
