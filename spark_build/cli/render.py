@@ -50,6 +50,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 LINE_EVERY = 5.0  # seconds, at least, between two lines of one stage
+SILENCE = 60.0  # seconds after which a stage that does something says how far it is
 
 STYLES = {
     "BUILD": "cyan",
@@ -149,7 +150,7 @@ def describe(event: Event) -> str | None:
 
 
 class Lines:
-    """Plain lines without control codes: one per stage, and one per tenth of a long one."""
+    """Plain lines without control codes: one per stage, and of a long one one per tenth or minute."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -177,11 +178,11 @@ class Lines:
             print(line, file=sys.stderr, flush=True)
 
     def _progress(self, event: Progress) -> str | None:
-        """A line at every tenth, but not more often than every few seconds."""
+        """A line at every tenth or minute, but not more often than every few seconds."""
         left = self._left.of(event)
         now, tenth = self._clock(), event.done * 10 // event.total
         last, shown = self._shown.setdefault((event.recipe, event.stage), (now, 0))
-        if tenth == shown or now - last < LINE_EVERY:
+        if now - last < (SILENCE if tenth == shown else LINE_EVERY):
             return None
         self._shown[event.recipe, event.stage] = (now, tenth)
         who = f"{event.recipe}: " if event.recipe else ""

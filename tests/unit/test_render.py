@@ -57,3 +57,15 @@ def test_without_an_earlier_build_the_pace_counts(capsys: pytest.CaptureFixture[
         now = 2.0 * done
         lines.emit(Progress(recipe="onnx", stage="build", done=done, total=100))
     assert capsys.readouterr().err.splitlines()[-1] == "onnx: build 50/100, about 1 min 40 s left"
+
+
+def test_thousands_of_steps_say_every_minute_how_far_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """A tenth of LLVM's 5,018 steps takes a quarter of an hour on two processors."""
+    now = 0.0
+    lines = Lines(lambda: now)
+    lines.emit(StageStarted(recipe="llvm", stage="build", expected=None))
+    for done in range(1, 301):
+        now = float(done)
+        lines.emit(Progress(recipe="llvm", stage="build", done=done, total=5018))
+    shown = [line.split(",")[0] for line in capsys.readouterr().err.splitlines()]
+    assert shown == [f"llvm: build {done}/5018" for done in (61, 121, 181, 241)]

@@ -250,7 +250,8 @@ def _warnings(
     machine: Machine,
 ) -> tuple[str, ...]:
     if source is not None and source.kind == "local":
-        return (f"built from {source.url} as it is, without patches: not the pinned source",)
+        named = f"called {pin.version} whatever it is (a train of your own calls it otherwise)"
+        return (f"built from {source.url} as it is, without patches: not the pinned source, {named}",)
     warnings = [f"not established: {entry}" for entry in pin.unestablished]
     warnings += [
         f"patch {patch.file} is unverified: {patch.unverified}" for patch in patches if patch.unverified
