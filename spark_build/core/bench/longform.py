@@ -94,7 +94,9 @@ def csv_of(bench: Bench, kinds: Mapping[str, Kind | None]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("environment", "workload", "class", "metric", "value", "unit", "round"))
     units = {work.name: work.unit for work in bench.works}
-    for each in bench.rounds:
+    names = [arm.name for arm in bench.arms]
+    # The baseline first: who reads this takes the first environment for it.
+    for each in sorted(bench.rounds, key=lambda each: (names.index(each.slot.arm), each.slot.visit)):
         for figure in each.figures if not each.problem else ():
             start = (each.slot.arm, figure.work, kinds.get(figure.work) or "")
             end = str(each.slot.visit + 1)

@@ -159,14 +159,14 @@ def smallest(error: float, freedom: float, power: float = POWER) -> float:
 
 def power_to_find(error: float, freedom: float, effect: float) -> float:
     """Chance that a t-test finds a true relative difference at this standard error (noncentral t)."""
-    from scipy import special
+    from scipy import stats
 
-    shift = math.log1p(effect) / error if error else math.inf
-    limit = _t_quantile(1 - ALPHA / 2, freedom)
-    # Beyond that the answer is 1 to all digits, and the series no longer converges.
-    if shift > limit * 10 + 10:
+    if error == 0:
         return 1.0
-    return float(1 - special.nctdtr(freedom, shift, limit) + special.nctdtr(freedom, shift, -limit))
+    shift, limit = math.log1p(effect) / error, _t_quantile(1 - ALPHA / 2, freedom)
+    power = float(stats.nct.sf(limit, freedom, shift))
+    # Far out the series does not converge: there the answer is 1.
+    return 1.0 if math.isnan(power) else min(1.0, power + float(stats.nct.cdf(-limit, freedom, shift)))
 
 
 def normality(values: Sequence[float]) -> float | None:
