@@ -67,7 +67,9 @@ def test_shaped_like_the_tools_for_native_against_container() -> None:
         "llm latency_ms": ("slower", "above 40%"),
     }
     assert [each.overhead for each in seen.changes] == pytest.approx([67, 67, 67], abs=1)
-    assert [(each.case, each.values) for each in seen.memory] == [("llm", pytest.approx((78e9, 105e9)))]
+    (memory,) = seen.memory
+    assert (memory.case, memory.what) == ("llm", "peak_mem_alloc_bytes")
+    assert memory.values == pytest.approx((78e9, 105e9))
     assert seen.notes == ()
 
 

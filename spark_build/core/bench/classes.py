@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from spark_build.core.judging.stats import geometric_mean
 from spark_build.model.bench import Bench, Figure, Kind, Work
 
+LINKS = ("transfer", "collective")  # operations bounded by a link between devices, which is on no roofline
 LEAST_SHARE = 0.1  # of its roof; a case that reaches less is bounded by what is no work
 WORDS = {
     "gemm": "GEMM-bound",
@@ -74,6 +76,11 @@ def ceilings(bench: Bench) -> Ceilings:
             for figure in figures(bench, work.name):
                 seen = work.flops * figure.rate / work.amount
                 arithmetic[work.dtype] = max(arithmetic.get(work.dtype, 0.0), seen)
+    for each in bench.rounds:
+        bandwidth, products = _measured(each.environment)
+        streams += bandwidth
+        for dtype, seen in products.items():
+            arithmetic[dtype] = max(arithmetic.get(dtype, 0.0), seen)
     known = bench.reference
     paper = f"; on paper: {known.name}" if known else ""
     return Ceilings(
@@ -85,9 +92,24 @@ def ceilings(bench: Bench) -> Ceilings:
     )
 
 
+def _measured(environment: Mapping[str, Any]) -> tuple[list[float], dict[str, float]]:
+    """What a round measured of the device beside its cases: {"copy": bytes/s, "flops": {dtype: FLOP/s}}."""
+    raw = environment.get("ceilings")
+    found = raw if isinstance(raw, dict) else {}
+    products = found.get("flops")
+    return (
+        [float(found["copy"])] if isinstance(found.get("copy"), int | float) else [],
+        {
+            str(name): float(rate)
+            for name, rate in (products.items() if isinstance(products, dict) else ())
+            if isinstance(rate, int | float)
+        },
+    )
+
+
 def place(work: Work, found: Sequence[Figure], roofs: Ceilings) -> Place:
     """Where a case lies, by the geometric mean of its rates."""
-    if not found:
+    if not found or work.operation in LINKS:
         return Place(kind=None, intensity=None, flops=None, bandwidth=None, share=None)
     seconds = work.amount / geometric_mean([figure.rate for figure in found])
     flops, moved = work.flops or 0.0, work.moved or 0.0
