@@ -129,7 +129,7 @@ def _show(compared: Compared) -> None:
     kept = [at for at in range(len(heads)) if any(row[at] for row in rows)]
     render.print_table([heads[at] for at in kept], [[row[at] for at in kept] for row in rows])
     print()
-    for line in headline(compared):
+    for _, line in headline(compared):
         print(line)
     slow = {each.band for each in compared.changes if each.finding == "slower"}
     for band in (band for band in BANDS if band.name in slow and band.checks):

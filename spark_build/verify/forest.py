@@ -19,9 +19,11 @@ class Ratio:
     paint: str
 
 
-def forest(rows: Sequence[Ratio], label: str, height: float) -> str:
-    """One dot for each launch or pair, a bar for the interval, a diamond for the mean; `height` of a row in
-    inches."""
+def forest(
+    rows: Sequence[Ratio], label: str, height: float, *, limits: tuple[float, float] | None = None
+) -> str:
+    """A dot for each launch or pair, a bar for the interval, a diamond for the mean; rows `height` inches
+    high."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, 0.9 + height * len(rows)), layout="constrained")
@@ -37,6 +39,8 @@ def forest(rows: Sequence[Ratio], label: str, height: float) -> str:
         axes.scatter([row.mean], [place], s=46, color=row.paint, marker="D", zorder=3)
     axes.set_yticks(range(len(rows)), [row.name for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
+    if limits:
+        axes.set_xlim(*limits)
     axes.set_xlabel(label)
     plain(axes, grid="x")
     return svg(figure, "ratios")

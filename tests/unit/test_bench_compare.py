@@ -38,7 +38,7 @@ def test_classes_are_told_by_measuring() -> None:
     assert seen["decode"].share == pytest.approx(0.7, rel=0.06)
     assert seen["decode"].nominal == pytest.approx(0.7 * 250 / 273, rel=0.06)
     assert seen["gemm.fp16.8192"].nominal == pytest.approx(100 / 125, rel=0.06)
-    assert of_places(seen)[0].startswith("GEMM-bound: 2 cases, which reach 9")
+    assert of_places(seen)[0][1].startswith("GEMM-bound work: 2 cases reach 9")
 
 
 def test_names_decide_nothing() -> None:
@@ -86,7 +86,7 @@ def test_known_truth() -> None:
     assert tiny.calls[0].mean == pytest.approx(2e-4, rel=0.05)
     assert seen.indicative  # six pairs
     assert not compared(run(pairs=10)).indicative
-    assert headline(seen)[0].startswith("GEMM-bound work (2 cases): container is 1.5")
+    assert headline(seen)[0][1].startswith("GEMM-bound work (2 cases): container is 1.5")
 
 
 def test_the_same_speed_with_other_memory_is_a_finding() -> None:
@@ -95,7 +95,7 @@ def test_the_same_speed_with_other_memory_is_a_finding() -> None:
     assert by_case["decode"].finding == "same speed, different memory"
     assert by_case["tiny.step"].finding == "different memory"
     assert (by_case["decode"].values[1] - by_case["decode"].values[0]) / 2**30 == pytest.approx(26, abs=0.3)
-    assert any(line.startswith("Same speed, different memory: on ") for line in headline(seen))
+    assert any(line.startswith("Same speed, different memory: on ") for _, line in headline(seen))
     assert compared(run(memory={"native": 20000, "container": 20400})).memory == ()  # 2% is no finding
     assert compared(run(memory={"native": 100, "container": 110})).memory == ()  # nor are 10 MiB
 

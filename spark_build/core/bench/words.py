@@ -10,6 +10,8 @@ from spark_build.core.bench.classes import WORDS, Place
 from spark_build.core.units import size
 from spark_build.model.comparing import ClassChange, Compared, Contrast, MemoryChange
 
+Said = tuple[str, str]  # what was found, in one word; and a sentence
+
 
 def interval(seen: Contrast) -> str:
     """Ratio and 95% interval."""
@@ -59,11 +61,11 @@ def _of_group(changes: Sequence[MemoryChange]) -> str:
     )
 
 
-def headline(compared: Compared) -> list[str]:
+def headline(compared: Compared) -> list[Said]:
     """The sentences on top: one for each class, then of memory."""
     order = list(WORDS)
     classes = sorted(compared.classes, key=lambda each: (each.second, order.index(each.kind)))
-    lines = [of_class(each) for each in classes]
+    lines: list[Said] = [(each.finding, of_class(each)) for each in classes]
     if not lines:
         words = [each.finding for each in compared.changes]
         counts = [
@@ -71,19 +73,19 @@ def headline(compared: Compared) -> list[str]:
             for word in ("faster", "equivalent", "slower", "unclear")
             if word in words
         ]
-        lines = [f"{len(words)} cases: {', '.join(counts)}."] if words else []
-    return lines + of_memory(compared.memory)
+        count = f"{len(words)} case{'s' if len(words) > 1 else ''}"
+        lines = [("", f"{count}: {', '.join(counts)}.")] if words else []
+    return lines + [("unclear", line) for line in of_memory(compared.memory)]
 
 
-def of_places(places: Mapping[str, Place]) -> list[str]:
+def of_places(places: Mapping[str, Place]) -> list[Said]:
     """One environment alone: what bounds the cases, and how near to the roof they come."""
-    lines = []
+    lines: list[Said] = []
     for kind, word in WORDS.items():
         shares = [each.share for each in places.values() if each.kind == kind and each.share is not None]
         if shares:
             middle = statistics.median(shares)
-            lines.append(
-                f"{word}: {len(shares)} case{'s' if len(shares) > 1 else ''}, which reach {middle:.0%} of "
-                "what the device was seen to do (median)."
-            )
+            count = f"{len(shares)} case{'s reach' if len(shares) > 1 else ' reaches'}"
+            text = f"{word[0].upper()}{word[1:]} work: {count} {middle:.0%} of what the device was seen to do"
+            lines.append(("", f"{text} (median)." if len(shares) > 1 else f"{text}."))
     return lines
