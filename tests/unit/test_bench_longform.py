@@ -70,7 +70,21 @@ def test_shaped_like_the_tools_for_native_against_container() -> None:
     (memory,) = seen.memory
     assert (memory.case, memory.what) == ("llm", "peak_mem_alloc_bytes")
     assert memory.values == pytest.approx((78e9, 105e9))
+    assert memory.finding == "different memory"
     assert seen.notes == ()
+
+
+def test_the_same_speed_with_other_memory() -> None:
+    lines = ["environment,workload,metric,value,unit,run"]
+    for arm, taken in (("docker", 104.92), ("chroot", 78.31)):
+        for run in range(1, 7):
+            lines += [
+                f"{arm},llm,throughput,{121 + run % 3 / 10},tokens/s,{run}",
+                f"{arm},llm,Peak Memory,{taken},GiB,{run}",
+            ]
+    (memory,) = compare(trial_from_csv("\n".join(lines), "a.csv")).memory
+    assert memory.finding == "same speed, different memory"
+    assert (memory.values[0] - memory.values[1]) / 2**30 == pytest.approx(26.61)
 
 
 def test_raw_iterations_as_long_form() -> None:

@@ -28,7 +28,7 @@ def compare(trial: Trial) -> Compared:
         own = _cases(trial, first, second)
         changes += own
         classes += _classes(trial, first, second)
-        memory += _memory(trial, first, second, {each.case: each for each in own})
+        memory += _memory(trial, first, second, own)
     least = min((min(each.contrast.counts) for each in changes), default=0)
     differing = [each for each in classes if each.second in trial.controls and each.finding != "equivalent"]
     doubts = [
@@ -166,8 +166,12 @@ def _means(trial: Trial, arm: str, cases: Sequence[TrialCase]) -> dict[str, floa
     }
 
 
-def _memory(trial: Trial, first: str, second: str, cases: dict[str, CaseChange]) -> list[MemoryChange]:
+def _memory(trial: Trial, first: str, second: str, changes: Sequence[CaseChange]) -> list[MemoryChange]:
     """What needs another amount of memory, and whether its speed is shown to be the same."""
+    works = {case.name: case.work for case in trial.cases}
+    speeds: dict[str, set[str]] = {}
+    for each in changes:
+        speeds.setdefault(works[each.case], set()).add(each.finding)
     seen: list[tuple[str, str, tuple[float, float], Contrast]] = []
     for arm, case, what in trial.memory:
         other = trial.memory.get((second, case, what))
@@ -187,9 +191,7 @@ def _memory(trial: Trial, first: str, second: str, cases: dict[str, CaseChange])
             values=means,
             holm_p=p,
             finding=(
-                "same speed, different memory"
-                if case in cases and cases[case].finding == "equivalent"
-                else "different memory"
+                "same speed, different memory" if speeds.get(case) == {"equivalent"} else "different memory"
             ),
         )
         for (case, what, means, held), p in zip(seen, corrected, strict=True)

@@ -30,6 +30,7 @@ COLUMNS = {
 NEEDED = ("environment", "metric", "value")
 HINT = "one value in a row: environment,metric,value and, where known, unit,workload,round or run"
 RATE, CALL, PEAK = "rate", "call", "peak "  # metrics of samples.csv
+ALL = "all"  # the workload of rows that name none
 
 
 @dataclass
@@ -169,7 +170,7 @@ def _take(found: _Rows, row: Mapping[str, str], key: str, where: str, lower: Seq
     if direction == "memory":
         what = metric.removeprefix(PEAK)
         if value > 0:
-            launches = found.memory.setdefault((arm, workload or "all", what), {})
+            launches = found.memory.setdefault((arm, workload or ALL, what), {})
             launches.setdefault(key, []).append(size_in_bytes(value, unit or metric.rpartition("_")[2]))
         return
     if not value > 0:
@@ -177,7 +178,7 @@ def _take(found: _Rows, row: Mapping[str, str], key: str, where: str, lower: Seq
     if direction is None:
         found.guessed.add(metric)
     kind = _kind(row.get("class", ""), where)
-    case = TrialCase(name=name, unit=unit, lower=direction == "lower", kind=kind)
+    case = TrialCase(name=name, work=workload or ALL, unit=unit, lower=direction == "lower", kind=kind)
     if found.cases.setdefault(name, case) != case:
         other = f"line {found.lines[name]}"
         said = f"{name} in {unit or 'no unit'} here, and in {found.cases[name].unit or 'no unit'} on {other}"

@@ -21,6 +21,7 @@ class TrialCase:
     """What is measured; `lower`: a lower value is better."""
 
     name: str
+    work: str  # what ran: several metrics may be of one work
     unit: str
     lower: bool = False
     kind: Kind | None = None
@@ -65,7 +66,8 @@ def from_bench(bench: Bench) -> Trial:
     return Trial(
         arms=names,
         cases=tuple(
-            TrialCase(name=work.name, unit=work.unit, kind=kinds[work.name].kind) for work in bench.works
+            TrialCase(name=work.name, work=work.name, unit=work.unit, kind=kinds[work.name].kind)
+            for work in bench.works
         ),
         values=values,
         contrasts=tuple((names[0], name) for name in names[1:]),

@@ -50,7 +50,8 @@ def _of_group(changes: Sequence[MemoryChange]) -> str:
     largest = max(changes, key=lambda each: abs(each.values[1] - each.values[0]))
     first, second = largest.values
     more = "more" if second > first else "less"
-    what = {"rss": "memory of the process"}.get(largest.what, f"{largest.what} memory")
+    named = largest.what if "mem" in largest.what.lower() else f"{largest.what} memory"
+    what = {"rss": "memory of the process"}.get(largest.what, named)
     others = (
         f" and {len(changes) - 1} other case{'s' if len(changes) > 2 else ''}" if len(changes) > 1 else ""
     )
