@@ -88,7 +88,7 @@ def bench(
     checks: Sequence[Check] = (),
     telemetry: Telemetry = CALM,
 ) -> Bench:
-    """`speeds`: arm -> kind of work -> how many times as fast it is as SECONDS say; the first arm is the
+    """`speeds`: arm -> kind of work or a case -> how many times as fast it is as SECONDS say; the first arm is the
     baseline. `memory`: arm -> MiB at most."""
     order = block_order(list(speeds), pairs, seed)
     chance = random.Random(seed)
@@ -97,8 +97,8 @@ def bench(
         drift = 0.02 * slot.index / len(order) + chance.gauss(0, noise)
         figures = []
         for work in works:
-            kind = KINDS[work.name]
-            speed = speeds[slot.arm].get(kind, 1.0) * math.exp(chance.gauss(-drift, noise))
+            own = speeds[slot.arm]
+            speed = own.get(work.name, own.get(KINDS[work.name], 1.0)) * math.exp(chance.gauss(-drift, noise))
             seconds = SECONDS[work.name] / speed
             peak = {"reserved": (memory or {}).get(slot.arm, 2000.0) * MIB * (1 + chance.random() / 1000)}
             by = {"convolution": 0.9 * (work.flops or 0), "gemm": 0.1 * (work.flops or 0)}

@@ -121,11 +121,12 @@ def _show(compared: Compared) -> None:
             " -> ".join(_value(one.mean, each) for one in each.values),
             interval(each.contrast),
             each.finding,
+            f"{each.overhead:+.1f}%",
             said(each),
         ]
         for each in compared.changes
     ]
-    heads = ["CASE", "CLASS", "ARM", "MEAN", "RATIO", "FINDING", "OVERHEAD"]
+    heads = ["CASE", "CLASS", "ARM", "MEAN", "RATIO", "FINDING", "OVERHEAD", "BAND"]
     kept = [at for at in range(len(heads)) if any(row[at] for row in rows)]
     render.print_table([heads[at] for at in kept], [[row[at] for at in kept] for row in rows])
     print()

@@ -89,6 +89,21 @@ def test_known_truth() -> None:
     assert headline(seen)[0][1].startswith("GEMM-bound work (2 cases): container is 1.5")
 
 
+def test_every_case_of_a_class_counts_the_same() -> None:
+    bench = benches.bench({"native": {}, "container": {"gemm.fp16.8192": 2.0}})
+    (gemm,) = [each for each in compared(bench).classes if each.kind == "gemm"]
+    assert gemm.contrast.ratio == pytest.approx(2**0.5, rel=0.02)
+    # A launch that has not all of them is left out: it would be the mean of other cases.
+    first = next(each for each in bench.rounds if (each.slot.arm, each.slot.visit) == ("container", 0))
+    lost = dataclasses.replace(first, figures=first.figures[1:])
+    rounds = tuple(lost if each is first else each for each in bench.rounds)
+    (gemm,) = [
+        each for each in compared(dataclasses.replace(bench, rounds=rounds)).classes if each.kind == "gemm"
+    ]
+    assert gemm.contrast.counts == (5, 5)
+    assert gemm.contrast.ratio == pytest.approx(2**0.5, rel=0.02)
+
+
 def test_the_same_speed_with_other_memory_is_a_finding() -> None:
     seen = compared(run(memory={"native": 20000, "container": 46600}))
     by_case = {each.case: each for each in seen.memory}

@@ -69,7 +69,7 @@ def band_of(percent: float) -> Band:
 def said(change: CaseChange) -> str:
     """A band in words; two of them where the interval reaches over an edge, none where nothing is known."""
     if change.finding == "faster":
-        return "none: it is faster"
+        return "none"
     low, high = (band_of(edge).name for edge in change.overhead95)
     if low == high:
         return low

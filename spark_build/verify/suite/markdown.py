@@ -47,7 +47,7 @@ def _changes(view: View) -> str:
             " against ".join(quantity(one.mean, each.unit) for one in reversed(each.values)),
             interval(each.contrast),
             each.finding,
-            said(each),
+            f"{each.overhead:+.1f}%, {said(each)}",
         )
         for each in view.compared.changes
     ]

@@ -29,7 +29,7 @@ def changes(view: View) -> str:
             f"<b>{each.contrast.ratio:.4f}</b>",
             f"{each.contrast.ci95[0]:.4f}<br>{each.contrast.ci95[1]:.4f}",
             f'<span class="{FINDINGS[each.finding]}">{each.finding}</span>',
-            escape(said(each)),
+            f"{each.overhead:+.1f}%<br>{escape(said(each))}",
             f"{p_value(each.contrast.p)}<br>{p_value(each.holm_p)}",
             f"{p_value(each.contrast.rank_p)}<br>{p_value(each.contrast.tost_p)}",
             f"{each.contrast.detectable:.1%}<br>{each.contrast.power:.0%}",
