@@ -16,7 +16,7 @@ def write(result: Bench, folder: Path) -> Path:
     """Write the pages, the raw samples and bench.json into `folder`; returns the page that people open."""
     folder.mkdir(parents=True, exist_ok=True)
     view = view_of(result)
-    kinds = {name: place.kind for name, place in view.places[view.arms[0]].items()}
+    kinds = {case.name: case.kind for case in view.trial.cases}
     write_atomically(folder / "bench.json", json.dumps(bench_json(result)))
     write_atomically(folder / "samples.csv", csv_of(result, kinds))
     write_atomically(folder / "report.md", markdown.render(view))

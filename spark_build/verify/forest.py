@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from spark_build.verify.plotting import FAINT, INK, WIDTH, plain, svg
 
+WIDELY = 4  # times that the largest ratio is the smallest: then half and double are equally far
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ratio:
@@ -40,6 +42,10 @@ def forest(
     axes.set_yticks(range(len(rows)), [row.name for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     if limits:
+        if limits[1] > WIDELY * limits[0]:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter("{x:g}" if limits[1] < 10 * limits[0] else "")
         axes.set_xlim(*limits)
     axes.set_xlabel(label)
     plain(axes, grid="x")

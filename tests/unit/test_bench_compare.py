@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from spark_build.core.bench.bands import said
-from spark_build.core.bench.classes import ceilings, places
+from spark_build.core.bench.classes import ceilings, kinds, places
 from spark_build.core.bench.compare import compare, exit_code
 from spark_build.core.bench.trial import chosen, from_bench, joined
 from spark_build.core.bench.words import headline, of_places
@@ -46,6 +46,11 @@ def test_names_decide_nothing() -> None:
     slow = benches.bench({"native": {"gemm": 1.0, "convolution": 0.01}})
     assert places(slow, "native")["model-a"].kind == "overhead"
     calm = run()
+    # Where one arm runs well, the class is what bounds it there.
+    mixed = benches.bench({"broken": {"convolution": 0.01}, "native": {}})
+    assert places(mixed, "broken")["model-a"].kind == "overhead"
+    assert kinds(mixed) == benches.KINDS
+    assert {each.case: each.kind for each in compared(mixed).changes} == benches.KINDS
     renamed = {work.name: f"x{at}" for at, work in enumerate(calm.works)}
     works = tuple(dataclasses.replace(work, name=renamed[work.name], workload="x") for work in calm.works)
     rounds = tuple(
@@ -56,8 +61,7 @@ def test_names_decide_nothing() -> None:
         for each in calm.rounds
     )
     other = dataclasses.replace(calm, works=works, rounds=rounds)
-    kinds = {name: each.kind for name, each in places(other, "native").items()}
-    assert kinds == {renamed[name]: kind for name, kind in benches.KINDS.items()}
+    assert kinds(other) == {renamed[name]: kind for name, kind in benches.KINDS.items()}
 
 
 def test_without_ceilings_there_is_no_class() -> None:

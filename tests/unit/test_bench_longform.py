@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.bench.classes import places
+from spark_build.core.bench.classes import kinds
 from spark_build.core.bench.compare import compare
 from spark_build.core.bench.direction import better, size_in_bytes
 from spark_build.core.bench.longform import csv_of, trial_from_csv
@@ -167,8 +167,7 @@ def test_our_own_samples_say_the_same_as_the_run() -> None:
     bench = benches.bench(
         {"native": {}, "container": {"gemm": 1.5}}, memory={"native": 2000, "container": 9000}
     )
-    kinds = {name: each.kind for name, each in places(bench, "native").items()}
-    trial = trial_from_csv(csv_of(bench, kinds), "samples.csv")
+    trial = trial_from_csv(csv_of(bench, kinds(bench)), "samples.csv")
     from_json, from_csv = compare(from_bench(bench)), compare(trial)
     assert trial.paired
     assert from_csv.changes == from_json.changes

@@ -139,6 +139,15 @@ def places(bench: Bench, arm: str) -> dict[str, Place]:
     return {work.name: place(work, figures(bench, work.name, arm), roofs) for work in bench.works}
 
 
+def kinds(bench: Bench) -> dict[str, Kind | None]:
+    """What bounds each case where it runs best: a slow arm must not hide what the work is."""
+    arms = [places(bench, arm.name) for arm in bench.arms]
+    return {
+        work.name: max((own[work.name] for own in arms), key=lambda each: each.share or 0.0).kind
+        for work in bench.works
+    }
+
+
 def _kind(work: Work, found: Sequence[Figure], roof: str, part: float) -> Kind:
     if part < LEAST_SHARE:
         return "overhead"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from spark_build.core.bench.classes import places
+from spark_build.core.bench.classes import kinds
 from spark_build.core.judging.crossrun import DECIDING
 from spark_build.core.judging.gates import machine_gates
 from spark_build.errors import UsageError
@@ -48,7 +48,7 @@ class Trial:
 def from_bench(bench: Bench) -> Trial:
     """One run: every other arm against the first, by visit."""
     names = tuple(arm.name for arm in bench.arms)
-    kinds = places(bench, names[0])
+    bounds = kinds(bench)
     values: dict[tuple[str, str], dict[str, float]] = {}
     calls: dict[tuple[str, str], tuple[float, ...]] = {}
     memory: dict[tuple[str, str, str], dict[str, float]] = {}
@@ -66,7 +66,7 @@ def from_bench(bench: Bench) -> Trial:
     return Trial(
         arms=names,
         cases=tuple(
-            TrialCase(name=work.name, work=work.name, unit=work.unit, kind=kinds[work.name].kind)
+            TrialCase(name=work.name, work=work.name, unit=work.unit, kind=bounds[work.name])
             for work in bench.works
         ),
         values=values,
@@ -129,10 +129,11 @@ def joined(old: Trial, new: Trial) -> Trial:
     then, now = _labelled(old, "old"), _labelled(new, "new")
     forms = {case.name: (case.unit, case.lower) for case in old.cases}
     cases = tuple(case for case in new.cases if forms.get(case.name) == (case.unit, case.lower))
-    kinds = {case.name: case.kind for case in old.cases}
+    # As in one run: the class is told where it runs best.
+    classes = {case.name: case.kind for case in old.cases if case.kind not in (None, "overhead")}
     return Trial(
         arms=(*then.arms, *now.arms),
-        cases=tuple(replace(case, kind=kinds[case.name]) for case in cases),
+        cases=tuple(replace(case, kind=classes.get(case.name, case.kind)) for case in cases),
         values={**then.values, **now.values},
         contrasts=tuple((f"{a}, old", f"{b}, new") for a, b in pairs),
         paired=False,

@@ -76,7 +76,7 @@ def comparison(view: View, changes: Sequence[CaseChange]) -> str:
     ]
     dots = [ratio for row in rows for ratio in (*row.ratios, 0.95, 1.05)]
     # Of few rounds an interval can be endless: the dots decide what is seen.
-    limits = min(dots) - 0.05, max(dots) + 0.05
+    limits = min(dots) * 0.95, max(dots) * 1.05
     return forest(
         rows, f"speed relative to {changes[0].first}", 0.5 if len(view.arms) > 2 else 0.32, limits=limits
     )

@@ -19,6 +19,7 @@ def render(view: View) -> str:
     title = f"{view.title}: nothing may be claimed" if doubts else view.title
     mark = " (indicative)" if view.compared.indicative and not doubts else ""
     parts = [f"# {title}{mark}", "\n".join(f"- {line}" for line in doubts)]
+    parts.append("What was seen, for what it is worth:" if doubts else "")
     parts.append("\n".join(f"- {line}" for _, line in view.sentences))
     if view.compared.changes:
         parts += ["## Cases", _changes(view)]

@@ -37,6 +37,7 @@ def _top(view: View) -> str:
     tone = "unsure" if doubts or {"faster", "slower"} <= words else "bad" if "slower" in words else "good"
     claim = f"{view.title}: nothing may be claimed" if doubts else view.title
     why = "".join(f'<p class="bad">{escape(doubt)}</p>' for doubt in doubts)
+    why += "<p>What was seen, for what it is worth:</p>" if doubts else ""
     lines = "".join(
         f'<p><span class="{FINDINGS.get(finding, "dim")}">●</span> {escape(line)}</p>'
         for finding, line in view.sentences

@@ -16,10 +16,11 @@ def roofline(view: View) -> tuple[str, str] | None:
     from matplotlib.figure import Figure
 
     peaks, bandwidth = view.roofs.arithmetic, view.roofs.bandwidth
+    bounds = {case.name: case.kind for case in view.trial.cases}
     spots = [
-        (arm, place.intensity, place.flops, place.kind)
+        (arm, place.intensity, place.flops, bounds[name])
         for arm in view.arms
-        for place in view.places[arm].values()
+        for name, place in view.places[arm].items()
         if place.intensity and place.flops
     ]
     if not spots or not peaks:

@@ -32,7 +32,7 @@ def changes(view: View) -> str:
             f"{each.overhead:+.1f}%<br>{escape(said(each))}",
             f"{p_value(each.contrast.p)}<br>{p_value(each.holm_p)}",
             f"{p_value(each.contrast.rank_p)}<br>{p_value(each.contrast.tost_p)}",
-            f"{each.contrast.detectable:.1%}<br>{each.contrast.power:.0%}",
+            f"{_percent(each.contrast.detectable)}<br>{each.contrast.power:.0%}",
         )
         for each in view.compared.changes
     ]
@@ -52,6 +52,10 @@ def _case(view: View, change: CaseChange) -> str:
     kind = WORDS[change.kind] if change.kind else "no class"
     arms = f"<br>{escape(change.second)}<br>against {escape(change.first)}" if len(view.arms) > 2 else ""
     return f"{escape(change.case)}<br><small>{kind}{arms}</small>"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}" if value < 1 else "over 100%"
 
 
 def _unpaired(view: View) -> str:
