@@ -138,7 +138,7 @@ def _show(compared: Compared) -> None:
         for check in band.checks:
             print(f"  {check.name}: {check.question}  {check.command}")
     if compared.indicative:
-        print("indicative: a quick run, or fewer than 10 launches of each arm")
+        print("indicative: a quick run, fewer than 10 launches of each arm, or no launches named")
     for note in compared.notes:
         print(f"note: {note}")
 

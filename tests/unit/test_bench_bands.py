@@ -1,6 +1,6 @@
 import pytest
 
-from spark_build.core.bench.arithmetic import FORMATS, share, token_floor, weight_bytes
+from spark_build.core.bench.arithmetic import FORMATS, token_floor, weight_bytes
 from spark_build.core.bench.bands import BANDS, band_of, overhead
 
 
@@ -41,8 +41,3 @@ def test_the_floor_of_a_token() -> None:
     assert weight_bytes(70e9, fp16) == 140e9
     assert (fp16.factor, fp8.factor, fp4.factor) == (1, 0.5, 0.28125)  # NVFP4: a scale byte for 16 weights
     assert token_floor(weight_bytes(70e9, fp8), 273e9) == pytest.approx(0.2564, abs=1e-4)
-
-
-def test_shares() -> None:
-    assert share(50.0, 200.0) == 0.25
-    assert share(50.0, None) is None

@@ -119,6 +119,15 @@ def test_the_same_speed_with_other_memory_is_a_finding() -> None:
     assert compared(run(memory={"native": 100, "container": 110})).memory == ()  # nor are 10 MiB
 
 
+def test_the_same_twice_is_rarely_called_different_in_any_case() -> None:
+    """Of a whole run, not of one case: that is what Holm's correction is for."""
+    wrong = 0
+    for seed in range(40):
+        seen = compared(benches.bench({"a": {}, "b": {}}, pairs=3, noise=0.02, seed=seed))
+        wrong += any(each.finding in ("faster", "slower") for each in seen.changes)
+    assert wrong / 40 <= 0.125
+
+
 def test_exit_codes() -> None:
     seen = compared(run())
     assert exit_code(seen) == (0, "")

@@ -5,6 +5,8 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats as reference
 
 from spark_build.core.bench.contrast import contrast, finding, summary
@@ -78,6 +80,7 @@ def test_summaries_against_numpy() -> None:
 def test_normality_of_what_is_not_normal() -> None:
     assert stats.normality([1.0, 1.0, 1.0]) is None
     assert stats.normality([1.0, 2.0]) is None
+    assert stats.normality([0.0, 1.0] * 3000) is None  # the test is not made for so many
     skewed = stats.normality([0.0, 0.01, 0.02, 0.01, 0.0, 0.02, 0.01, 5.0])
     assert skewed is not None
     assert skewed < 0.001
@@ -99,6 +102,30 @@ def test_three_launches_may_say_something_and_two_nothing() -> None:
     assert finding(same, same.p) == "equivalent"
     with pytest.raises(ValueError, match="two or more"):
         contrast([1.0], [1.0, 2.0], paired=False)
+
+
+values = st.lists(st.floats(1e-99, 1e99), min_size=2, max_size=6)
+
+
+@pytest.mark.filterwarnings("ignore:Precision loss")  # samples without spread are among the examples
+@settings(max_examples=80, deadline=None)
+@given(values, values, st.booleans())
+def test_whatever_is_measured_there_are_numbers(
+    first: list[float], second: list[float], paired: bool
+) -> None:
+    if paired:
+        second = (second * 3)[: len(first)]
+    there, back = contrast(first, second, paired=paired), contrast(second, first, paired=paired)
+    for seen in (there, back):
+        found = (seen.ratio, *seen.ci95, seen.p, seen.rank_p, seen.tost_p, seen.detectable, seen.power)
+        assert all(math.isfinite(value) for value in found)
+        assert seen.ci95[0] <= seen.ratio * (1 + 1e-9)
+        assert seen.ratio <= seen.ci95[1] * (1 + 1e-9)
+        assert 0 <= seen.power <= 1
+    assert there.ratio * back.ratio == pytest.approx(1)
+    opposite = {"faster": "slower", "slower": "faster"}
+    word = finding(there, there.p)
+    assert finding(back, back.p) == opposite.get(word, word)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -56,7 +56,7 @@ def runs(draw: st.DrawFn) -> Bench:
     known = draw(st.lists(works, min_size=1, max_size=2))
     named = draw(st.lists(arms, min_size=1, max_size=2))
     figures = st.builds(
-        Figure, work=st.sampled_from([work.name for work in known]), rate=numbers, calls=many(numbers),
+        Figure, work=st.sampled_from([work.name for work in known]), rate=st.floats(0, 1e18), calls=many(numbers),
         span=st.tuples(numbers, numbers), steady=st.booleans(), peak=readings, facts=anything,
     )  # fmt: skip
     slots = st.builds(
@@ -107,6 +107,15 @@ def document() -> dict[str, Any]:
         (lambda raw: raw["rounds"][0]["figures"][2].update(work="x"), "round 1 has an unknown case 'x'"),
         (lambda raw: raw["rounds"][0]["slot"].update(arm="x"), "round 1 is of an unknown arm 'x'"),
         (lambda raw: raw["works"][0].update(amount=0), r"gemm\.fp16\.4096: an amount of 0"),
+        (
+            lambda raw: raw["rounds"][1]["figures"][0].update(rate=-1.0),
+            r"round 2, gemm\.fp16\.4096: a rate of -1",
+        ),
+        (lambda raw: raw["rounds"][1]["figures"][0].update(rate=1e101), r"a rate of 1e\+101"),
+        (
+            lambda raw: raw["rounds"][1]["figures"][0].update(rate=float("nan")),
+            r"rounds\.1\.figures\.0\.rate: ",
+        ),
         (lambda raw: raw["settings"].update(mode="slow"), r"settings\.mode: "),
     ],
 )

@@ -24,6 +24,7 @@ def test_the_least_there_can_be() -> None:
     assert list(trial.values["docker", "latency_ms"].values()) == [20, 22]
     assert not trial.paired
     assert "every row counts as a launch" in trial.notes[-1]
+    assert trial.quick
     (change,) = compare(trial).changes
     assert change.contrast.ratio == pytest.approx((10 * 12) ** 0.5 / (20 * 22) ** 0.5)
     assert change.overhead == pytest.approx(91.5, abs=0.1)
@@ -46,6 +47,7 @@ def test_repeats_in_one_launch_are_one_sample() -> None:
     trial = trial_from_csv("environment,run,metric,value\n" + rows, "a.csv")
     assert trial.values["a", "fps"] == {"run1": 15, "run2": 15, "run3": 15}
     assert not trial.paired
+    assert not trial.quick
     assert compare(trial).changes[0].contrast.counts == (3, 3)
 
 
@@ -145,6 +147,7 @@ def test_a_direction_nobody_knows_is_said_and_can_be_changed() -> None:
         ("environment,metric,value\na,t,nan\n", 2, "'nan' is no number"),
         ("environment,metric,value\na,t,1_0\n", 2, "'1_0' is no number"),
         ("environment,metric,value\na,t,1e999\n", 2, "too large"),
+        ("environment,metric,value\na,t,1e-101\n", 2, "too small"),
         ("environment,metric,value\na,t\n", 2, "'' is no number"),
         ("environment,metric,value\na,t,1,2\n", 2, "4 values under 3 headings"),
         ("environment,metric,value\n\n#\na,time,0\n", 4, "nothing below or at 0"),
@@ -160,7 +163,7 @@ def test_what_cannot_be_read_is_said_with_its_line(text: str, line: int | None, 
     with pytest.raises(UsageError, match=problem) as caught:
         trial_from_csv(text, "a.csv")
     assert caught.value.where == (f"a.csv:{line}" if line else "a.csv")
-    assert caught.value.hint or "too large" in problem or "below" in problem
+    assert caught.value.hint or "too " in problem or "below" in problem
 
 
 def test_our_own_samples_say_the_same_as_the_run() -> None:

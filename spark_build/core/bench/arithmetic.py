@@ -38,8 +38,3 @@ def weight_bytes(parameters: float, form: NumberFormat) -> float:
 def token_floor(weights: float, bandwidth: float) -> float:
     """Least seconds for one token of one sequence: every weight (bytes) is read once, at bytes/s."""
     return weights / bandwidth
-
-
-def share(rate: float, ceiling: float | None) -> float | None:
-    """What part of a ceiling is reached, 0..1; None where no ceiling is known."""
-    return rate / ceiling if ceiling else None

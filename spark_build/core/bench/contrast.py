@@ -47,8 +47,8 @@ def contrast(first: Sequence[float], second: Sequence[float], *, paired: bool) -
     return Contrast(
         paired=paired,
         counts=(len(a), len(b)),
-        ratio=math.exp(offset),
-        ci95=(math.exp(low), math.exp(high)),
+        ratio=_exp(offset),
+        ci95=(_exp(low), _exp(high)),
         p=stats.two_sided(offset, error, freedom),
         rank_p=stats.wilcoxon(logs) if paired else ranks,
         tost_p=stats.outside(offset, error, freedom),
@@ -59,6 +59,11 @@ def contrast(first: Sequence[float], second: Sequence[float], *, paired: bool) -
         detectable=stats.smallest(error, freedom),
         power=stats.power_to_find(error, freedom, POWER_AT),
     )
+
+
+def _exp(value: float) -> float:
+    """Two launches that differ much have an interval that no float holds."""
+    return math.exp(max(-stats.HUGE, min(stats.HUGE, value)))
 
 
 def finding(seen: Contrast, holm_p: float) -> Finding:
@@ -77,4 +82,6 @@ def finding(seen: Contrast, holm_p: float) -> Finding:
 def _floor(seen: Contrast) -> float:
     """The least p that the rank test can have with so many launches."""
     first, second = seen.counts
+    if first + second > 40:
+        return 0.0
     return float(2 / 2**first if seen.paired else 2 / math.comb(first + second, first))

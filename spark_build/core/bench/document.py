@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from spark_build.core.bench.trial import LARGEST
 from spark_build.errors import UsageError
 from spark_build.model.bench import SCHEMA, Bench
 
@@ -20,7 +21,7 @@ HINT = "give the bench.json that `spark-build bench run` wrote"
 def _adapter() -> TypeAdapter[list[Bench]]:
     """The list around the type hands the configuration to every class inside."""
     listed: Any = GenericAlias(list, (Bench,))
-    return TypeAdapter(listed, config=ConfigDict(extra="forbid", strict=True))
+    return TypeAdapter(listed, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 
 
 def bench_from_json(raw: Any, where: str = "") -> Bench:
@@ -53,8 +54,10 @@ def _consistent(bench: Bench, where: str) -> None:
         for figure in each.figures:
             if figure.work not in works:
                 problem = problem or f"round {each.slot.index + 1} has an unknown case {figure.work!r}"
+            if not 0 <= figure.rate < LARGEST:
+                problem = problem or f"round {each.slot.index + 1}, {figure.work}: a rate of {figure.rate:g}"
     for work in bench.works:
-        if not work.amount > 0:
+        if not 0 < work.amount < LARGEST:
             problem = problem or f"{work.name}: an amount of {work.amount:g}"
     if problem:
         raise UsageError(problem, where=where, hint=HINT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from spark_build.core.bench.direction import better, size_in_bytes
-from spark_build.core.bench.trial import Trial, TrialCase
+from spark_build.core.bench.trial import LARGEST, Trial, TrialCase
 from spark_build.errors import UsageError
 from spark_build.model.bench import Bench, Kind
 
@@ -84,6 +83,7 @@ def trial_from_csv(text: str, where: str, lower: Sequence[str] = ()) -> Trial:
         contrasts=tuple((arms[0], arm) for arm in arms[1:]),
         paired=by == "round",
         calls={key: tuple(values) for key, values in found.calls.items()},
+        quick=by == "row",
         memory={key: _means(launches) for key, launches in found.memory.items()},
         notes=tuple(notes),
     )
@@ -191,8 +191,8 @@ def _number(text: str, where: str) -> float:
     if not re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text):
         raise UsageError(f"{text!r} is no number", where=where, hint=HINT)
     value = float(text)
-    if not math.isfinite(value):
-        raise UsageError(f"{text} is too large", where=where)
+    if abs(value) > LARGEST or 0 < abs(value) < 1 / LARGEST:
+        raise UsageError(f"{text} is too {'large' if abs(value) > 1 else 'small'}", where=where)
     return value
 
 

@@ -13,6 +13,7 @@ from spark_build.model.bench import Bench, Kind
 from spark_build.model.verification import Gate
 
 QUICK = 10  # launches of an arm below which everything is only indicative
+LARGEST = 1e100  # of any value: beyond it, sums overflow
 Launches = Mapping[str, float]  # launch -> its one value
 
 
@@ -39,7 +40,7 @@ class Trial:
     calls: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)  # seconds
     memory: Mapping[tuple[str, str, str], Launches] = field(default_factory=dict)  # (arm, case, what), bytes
     controls: tuple[str, ...] = ()  # arms that are the baseline again
-    quick: bool = False
+    quick: bool = False  # only indicative, whatever the counts
     doubts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     scope: Mapping[str, str] = field(default_factory=dict)

@@ -18,6 +18,7 @@ from spark_build.model.verification import Comparison
 MARGIN = 0.02  # differences below this are not worth a word
 ALPHA = 0.05
 POWER = 0.8
+HUGE = 690.0  # logarithm of what a float can just hold, with room to spare
 
 
 def compare(first: Sequence[float], second: Sequence[float]) -> Comparison:
@@ -154,7 +155,7 @@ def detectable(values: Sequence[float], power: float = POWER) -> float:
 def smallest(error: float, freedom: float, power: float = POWER) -> float:
     """The same of a log ratio with this standard error."""
     reach = _t_quantile(1 - ALPHA / 2, freedom) + _t_quantile(power, freedom)
-    return math.expm1(reach * error)
+    return math.expm1(min(reach * error, HUGE))
 
 
 def power_to_find(error: float, freedom: float, effect: float) -> float:
@@ -170,10 +171,10 @@ def power_to_find(error: float, freedom: float, effect: float) -> float:
 
 
 def normality(values: Sequence[float]) -> float | None:
-    """p of the Shapiro-Wilk test; None for fewer than three values or without any spread."""
+    """p of the Shapiro-Wilk test; None for fewer than 3 values, more than 5000, or without any spread."""
     from scipy import stats
 
-    if len(values) < 3 or standard_error(values) == 0:
+    if not 3 <= len(values) <= 5000 or standard_error(values) == 0:
         return None
     # Around 0 and of unit size: values that differ in late digits only lose them in the test.
     mean, spread = statistics.fmean(values), statistics.stdev(values)
