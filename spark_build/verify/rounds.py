@@ -23,7 +23,11 @@ from spark_build.verify.reading import read_round
 from spark_build.verify.telemetry import Sampler, probes_for
 
 SCHEMA = 1
-KEPT_VARIABLES = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CUDA_VISIBLE_DEVICES")
+# The last three are an administrator's: multicast in NVLink switches stays off where it was switched off.
+KEPT_VARIABLES = (
+    "PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CUDA_VISIBLE_DEVICES",
+    "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS",
+)  # fmt: skip
 PRELOAD = "LD_PRELOAD"
 STEP = "@step "  # then DONE and TOTAL: how a script of several steps tells how far it is
 TIMED_OUT, KILLED = 124, 137  # exit statuses of coreutils' timeout; 137 also for SIGKILL from outside
