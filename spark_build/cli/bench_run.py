@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from spark_build.host.wheelhouse.views import Generation
     from spark_build.model.bench import Bench
     from spark_build.model.verification import Check
-    from spark_build.verify.suite import Wish
+    from spark_build.verify.suite.running import Wish
 
 Device = Literal["cpu", "cuda"]
 POSITIVE = click.FloatRange(min=0, min_open=True)
@@ -60,7 +60,7 @@ def run(
     if listed:
         return _list(options)
     from spark_build.core.judging.armspec import parse_arms
-    from spark_build.verify.suite import Wish
+    from spark_build.verify.suite.running import Wish
 
     setting = options.setting()
     device = device or ("cuda" if setting.target.cuda_architectures else "cpu")
@@ -98,7 +98,7 @@ def _generation(options: Options, wish: Wish) -> Generation | None:
 def _measure(options: Options, wish: Wish) -> int:
     from spark_build.cli.building import running
     from spark_build.errors import VerificationError
-    from spark_build.verify import suite
+    from spark_build.verify.suite import running as suite
 
     setting, generation = options.setting(), _generation(options, wish)
     with running(options, setting.home.runs) as (_, emit):
@@ -174,7 +174,7 @@ def _profile(options: Options, wish: Wish, tool: Literal["torch", "nsys"]) -> in
 
 
 def _list(options: Options) -> int:
-    from spark_build.verify.suite import script_of, workloads_of
+    from spark_build.verify.suite.running import script_of, workloads_of
 
     known = workloads_of(script_of(options.home()))
     if options.json:

@@ -23,9 +23,9 @@ from spark_build.model.bench import Bench, BenchRound, BenchSettings
 from spark_build.model.event import Emit, Note
 from spark_build.model.verification import Arm, Device, Mode
 from spark_build.verify import bench_report, session
-from spark_build.verify.benchreading import read_round, works_of
 from spark_build.verify.cooling import cool_down, thermometer
 from spark_build.verify.rounds import Program, run_rounds
+from spark_build.verify.suite.reading import read_round, works_of
 from spark_build.verify.telemetry import prepare_memory, probes_for
 
 ROUNDS = {"quick": 1, "full": 3}  # of each arm; with several arms a quick run has two
