@@ -7,6 +7,7 @@ import contextlib
 import gc
 import importlib
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -86,7 +87,8 @@ def _tidy() -> None:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-    torch.compiler.reset()
+    if "torch._dynamo" in sys.modules:  # importing it takes seconds
+        torch.compiler.reset()
 
 
 def _measure(case: Case, given: argparse.Namespace, ceilings: dict[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,12 @@ import torch
 from findings import Finding, Unsupported, verdict
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from workloads import NO_FP16, Asked, Case, Run, Work
+from workloads import NO_FP16, SIZES, Asked, Case, Run, Work
 
 FORMATS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 LEAST_STEPS = 6  # of training, before the loss must have fallen
+# Fewest multiplications of Winograd's way for 3 x 3 kernels, F(2x2, 3x3): 4 in place of 9 for a result.
+WINOGRAD = 2.25
 RATE = 3e-4  # of learning: small enough for every model here
 
 
@@ -37,6 +39,7 @@ class Model:
     train_flops: float  # of forward and backward pass, for one of forward
     size: int | None = None
     operation: str = "model"
+    moved: float | None = None  # values, not bytes, that a forward pass moves at least; None: who knows
     peak: float = 1.0
 
 
@@ -52,7 +55,8 @@ def _case(model: Model, asked: Asked, mode: str, dtype: str) -> Case:
         forward = model.flops(model.build()) if callable(model.flops) else model.flops
     flops = forward * (model.train_flops if mode == "train" else 1.0)
     work = Work(name=f"{model.name}.{mode}.{dtype}", unit=model.unit, amount=model.amount, dtype=dtype,
-                size=model.size, mode=mode, operation=model.operation, flops=flops)  # fmt: skip
+                size=model.size, mode=mode, operation=model.operation, flops=flops,
+                moved=None if model.moved is None else model.moved * SIZES[dtype])  # fmt: skip
 
     def prepare() -> Run:
         if asked.device == "cpu" and dtype == "fp16":

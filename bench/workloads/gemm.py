@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import torch
+from findings import Unsupported
 from operands import SCALED, Operands
 
 from workloads import Asked, Case, Run, Work
@@ -43,6 +44,14 @@ def _case(asked: Asked, dtype: str, size: int) -> Case:
             turn += 1
             return operands.product(layout, turn, turn % 2)
 
+        try:
+            operands.product(layout, 0)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            if dtype not in SCALED:
+                raise
+            raise Unsupported(f"torch refuses: {str(error).splitlines()[0][:200]}") from error
         # FP4 packs two values into an element, which torch's counter does not know.
         return Run(step=step, countable=dtype != "fp4", facts={"sets": operands.count})
 

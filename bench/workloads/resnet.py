@@ -8,12 +8,9 @@ import torch
 from models import resnet50
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
-from training import Model, cases_of
+from training import WINOGRAD, Model, cases_of
 
 from workloads import Asked, Case
-
-# Fewest multiplications of Winograd's way for 3 x 3 kernels, F(2x2, 3x3): 4 in place of 9 for a result.
-WINOGRAD = 2.25
 
 
 def cases(asked: Asked) -> Iterator[Case]:

@@ -170,7 +170,32 @@ def _rate(rate: float, unit: str) -> str:
 
 
 def _profile(options: Options, wish: Wish, tool: Literal["torch", "nsys"]) -> int:
-    raise NotImplementedError(tool)
+    """Capture traces, and say what the cases spend their time on."""
+    from dataclasses import asdict
+
+    from spark_build.cli.building import running
+    from spark_build.errors import VerificationError
+    from spark_build.verify.suite import running as suite
+    from spark_build.verify.suite.profiling import capture
+
+    setting, generation = options.setting(), _generation(options, wish)
+    with running(options, setting.home.runs) as (folder, emit):
+        settings = suite.plan(wish, suite.script_of(setting.home))
+        arms = suite.arms_of(setting.home, setting.train.name, generation, folder, emit, wish)
+        found = capture(settings, arms, tool, folder, emit)
+    code = VerificationError.exit_code if any(each.problem for each in found) else 0
+    if options.json:
+        render.print_json({"profiles": [asdict(each) for each in found], "exit_code": code})
+        return code
+    for each in found:
+        rows = [
+            [profile["work"], f"{top['share']:.0%}", top["name"][:90]]
+            for profile in each.profiles
+            for top in profile.get("top", [])[:3]
+        ]
+        render.print_table(["CASE", "TIME", "OPERATION"], rows)
+        print(f"{each.problem or 'captured'}: {each.arm}, in {each.folder}")
+    return code
 
 
 def _list(options: Options) -> int:

@@ -176,10 +176,10 @@ def _measure(
     report = place / f".report-{slot.index:03d}.json"
     report.unlink(missing_ok=True)
     threads = arm.threads or program.threads
-    environment = _variables(arm)
+    environment = variables_of(arm)
     started = _now()
     log = _file(place, slot).with_suffix(".log")
-    command, container = _command(program, arm, threads, report), ""
+    command, container = command_of(program, arm, threads, report), ""
     if arm.image:
         container = f"spark-build-{os.getpid()}-{slot.index}"
         command = _contained(program, arm, command, environment, place, container)
@@ -187,8 +187,8 @@ def _measure(
     guard = ["timeout", "--signal=ABRT", "--kill-after=10", f"{program.limit:.0f}"]
     try:
         with log.open("wb") as stream, Sampler(probes_for(program.device)) as sampler:
-            bare = _bare(environment)
-            done = run([*guard, *command], cwd=place, env=bare, log=stream, on_line=hear, keep=keep)
+            ours = bare(environment)
+            done = run([*guard, *command], cwd=place, env=ours, log=stream, on_line=hear, keep=keep)
     finally:
         if container:
             containers.remove(arm, container)
@@ -216,11 +216,13 @@ def _measure(
     return program.read(_file(place, slot))
 
 
-def _bare(environment: Mapping[str, str]) -> dict[str, str]:
+def bare(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the programs that start an arm get of its environment."""
     return {name: value for name, value in environment.items() if name != PRELOAD}
 
 
-def _command(program: Program[R], arm: Arm, threads: int, report: Path) -> list[str]:
+def command_of(program: Program[R], arm: Arm, threads: int, report: Path) -> list[str]:
+    """The program in an arm; its report goes to `report`."""
     given = {**program.options, "threads": threads, "out": report}
     options = [part for name, value in given.items() for part in (f"--{name}", str(value))]
     command = [arm.python, "-I", "-B", "-X", "faulthandler", str(program.script), *options]
@@ -254,15 +256,15 @@ def name_kernels(
         if arm.image or arm.role == "control":
             continue
         report = folder / f".kernels-{arm.name}.json"
-        command = ["timeout", "300", *_command(program, arm, settings.threads, report), "--profile"]
+        command = ["timeout", "300", *command_of(program, arm, settings.threads, report), "--profile"]
         with (folder / f"kernels-{arm.name}.log").open("wb") as log, contextlib.suppress(OSError, ValueError):
-            run(command, cwd=folder, env=_bare(_variables(arm)), log=log, keep=keep)
+            run(command, cwd=folder, env=bare(variables_of(arm)), log=log, keep=keep)
             found[arm.name] = json.loads(report.read_text())["kernels"]
         report.unlink(missing_ok=True)
     return found
 
 
-def _variables(arm: Arm) -> dict[str, str]:
+def variables_of(arm: Arm) -> dict[str, str]:
     """The scrubbed environment of an arm."""
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     return kept | {"PYTHONNOUSERSITE": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **arm.env}

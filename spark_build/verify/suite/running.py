@@ -95,22 +95,28 @@ def plan(wish: Wish, script: Path) -> BenchSettings:
     )
 
 
+def arms_of(
+    home: Home, train: str, generation: Generation | None, folder: Path, emit: Emit, wish: Wish
+) -> list[Arm]:
+    """The arms that were asked for; without any, the wheelhouse's environment or else the public one."""
+    own = session.WHEELHOUSE if session.has_torch(generation) else session.PUBLIC
+    return session.arms_of(home, train, generation, folder, emit, wish.device, wish.arms or (own,))
+
+
 def measure(home: Home, train: str, generation: Generation | None, emit: Emit, wish: Wish) -> Bench:
-    """Run the suite in the arms; without any named, in the wheelhouse's environment or else the public one.
+    """Run the suite in the arms and leave its pages in a folder of `home.runs`.
 
     An unfinished run of the same wish is taken up again.
     """
     script = script_of(home)
     references = session.references_of(home)
-    own = session.WHEELHOUSE if session.has_torch(generation) else session.PUBLIC
-    wish = wish if wish.arms else replace(wish, arms=(own,))
     unfinished = home.runs / f"unfinished-bench-{_digest(train, generation, wish)}.json"
     folder, seed = session.resume(unfinished, wish.seed)
     if folder is not None:
         emit(Note(message=f"going on with the run of {folder.name}"))
     folder = folder or new_run(home.runs)
     settings = plan(replace(wish, seed=seed), script)
-    arms = session.arms_of(home, train, generation, folder, emit, wish.device, wish.arms)
+    arms = arms_of(home, train, generation, folder, emit, wish)
     write_atomically(unfinished, json.dumps({"folder": str(folder), "seed": settings.seed}))
     rounds, breaks, notes = run_suite(settings, arms, folder, emit)
     scope = _scope(settings, rounds)
