@@ -38,7 +38,7 @@ class Captured:
 def capture(
     settings: BenchSettings, arms: Sequence[Arm], tool: Tool, folder: Path, emit: Emit
 ) -> list[Captured]:
-    """Run the workloads of each arm under `tool`. Raises HostError without nsys, UsageError for containers."""
+    """Run each arm under `tool`. Raises HostError without nsys, UsageError for containers."""
     if any(arm.image for arm in arms):
         raise UsageError("--profile runs in environments, not in containers", hint="name a folder with --arm")
     if tool == "nsys" and shutil.which("nsys") is None:
