@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from findings import Unsupported
 from operands import Operands
 from surroundings import cache_bytes
-from timing import batches_of, best_rate
+from timing import batches_of, best_rate, burst
 
 COPY_SECONDS = 0.15
 PEAK_SECONDS = 0.2
@@ -21,6 +22,20 @@ def copy_rate(torch: Any, device: str, seconds: float = COPY_SECONDS) -> float:
     source = torch.ones(length, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return best_rate(batches_of(torch, device, lambda: target.copy_(source)), 2 * length, seconds)
+
+
+def plain_copy(torch: Any, device: str) -> Callable[[], float]:
+    """The same rate whenever it is asked, in a few milliseconds: to be measured in turn with something."""
+    length = max(32 << 20, 4 * cache_bytes(torch, device))
+    source = torch.ones(length, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+
+    def copy() -> object:
+        return target.copy_(source)
+
+    copy()
+    calls = 1 if device == "cpu" else 10  # a GPU's clock is too coarse for one
+    return lambda: 2 * length * calls / burst(torch, device, copy, calls)
 
 
 def peaks(torch: Any, given: Any) -> dict[str, float]:

@@ -23,7 +23,7 @@ from surroundings import surroundings, write_report
 
 SCHEMA = 1
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
-INJECTIONS = ("train", "dtype", "formula", "flops", "collective", "hang", "crash", "memory")
+INJECTIONS = ("train", "dtype", "formula", "flops", "collective", "hang", "crash", "killed", "memory")
 START = 120.0  # seconds in which a workload must have begun its first case, or made one
 
 
@@ -40,12 +40,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--patience", type=float, help="seconds of one case after which it hangs")
     parser.add_argument("--profile", choices=("torch", "nsys"), help="name the kernels; no time is taken")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--inject", default="", help="a fault to plant, for tests: " + ", ".join(INJECTIONS))
+    parser.add_argument("--inject", default="", help="FAULT:WORKLOAD,... to plant, for tests: "
+                        + ", ".join(INJECTIONS))  # fmt: skip
     given = parser.parse_args()
     given.workloads = given.workloads.split(",")
     if unknown := sorted(set(given.workloads) - set(known)):
         parser.error(f"unknown workload: {', '.join(unknown)}")
-    if given.inject and given.inject not in INJECTIONS:
+    given.inject = [part.split(":") for part in given.inject.split(",") if part]
+    if any(len(part) != 2 or part[0] not in INJECTIONS for part in given.inject):
         parser.error(f"unknown fault: {given.inject}")
     if given.patience is None:
         given.patience = START + 5 * (3 * given.warmup + given.window)

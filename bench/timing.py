@@ -104,3 +104,20 @@ def best_rate(batches: Batches, amount: float, seconds: float) -> float:
         best = max(best, amount * calls / took)
     batches.close()
     return best
+
+
+def burst(torch: Any, device: str, step: Step, calls: int) -> float:
+    """Seconds of a few calls with nothing else in flight, to compare two things in turn."""
+    if device == "cpu":
+        start = time.perf_counter()
+        for _ in range(calls):
+            step()
+        return time.perf_counter() - start
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    first.record()
+    for _ in range(calls):
+        step()
+    last.record()
+    last.synchronize()
+    return float(first.elapsed_time(last)) / 1000

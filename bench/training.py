@@ -100,7 +100,7 @@ def _training(model: Model, asked: Asked, work: Work) -> Run:
     optimiser = torch.optim.AdamW(net.parameters(), lr=RATE)
     scaler = torch.amp.GradScaler(asked.device, enabled=work.dtype == "fp16")
     losses: list[Any] = []
-    kept = "fp32" if asked.inject == "dtype" else work.dtype
+    kept = "fp32" if "dtype" in asked.inject else work.dtype
 
     def forward_backward() -> Any:
         optimiser.zero_grad(set_to_none=True)
@@ -111,7 +111,7 @@ def _training(model: Model, asked: Asked, work: Work) -> Run:
 
     def step() -> None:
         losses[1:] = [forward_backward()]
-        if asked.inject != "train":
+        if "train" not in asked.inject:
             scaler.step(optimiser)
             scaler.update()
         nonlocal steps
@@ -139,7 +139,7 @@ def _evaluation(model: Model, asked: Asked, work: Work) -> Run:
     net, inputs, _ = _made(model, asked)
     exactly(asked.device, "fp32")
     net.eval()
-    if asked.inject != "dtype":
+    if "dtype" not in asked.inject:
         net.to(FORMATS[work.dtype])
     if inputs.is_floating_point():
         inputs = inputs.to(next(net.parameters()).dtype)

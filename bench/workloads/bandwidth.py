@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from ceilings import copy_rate
+from ceilings import plain_copy
 
 from workloads import SHARES, Asked, Case, Run, Work, rotating
 
@@ -24,7 +24,7 @@ def _case(asked: Asked, kind: str, count: int) -> Case:
     # first do no more than that; others read what they write, which STREAM does not count either.
     moved = float(KINDS[kind] * count * 4)
     flops = {"copy": None, "scale": float(count), "triad": 2.0 * count}[kind]
-    if asked.inject == "formula":
+    if "formula" in asked.inject:
         moved *= 2
     work = Work(name=f"bandwidth.{kind}.{count * 4 >> 20}MiB", unit="B/s", amount=moved, dtype="fp32",
                 size=count, operation="copy", flops=flops, moved=moved)  # fmt: skip
@@ -52,6 +52,6 @@ def _run(asked: Asked, kind: str, count: int) -> Run:
     return Run(
         step=step,
         countable=False,  # torch counts products of matrices only
-        plain=lambda: copy_rate(torch, asked.device),
+        plain=plain_copy(torch, asked.device),
         share=SHARES[asked.device],
     )

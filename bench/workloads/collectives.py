@@ -39,29 +39,29 @@ def cases(asked: Asked) -> Iterator[Case]:
         sizes = (28,) if asked.quick else (20, 24, 28, 30)
     for operation in ("all_reduce", "all_gather"):
         for size in sizes:
-            yield _case(operation, backend, ranks, min(1 << size, LARGEST), asked.inject)
+            yield _case(operation, backend, ranks, min(1 << size, LARGEST), "collective" in asked.inject)
 
 
-def _case(operation: str, backend: str, ranks: int, size: int, inject: str) -> Case:
+def _case(operation: str, backend: str, ranks: int, size: int, spoil: bool) -> Case:
     # What each link carries, however the algorithm goes about it: of each part of the buffer every rank needs
     # the other ranks' (all_gather); a reduction has to bring them together first (all_reduce).
     bus = size * (ranks - 1) / ranks * (2 if operation == "all_reduce" else 1)
     work = Work(name=f"collectives.{operation}.{size >> 20}MiB", unit="B/s", amount=bus, dtype="fp32",
                 size=size, mode=f"{backend} x{ranks}", operation="collective", moved=bus)  # fmt: skip
-    return Case(work=work, prepare=lambda: _run(work, operation, backend, ranks, inject))
+    return Case(work=work, prepare=lambda: _run(work, operation, backend, ranks, spoil))
 
 
-def _run(work: Work, operation: str, backend: str, ranks: int, inject: str) -> Run:
+def _run(work: Work, operation: str, backend: str, ranks: int, spoil: bool) -> Run:
     world = World(operation, backend, ranks, int(work.size or 0))
 
     def right() -> list[Finding]:
-        wrong = sum(world.ask("check", inject == "collective"))
+        wrong = sum(world.ask("check", spoil))
         found = f"{wrong} of {ranks * int(work.size or 0) // 4} elements wrong, {backend} between {ranks} "
         why = "GPUs" if backend == "nccl" else "processes: fewer than two GPUs are measured"
         return [verdict(f"{work.name}.result", wrong == 0, found + why)]
 
     return Run(step=lambda: world.ask("run", 1), batches=world.batches, countable=False,
-               plain=lambda: float(work.size or 0) / max(world.ask("plain", 3)), share=SHARES[backend],
+               plain=lambda: float(work.size or 0) / max(world.ask("plain", 1)), share=SHARES[backend],
                after=right, close=world.close)  # fmt: skip
 
 

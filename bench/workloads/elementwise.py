@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from ceilings import copy_rate
+from ceilings import plain_copy
 
 from workloads import SHARES, SIZES, Asked, Case, Run, Work, rotating
 
@@ -45,7 +45,7 @@ def _case(asked: Asked, kind: str, dtype: str, count: int) -> Case:
         return Run(
             step=step,
             countable=False,
-            plain=lambda: copy_rate(torch, asked.device),
+            plain=plain_copy(torch, asked.device),
             share=(low, high),
         )
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from ceilings import copy_rate
+from ceilings import plain_copy
 from findings import Finding, Unsupported, verdict
 from surroundings import loaded_libraries
-from timing import Batches, cpu_batches
+from timing import Batches, burst, cpu_batches
 
 from workloads import Asked, Case, Run, Work
 
@@ -71,7 +71,7 @@ def _copy_case(asked: Asked, way: str, kind: str, size: int) -> Case:
             step=step,
             batches=lambda: cpu_batches(step),
             countable=False,
-            plain=lambda: link_rate(way),
+            plain=plain_link(way),
             share=(least, 1.15),
             after=arrived,
         )
@@ -79,20 +79,16 @@ def _copy_case(asked: Asked, way: str, kind: str, size: int) -> Case:
     return Case(work=work, prepare=prepare)
 
 
-def link_rate(way: str, elements: int = 1 << 26) -> float:
-    """Bytes per second of one large pinned copy, by the device's clock; the best of three."""
-    host = torch.empty(elements).pin_memory()
-    device = torch.empty(elements, device="cuda")
+def plain_link(way: str, elements: int = 1 << 26) -> Callable[[], float]:
+    """Bytes per second of one large pinned copy, by the device's clock."""
+    host = torch.ones(elements).pin_memory()
+    device = torch.ones(elements, device="cuda")
     source, target = (host, device) if way == "h2d" else (device, host)
-    best = 0.0
-    for _ in range(3):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        target.copy_(source, non_blocking=True)
-        last.record()
-        last.synchronize()
-        best = max(best, source.nbytes / (first.elapsed_time(last) / 1000))
-    return best
+
+    def copy() -> object:
+        return target.copy_(source, non_blocking=True)
+
+    return lambda: source.nbytes / burst(torch, "cuda", copy, 1)
 
 
 class Managed:
@@ -165,7 +161,7 @@ def _unified_case(asked: Asked, state: str, size: int) -> Case:
 
         # A device that shares the host's memory need not move anything; no other reads faster than its own.
         return Run(step=step, batches=migrating if state == "migrating" else None, countable=False,
-                   plain=lambda: copy_rate(torch, "cuda"), share=(0.3 if state == "resident" else 1e-4, 1.25),
+                   plain=plain_copy(torch, "cuda"), share=(0.3 if state == "resident" else 1e-4, 1.25),
                    after=right, close=memory.close, facts={"coherent": _has(COHERENT)})  # fmt: skip
 
     return Case(work=work, prepare=prepare)
