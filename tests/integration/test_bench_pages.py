@@ -81,6 +81,9 @@ def test_a_comparison_has_everything(tmp_path: Path) -> None:
         assert said in text
     assert "throttled in 0 of 6 rounds" in page.text  # what the run says to the next checks
     assert "MemAvailable" in page.text
+    assert "Room for KV cache" in page.text
+    # 100000 MiB less a tenth, less 16.06 GB of weights, at 128 KiB for a token.
+    assert f"{int((100000 * 2**20 * 0.9 - 16.06e9) // 131072):,} tokens" in page.text
     assert "513 ms" in page.text  # 140 GB at 273 GB/s
     assert {link for link in page.links if not link.startswith("#")} == {"bench.json", "samples.csv"}
     assert len(page.ids) == len(set(page.ids))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from html import escape
 from typing import Any
 
@@ -10,13 +11,14 @@ from spark_build.core.bench.bands import BANDS, said
 from spark_build.core.bench.classes import WORDS
 from spark_build.core.bench.contrast import POWER_AT, summary
 from spark_build.core.bench.evidence import seen
+from spark_build.core.bench.memory import MODELS, RESERVE, free_memory, kv_room
 from spark_build.core.units import quantity, size
 from spark_build.model.comparing import CaseChange, Summary
 from spark_build.verify.page import FINDINGS, p_value, table
 from spark_build.verify.suite.charts import MEMORY
 from spark_build.verify.suite.view import View
 
-MODELS = (8e9, 70e9)  # weights for which the arithmetic is written out
+WEIGHTS = (8e9, 70e9)  # for which the arithmetic is written out
 HIDDEN = ("libraries", "variables", "ceilings")  # of the environment: too long for a table
 
 
@@ -165,7 +167,35 @@ def memory(view: View) -> str:
     machine = table(("Of the machine", *heads), rows, range(1, 1 + len(heads))) if rows else ""
     cases = table(("Most of one case", *heads), more, range(1, 1 + len(heads))) if more else ""
     folded = f"<details><summary>Peaks of {len(more)} cases</summary>{cases}</details>" if more else ""
-    return machine + folded or "<p>No memory was read.</p>"
+    return machine + folded + _rooms(view) or "<p>No memory was read.</p>"
+
+
+def _rooms(view: View) -> str:
+    """Tokens that would find room beside a model's weights, in what was free before anything ran."""
+    device = view.bench.settings.device
+    free = {
+        arm: [
+            count for each in view.bench.rounds if each.slot.arm == arm
+            if (count := free_memory(each.samples, device)) is not None
+        ]
+        for arm in view.arms
+    }  # fmt: skip
+    if not any(free.values()):
+        return ""
+    rows = [
+        ("Free before a round (median)",
+         *(size(statistics.median(free[arm])) if free[arm] else "unknown" for arm in view.arms))
+    ]  # fmt: skip
+    for shape in MODELS:
+        for form in FORMATS[1:]:
+            cells = []
+            for arm in view.arms:
+                room = kv_room(statistics.median(free[arm]), shape, weights=form.stored) if free[arm] else 0
+                cells.append(f"{room:,} tokens, {size(room * shape.token_bytes())}" if room else "none")
+            rows.append((f"{escape(shape.name)}<br><small>weights in {form.name}</small>", *cells))
+    text = f"{RESERVE:.0%} of the free memory is left for activations; the cache itself is in 16 bits."
+    body = table(("Room for KV cache", *view.arms), rows, range(1, 1 + len(view.arms)))
+    return f'{body}<p class="dim">{text}</p>'
 
 
 def arms(view: View) -> str:
@@ -231,7 +261,7 @@ def arithmetic(view: View) -> str:
         )
         if bandwidth
     ]
-    models = [(weights, f"{weights / 1e9:g} billion weights") for weights in MODELS]
+    models = [(weights, f"{weights / 1e9:g} billion weights") for weights in WEIGHTS]
     rows = [
         (
             f"{form.name}{f'<br><small>{escape(form.note)}</small>' if form.note else ''}",
