@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spark_build.core.bench.bands import EDGES
+from spark_build.core.bench.contrast import LEAST
 from spark_build.core.judging.stats import geometric_mean
 from spark_build.model.bench import Work
 from spark_build.model.comparing import CaseChange
@@ -42,7 +43,10 @@ def all_charts(view: View) -> list[tuple[str, str, str]]:
         )
         charts.append(("Overhead", text, overheads(view, changes)))
     if view.works:
-        charts.append(("Rates by arm", "One dot for each round.", boxes(view)))
+        what = (
+            "round" if _enough(view) else "timed batch of calls: there are too few rounds for boxes of them"
+        )
+        charts.append(("Rates by arm", f"One dot for each {what}.", boxes(view)))
     if sweeps := _sweeps(view.works):
         text = "Rates of the cases that differ by size alone; geometric mean over the rounds."
         charts.append(("Over size", text, lines(view, sweeps)))
@@ -110,8 +114,20 @@ def overheads(view: View, changes: Sequence[CaseChange]) -> str:
     return svg(figure, "overheads")
 
 
+def _enough(view: View) -> bool:
+    """Whether there are rounds enough for a box."""
+    return max(len(launches) for launches in view.trial.values.values()) >= LEAST
+
+
+def _rates(view: View, arm: str, work: Work) -> list[float]:
+    if _enough(view):
+        return list(view.trial.values.get((arm, work.name), {}).values())
+    calls = view.trial.calls.get((arm, work.name), ())
+    return [work.amount / seconds for seconds in calls if seconds > 0]
+
+
 def boxes(view: View) -> str:
-    """Rates of the rounds by arm, one panel for each case."""
+    """Rates by arm, one panel for each case."""
     from matplotlib.figure import Figure
 
     columns = max(1, min(4, len(view.works), 8 // len(view.arms)))
@@ -121,8 +137,8 @@ def boxes(view: View) -> str:
     for axes in panels[len(view.works) :]:
         axes.set_visible(False)
     for axes, work in zip(panels, view.works, strict=False):
-        found = [list(view.trial.values.get((arm, work.name), {}).values()) for arm in view.arms]
-        scale, unit = scale_of(max(rate for some in found for rate in some), work.unit)
+        found = [_rates(view, arm, work) for arm in view.arms]
+        scale, unit = scale_of(max((rate for some in found for rate in some), default=1.0), work.unit)
         for at, (arm, some) in enumerate(zip(view.arms, found, strict=True)):
             values = [rate / scale for rate in some]
             stroke = {"color": view.paint[arm], "linewidth": 1.2}
