@@ -128,6 +128,12 @@ def test_what_is_no_run_is_refused_with_the_place(change: Any, problem: str) -> 
     assert caught.value.hint
 
 
+def test_a_burn_in_is_sent_to_its_own_command() -> None:
+    with pytest.raises(UsageError, match="no run of the suite") as caught:
+        bench_from_json({"schema": 1, "verdict": "EQUIVALENT"})
+    assert "verify compare" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize("raw", [None, 3, "bench", [], {}])
 def test_nor_is_anything_else(raw: object) -> None:
     with pytest.raises(UsageError, match="no run"):

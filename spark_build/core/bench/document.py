@@ -27,7 +27,9 @@ def _adapter() -> TypeAdapter[list[Bench]]:
 def bench_from_json(raw: Any, where: str = "") -> Bench:
     """A run from the document that `bench_json` makes. Raises UsageError, which says the first mistake."""
     if not isinstance(raw, Mapping) or raw.get("kind") != "bench":
-        raise UsageError("this is no run of the suite", where=where, hint=HINT)
+        burn_in = isinstance(raw, Mapping) and "verdict" in raw
+        hint = "of burn-ins: spark-build verify compare" if burn_in else HINT
+        raise UsageError("this is no run of the suite", where=where, hint=hint)
     if raw.get("schema") != SCHEMA:
         said = f"a run of schema {raw.get('schema')!r}; this program knows {SCHEMA}"
         raise UsageError(said, where=where, hint="use the version that wrote it")
