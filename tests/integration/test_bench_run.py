@@ -111,7 +111,7 @@ PLANTED = {
     "train:mlp": ("mlp.train.bf16.trains", r"loss .*; 0 of 8 parameters changed"),
     "dtype:mlp": ("mlp.train.bf16.dtype", r"outputs of 4 layers: torch.float32; asked for torch.bfloat16"),
     "flops:mlp": ("mlp.train.bf16.flops", r"formula 3.69\d+e\+08, torch counts 1.84\d+e\+08"),
-    "formula:bandwidth": ("bandwidth.copy.64MiB.bound", r"\d+% of what a plain one reaches"),
+    "formula:bandwidth": ("bandwidth.copy.64MiB.bound", r"\d+% of the [\de.+]+ B/s of a plain one"),
     "collective:collectives": ("collectives.all_reduce.16MiB.result", r"2 of 8388608 elements wrong"),
     "hang:bert": ("bert.run", r"hung: not a word for 40 s, in bert.train.fp32|hung: not a word for 40 s"),
     "crash:nanogpt": ("nanogpt.run", r"was killed \(SIGABRT\)"),
