@@ -166,9 +166,7 @@ def _print_memory(result: Bench) -> None:
             continue
         rooms = [f"{kv_room(free, model):,} tokens of {model.name}" for model in MODELS]
         most, work = max(peaks)
-        print(
-            f"memory of {arm.name}: {size(int(free))} free before; {size(int(most))} resident at most ({work})"
-        )
+        print(f"memory of {arm.name}: {size(free)} free before; {size(most)} resident at most ({work})")
         print(f"  room for KV cache in it, weights and cache of 2 bytes: {', '.join(rooms)}")
 
 

@@ -141,11 +141,12 @@ def test_two_threads_are_faster_than_one(baseline: Arm, tmp_path: Path) -> None:
         "--rounds", "2",
     )  # fmt: skip
     assert sorted(each["slot"]["arm"] for each in document["rounds"]) == ["one", "one", "two", "two"]
-    rates: dict[str, float] = {}
+    # The quickest of many calls: on a busy machine it is the one that the others left alone.
+    quickest = {"one": 9.0, "two": 9.0}
     for each in document["rounds"]:
         (figure,) = (f for f in each["figures"] if f["work"] == "gemm.fp32.1024")
-        rates[each["slot"]["arm"]] = max(rates.get(each["slot"]["arm"], 0.0), figure["rate"])
-    assert rates["two"] > rates["one"]
+        quickest[each["slot"]["arm"]] = min(quickest[each["slot"]["arm"]], *figure["calls"])
+    assert quickest["one"] / quickest["two"] > 1.3
 
 
 def test_an_interrupted_run_goes_on(baseline: Arm, tmp_path: Path) -> None:
