@@ -31,7 +31,7 @@ COUNTED = 0.02  # FLOPs of our formula and of torch's counter agree to that
 ABOVE_PEAK = {"cpu": 1.5, "cuda": 1.2}
 # Reading alone is faster than a copy, on a CPU by far, which reads what it overwrites.
 ABOVE_COPY = {"cpu": 2.5, "cuda": 1.3}
-TURN, TURNS = 0.02, 9  # seconds, and how often: of comparisons in turn
+TURN, TURNS = 0.02, 11  # seconds, and how often: of comparisons in turn
 UNCACHED = 4  # times the last cache: so much cannot come from there
 
 
@@ -162,18 +162,29 @@ def _count(work: Work, run: Run, *, wrong: bool) -> tuple[list[Finding], dict[st
 
 def _compare(work: Work, run: Run, rate: float, device: str) -> Finding:
     """The case and something plain of its kind in turn, so that a busy machine hits both alike."""
+    low, high = run.share
+    for turns in (TURNS, 3 * TURNS):  # a second, longer look before anything is called wrong
+        ratio, plain = _in_turn(work, run, rate, device, turns)
+        if low <= ratio <= high:
+            break
+    evidence = f"{ratio:.0%} of the {plain:.4g} {work.unit} of a plain one; {low:.0%} to {high:.0%} can be"
+    return verdict(f"{work.name}.bound", low <= ratio <= high, evidence)
+
+
+def _in_turn(work: Work, run: Run, rate: float, device: str, turns: int) -> tuple[float, float]:
+    """Median ratio of neighbours, and the plain one's median rate."""
     assert run.plain is not None
     batches = run.batches() if run.batches else None
     calls = max(1, round(TURN * rate / work.amount))
-    ratios = []
-    for _ in range(TURNS):
+    ratios, plains = [], [run.plain()]
+    for _ in range(turns):
         seconds, done = (
             (burst(torch, device, run.step, calls), calls) if batches is None else next_tick(batches, TURN)
         )
-        ratios.append(work.amount * done / seconds / run.plain())
-    ratio, (low, high) = statistics.median(ratios), run.share
-    evidence = f"{ratio:.0%} of what a plain one reaches in turn; {low:.0%} to {high:.0%} can be"
-    return verdict(f"{work.name}.bound", low <= ratio <= high, evidence)
+        plains.append(run.plain())
+        beside = 2 / (1 / plains[-1] + 1 / plains[-2])
+        ratios.append(work.amount * done / seconds / beside)
+    return statistics.median(ratios), statistics.median(plains)
 
 
 def _bounds(work: Work, run: Run, rate: float, ceilings: dict[str, Any], device: str) -> list[Finding]:

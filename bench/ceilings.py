@@ -26,7 +26,7 @@ def copy_rate(torch: Any, device: str, seconds: float = COPY_SECONDS) -> float:
 
 def plain_copy(torch: Any, device: str) -> Callable[[], float]:
     """The same rate whenever it is asked, in a few milliseconds: to be measured in turn with something."""
-    length = max(32 << 20, 4 * cache_bytes(torch, device))
+    length = max(64 << 20, 4 * cache_bytes(torch, device))
     source = torch.ones(length, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
 

@@ -89,8 +89,8 @@ def applied(model: nn.Module, call: Callable[[], object], work: Work) -> Finding
 
 def _made(model: Model, asked: Asked) -> tuple[nn.Module, Any, Any]:
     torch.manual_seed(asked.seed)
-    inputs, targets = (each.to(asked.device) for each in model.batch())
-    return model.build().to(asked.device), inputs, targets
+    with torch.device(asked.device):
+        return model.build(), *model.batch()
 
 
 def _training(model: Model, asked: Asked, work: Work) -> Run:

@@ -25,7 +25,7 @@ def _case(asked: Asked, kind: str, count: int) -> Case:
     moved = float(KINDS[kind] * count * 4)
     flops = {"copy": None, "scale": float(count), "triad": 2.0 * count}[kind]
     if "formula" in asked.inject:
-        moved *= 2
+        moved *= 4
     work = Work(name=f"bandwidth.{kind}.{count * 4 >> 20}MiB", unit="B/s", amount=moved, dtype="fp32",
                 size=count, operation="copy", flops=flops, moved=moved)  # fmt: skip
     return Case(work=work, prepare=lambda: _run(asked, kind, count))

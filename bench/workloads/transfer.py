@@ -106,7 +106,11 @@ class Managed:
         self.__cuda_array_interface__ = {
             "shape": (size // 4,), "typestr": "<f4", "data": (self.pointer.value, False), "version": 2,
         }  # fmt: skip
-        self.device: Any = torch.as_tensor(self, device="cuda")
+        try:
+            self.device: Any = torch.as_tensor(self, device="cuda")
+        except (RuntimeError, TypeError) as error:  # torch reads the interface through numpy
+            self.close()
+            raise Unsupported(f"torch does not take foreign memory: {error}") from error
         self.host: Any = torch.frombuffer(
             (ctypes.c_char * size).from_address(self.pointer.value), dtype=torch.float32
         )

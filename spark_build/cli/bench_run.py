@@ -116,6 +116,7 @@ def _measure(options: Options, wish: Wish) -> int:
     _print(result)
     for arm, check in failed:
         print(f"FAILED {check.name} in {arm}: {check.evidence}")
+    _print_memory(result)
     print(f"\nall samples: {Path(result.folder) / 'bench.json'}")
     return code
 
@@ -150,6 +151,23 @@ def _print(result: Bench) -> None:
             cells.append(_rate(geometric_mean(rates), work.unit) if rates else "-")
         rows.append([work.name, *cells, _held(result, work.name)])
     render.print_table(["CASE", *(arm.name for arm in result.arms), "HELD BY"], rows)
+
+
+def _print_memory(result: Bench) -> None:
+    """What was free before each arm began, and what would have found room in it."""
+    from spark_build.core.bench.memory import MODELS, free_memory, kv_room
+    from spark_build.core.units import size
+
+    for arm in result.arms:
+        rounds = [each for each in result.rounds if each.slot.arm == arm.name]
+        peaks = [(figure.peak.get("rss", 0.0), figure.work) for each in rounds for figure in each.figures]
+        free = free_memory(rounds[0].samples, result.settings.device) if rounds else None
+        if free is None or not peaks:
+            continue
+        rooms = [f"{kv_room(free, model):,} tokens of {model.name}" for model in MODELS]
+        most, work = max(peaks)
+        print(f"memory of {arm.name}: {size(free)} free before; {size(most)} resident at most ({work})")
+        print(f"  room for KV cache in it, weights and cache of 2 bytes: {', '.join(rooms)}")
 
 
 def _held(result: Bench, work: str) -> str:

@@ -111,7 +111,7 @@ PLANTED = {
     "train:mlp": ("mlp.train.bf16.trains", r"loss .*; 0 of 8 parameters changed"),
     "dtype:mlp": ("mlp.train.bf16.dtype", r"outputs of 4 layers: torch.float32; asked for torch.bfloat16"),
     "flops:mlp": ("mlp.train.bf16.flops", r"formula 3.69\d+e\+08, torch counts 1.84\d+e\+08"),
-    "formula:bandwidth": ("bandwidth.copy.64MiB.bound", r"\d+% of what a plain one reaches"),
+    "formula:bandwidth": ("bandwidth.copy.64MiB.bound", r"\d+% of the [\de.+]+ B/s of a plain one"),
     "collective:collectives": ("collectives.all_reduce.16MiB.result", r"2 of 8388608 elements wrong"),
     "hang:bert": ("bert.run", r"hung: not a word for 40 s, in bert.train.fp32|hung: not a word for 40 s"),
     "crash:nanogpt": ("nanogpt.run", r"was killed \(SIGABRT\)"),
@@ -141,11 +141,12 @@ def test_two_threads_are_faster_than_one(baseline: Arm, tmp_path: Path) -> None:
         "--rounds", "2",
     )  # fmt: skip
     assert sorted(each["slot"]["arm"] for each in document["rounds"]) == ["one", "one", "two", "two"]
-    rates: dict[str, float] = {}
+    # The quickest of many calls: on a busy machine it is the one that the others left alone.
+    quickest = {"one": 9.0, "two": 9.0}
     for each in document["rounds"]:
         (figure,) = (f for f in each["figures"] if f["work"] == "gemm.fp32.1024")
-        rates[each["slot"]["arm"]] = max(rates.get(each["slot"]["arm"], 0.0), figure["rate"])
-    assert rates["two"] > rates["one"]
+        quickest[each["slot"]["arm"]] = min(quickest[each["slot"]["arm"]], *figure["calls"])
+    assert quickest["one"] / quickest["two"] > 1.3
 
 
 def test_an_interrupted_run_goes_on(baseline: Arm, tmp_path: Path) -> None:
