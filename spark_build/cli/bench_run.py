@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Device = Literal["cpu", "cuda"]
 POSITIVE = click.FloatRange(min=0, min_open=True)
 PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+MAXIMUM = ".maximum"
 BOUNDS = (".bound", ".peak", ".memory", ".flops")  # what holds a figure, the most telling first
 
 
@@ -151,6 +152,11 @@ def _print(result: Bench) -> None:
             cells.append(_rate(geometric_mean(rates), work.unit) if rates else "-")
         rows.append([work.name, *cells, _held(result, work.name)])
     render.print_table(["CASE", *(arm.name for arm in result.arms), "HELD BY"], rows)
+    for each in result.rounds:
+        found = [check for check in each.checks if check.name.endswith(MAXIMUM)]
+        told = [f"{check.name.removesuffix(MAXIMUM)} {check.evidence}" for check in found]
+        if told:
+            print(f"fastest in round {each.slot.index + 1}, {each.slot.arm}: {', '.join(told)}")
 
 
 def _print_memory(result: Bench) -> None:

@@ -11,8 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from spark_build.model.verification import Arm
 from tests.conftest import CLI
 
@@ -70,7 +68,8 @@ def test_the_whole_quick_suite(baseline: Arm, tmp_path: Path) -> None:
         if name not in figures:
             assert found[f"{name}.run"][0] == "skipped", name
             continue
-        assert figures[name]["rate"] == pytest.approx(work["amount"] / mean(figures[name]["calls"]), rel=0.5)
+        calls = figures[name]["calls"]
+        assert min(calls) <= work["amount"] / figures[name]["rate"] * 1.000001 <= max(calls) * 1.00001, name
         assert any(f"{name}.{bound}" in found for bound in BOUNDS), name
         assert figures[name]["peak"]["rss"] > 50e6
     for name in ("train", "eval"):
@@ -101,10 +100,6 @@ def test_the_whole_quick_suite(baseline: Arm, tmp_path: Path) -> None:
     assert raw["rounds"][0]["environment"]["ceilings"]["flops"]["fp32"] > 1e9
     assert (folder / "report.html").is_file()
     assert not list(tmp_path.glob("runs/unfinished-*"))
-
-
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 PLANTED = {
