@@ -31,8 +31,8 @@ def of_class(change: ClassChange) -> str:
         return f"{start} is {seen.ratio:.2f} times as fast as {change.first} ({of})."
     if change.finding == "slower":
         percent = overhead(seen.ratio)
-        more = f"{percent:.1f}% more time than {change.first}, band {band_of(percent).name}"
-        return f"{start} takes {more} ({of})."
+        longer = f"{percent:.1f}% longer than" if percent < 100 else f"{1 / seen.ratio:.1f} times as long as"
+        return f"{start} takes {longer} {change.first}, band {band_of(percent).name} ({of})."
     could = f"; about {seen.detectable:.1%} could have been told" if seen.detectable < 1 else ""
     return f"{start} against {change.first} is unclear ({of}{could})."
 
