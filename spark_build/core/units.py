@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def duration(seconds: float) -> str:
     """A duration as people say it: "48 s", "3 min 12 s", "2 h 05 min"."""
@@ -21,3 +23,25 @@ def size(count: float) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
+
+
+def quantity(value: float, unit: str) -> str:
+    """A value with the prefix that suits it: "62.4 TFLOP/s", "1.20 ms", "118 tokens/s"."""
+    if unit == "s":
+        for scale, name in ((1, "s"), (1e-3, "ms"), (1e-6, "us")):
+            if abs(value) >= scale:
+                return f"{_three(value / scale)} {name}"
+        return f"{_three(value * 1e9)} ns"
+    if unit in ("FLOP/s", "B/s", "B"):
+        for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+            if abs(value) >= scale:
+                return f"{_three(value / scale)} {prefix}{unit}"
+    return f"{_three(value)} {unit}".strip()
+
+
+def _three(value: float) -> str:
+    """At least three digits that count, and no exponent where people would write none."""
+    if value == 0 or not 1e-3 <= abs(value) < 1e9:
+        return f"{value:.3g}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{digits}f}"

@@ -29,7 +29,7 @@ from spark_build.model.verification import (
     burn_in_json,
 )
 from spark_build.verify.arms import control_of
-from spark_build.verify.rounds import name_kernels, run_rounds
+from spark_build.verify.rounds import burn_in_program, name_kernels, run_rounds
 from spark_build.verify.telemetry import prepare_memory, probes_for
 
 NO_FP16 = "FP16 is left out: a CPU computes it at 1 GFLOP/s or less, which says nothing about a build"
@@ -122,7 +122,7 @@ def burn_in(
         if any(check.status == "fail" for check in checks):
             emit(Note(message="an operator check failed: no round is measured, speed would not matter"))
             order = ()
-        rounds, breaks = run_rounds(settings, everyone, order, folder, emit, keep=(lock,))
+        rounds, breaks = run_rounds(burn_in_program(settings), everyone, order, folder, emit, keep=(lock,))
         kernels = {}
         if settings.device == "cuda" and rounds and len(rounds) == len(order):
             kernels = name_kernels(settings, everyone, folder, keep=(lock,))

@@ -1,0 +1,27 @@
+import pytest
+
+from spark_build.core.units import quantity
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "said"),
+    [
+        (62.43e12, "FLOP/s", "62.4 TFLOP/s"),
+        (1e12, "FLOP/s", "1.00 TFLOP/s"),
+        (999e9, "B/s", "999 GB/s"),
+        (1.4e11, "B", "140 GB"),
+        (512, "B", "512 B"),
+        (0.5128, "s", "513 ms"),
+        (1.52, "s", "1.52 s"),
+        (2.5e-4, "s", "250 us"),
+        (7e-9, "s", "7.00 ns"),
+        (120.44, "tokens/s", "120 tokens/s"),
+        (10.85, "tokens/s", "10.8 tokens/s"),
+        (39681.3, "samples/s", "39681 samples/s"),
+        (3e-7, "x", "3e-07 x"),
+        (0, "s", "0 ns"),
+        (7, "", "7.00"),
+    ],
+)
+def test_quantities(value: float, unit: str, said: str) -> None:
+    assert quantity(value, unit) == said
