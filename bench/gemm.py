@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # isolated mode leaves
 
 from operands import DTYPES, LAYOUTS, SCALED, Operands, Unsupported
 from surroundings import cache_bytes, surroundings, write_report
+from ticks import tell
 
 Finding = dict[str, str]
 Step = Callable[[], None]
@@ -157,12 +158,18 @@ def drift(ticks: list[tuple[float, int]]) -> float:
 
 def measure(torch: Any, given: argparse.Namespace, operands: Operands, layout: str) -> dict[str, Any]:
     """Warm up until the rate stands still, then time one window; all ticks are kept."""
-    turn = 0
+    turn, flops = 0, 2 * operands.size**3
 
     def step() -> None:
         nonlocal turn
         turn += 1
         operands.product(layout, turn, turn % 2)
+
+    def tick(part: str, ticks: list[tuple[float, int]]) -> None:
+        """Told while a GPU has the next batch to do already; no timer of a CPU runs meanwhile."""
+        ticks.append(next_tick(batches, given.tick))
+        case = f"{operands.dtype}:{operands.size}:{layout}"
+        tell(case, part, sum(seconds for seconds, _ in ticks), flops * ticks[-1][1] / ticks[-1][0])
 
     batches = cpu_batches(step) if given.device == "cpu" else cuda_batches(torch, step)
     warm: list[tuple[float, int]] = []
@@ -173,14 +180,14 @@ def measure(torch: Any, given: argparse.Namespace, operands: Operands, layout: s
         steady = drift(warm) < STEADY_DRIFT
         if (spent >= given.warmup and steady) or spent >= given.warmup * WARMUP_CAP:
             break
-        warm.append(next_tick(batches, given.tick))
+        tick("warm-up", warm)
     start, cpu = time.monotonic(), time.process_time()
     while sum(seconds for seconds, _ in window) < given.window:
-        window.append(next_tick(batches, given.tick))
+        tick("window", window)
     end, cpu = time.monotonic(), time.process_time() - cpu
     batches.close()
     return {
-        "dtype": operands.dtype, "size": operands.size, "layout": layout, "flops": 2 * operands.size**3,
+        "dtype": operands.dtype, "size": operands.size, "layout": layout, "flops": flops,
         "buffers": {"sets": operands.count, "bytes": operands.bytes, "cache": operands.cache},
         "warmup": {"start": warm_start, "ticks": warm, "steady": steady},
         "window": {"start": start, "end": end, "cpu_seconds": cpu, "ticks": window},

@@ -1,4 +1,4 @@
-"""Sizes and durations as people say them."""
+"""Sizes, durations and rates as people say them."""
 
 from __future__ import annotations
 
@@ -21,3 +21,8 @@ def size(count: float) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
+
+
+def flops(rate: float) -> str:
+    """A rate in FLOP/s: "641.2 TFLOP/s", "190.1 GFLOP/s"."""
+    return f"{rate / 1e12:.1f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:.1f} GFLOP/s"

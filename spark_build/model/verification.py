@@ -177,6 +177,7 @@ class CaseResult:
     ratios: tuple[float, ...]  # one for each pair, in order
     holm_p: float | None  # None for the headline, which is tested alone
     finding: Literal["faster", "slower", "equivalent", "unclear"]
+    per_clock: float | None = None  # ratio of the rates for each GHz; None: no clock can be read
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

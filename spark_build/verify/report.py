@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
-from spark_build.core.judging.reference import placed
-from spark_build.core.judging.stats import geometric_mean
+from spark_build.core.units import flops
 from spark_build.model.verification import BurnIn, CaseResult, Check, burn_in_json
 from spark_build.verify.charts import all_charts
-from spark_build.verify.plotting import of_case, unit_of
+from spark_build.verify.normal import normal
+from spark_build.verify.tables import table
 
 TONES = {
     "UPLIFT": "good",
@@ -20,7 +21,6 @@ TONES = {
     "FUNCTIONAL-FAIL": "bad",
     "INCONCLUSIVE": "unsure",
 }
-WIDE = 5  # columns, from which on a table scrolls on a narrow screen instead of folding every cell
 MARKS = {"ok": "good", "warn": "unsure", "fail": "bad", "unknown": "dim", "skipped": "dim"}
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1d2127; --dim: #5d6672; --line: #d5d9df;
@@ -56,7 +56,7 @@ def render(result: BurnIn) -> str:
     parts = [
         _verdict(result),
         _section("Cases", _cases(result.cases)),
-        _section("Is this normal?", _normal(result)),
+        _section("Is this normal?", normal(result)),
         *(_section(head, f'<p class="dim">{text}</p><div class="scroll">{svg}</div>')
           for head, text, svg in all_charts(result)),
         _section("Validity gates", _gates(result)),
@@ -77,21 +77,6 @@ def _section(head: str, body: str) -> str:
     return f"<section><h2>{escape(head)}</h2>{body}</section>"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    """`rows` are HTML already."""
-    top = "".join(f"<th>{escape(head)}</th>" for head in heads)
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{' class=n' if at in numbers else ''}>{cell}</td>" for at, cell in enumerate(row))
-        + "</tr>"
-        for row in rows
-    )
-    wide = " class=wide" if len(heads) > WIDE else ""
-    return (
-        f'<div class="scroll"><table{wide}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
-
-
 def _verdict(result: BurnIn) -> str:
     verdict = result.verdict
     tag = '<span class="tag">indicative only</span>' if verdict.indicative else ""
@@ -102,15 +87,14 @@ def _verdict(result: BurnIn) -> str:
     )
 
 
-def _rate(rate: float) -> str:
-    scale, unit = unit_of(rate)
-    return f"{rate / scale:.1f} {unit}"
-
-
 def _p(value: float | None) -> str:
     if value is None:
         return "-"
     return "&lt; 0.0001" if value < 0.0001 else f"{value:.4f}"
+
+
+def _per_clock(each: CaseResult) -> str:
+    return "" if each.per_clock is None else f"<br><small>{each.per_clock:.4f} per GHz</small>"
 
 
 def _cases(cases: Sequence[CaseResult]) -> str:
@@ -124,8 +108,8 @@ def _cases(cases: Sequence[CaseResult]) -> str:
         rows.append(
             (
                 f"{escape(str(each.case))}{' ★' if each.headline else ''}{arms}",
-                f"{_rate(each.rates[1])}<br>{_rate(each.rates[0])}",
-                f"<b>{seen.ratio:.4f}</b>",
+                f"{flops(each.rates[1])}<br>{flops(each.rates[0])}",
+                f"<b>{seen.ratio:.4f}</b>{_per_clock(each)}",
                 f"{seen.ci95[0]:.4f}<br>{seen.ci95[1]:.4f}",
                 f'<span class="{tones[each.finding]}">{each.finding}</span>',
                 _p(seen.t_p),
@@ -148,7 +132,7 @@ def _cases(cases: Sequence[CaseResult]) -> str:
         "Detectable",
     )
     return (
-        _table(heads, rows, range(1, 10))
+        table(heads, rows, range(1, 10))
         + '<p class="dim">★ is the headline: named before measuring and tested alone. A difference is '
         "claimed only when the t-interval and the signed-rank test agree; the other cases are "
         "Holm-corrected; “equivalent” means shown to lie within ±2% (TOST). The "
@@ -167,47 +151,12 @@ def _unpaired(cases: Sequence[CaseResult]) -> str:
     )
 
 
-def _normal(result: BurnIn) -> str:
-    """Rate, clock, power of every arm and case beside what is known of such devices."""
-    known = result.reference
-    rows = []
-    for arm in result.arms:
-        for case in result.settings.cases:
-            found = [one for each, one in of_case(result.rounds, case) if each.slot.arm == arm.name]
-            if not found:
-                continue
-            rate = geometric_mean([one.rate for one in found])
-            clocks = [one.clock_mhz for one in found if one.clock_mhz]
-            watts = [one.watts for one in found if one.watts]
-            per_clock = _rate(rate / (sum(clocks) / len(clocks)) * 1000) if clocks else "-"
-            per_watt = _rate(rate / (sum(watts) / len(watts))) if watts else "-"
-            range_of = known.rates.get(case.dtype) if known and case.size >= known.least_size else None
-            limits = f"{_rate(range_of[0])} to {_rate(range_of[1])}" if range_of else "unknown"
-            rows.append(
-                (
-                    f"{escape(str(case))}<br><small>{escape(arm.name)}</small>",
-                    _rate(rate),
-                    per_clock,
-                    per_watt,
-                    limits,
-                    escape(placed(known, case, rate)) or "-",
-                )
-            )
-    heads = ("Case", "Rate", "per GHz", "per W", "Seen elsewhere", "This one")
-    sources = (
-        "; ".join(known.sources)
-        if known
-        else "nothing is known of this device: a file in wheelhouse/reference/ changes that (docs/verdict.md)"
-    )
-    return _table(heads, rows, (1, 2, 3, 4)) + f'<p class="dim">Sources: {escape(sources)}.</p>'
-
-
 def _gates(result: BurnIn) -> str:
     rows = [
         (escape(gate.name), f'<span class="{MARKS[gate.status]}">{gate.status}</span>', escape(gate.evidence))
         for gate in result.gates
     ]
-    return _table(("Gate", "State", "Seen"), rows)
+    return table(("Gate", "State", "Seen"), rows)
 
 
 def _checks(result: BurnIn, checks: Sequence[Check]) -> str:
@@ -227,8 +176,8 @@ def _checks(result: BurnIn, checks: Sequence[Check]) -> str:
         rows.append((escape(check.name), "battery", mark, escape(check.evidence)))
     failed = sum("fail" in row[2] for row in rows)
     text = f"{len(rows)} checks, {failed} failed" if rows else "No check was run."
-    table = _table(("Check", "Arm", "State", "Seen"), rows) if rows else ""
-    return f"<details{' open' if failed else ''}><summary>{text}</summary>{table}</details>"
+    body = table(("Check", "Arm", "State", "Seen"), rows) if rows else ""
+    return f"<details{' open' if failed else ''}><summary>{text}</summary>{body}</details>"
 
 
 def _arms(result: BurnIn) -> str:
@@ -251,18 +200,24 @@ def _arms(result: BurnIn) -> str:
     for arm in result.arms:
         first = next((each for each in result.rounds if each.slot.arm == arm.name and each.environment), None)
         if first:
-            config = str(first.environment["torch"]["config"])
-            libraries = "\n".join(first.environment["libraries"])
             details += (
                 f"<details><summary>What {escape(arm.name)} really loaded</summary>"
-                f"<pre>{escape(config)}\n{escape(libraries)}</pre></details>"
+                f"<pre>{escape(_fingerprint(first.environment))}</pre></details>"
             )
     for name, cases in result.kernels.items():
         lines = "\n".join(f"{case}: {', '.join(found)}" for case, found in cases.items())
         details += (
             f"<details><summary>Kernels of {escape(name)}</summary><pre>{escape(lines)}</pre></details>"
         )
-    return _table(("Arm", "Role", "Origin", "Versions", "Rounds"), rows) + details
+    return table(("Arm", "Role", "Origin", "Versions", "Rounds"), rows) + details
+
+
+def _fingerprint(facts: Mapping[str, Any]) -> str:
+    """Build, settings, variables and libraries of one process."""
+    torch = facts["torch"]
+    named = {**torch.get("flags", {}), **facts.get("variables", {})}
+    settings = [f"{name}={value}" for name, value in named.items()]
+    return "\n".join((f"Python {facts['python']}", str(torch["config"]), *settings, *facts["libraries"]))
 
 
 def _method(result: BurnIn) -> str:

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from spark_build.core.judging.ticks import MARK
 from spark_build.host.files import sha256_of, write_atomically
 from spark_build.host.run import Completed, run
 from spark_build.model.event import Emit, Note, Progress
@@ -20,10 +21,12 @@ from spark_build.model.verification import Arm, Round, Settings, Slot
 from spark_build.verify import containers
 from spark_build.verify.reading import read_round
 from spark_build.verify.telemetry import Sampler, probes_for
+from spark_build.verify.watching import Watch
 
 SCHEMA = 1
 KEPT_VARIABLES = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CUDA_VISIBLE_DEVICES")
 PRELOAD = "LD_PRELOAD"
+PAUSE = 60  # seconds between two rounds that are a break, whoever made it
 TIMED_OUT, KILLED = 124, 137  # exit statuses of coreutils' timeout; 137 also for SIGKILL from outside
 
 
@@ -40,6 +43,7 @@ def run_rounds(
     order: Sequence[Slot],
     folder: Path,
     emit: Emit,
+    watch: Watch,
     keep: Sequence[int] = (),
 ) -> tuple[tuple[Round, ...], tuple[str, ...]]:
     """Measure what is missing; returns all rounds and what interrupted them.
@@ -58,8 +62,9 @@ def run_rounds(
     rounds: list[Round] = []
     for slot in order:
         emit(Progress(recipe="", stage="burn-in", done=len(rounds), total=len(order)))
-        done = kept.get(slot) or _measure(settings, by_name[slot.arm], slot, place, launch, keep)
+        done = kept.get(slot) or _measure(settings, by_name[slot.arm], slot, place, launch, watch, keep)
         rounds.append(done)
+        watch.end(rounds, kept=slot in kept)
         if done.problem or any(check.status == "fail" for check in done.checks):
             emit(Note(message=f"round {slot.index + 1} of {slot.arm} failed: the burn-in ends here"))
             break
@@ -88,20 +93,27 @@ def _aside(file: Path) -> Path:
 
 
 def _breaks(rounds: Sequence[Round]) -> list[str]:
-    """Where one invocation of the program took over from another."""
+    """Where one invocation of the program took over from another, or the machine slept."""
     notes: list[str] = []
     for before, after in itertools.pairwise(rounds):
-        if before.launch != after.launch:
-            ended = dt.datetime.fromisoformat(before.started).timestamp() + before.seconds
-            gap = dt.datetime.fromisoformat(after.started).timestamp() - ended
+        ended = dt.datetime.fromisoformat(before.started).timestamp() + before.seconds
+        gap = dt.datetime.fromisoformat(after.started).timestamp() - ended
+        if before.launch != after.launch or gap > PAUSE:
             notes.append(f"a break of {gap:.0f} s after round {before.slot.index + 1}")
     return notes
 
 
 def _measure(
-    settings: Settings, arm: Arm, slot: Slot, place: Path, launch: str, keep: Sequence[int]
+    settings: Settings,
+    arm: Arm,
+    slot: Slot,
+    place: Path,
+    launch: str,
+    watch: Watch,
+    keep: Sequence[int],
 ) -> Round:
     """One process; whatever happens to it ends as a file."""
+    watch.begin(slot)
     report = place / f".report-{slot.index:03d}.json"
     report.unlink(missing_ok=True)
     threads = arm.threads or settings.threads
@@ -115,8 +127,15 @@ def _measure(
     # SIGABRT first: Python then prints where it stood.
     guard = ["timeout", "--signal=ABRT", "--kill-after=10", f"{limit:.0f}"]
     try:
-        with log.open("wb") as stream, Sampler(probes_for(settings.device)) as sampler:
-            done = run([*guard, *command], cwd=place, env=_bare(environment), log=stream, keep=keep)
+        with log.open("wb") as stream, Sampler(probes_for(settings.device), watch.look) as sampler:
+            done = run(
+                [*guard, *command],
+                cwd=place,
+                env=_bare(environment),
+                log=stream,
+                on_line=watch.line,
+                keep=keep,
+            )
     finally:
         if container:
             containers.remove(arm, container)
@@ -213,7 +232,8 @@ def time_limit(settings: Settings) -> float:
 
 
 def _problem(done: Completed, reported: bool, limit: float) -> str:
-    last = done.output.strip().rpartition("\n")[2][:300]
+    said = [line for line in done.output.strip().split("\n") if MARK not in line]
+    last = said[-1][:300] if said else ""
     if done.returncode == TIMED_OUT or (done.returncode == KILLED and done.seconds >= limit):
         return f"hung: no end after {limit:.0f} s"
     if done.returncode == KILLED:

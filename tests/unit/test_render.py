@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
-from spark_build.cli.render import Lines, describe
+from spark_build.cli.render import Lines, Live, Quiet, describe, view
 from spark_build.core.units import duration, size
 from spark_build.model.event import Note, Progress, StageFinished, StageStarted, Usage
 from spark_build.model.history import Expected
@@ -57,3 +60,25 @@ def test_without_an_earlier_build_the_pace_counts(capsys: pytest.CaptureFixture[
         now = 2.0 * done
         lines.emit(Progress(recipe="onnx", stage="build", done=done, total=100))
     assert capsys.readouterr().err.splitlines()[-1] == "onnx: build 50/100, about 1 min 40 s left"
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "expected"),
+    [
+        ({}, {}, Live),
+        ({"plain": True}, {}, Lines),  # --json
+        ({}, {"NO_COLOR": "1"}, Lines),
+        ({}, {"TERM": "dumb"}, Lines),
+        ({"verbosity": -1}, {}, Quiet),  # -q
+    ],
+)
+def test_which_view_a_terminal_gets(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, int], variables: dict[str, str], expected: type
+) -> None:
+    for name, value in {"TERM": "xterm", "NO_COLOR": "", **variables}.items():
+        monkeypatch.setenv(name, value)
+    parent, child = os.openpty()
+    with os.fdopen(parent), os.fdopen(child, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        chosen = view(options.get("verbosity", 0), plain=bool(options.get("plain")))
+    assert type(chosen) is expected

@@ -185,7 +185,11 @@ def _warm(good: Sequence[Round]) -> Gate:
 
 def _spread(good: Sequence[Round]) -> Gate:
     met, total = _share(good, lambda _, cv: cv <= RATE_CV)
-    evidence = f"the rate varied by at most {RATE_CV:.0%} within {met} of {total} windows"
+    lost = max((each.drop for one in good for each in one.measurements), default=0.0)
+    evidence = (
+        f"the rate varied by at most {RATE_CV:.0%} within {met} of {total} windows; "
+        f"largest loss from the first to the last quarter of one: {max(lost, 0.0):.1%}"
+    )
     return _gate("steadiness", "ok" if met == total else "warn", evidence)
 
 
