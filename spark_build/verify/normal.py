@@ -9,7 +9,7 @@ from spark_build.core.judging.reference import placed
 from spark_build.core.judging.stats import geometric_mean
 from spark_build.core.units import flops
 from spark_build.model.verification import BurnIn, Case, Measurement, Reference
-from spark_build.verify.plotting import of_case
+from spark_build.verify.plotting import of_case, unit_of
 from spark_build.verify.tables import table
 
 HEADS = ("Case", "Rate", "per GHz", "per W", "Seen elsewhere", "This one", "Nominal")
@@ -42,7 +42,18 @@ def _cells(known: Reference | None, case: Case, found: Sequence[Measurement]) ->
         flops(rate),
         flops(rate / (sum(clocks) / len(clocks)) * 1000) if clocks else "unknown",
         flops(rate / (sum(watts) / len(watts))) if watts else "unknown",
-        f"{flops(seen[0])} to {flops(seen[1])}" if seen else "unknown",
+        _range(*seen) if seen else "unknown",
         escape(placed(known, case, rate)) or "-",
-        f"{rate / peak:.0%} of {flops(peak)}" if peak else "unknown",
+        f"{rate / peak:.0%} of {_whole(peak)}" if peak else "unknown",
     )
+
+
+def _whole(rate: float) -> str:
+    """What others say has no decimals."""
+    scale, unit = unit_of(rate)
+    return f"{rate / scale:.0f} {unit}"
+
+
+def _range(low: float, high: float) -> str:
+    scale, _ = unit_of(high)
+    return f"{low / scale:.0f} to {_whole(high)}"

@@ -17,7 +17,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence
         + "</tr>"
         for row in rows
     )
-    wide = " class=wide" if len(heads) > WIDE else ""
+    wide = " class=wide" if len(heads) >= WIDE else ""
     return (
         f'<div class="scroll"><table{wide}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
     )

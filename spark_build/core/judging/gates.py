@@ -179,7 +179,9 @@ def _share(good: Sequence[Round], right: Callable[[bool, float], bool]) -> tuple
 
 def _warm(good: Sequence[Round]) -> Gate:
     met, total = _share(good, lambda steady, _: steady)
-    evidence = f"the rate stood still (0.5% over three ticks) before {met} of {total} windows"
+    evidence = (
+        f"the rate stood still (0.5% over three ticks, a GPU's clock 5 MHz) before {met} of {total} windows"
+    )
     return _gate("warm-up", "ok" if met == total else "warn", evidence)
 
 
