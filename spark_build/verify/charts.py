@@ -22,6 +22,8 @@ from spark_build.verify.plotting import (
 from spark_build.verify.roofline import roofline
 from spark_build.verify.traces import has_traces, traces
 
+WIDE = 10  # factor between the ends of the ratios, from which on they need a logarithmic axis
+
 
 def all_charts(result: BurnIn) -> list[tuple[str, str, str]]:
     """Heading, explanation and SVG of every picture that this burn-in has data for."""
@@ -64,6 +66,9 @@ def ratios(cases: Sequence[CaseResult]) -> str:
     names = [f"{each.case}\n{each.second}{' ★' if each.headline else ''}" for each in cases]
     axes.set_yticks(range(len(cases)), names)
     axes.set_ylim(len(cases) - 0.5, -0.5)
+    lowest, highest = axes.get_xlim()
+    if lowest <= 0 or highest > WIDE * lowest:
+        axes.set_xscale("log")
     axes.set_xlabel(f"rate relative to {cases[0].first}  (★ the headline, named before measuring)")
     plain(axes, grid="x")
     return svg(figure, "ratios")
