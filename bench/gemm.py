@@ -13,27 +13,22 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # isolated mode leaves it out
 
-from operands import DTYPES, LAYOUTS, SCALED, Operands, Unsupported
-from surroundings import cache_bytes, surroundings, write_report
+from ceilings import copy_rate
+from findings import Finding, Unsupported, skipped, verdict
+from operands import DTYPES, LAYOUTS, SCALED, Operands
+from surroundings import surroundings, write_report
 from ticks import tell
-
-Finding = dict[str, str]
-Step = Callable[[], None]
-Batches = Generator[tuple[float, int], None, None]  # seconds, calls
+from timing import Tick, batches_of, timed, warm_up
 
 SCHEMA = 1
-STEADY_DRIFT = 0.005  # over three ticks
-WARMUP_CAP = 3.0  # times the asked warm-up
-BATCH_SECONDS = 0.05  # device time of one event-timed batch
 REPEATS = 4
 SAMPLED_ROWS = 16
-COPY_SECONDS = 0.15
 
 
 def arguments() -> argparse.Namespace:
@@ -98,64 +93,6 @@ def check_product(
     ]  # fmt: skip
 
 
-def verdict(name: str, good: bool, evidence: str) -> Finding:
-    return {"name": name, "status": "ok" if good else "fail", "evidence": evidence}
-
-
-def skipped(name: str, reason: str) -> Finding:
-    return {"name": name, "status": "skipped", "evidence": reason}
-
-
-def cpu_batches(step: Step) -> Batches:
-    """Seconds and calls; every product is complete when its call returns."""
-    while True:
-        start = time.perf_counter()
-        step()
-        yield time.perf_counter() - start, 1
-
-
-def cuda_batches(torch: Any, step: Step) -> Batches:
-    """Device time between events, never with more than two batches in flight."""
-    step()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(3):
-        step()
-    torch.cuda.synchronize()
-    calls = max(1, round(3 * BATCH_SECONDS / (time.perf_counter() - start)))
-    marks = [torch.cuda.Event(enable_timing=True)]
-    marks[0].record()
-    try:
-        while True:
-            for _ in range(calls):
-                step()
-            marks.append(torch.cuda.Event(enable_timing=True))
-            marks[-1].record()
-            if len(marks) == 3:
-                marks[1].synchronize()
-                yield marks[0].elapsed_time(marks[1]) / 1000, calls
-                del marks[0]
-    finally:
-        torch.cuda.synchronize()
-
-
-def next_tick(batches: Batches, length: float) -> tuple[float, int]:
-    """Seconds and calls of at least `length` seconds of work."""
-    seconds, calls = 0.0, 0
-    while seconds < length:
-        took, done = next(batches)
-        seconds, calls = seconds + took, calls + done
-    return seconds, calls
-
-
-def drift(ticks: list[tuple[float, int]]) -> float:
-    """Relative change of the rate over the last three ticks; infinite before there are three."""
-    if len(ticks) < 3:
-        return math.inf
-    rates = [calls / seconds for seconds, calls in ticks[-3:]]
-    return abs(rates[2] - rates[0]) * 3 / sum(rates)
-
-
 def measure(torch: Any, given: argparse.Namespace, operands: Operands, layout: str) -> dict[str, Any]:
     """Warm up until the rate stands still, then time one window; all ticks are kept."""
     turn, flops = 0, 2 * operands.size**3
@@ -165,25 +102,17 @@ def measure(torch: Any, given: argparse.Namespace, operands: Operands, layout: s
         turn += 1
         operands.product(layout, turn, turn % 2)
 
-    def tick(part: str, ticks: list[tuple[float, int]]) -> None:
-        """Told while a GPU has the next batch to do already; no timer of a CPU runs meanwhile."""
-        ticks.append(next_tick(batches, given.tick))
+    def told(part: str) -> Callable[[list[Tick]], None]:
         case = f"{operands.dtype}:{operands.size}:{layout}"
-        tell(case, part, sum(seconds for seconds, _ in ticks), flops * ticks[-1][1] / ticks[-1][0])
+        return lambda ticks: tell(
+            case, part, sum(seconds for seconds, _ in ticks), flops * ticks[-1][1] / ticks[-1][0]
+        )
 
-    batches = cpu_batches(step) if given.device == "cpu" else cuda_batches(torch, step)
-    warm: list[tuple[float, int]] = []
-    window: list[tuple[float, int]] = []
+    batches = batches_of(torch, given.device, step)
     warm_start = time.monotonic()
-    while True:
-        spent = sum(seconds for seconds, _ in warm)
-        steady = drift(warm) < STEADY_DRIFT
-        if (spent >= given.warmup and steady) or spent >= given.warmup * WARMUP_CAP:
-            break
-        tick("warm-up", warm)
+    warm, steady = warm_up(batches, given.warmup, given.tick, told("warm-up"))
     start, cpu = time.monotonic(), time.process_time()
-    while sum(seconds for seconds, _ in window) < given.window:
-        tick("window", window)
+    window = timed(batches, given.window, given.tick, told("window"))
     end, cpu = time.monotonic(), time.process_time() - cpu
     batches.close()
     return {
@@ -233,27 +162,6 @@ def run_operands(
     return cases, checks
 
 
-def copy_rate(torch: Any, given: argparse.Namespace) -> float:
-    """Bytes per second of a copy between buffers that no cache holds, reading and writing counted."""
-    length = max(64 << 20, 4 * cache_bytes(torch, given.device))
-    source = torch.ones(length, dtype=torch.uint8, device=given.device)
-    target = torch.empty_like(source)
-
-    def step() -> None:
-        target.copy_(source)
-
-    batches = cpu_batches(step) if given.device == "cpu" else cuda_batches(torch, step)
-    next(batches)
-    best = 0.0
-    spent = 0.0
-    while spent < COPY_SECONDS:
-        seconds, calls = next(batches)
-        spent += seconds
-        best = max(best, 2 * length * calls / seconds)
-    batches.close()
-    return best
-
-
 def kernels(torch: Any, given: argparse.Namespace) -> dict[str, list[str]]:
     """Names of what really ran for each case, by the profiler: a name is not a speed."""
     from torch.profiler import ProfilerActivity, profile
@@ -288,7 +196,7 @@ def main() -> int:
         if given.profile:
             write_report(given.out, {"schema": SCHEMA, "kernels": kernels(torch, given)})
             return 0
-        copied = copy_rate(torch, given)
+        copied = copy_rate(torch, given.device)
         cases, checks = run_cases(torch, given)
     kept = {name: str(value) if name == "out" else value for name, value in vars(given).items()}
     report = {"schema": SCHEMA, "arguments": kept, "begin": begin, "end": time.monotonic(), "copy": copied,

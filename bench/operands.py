@@ -6,6 +6,7 @@ import argparse
 import math
 from typing import Any
 
+from findings import Unsupported
 from surroundings import cache_bytes, free_bytes
 
 # name: (torch type, unit roundoff of inputs as multiplied, of the accumulator, of the output)
@@ -24,10 +25,6 @@ FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # by code; bit 3 is the s
 FP4_BLOCK = 16  # values that share a scale
 UNIFORM = 1 / 3  # mean square of uniform [-1,1]
 FP4_SQUARE = sum(value * value for value in FP4_VALUES) / len(FP4_VALUES)
-
-
-class Unsupported(Exception):  # noqa: N818 - says what is missing, it is no error
-    """This device or build has no such product."""
 
 
 class Operands:

@@ -28,6 +28,7 @@ COMMANDS = {
     "wheelhouse": ("spark_build.cli.wheelhouse", "wheelhouse", "List, inspect, export and import wheels."),
     "env": ("spark_build.cli.environment", "env", "Virtual environments from the wheelhouse only."),
     "verify": ("spark_build.cli.verification", "verify", "Check the wheels; --burn-in measures them."),
+    "bench": ("spark_build.cli.bench", "bench", "Run the wider suite, compare runs, report."),
 }
 
 

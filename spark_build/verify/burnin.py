@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from spark_build.core.judging.gates import judge
@@ -31,7 +32,7 @@ from spark_build.model.verification import (
     burn_in_json,
 )
 from spark_build.verify.arms import control_of
-from spark_build.verify.rounds import name_kernels, run_rounds
+from spark_build.verify.rounds import burn_in_program, name_kernels, run_rounds
 from spark_build.verify.telemetry import prepare_memory, probes_for
 from spark_build.verify.watching import Watch
 
@@ -125,8 +126,10 @@ def burn_in(
         if any(check.status == "fail" for check in checks):
             emit(Note(message="an operator check failed: no round is measured, speed would not matter"))
             order = ()
-        watch = _watched(settings, everyone, len(order), references, emit)
-        rounds, breaks = run_rounds(settings, everyone, order, folder, emit, watch, keep=(lock,))
+        program = replace(
+            burn_in_program(settings), watch=_watched(settings, everyone, len(order), references, emit)
+        )
+        rounds, breaks = run_rounds(program, everyone, order, folder, emit, keep=(lock,))
         emit(BurnInFinished())
         kernels = {}
         if settings.device == "cuda" and rounds and len(rounds) == len(order):

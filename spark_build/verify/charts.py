@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from spark_build.model.verification import BurnIn, CaseResult, Round
+from spark_build.verify.forest import Ratio, forest
 from spark_build.verify.plotting import (
     COLOURS,
     FAINT,
-    INK,
     WIDTH,
     colour,
     legend,
     of_case,
+    paints,
     plain,
     style,
     svg,
@@ -21,8 +22,6 @@ from spark_build.verify.plotting import (
 )
 from spark_build.verify.roofline import roofline
 from spark_build.verify.traces import has_traces, traces
-
-WIDE = 10  # factor between the ends of the ratios, from which on they need a logarithmic axis
 
 
 def all_charts(result: BurnIn) -> list[tuple[str, str, str]]:
@@ -42,36 +41,25 @@ def all_charts(result: BurnIn) -> list[tuple[str, str, str]]:
         charts.append(("Round by round", text, pairs(result, rounds)))
         if has_traces(rounds):
             text = "What the parent read while the rounds ran; coloured by the arm that was running."
-            charts.append(("Clocks, power, temperature", text, traces(result, rounds)))
+            charts.append(("Clocks, power, temperature", text, traces(rounds, paints(result))))
         charts.append(("Roofline", *roofline(result, rounds)))
     return charts
 
 
 def ratios(cases: Sequence[CaseResult]) -> str:
     """A forest plot: per-pair ratios, mean and interval for every case."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, 0.9 + 0.62 * len(cases)), layout="constrained")
-    axes = figure.subplots()
-    axes.axvspan(0.98, 1.02, color=FAINT, alpha=0.35, linewidth=0)
-    axes.axvline(1, color=INK, linewidth=0.8)
-    for place, each in enumerate(cases):
-        paint = {"control": COLOURS[2], "variant": COLOURS[3]}.get(each.role, COLOURS[1])
-        heights = [
-            place + 0.2 * (index / max(1, len(each.ratios) - 1) - 0.5) for index in range(len(each.ratios))
-        ]
-        axes.scatter(each.ratios, heights, s=13, color=paint, alpha=0.55, linewidths=0)
-        axes.plot(each.comparison.ci95, (place, place), color=paint, linewidth=3.5, solid_capstyle="butt")
-        axes.scatter([each.comparison.ratio], [place], s=46, color=paint, marker="D", zorder=3)
-    names = [f"{each.case}\n{each.second}{' ★' if each.headline else ''}" for each in cases]
-    axes.set_yticks(range(len(cases)), names)
-    axes.set_ylim(len(cases) - 0.5, -0.5)
-    lowest, highest = axes.get_xlim()
-    if lowest <= 0 or highest > WIDE * lowest:
-        axes.set_xscale("log")
-    axes.set_xlabel(f"rate relative to {cases[0].first}  (★ the headline, named before measuring)")
-    plain(axes, grid="x")
-    return svg(figure, "ratios")
+    rows = [
+        Ratio(
+            name=f"{each.case}\n{each.second}{' ★' if each.headline else ''}",
+            ratios=each.ratios,
+            mean=each.comparison.ratio,
+            ci95=each.comparison.ci95,
+            paint={"control": COLOURS[2], "variant": COLOURS[3]}.get(each.role, COLOURS[1]),
+        )
+        for each in cases
+    ]
+    label = f"rate relative to {cases[0].first}  (★ the headline, named before measuring)"
+    return forest(rows, label, 0.62)
 
 
 def series(result: BurnIn, rounds: Sequence[Round]) -> str:
@@ -91,7 +79,7 @@ def series(result: BurnIn, rounds: Sequence[Round]) -> str:
         axes.set_title(f"{case}, {unit}", loc="left", fontsize=9)
         plain(axes, grid="y")
     panels[-1].set_xlabel("seconds since the case began")
-    legend(figure, result)
+    legend(figure, paints(result))
     return svg(figure, "series")
 
 
@@ -151,5 +139,5 @@ def pairs(result: BurnIn, rounds: Sequence[Round]) -> str:
     axes.set_xlabel("pair")
     axes.set_title(f"{result.settings.headline}, {unit}", loc="left", fontsize=9)
     plain(axes, grid="y")
-    legend(figure, result)
+    legend(figure, paints(result))
     return svg(figure, "pairs")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from spark_build.core.judging.reference import placed
 from spark_build.model.verification import BurnIn
+from spark_build.verify.page import markdown_table
 from spark_build.verify.plotting import unit_of
 
 
@@ -22,15 +21,17 @@ def render(result: BurnIn) -> str:
         _cases(result) or "No case has two complete pairs of rounds.",
         "★ is the headline, named before measuring and tested alone; the others are Holm-corrected.",
         "## Validity gates",
-        _table(("gate", "state", "seen"), ((gate.name, gate.status, gate.evidence) for gate in result.gates)),
+        markdown_table(
+            ("gate", "state", "seen"), ((gate.name, gate.status, gate.evidence) for gate in result.gates)
+        ),
         "## Arms",
-        _table(
+        markdown_table(
             ("arm", "role", "origin", "versions"),
             ((arm.name, arm.role, arm.origin, _versions(arm.versions)) for arm in result.arms),
         ),
     ]
     if failed := _failed(result):
-        parts += ["## Failed checks", _table(("check", "where", "seen"), failed)]
+        parts += ["## Failed checks", markdown_table(("check", "where", "seen"), failed)]
     if remarks := (*result.notes, *result.breaks):
         parts += ["## Remarks", "\n".join(f"- {remark}" for remark in remarks)]
     parts.append(
@@ -61,7 +62,7 @@ def _cases(result: BurnIn) -> str:
             )
         )
     heads = ("case", "arm", "rates", "ratio, 95% interval", "per GHz", "finding", "is this normal?")
-    return _table(heads, rows)
+    return markdown_table(heads, rows)
 
 
 def _failed(result: BurnIn) -> list[tuple[str, str, str]]:
@@ -72,14 +73,3 @@ def _failed(result: BurnIn) -> list[tuple[str, str, str]]:
         for check in each.checks
         if check.status == "fail"
     ]
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [[_cell(text) for text in row] for row in rows]
-    if not lines:
-        return ""
-    return "\n".join(f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *lines))
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

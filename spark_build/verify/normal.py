@@ -9,8 +9,8 @@ from spark_build.core.judging.reference import placed
 from spark_build.core.judging.stats import geometric_mean
 from spark_build.core.units import flops
 from spark_build.model.verification import BurnIn, Case, Measurement, Reference
+from spark_build.verify.page import table
 from spark_build.verify.plotting import of_case, unit_of
-from spark_build.verify.tables import table
 
 HEADS = ("Case", "Rate", "per GHz", "per W", "Seen elsewhere", "This one", "Nominal")
 OWN = "a file in wheelhouse/reference/ changes that (docs/verdict.md)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_build.model.verification import BurnIn, Case, Measurement, Round
@@ -34,13 +34,16 @@ def colour(result: BurnIn, arm: str) -> str:
     ]
 
 
-def legend(figure: Any, result: BurnIn) -> None:
+def paints(result: BurnIn) -> dict[str, str]:
+    """Colours of all arms."""
+    return {arm.name: colour(result, arm.name) for arm in result.arms}
+
+
+def legend(figure: Any, paint: Mapping[str, str]) -> None:
     """Names of the arms beside their colours."""
     from matplotlib.lines import Line2D
 
-    lines = [
-        Line2D([], [], color=colour(result, arm.name), linewidth=2, label=arm.name) for arm in result.arms
-    ]
+    lines = [Line2D([], [], color=colour, linewidth=2, label=name) for name, colour in paint.items()]
     figure.legend(handles=lines, loc="outside upper right", ncols=len(lines), frameon=False, fontsize=8.5)
 
 

@@ -9,10 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.core.units import flops
-from spark_build.model.verification import BurnIn, CaseResult, Check, burn_in_json
+from spark_build.model.verification import BurnIn, CaseResult, burn_in_json
 from spark_build.verify.charts import all_charts
 from spark_build.verify.normal import normal
-from spark_build.verify.tables import table
+from spark_build.verify.page import (
+    FINDINGS,
+    checks_table,
+    document,
+    gates_table,
+    p_value,
+    picture,
+    section,
+    table,
+)
 
 TONES = {
     "UPLIFT": "good",
@@ -21,60 +30,22 @@ TONES = {
     "FUNCTIONAL-FAIL": "bad",
     "INCONCLUSIVE": "unsure",
 }
-MARKS = {"ok": "good", "warn": "unsure", "fail": "bad", "unknown": "dim", "skipped": "dim"}
-STYLE = """
-:root { color-scheme: light dark; --page: #fff; --ink: #1d2127; --dim: #5d6672; --line: #d5d9df;
-  --card: #f5f6f8; --good: #1a7f37; --bad: #c62828; --unsure: #8f5f00; }
-@media (prefers-color-scheme: dark) { :root { --page: #14171b; --ink: #e4e7eb; --dim: #9aa3af;
-  --line: #3a414b; --card: #1d2127; --good: #57c26d; --bad: #ff7b72; --unsure: #e0ae45; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 62rem; padding: 1.5rem 1rem 4rem; background: var(--page);
-  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1rem; font-weight: 600; color: var(--dim); margin: 0 0 .8rem; }
-h2 { font-size: 1.15rem; margin: 2.4rem 0 .5rem; }
-p { margin: .4rem 0; } .dim { color: var(--dim); } small { color: var(--dim); }
-.good { color: var(--good); } .bad { color: var(--bad); } .unsure { color: var(--unsure); }
-.verdict { background: var(--card); border-left: .4rem solid currentColor; border-radius: .4rem;
-  padding: 1rem 1.2rem; }
-.verdict strong { font-size: 1.5rem; line-height: 1.25; display: block; } .verdict p { color: var(--ink); }
-.tag { display: inline-block; border: 1px solid currentColor; border-radius: 1rem; padding: 0 .7rem;
-  font-size: .85rem; }
-.scroll { overflow-x: auto; }
-.scroll table.wide { min-width: 52rem; }
-.scroll svg { display: block; width: 100%; min-width: 34rem; height: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; overflow-wrap: normal; }
-th, td { text-align: left; vertical-align: top; padding: .35rem .8rem .35rem 0;
-  border-bottom: 1px solid var(--line); }
-th { color: var(--dim); font-weight: 600; } td.n { font-variant-numeric: tabular-nums; white-space: nowrap; }
-td:first-child { min-width: 8rem; } details { margin: .6rem 0; } summary { cursor: pointer; }
-pre { background: var(--card); padding: .8rem; border-radius: .4rem; overflow-x: auto; font-size: .8rem; }
-"""
 
 
 def render(result: BurnIn) -> str:
     """The whole page."""
     parts = [
         _verdict(result),
-        _section("Cases", _cases(result.cases)),
-        _section("Is this normal?", normal(result)),
-        *(_section(head, f'<p class="dim">{text}</p><div class="scroll">{svg}</div>')
-          for head, text, svg in all_charts(result)),
-        _section("Validity gates", _gates(result)),
-        _section("Correctness", _checks(result, result.checks)),
-        _section("Arms", _arms(result)),
-        _section("How it was measured", _method(result)),
-        _section("Raw data", _raw(result)),
+        section("Cases", _cases(result.cases)),
+        section("Is this normal?", normal(result)),
+        *(picture(*chart) for chart in all_charts(result)),
+        section("Validity gates", gates_table(result.gates)),
+        section("Correctness", checks_table(result.rounds, result.checks)),
+        section("Arms", _arms(result)),
+        section("How it was measured", _method(result)),
+        section("Raw data", _raw(result)),
     ]  # fmt: skip
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(result.verdict.word)}: spark-build burn-in</title><style>{STYLE}</style></head>"
-        f"<body><h1>spark-build burn-in</h1>{''.join(parts)}</body></html>\n"
-    )
-
-
-def _section(head: str, body: str) -> str:
-    return f"<section><h2>{escape(head)}</h2>{body}</section>"
+    return document(f"{result.verdict.word}: spark-build burn-in", "spark-build burn-in", parts)
 
 
 def _verdict(result: BurnIn) -> str:
@@ -87,12 +58,6 @@ def _verdict(result: BurnIn) -> str:
     )
 
 
-def _p(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return "&lt; 0.0001" if value < 0.0001 else f"{value:.4f}"
-
-
 def _per_clock(each: CaseResult) -> str:
     return "" if each.per_clock is None else f"<br><small>{each.per_clock:.4f} per GHz</small>"
 
@@ -100,7 +65,6 @@ def _per_clock(each: CaseResult) -> str:
 def _cases(cases: Sequence[CaseResult]) -> str:
     if not cases:
         return "<p>No case has two complete pairs of rounds.</p>"
-    tones = {"faster": "good", "equivalent": "good", "slower": "bad", "unclear": "unsure"}
     rows = []
     for each in cases:
         seen = each.comparison
@@ -111,11 +75,11 @@ def _cases(cases: Sequence[CaseResult]) -> str:
                 f"{flops(each.rates[1])}<br>{flops(each.rates[0])}",
                 f"<b>{seen.ratio:.4f}</b>{_per_clock(each)}",
                 f"{seen.ci95[0]:.4f}<br>{seen.ci95[1]:.4f}",
-                f'<span class="{tones[each.finding]}">{each.finding}</span>',
-                _p(seen.t_p),
-                _p(seen.wilcoxon_p),
-                "alone" if each.holm_p is None else _p(each.holm_p),
-                _p(seen.tost_p),
+                f'<span class="{FINDINGS[each.finding]}">{each.finding}</span>',
+                p_value(seen.t_p),
+                p_value(seen.wilcoxon_p),
+                "alone" if each.holm_p is None else p_value(each.holm_p),
+                p_value(seen.tost_p),
                 f"{seen.detectable:.1%}",
             )
         )
@@ -144,40 +108,11 @@ def _cases(cases: Sequence[CaseResult]) -> str:
 
 def _unpaired(cases: Sequence[CaseResult]) -> str:
     return "; ".join(
-        f"{escape(str(each.case))} {escape(each.second)}: Welch p {_p(each.comparison.welch_p)}, "
-        f"Mann-Whitney p {_p(each.comparison.mann_whitney_p)}, Cohen's d "
+        f"{escape(str(each.case))} {escape(each.second)}: Welch p {p_value(each.comparison.welch_p)}, "
+        f"Mann-Whitney p {p_value(each.comparison.mann_whitney_p)}, Cohen's d "
         f"{'-' if each.comparison.cohen_d is None else format(each.comparison.cohen_d, '.2f')}"
         for each in cases
     )
-
-
-def _gates(result: BurnIn) -> str:
-    rows = [
-        (escape(gate.name), f'<span class="{MARKS[gate.status]}">{gate.status}</span>', escape(gate.evidence))
-        for gate in result.gates
-    ]
-    return table(("Gate", "State", "Seen"), rows)
-
-
-def _checks(result: BurnIn, checks: Sequence[Check]) -> str:
-    """Checks of the rounds, joined over rounds of an arm; the battery's one by one."""
-    seen: dict[tuple[str, str], list[Check]] = {}
-    for one in result.rounds:
-        for check in one.checks:
-            seen.setdefault((one.slot.arm, check.name), []).append(check)
-    rows = []
-    for (arm, name), found in seen.items():
-        worst = next((check for check in found if check.status == "fail"), found[0])
-        count = f"{sum(check.status == 'ok' for check in found)} of {len(found)} rounds"
-        mark = f'<span class="{MARKS[worst.status]}">{worst.status}</span>'
-        rows.append((escape(name), escape(arm), f"{mark}, {count}", escape(worst.evidence)))
-    for check in checks:
-        mark = f'<span class="{MARKS[check.status]}">{check.status}</span>'
-        rows.append((escape(check.name), "battery", mark, escape(check.evidence)))
-    failed = sum("fail" in row[2] for row in rows)
-    text = f"{len(rows)} checks, {failed} failed" if rows else "No check was run."
-    body = table(("Check", "Arm", "State", "Seen"), rows) if rows else ""
-    return f"<details{' open' if failed else ''}><summary>{text}</summary>{body}</details>"
 
 
 def _arms(result: BurnIn) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_build.core.judging.stats import geometric_mean
 from spark_build.model.verification import BurnIn, Round
-from spark_build.verify.plotting import INK, WIDTH, colour, legend, of_case, plain, svg, unit_of
+from spark_build.verify.plotting import INK, WIDTH, colour, legend, of_case, paints, plain, svg, unit_of
 
 BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5}
 RESULT = {"fp8": 2.0, "fp4": 2.0}  # bytes of one element of the result, where it differs
@@ -53,7 +53,7 @@ def roofline(result: BurnIn, rounds: Sequence[Round]) -> tuple[str, str]:
     ridges = [peak / bandwidth for peak in peaks.values()] if bandwidth else []
     left, right = min(places) / 30, max(*places, *ridges, 0.0) * 3
     for dtype, peak in peaks.items():
-        _roof(axes, (left, right), bandwidth, peak, scale, f"{dtype.upper()} {peak / scale:.0f}")
+        roof(axes, (left, right), bandwidth, peak, scale, f"{dtype.upper()} {peak / scale:.0f}")
     for arm in result.arms:
         for case, place in zip(cases, places, strict=True):
             rates = [one.rate for each, one in of_case(rounds, case) if each.slot.arm == arm.name]
@@ -66,12 +66,12 @@ def roofline(result: BurnIn, rounds: Sequence[Round]) -> tuple[str, str]:
     axes.set_xlabel("FLOP for each byte moved at least")
     axes.set_ylabel(unit)
     plain(axes, grid="both")
-    legend(figure, result)
+    legend(figure, paints(result))
     memory = f" Memory: {bandwidth / 1e9:.0f} GB/s, a copy measured here." if bandwidth else ""
     return where + memory, svg(figure, "roofline")
 
 
-def _roof(
+def roof(
     axes: Any, span: tuple[float, float], bandwidth: float | None, peak: float, scale: float, name: str
 ) -> None:
     """One roof: the slope of the memory up to the ceiling of the arithmetic."""

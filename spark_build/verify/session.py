@@ -62,9 +62,9 @@ def measure(
     script = home.find("bench/gemm.py")
     if script is None:
         raise RecipeError("there is no bench/gemm.py", hint="reinstall spark-build")
-    references = _references(home)
+    references = references_of(home)
     unfinished = home.runs / f"unfinished-{_digest(train, generation, wish)}.json"
-    folder, seed = _resume(unfinished, wish.seed)
+    folder, seed = resume(unfinished, wish.seed)
     if folder is not None:
         emit(Note(message=f"going on with the burn-in of {folder.name}"))
     folder = folder or new_run(home.runs)
@@ -84,21 +84,35 @@ def _arms(
     home: Home, train: str, generation: Generation | None, folder: Path, emit: Emit, wish: Wish
 ) -> list[Arm]:
     """The baseline first, then the candidate, then whatever else is measured beside them."""
-    roles: tuple[Role, ...] = ("baseline", "candidate", "variant")
-    wishes = wish.arms or (PUBLIC, *((WHEELHOUSE,) if _has_torch(generation) else ()))
-    found: list[Arm] = []
-    for each in wishes:
-        arm = _arm(home, train, generation, folder, emit, wish.device, each)
-        given = {**({"threads": each.threads} if each.threads else {}), **each.env}
-        origin = arm.origin + "".join(f", {name}={value}" for name, value in given.items())
-        named = replace(arm, name=each.name, threads=each.threads, env={**arm.env, **each.env}, origin=origin)
-        found.append(in_role(named, roles[min(len(found), 2)]))
+    wishes = wish.arms or (PUBLIC, *((WHEELHOUSE,) if has_torch(generation) else ()))
+    found = arms_of(home, train, generation, folder, emit, wish.device, wishes)
     if not wish.swap:
         return found
     if len(found) != 2:
         raise UsageError("--swap needs a baseline and a candidate", hint="name two arms with --arm")
     first, second = found
     return [first, second, derived_arm(first, second, wish.swap), derived_arm(second, first, wish.swap)]
+
+
+def arms_of(
+    home: Home,
+    train: str,
+    generation: Generation | None,
+    folder: Path,
+    emit: Emit,
+    device: Device,
+    wishes: Sequence[ArmWish],
+) -> list[Arm]:
+    """The environments that were wished for, made where they are not there. Raises UsageError."""
+    roles: tuple[Role, ...] = ("baseline", "candidate", "variant")
+    found: list[Arm] = []
+    for each in wishes:
+        arm = _arm(home, train, generation, folder, emit, device, each)
+        given = {**({"threads": each.threads} if each.threads else {}), **each.env}
+        origin = arm.origin + "".join(f", {name}={value}" for name, value in given.items())
+        named = replace(arm, name=each.name, threads=each.threads, env={**arm.env, **each.env}, origin=origin)
+        found.append(in_role(named, roles[min(len(found), 2)]))
+    return found
 
 
 def _arm(
@@ -116,7 +130,7 @@ def _arm(
         return baseline_arm(home, train, home.runs / "arms" / f"public-{train}-{device}", emit, device=device)
     if wish.what != "wheelhouse":
         return environment_arm(wish.name, Path(wish.what).expanduser())
-    if generation is None or not _has_torch(generation):
+    if generation is None or not has_torch(generation):
         raise UsageError("the wheelhouse holds no torch to measure", hint="spark-build build pytorch")
     environment = folder / "wheelhouse-env"
     remove_tree(environment)
@@ -124,7 +138,8 @@ def _arm(
     return environment_arm(wish.name, environment, origin=f"wheelhouse generation {generation.number}")
 
 
-def _has_torch(generation: Generation | None) -> bool:
+def has_torch(generation: Generation | None) -> bool:
+    """Whether there is a torch of ours to measure."""
     return generation is not None and any(wheel.name == "torch" for wheel in generation.built())
 
 
@@ -140,7 +155,7 @@ def _battery(home: Home, arms: Sequence[Arm], folder: Path, emit: Emit) -> tuple
     )
 
 
-def _references(home: Home) -> list[Reference]:
+def references_of(home: Home) -> list[Reference]:
     """One's own first (wheelhouse/reference/), then the shipped ones. Raises UsageError."""
     folders = [home.wheelhouse / "reference", *(base / "bench" / "reference" for base in home.data)]
     files = [file for folder in folders for file in sorted(folder.glob("*.toml"))]
@@ -161,7 +176,7 @@ def _digest(train: str, generation: Generation | None, wish: Wish) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _resume(unfinished: Path, seed: int | None) -> tuple[Path | None, int | None]:
+def resume(unfinished: Path, seed: int | None) -> tuple[Path | None, int | None]:
     """(folder, seed) of a run that was interrupted; (None, `seed`) to begin a new one."""
     try:
         known = json.loads(unfinished.read_text())

@@ -15,6 +15,7 @@ from spark_build.core.judging.clocks import REASONS
 from spark_build.core.judging.clocks import THROTTLING as HARD_REASONS
 from spark_build.core.judging.stats import variation
 from spark_build.model.verification import Device, Sample, Telemetry
+from spark_build.verify.memoryprobe import MemoryProbe
 
 INTERVAL = 0.25  # seconds between samples
 # Cumulative nanoseconds, as NVML's constants are called; drivers know all, some or none of them.
@@ -121,7 +122,7 @@ class NvmlProbe:
         if (rates := self._ask("nvmlDeviceGetUtilizationRates")) is not None:
             found["utilisation"] = rates.gpu / 100
         if (memory := self._ask("nvmlDeviceGetMemoryInfo")) is not None:
-            found["free_mib"] = memory.free >> 20
+            found["free_mib"] = found["device_free_mib"] = memory.free >> 20
         if (running := self._ask("nvmlDeviceGetComputeRunningProcesses")) is not None:
             found["processes"] = len(running)
         known = {name: float(value) for name, value in found.items() if value is not None}
@@ -169,8 +170,8 @@ def prepare_memory(device: Device) -> tuple[str, ...]:
 
 
 def probes_for(device: Device) -> tuple[Probe, ...]:
-    """The processors always; the GPU when it is measured and NVML answers."""
-    found: list[Probe] = [CpuProbe(clocks=device == "cpu")]
+    """Processors and memory always; the GPU when it is measured and NVML answers."""
+    found: list[Probe] = [CpuProbe(clocks=device == "cpu"), MemoryProbe()]
     if device == "cuda":
         with contextlib.suppress(Exception):  # no package, no driver, no library: all are "unknown"
             found.append(NvmlProbe())

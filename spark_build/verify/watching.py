@@ -4,13 +4,51 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from spark_build.core.judging.clocks import held_down
 from spark_build.core.judging.ticks import parse_tick
 from spark_build.model.event import Emit, Event, MachineSeen, RateSeen, RoundFinished, RoundStarted
 from spark_build.model.verification import Gate, Round, Sample, Slot, Telemetry
 
+R_contra = TypeVar("R_contra", contravariant=True)
 Judge = Callable[[Sequence[Round]], tuple[Gate, ...]]
+
+
+class Watcher(Protocol[R_contra]):
+    """Looks on while rounds are measured."""
+
+    def begin(self, slot: Slot) -> None:
+        """A round is about to be measured."""
+
+    def line(self, text: str) -> None:
+        """A line that the arm wrote."""
+
+    def look(self, sample: Sample) -> None:
+        """A look at the machine, by the thread that samples it."""
+
+    def end(self, rounds: Sequence[R_contra], *, kept: bool) -> None:
+        """The last of `rounds` ended, or was there already."""
+
+
+class Silent:
+    """Tells nobody."""
+
+    def begin(self, slot: Slot) -> None:
+        """Nothing."""
+        del slot
+
+    def line(self, text: str) -> None:
+        """Nothing."""
+        del text
+
+    def look(self, sample: Sample) -> None:
+        """Nothing."""
+        del sample
+
+    def end(self, rounds: Sequence[Any], *, kept: bool) -> None:
+        """Nothing."""
+        del rounds, kept
 
 
 class Watch:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.model.verification import Sample
+from spark_build.verify.memoryprobe import MemoryProbe
 from spark_build.verify.telemetry import CpuProbe, NvmlProbe, Sampler, prepare_memory, probes_for, summarise
 from tests.integration.faulty import NVML
 
@@ -111,8 +112,8 @@ def test_the_page_cache_goes_on_unified_memory_where_allowed(
     assert "could not be dropped" in prepare_memory("cuda")[0]
 
 
-def test_without_a_driver_only_the_processors_are_watched(
+def test_without_a_driver_only_processors_and_memory_are_watched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     drive(monkeypatch, tmp_path, absent=True)
-    assert [type(probe) for probe in probes_for("cuda")] == [CpuProbe]
+    assert [type(probe) for probe in probes_for("cuda")] == [CpuProbe, MemoryProbe]

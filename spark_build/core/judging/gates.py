@@ -8,9 +8,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from spark_build.core.judging.stats import differs, equivalent, variation
-from spark_build.model.verification import CaseResult, Gate, GateStatus, Reference, Round, Settings
+from spark_build.model.verification import (
+    CaseResult,
+    Device,
+    Gate,
+    GateStatus,
+    Reference,
+    Round,
+    Settings,
+    Telemetry,
+)
 
 BUSY = 0.8  # least share of the window in which the work really ran
 OTHERS_FAIL, OTHERS_WARN = 0.10, 0.05  # processor time taken by other processes
@@ -19,6 +29,30 @@ CLOCK_CV = 0.05
 RATE_CV = 0.05
 CAPPED = 0.01  # share of the time at the power cap that is worth telling
 FREE_MIB_FAIL, FREE_MIB_WARN = 1024, 4096
+
+
+class Observed(Protocol):
+    """A round of any kind during which the machine was watched."""
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """What was seen."""
+
+
+def machine_gates(
+    good: Sequence[Observed], device: Device, breaks: Sequence[str], reference: Reference | None = None
+) -> tuple[Gate, ...]:
+    """Those that know nothing of what ran, only of the machine."""
+    gates = [
+        _load("other processes", [each.telemetry.others for each in good], OTHERS_WARN, OTHERS_FAIL),
+        _load("stolen time", [each.telemetry.steal for each in good], STEAL_WARN, STEAL_FAIL),
+        _known_clock(good, reference),
+        _throttling(good),
+        _memory(good),
+    ]
+    if device == "cuda":
+        gates.append(_company(good))
+    return (*gates, _breaks(breaks))
 
 
 def judge(
@@ -126,7 +160,7 @@ def _range(clocks: Sequence[float]) -> str:
     return f"{low:.0f} MHz" if round(low) == round(high) else f"{low:.0f} to {high:.0f} MHz"
 
 
-def _known_clock(good: Sequence[Round], reference: Reference | None) -> Gate:
+def _known_clock(good: Sequence[Observed], reference: Reference | None) -> Gate:
     clocks = _known(each.telemetry.clock_mhz for each in good)
     if not clocks or reference is None or reference.least_clock is None:
         return _gate("known clock", "unknown", "no clock, or no reference for this device")
@@ -137,7 +171,7 @@ def _known_clock(good: Sequence[Round], reference: Reference | None) -> Gate:
     return _gate("known clock", "ok" if middle >= reference.least_clock else "fail", evidence)
 
 
-def _throttling(good: Sequence[Round]) -> Gate:
+def _throttling(good: Sequence[Observed]) -> Gate:
     counts = _known(each.telemetry.throttled for each in good)
     reasons = sorted({reason for each in good for reason in each.telemetry.reasons})
     if not counts:
@@ -153,7 +187,7 @@ def _throttling(good: Sequence[Round]) -> Gate:
     return _gate("throttling", "ok", "the counters stood still")
 
 
-def _memory(good: Sequence[Round]) -> Gate:
+def _memory(good: Sequence[Observed]) -> Gate:
     free = _known(each.telemetry.free_mib for each in good)
     if not free:
         return _gate("memory", "unknown", "cannot be read here")
@@ -162,7 +196,7 @@ def _memory(good: Sequence[Round]) -> Gate:
     return _gate("memory", status, f"at least {least:.0f} MiB were free before a round")
 
 
-def _company(good: Sequence[Round]) -> Gate:
+def _company(good: Sequence[Observed]) -> Gate:
     counts = _known(each.telemetry.other_processes for each in good)
     if not counts:
         return _gate("GPU processes", "unknown", "cannot be read here")

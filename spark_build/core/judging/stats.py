@@ -54,18 +54,21 @@ def equivalent(comparison: Comparison) -> bool:
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
     """t-based confidence interval of the mean."""
-    mean, error = statistics.fmean(values), _standard_error(values)
+    mean, error = statistics.fmean(values), standard_error(values)
     reach = _t_quantile((1 + level) / 2, len(values) - 1) * error
     return mean - reach, mean + reach
 
 
 def t_test(values: Sequence[float], around: float = 0.0) -> float:
     """Two-sided p of a one-sample t-test."""
-    error = _standard_error(values)
-    offset = statistics.fmean(values) - around
+    return two_sided(statistics.fmean(values) - around, standard_error(values), len(values) - 1)
+
+
+def two_sided(offset: float, error: float, freedom: float) -> float:
+    """Two-sided p of an offset with this standard error."""
     if error == 0:
         return 1.0 if offset == 0 else 0.0
-    return 2 * _t_below(-abs(offset) / error, len(values) - 1)
+    return 2 * _t_below(-abs(offset) / error, freedom)
 
 
 def wilcoxon(values: Sequence[float]) -> float:
@@ -89,36 +92,36 @@ def _signed_rank(values: tuple[float, ...]) -> float:
 
 def tost(values: Sequence[float], margin: float = MARGIN) -> float:
     """p of two one-sided tests that exp(mean) lies outside 1 +- margin; small: equivalent."""
-    mean, error = statistics.fmean(values), _standard_error(values)
+    return outside(statistics.fmean(values), standard_error(values), len(values) - 1, margin)
+
+
+def outside(offset: float, error: float, freedom: float, margin: float = MARGIN) -> float:
+    """The same of a log ratio with this standard error."""
     low, high = math.log1p(-margin), math.log1p(margin)
     if error == 0:
-        return 0.0 if low < mean < high else 1.0
-    freedom = len(values) - 1
-    return max(_t_below((low - mean) / error, freedom), _t_below((mean - high) / error, freedom))
+        return 0.0 if low < offset < high else 1.0
+    return max(_t_below((low - offset) / error, freedom), _t_below((offset - high) / error, freedom))
 
 
 def welch(first: Sequence[float], second: Sequence[float]) -> float:
     """Two-sided p of Welch's t-test for independent samples of unequal variance."""
-    error, freedom = _welch_error(first, second)
-    offset = abs(statistics.fmean(first) - statistics.fmean(second))
-    if error == 0:
-        return 1.0 if offset == 0 else 0.0
-    return 2 * _t_below(-offset / error, freedom)
+    error, freedom = welch_error(first, second)
+    return two_sided(statistics.fmean(first) - statistics.fmean(second), error, freedom)
 
 
 def unpaired_interval(
     first: Sequence[float], second: Sequence[float], level: float = 0.95
 ) -> tuple[float, float]:
     """Welch's confidence interval of the difference of the means, second less first."""
-    error, freedom = _welch_error(first, second)
+    error, freedom = welch_error(first, second)
     offset = statistics.fmean(second) - statistics.fmean(first)
     reach = _t_quantile((1 + level) / 2, freedom) * error if error else 0.0
     return offset - reach, offset + reach
 
 
-def _welch_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """(standard error of the difference, degrees of freedom)."""
-    a, b = _standard_error(first) ** 2, _standard_error(second) ** 2
+def welch_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    """(standard error of the difference of the means, degrees of freedom)."""
+    a, b = standard_error(first) ** 2, standard_error(second) ** 2
     if a + b == 0:
         return 0.0, 1.0
     return math.sqrt(a + b), (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
@@ -145,9 +148,45 @@ def detectable(values: Sequence[float], power: float = POWER) -> float:
 
     The usual approximation: (t at 97.5% + t at `power`) standard errors.
     """
-    freedom = len(values) - 1
+    return smallest(standard_error(values), len(values) - 1, power)
+
+
+def smallest(error: float, freedom: float, power: float = POWER) -> float:
+    """The same of a log ratio with this standard error."""
     reach = _t_quantile(1 - ALPHA / 2, freedom) + _t_quantile(power, freedom)
-    return math.expm1(reach * _standard_error(values))
+    return math.expm1(reach * error)
+
+
+def power_to_find(error: float, freedom: float, effect: float) -> float:
+    """Chance that a t-test finds a true relative difference at this standard error (noncentral t)."""
+    from scipy import stats
+
+    if error == 0:
+        return 1.0
+    shift, limit = math.log1p(effect) / error, _t_quantile(1 - ALPHA / 2, freedom)
+    power = float(stats.nct.sf(limit, freedom, shift))
+    # Far out the series does not converge: there the answer is 1.
+    return 1.0 if math.isnan(power) else min(1.0, power + float(stats.nct.cdf(-limit, freedom, shift)))
+
+
+def normality(values: Sequence[float]) -> float | None:
+    """p of the Shapiro-Wilk test; None for fewer than three values or without any spread."""
+    from scipy import stats
+
+    if len(values) < 3 or standard_error(values) == 0:
+        return None
+    # Around 0 and of unit size: values that differ in late digits only lose them in the test.
+    mean, spread = statistics.fmean(values), statistics.stdev(values)
+    return float(stats.shapiro([(value - mean) / spread for value in values]).pvalue)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of them lie, linear between neighbours (numpy's default)."""
+    ranked = sorted(values)
+    place = share * (len(ranked) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ranked) - 1)
+    return ranked[below] + (ranked[above] - ranked[below]) * (place - below)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
@@ -182,7 +221,8 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
-def _standard_error(values: Sequence[float]) -> float:
+def standard_error(values: Sequence[float]) -> float:
+    """Of the mean."""
     if min(values) == max(values):
         return 0.0
     mean, count = statistics.fmean(values), len(values)

@@ -27,7 +27,7 @@ def limit(pid: int, mib: int) -> bool:
 
     Call `release` with the same id when all of them have ended.
     """
-    for hierarchy in _hierarchies(pid):
+    for hierarchy in hierarchies_of(pid):
         parents = [hierarchy.folder]
         _tidy(hierarchy.folder)
         if hierarchy.version == 2:
@@ -40,7 +40,7 @@ def limit(pid: int, mib: int) -> bool:
 
 def release(pid: int) -> None:
     """Remove the group that `limit` made for a process that has ended; fine when there is none."""
-    for hierarchy in _hierarchies(os.getpid()):
+    for hierarchy in hierarchies_of(os.getpid()):
         for parent in (hierarchy.folder, hierarchy.folder.parent):
             with contextlib.suppress(OSError):
                 (parent / f"{PREFIX}{pid}").rmdir()
@@ -81,7 +81,7 @@ def _limit_below(parent: Path, version: int, pid: int, mib: int) -> bool:
     return True
 
 
-def _hierarchies(pid: int) -> list[Hierarchy]:
+def hierarchies_of(pid: int) -> list[Hierarchy]:
     """Memory hierarchies of a process, version 2 first."""
     try:
         groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
+from build import BuildBackendException, ProjectBuilder
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pyproject_hooks import BuildBackendWarning
 
-from build import BuildBackendException, ProjectBuilder
 from spark_build.errors import SparkBuildError, StageError
 from spark_build.host import venv
 from spark_build.host.building.builders import Product, Runner

@@ -1,0 +1,89 @@
+"""The workloads of the wider suite: each a file here, which offers cases; `suite.py` runs them.
+
+Nothing but torch and the standard library. A case says what one call does before any memory is taken;
+`prepare` takes it when its turn has come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from findings import Finding
+from surroundings import cache_bytes, free_bytes
+from timing import Batches, Step
+
+# Of a plain copy, for what memory bounds. A CPU reads what it writes before it writes it, unless a copy goes
+# around its caches: the kinds differ by what they write. Twice as much is wrong in any case.
+SHARES = {"cpu": (0.4, 1.35), "cuda": (0.6, 1.1)}
+SIZES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+NO_FP16 = "a CPU computes FP16 at 1 GFLOP/s or less, which says nothing about a build"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What decides the cases."""
+
+    device: str  # cpu or cuda
+    quick: bool
+    seed: int
+    inject: frozenset[str] = frozenset()  # faults to plant, for tests
+
+    def pick(self, **choices: Any) -> Any:
+        """The value for this device and mode, named cpu_quick, cpu, ...; _quick may be missing."""
+        mode = f"{self.device}_quick" if self.quick else self.device
+        return choices.get(mode, choices[self.device])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """One case: what one call does, as the report keeps it."""
+
+    name: str
+    unit: str
+    amount: float  # units of one call
+    dtype: str = ""
+    size: int | None = None
+    mode: str = ""
+    operation: str = ""
+    flops: float | None = None
+    moved: float | None = None
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A case that is ready to run, and how its figure is proved."""
+
+    step: Step
+    batches: Callable[[], Batches] | None = None  # None: the device's own way to time
+    count: Step | None = None  # the call whose FLOPs torch counts; None: `step`
+    counted: float | None = None  # what it must count, where that is more than what is done
+    countable: bool = True  # whether torch can count it at all
+    peak: float = 1.0  # how often the peak of plain products a faster algorithm may reach
+    plain: Callable[[], float] | None = None  # a rate of the same kind, measured plainly at each call
+    share: tuple[float, float] = (0.6, 1.1)  # of it, within which the figure's must lie
+    after: Callable[[], list[Finding]] = list
+    facts: dict[str, Any] = field(default_factory=dict)
+    close: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """`prepare` raises findings.Unsupported for what cannot be had here."""
+
+    work: Work
+    prepare: Callable[[], Run]
+
+
+class Workload(Protocol):
+    """What a file of this folder has."""
+
+    def cases(self, asked: Asked) -> Iterable[Case]: ...
+
+
+def rotating(torch: Any, device: str, make: Callable[[], Any], size: int) -> list[Any]:
+    """Sets of `size` bytes, together more than twice the last cache, so that memory is what is measured."""
+    room = max(2, free_bytes(torch, device) // (4 * size))
+    return [make() for _ in range(min(room, max(2, math.ceil(2 * cache_bytes(torch, device) / size))))]

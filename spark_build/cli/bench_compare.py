@@ -1,0 +1,148 @@
+"""`bench compare`: arms of a run, two runs, or a CSV of another tool."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_build.cli import render
+from spark_build.cli.options import Options, shared
+
+if TYPE_CHECKING:
+    from spark_build.core.bench.trial import Trial
+    from spark_build.model.comparing import CaseChange, Compared
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("file", type=FILE)
+@click.argument("new", type=FILE, required=False)
+@click.option("--arm", "arms", multiple=True, metavar="NAME",
+              help="Compare only these; the first is the baseline.")  # fmt: skip
+@click.option("--lower-is-better", "lower", multiple=True, metavar="METRIC",
+              help="Of a CSV's metric whose unit does not say so.")  # fmt: skip
+@click.option("--fail-over", type=click.FloatRange(min=0), metavar="PERCENT",
+              help="Exit 9 when a case takes that much longer.")  # fmt: skip
+@shared
+def compare(
+    options: Options,
+    file: Path,
+    new: Path | None,
+    arms: tuple[str, ...],
+    lower: tuple[str, ...],
+    fail_over: float | None,
+) -> int:
+    """Compare the arms of FILE (bench.json or CSV), or FILE with NEW."""
+    from spark_build.core.bench.compare import compare as compare_all
+    from spark_build.core.bench.compare import exit_code
+    from spark_build.errors import InconclusiveError
+
+    trial = _trial(file, new, arms, lower)
+    compared = compare_all(trial)
+    if not compared.changes:
+        raise InconclusiveError(
+            "nothing may be said: no case has two launches in both arms",
+            where=str(file),
+            hint="repeat the run with more rounds: spark-build bench run --rounds 10",
+        )
+    code, why = exit_code(compared, fail_over)
+    if options.json:
+        render.print_json({**dataclasses.asdict(compared), "reason": why, "exit_code": code})
+        return code
+    _show(compared)
+    if why:
+        print(why)
+    return code
+
+
+def _trial(file: Path, new: Path | None, arms: tuple[str, ...], lower: tuple[str, ...]) -> Trial:
+    from spark_build.core.bench.trial import chosen, joined
+    from spark_build.errors import UsageError
+
+    old = _read(file, lower)
+    if new is not None:
+        pair = old, _read(new, lower)
+        if arms:
+            pair = _picked(pair, arms)
+        return joined(*pair)
+    trial = chosen(old, arms)
+    if not trial.contrasts:
+        raise UsageError(
+            f"only one environment: {', '.join(trial.arms)}",
+            where=str(file),
+            hint="give a second file, or measure two: spark-build bench run --arm A=... --arm B=...",
+        )
+    return trial
+
+
+def _picked(pair: tuple[Trial, Trial], arms: tuple[str, ...]) -> tuple[Trial, Trial]:
+    """One arm of each file: the same name, or one name for either."""
+    from spark_build.core.bench.trial import chosen
+    from spark_build.errors import UsageError
+
+    if len(arms) > 2:
+        raise UsageError("two files: name one arm, or one for each", hint="--arm A --arm B")
+    return chosen(pair[0], arms[:1]), chosen(pair[1], arms[-1:])
+
+
+def _read(file: Path, lower: tuple[str, ...]) -> Trial:
+    """By what is in it: JSON begins with a brace."""
+    import json
+
+    from spark_build.core.bench.document import bench_from_json
+    from spark_build.core.bench.longform import trial_from_csv
+    from spark_build.core.bench.trial import from_bench
+    from spark_build.errors import UsageError
+
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        if not text.lstrip().startswith(("{", "[")):
+            return trial_from_csv(text, str(file), lower)
+        if lower:
+            raise UsageError("--lower-is-better is about a CSV", where=str(file))
+        return from_bench(bench_from_json(json.loads(text), str(file)))
+    except ValueError as error:
+        raise UsageError(f"neither JSON nor text: {error}", where=str(file)) from error
+
+
+def _show(compared: Compared) -> None:
+    from spark_build.core.bench.bands import BANDS, said
+    from spark_build.core.bench.words import headline, interval
+
+    rows = [
+        [
+            each.case,
+            each.kind or "",
+            each.second,
+            " -> ".join(_value(one.mean, each) for one in each.values),
+            interval(each.contrast),
+            each.finding,
+            said(each),
+        ]
+        for each in compared.changes
+    ]
+    heads = ["CASE", "CLASS", "ARM", "MEAN", "RATIO", "FINDING", "OVERHEAD"]
+    kept = [at for at in range(len(heads)) if any(row[at] for row in rows)]
+    render.print_table([heads[at] for at in kept], [[row[at] for at in kept] for row in rows])
+    print()
+    for _, line in headline(compared):
+        print(line)
+    slow = {each.band for each in compared.changes if each.finding == "slower"}
+    for band in (band for band in BANDS if band.name in slow and band.checks):
+        print(f"overhead {band.name}: {band.meaning}; look next at")
+        for check in band.checks:
+            print(f"  {check.name}: {check.question}  {check.command}")
+    if compared.indicative:
+        print("indicative: a quick run, or fewer than 10 launches of each arm")
+    for note in compared.notes:
+        print(f"note: {note}")
+
+
+def _value(value: float, change: CaseChange) -> str:
+    from spark_build.core.units import quantity
+
+    return quantity(value, change.unit)

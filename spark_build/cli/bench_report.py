@@ -1,0 +1,38 @@
+"""`bench report`: the pages of a run, from its JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from spark_build.cli import render
+from spark_build.cli.options import Options, shared
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("file", type=FILE, metavar="BENCH.json")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+              help="Where to write (default: beside BENCH.json).")  # fmt: skip
+@shared
+def report(options: Options, file: Path, out: Path | None) -> int:
+    """Write report.html, report.md and samples.csv from BENCH.json."""
+    import json
+
+    from spark_build.core.bench.document import bench_from_json
+    from spark_build.errors import UsageError
+    from spark_build.verify.bench_report import write
+
+    try:
+        raw = json.loads(file.read_text())
+    except ValueError as error:
+        raise UsageError(f"not JSON: {error}", where=str(file)) from error
+    folder = out or file.parent
+    page = write(bench_from_json(raw, str(file)), folder)
+    if options.json:
+        render.print_json({"report": str(page), "folder": str(folder), "exit_code": 0})
+    else:
+        print(page)
+    return 0

@@ -1,0 +1,214 @@
+"""`bench run`: the workloads in one environment or more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from spark_build.cli import render
+from spark_build.cli.options import Options, shared
+
+if TYPE_CHECKING:
+    from spark_build.host.wheelhouse.views import Generation
+    from spark_build.model.bench import Bench
+    from spark_build.model.verification import Check
+    from spark_build.verify.suite.running import Wish
+
+Device = Literal["cpu", "cuda"]
+POSITIVE = click.FloatRange(min=0, min_open=True)
+PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+BOUNDS = (".bound", ".peak", ".memory", ".flops")  # what holds a figure, the most telling first
+
+
+@click.command()
+@click.option("--workload", multiple=True, metavar="NAME", help="Only this one; repeatable (--list).")
+@click.option(
+    "--arm",
+    multiple=True,
+    metavar="NAME=WHAT",
+    help="Where to run; the first is the baseline: public, wheelhouse, container:IMAGE, a folder.",
+)
+@click.option("--quick/--full", default=None, help="Small and short, or 30 s for each case.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each arm.")
+@click.option("--duration", type=POSITIVE, help="Seconds of one timed window.")
+@click.option("--cool", type=POSITIVE, metavar="CELSIUS", help="Cool down to this before each round.")
+@click.option("--patience", type=POSITIVE, help="Seconds after which a silent workload counts as hung.")
+@click.option("--seed", type=int, help="Seed of data and order (default: random, recorded).")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What computes (default: target).")
+@click.option("--profile", type=click.Choice(["torch", "nsys"]), help="Capture traces; no time is taken.")
+@click.option("--inject", default="", hidden=True, help="Plant a fault, for tests of this program.")
+@click.option("--list", "listed", is_flag=True, help="Name the workloads and stop.")
+@shared
+def run(
+    options: Options,
+    workload: tuple[str, ...],
+    arm: tuple[str, ...],
+    quick: bool | None,
+    rounds: int | None,
+    duration: float | None,
+    cool: float | None,
+    patience: float | None,
+    seed: int | None,
+    device: Device | None,
+    profile: Literal["torch", "nsys"] | None,
+    inject: str,
+    listed: bool,
+) -> int:
+    """Run the workloads in one environment or more; what a figure means is proved beside it."""
+    if listed:
+        return _list(options)
+    from spark_build.core.judging.armspec import parse_arms
+    from spark_build.verify.suite.running import Wish
+
+    setting = options.setting()
+    device = device or ("cuda" if setting.target.cuda_architectures else "cpu")
+    quick = device == "cpu" if quick is None else quick
+    wish = Wish(
+        device=device,
+        mode="quick" if quick else "full",
+        workloads=workload,
+        arms=parse_arms(arm),
+        seed=seed,
+        pairs=rounds,
+        window=duration,
+        cool=cool,
+        patience=patience,
+        inject=inject,
+    )
+    return _profile(options, wish, profile) if profile else _measure(options, wish)
+
+
+def _generation(options: Options, wish: Wish) -> Generation | None:
+    """The wheelhouse's, where it is needed: for no arm at all it may be missing."""
+    from spark_build.cli.wheelhouse import current
+    from spark_build.errors import SparkBuildError
+
+    if wish.arms and not any(each.what == "wheelhouse" for each in wish.arms):
+        return None
+    try:
+        return current(options)
+    except SparkBuildError:
+        if wish.arms:
+            raise
+        return None
+
+
+def _measure(options: Options, wish: Wish) -> int:
+    from spark_build.cli.building import running
+    from spark_build.errors import VerificationError
+    from spark_build.verify.suite import running as suite
+
+    setting, generation = options.setting(), _generation(options, wish)
+    with running(options, setting.home.runs) as (_, emit):
+        result = suite.measure(setting.home, setting.train.name, generation, emit, wish)
+    failed = _failed(result)
+    code = VerificationError.exit_code if failed else 0
+    if options.json:
+        from spark_build.model.bench import bench_json
+
+        document = bench_json(result)
+        for each in document["rounds"]:  # bench.json has them
+            del each["samples"], each["environment"]
+        render.print_json({**document, "exit_code": code})
+        return code
+    _print(result)
+    for arm, check in failed:
+        print(f"FAILED {check.name} in {arm}: {check.evidence}")
+    print(f"\nall samples: {Path(result.folder) / 'bench.json'}")
+    return code
+
+
+def _failed(result: Bench) -> list[tuple[str, Check]]:
+    """What failed, with its arm; a round without a report is a failure, too."""
+    from spark_build.model.verification import Check
+
+    checks = [(each.slot.arm, check) for each in result.rounds for check in each.checks]
+    return [each for each in checks if each[1].status == "fail"] + [
+        (each.slot.arm, Check(name=f"round {each.slot.index + 1}", status="fail", evidence=each.problem))
+        for each in result.rounds
+        if each.problem
+    ]
+
+
+def _print(result: Bench) -> None:
+    """A row for each case: every arm's rate, and what holds it."""
+    from spark_build.core.judging.stats import geometric_mean
+
+    rows = []
+    for work in result.works:
+        cells = []
+        for arm in result.arms:
+            rates = [
+                figure.rate
+                for each in result.rounds
+                if each.slot.arm == arm.name
+                for figure in each.figures
+                if figure.work == work.name
+            ]
+            cells.append(_rate(geometric_mean(rates), work.unit) if rates else "-")
+        rows.append([work.name, *cells, _held(result, work.name)])
+    render.print_table(["CASE", *(arm.name for arm in result.arms), "HELD BY"], rows)
+
+
+def _held(result: Bench, work: str) -> str:
+    """What holds the figure of a case, or why there is none."""
+    checks = {
+        check.name.removeprefix(work): check
+        for each in result.rounds
+        for check in each.checks
+        if check.name.startswith(f"{work}.")
+    }
+    failed = next((check for check in checks.values() if check.status == "fail"), None)
+    held = failed or next((checks[name] for name in (*BOUNDS, *checks) if name in checks), None)
+    if held is None:
+        return ""
+    return held.evidence if held.status == "ok" else f"{held.status}: {held.evidence}"
+
+
+def _rate(rate: float, unit: str) -> str:
+    prefix, scale = next((each for each in PREFIXES if rate >= each[1]), ("", 1.0))
+    if unit in ("FLOP/s", "B/s"):
+        return f"{rate / scale:.4g} {prefix}{unit}"
+    return f"{rate:,.4g} {unit}" if rate < 1e4 else f"{rate:,.0f} {unit}"
+
+
+def _profile(options: Options, wish: Wish, tool: Literal["torch", "nsys"]) -> int:
+    """Capture traces, and say what the cases spend their time on."""
+    from dataclasses import asdict
+
+    from spark_build.cli.building import running
+    from spark_build.errors import VerificationError
+    from spark_build.verify.suite import running as suite
+    from spark_build.verify.suite.profiling import capture
+
+    setting, generation = options.setting(), _generation(options, wish)
+    with running(options, setting.home.runs) as (folder, emit):
+        settings = suite.plan(wish, suite.script_of(setting.home))
+        arms = suite.arms_of(setting.home, setting.train.name, generation, folder, emit, wish)
+        found = capture(settings, arms, tool, folder, emit)
+    code = VerificationError.exit_code if any(each.problem for each in found) else 0
+    if options.json:
+        render.print_json({"profiles": [asdict(each) for each in found], "exit_code": code})
+        return code
+    for each in found:
+        rows = [
+            [profile["work"], f"{top['share']:.0%}", top["name"][:90]]
+            for profile in each.profiles
+            for top in profile.get("top", [])[:3]
+        ]
+        render.print_table(["CASE", "TIME", "OPERATION"], rows)
+        print(f"{each.problem or 'captured'}: {each.arm}, in {each.folder}")
+    return code
+
+
+def _list(options: Options) -> int:
+    from spark_build.verify.suite.running import script_of, workloads_of
+
+    known = workloads_of(script_of(options.home()))
+    if options.json:
+        render.print_json({"workloads": known, "exit_code": 0})
+        return 0
+    render.print_table(["WORKLOAD", "WHAT"], [[name, what] for name, what in known.items()])
+    return 0

@@ -1,0 +1,1 @@
+"""The wider suite: what its runs say when two are compared."""

@@ -1,0 +1,64 @@
+"""Everything that the pages of one run show, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_build.core.bench.classes import Ceilings, Place, ceilings, places
+from spark_build.core.bench.compare import compare
+from spark_build.core.bench.trial import Trial, from_bench, gates_of
+from spark_build.core.bench.words import Said, headline, of_places
+from spark_build.model.bench import Bench, Work
+from spark_build.model.comparing import Compared
+from spark_build.model.verification import Gate
+from spark_build.verify.plotting import COLOURS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """`places` by arm and case; `paint`: colours of the arms."""
+
+    bench: Bench
+    trial: Trial
+    compared: Compared
+    gates: tuple[Gate, ...]
+    roofs: Ceilings
+    places: dict[str, dict[str, Place]]
+    paint: dict[str, str]
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Names, the baseline first."""
+        return self.trial.arms
+
+    @property
+    def title(self) -> str:
+        """Who is held against whom."""
+        base, *others = self.arms
+        return f"{', '.join(others)} against {base}" if others else base
+
+    @property
+    def works(self) -> list[Work]:
+        """The cases that any arm has a figure of."""
+        known = {case for _, case in self.trial.values}
+        return [work for work in self.bench.works if work.name in known]
+
+    @property
+    def sentences(self) -> list[Said]:
+        """What stands on top."""
+        lines = headline(self.compared) or of_places(self.places[self.arms[0]])
+        return lines or [("unclear", "No case has a figure: nothing can be said.")]
+
+
+def view_of(bench: Bench) -> View:
+    """Compare, judge and place."""
+    trial = from_bench(bench)
+    return View(
+        bench=bench,
+        trial=trial,
+        compared=compare(trial),
+        gates=gates_of(bench),
+        roofs=ceilings(bench),
+        places={arm: places(bench, arm) for arm in trial.arms},
+        paint={arm: COLOURS[at % len(COLOURS)] for at, arm in enumerate(trial.arms)},
+    )

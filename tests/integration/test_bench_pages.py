@@ -1,0 +1,219 @@
+"""The pages of simulated runs, and the commands that write and read them."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_build.model.bench import Bench, bench_json
+from spark_build.model.verification import Check, Telemetry
+from spark_build.verify import bench_report
+from tests import benches
+from tests.conftest import CLI
+
+TWO: Mapping[str, Mapping[str, float]] = {"native": {}, "container": {"gemm": 1.5, "overhead": 1 / 1.3}}
+VOID = {"meta", "br", "img", "path", "use", "rect"}
+
+
+class Page(HTMLParser):
+    """Collects what is checked of a page; raises for tags that are not closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.heads: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.text = ""
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.links += [str(found[name]) for name in ("href", "src", "xlink:href") if found.get(name)]
+        self.ids += [str(found["id"])] if found.get("id") else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["h2"]:
+            self.heads.append(data)
+        if not {"style", "script"} & set(self.open):
+            self.text += data + " "
+
+
+def pages(bench: Bench, folder: Path) -> tuple[Page, str]:
+    page = bench_report.write(bench, folder)
+    assert page == folder / "report.html"
+    return Page(page.read_text()), (folder / "report.md").read_text()
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CLI, "bench", *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def saved(bench: Bench, file: Path) -> Path:
+    file.write_text(json.dumps(bench_json(bench)))
+    return file
+
+
+def test_a_comparison_has_everything(tmp_path: Path) -> None:
+    bench = benches.bench(TWO, memory={"native": 20000, "container": 46600})
+    page, text = pages(bench, tmp_path / "new" / "folder")
+    assert page.heads == [
+        "Cases", "What to look at next", "Comparison", "Overhead", "Rates by arm", "Over size", "Roofline", "Memory",
+        "Clocks, power, temperature", "Figures", "Memory by arm", "Validity gates", "Correctness",
+        "Number formats and the floor of a token", "Arms", "Environment", "How it was measured",
+    ]  # fmt: skip
+    for said in ("GEMM-bound work (2 cases): container is 1.5", "Same speed, different memory: on ",
+                 "Memory-bound work (3 cases): container is as fast as native within 2%"):  # fmt: skip
+        assert said in page.text
+        assert said in text
+    assert "throttled in 0 of 6 rounds" in page.text  # what the run says to the next checks
+    assert "MemAvailable" in page.text
+    assert "513 ms" in page.text  # 140 GB at 273 GB/s
+    assert {link for link in page.links if not link.startswith("#")} == {"bench.json", "samples.csv"}
+    assert len(page.ids) == len(set(page.ids))
+    raw = json.loads((tmp_path / "new/folder/bench.json").read_text())
+    assert raw == json.loads(json.dumps(bench_json(bench)))
+
+
+def test_one_environment_alone(tmp_path: Path) -> None:
+    page, text = pages(benches.bench({"native": {}}), tmp_path)
+    assert "Comparison" not in page.heads
+    assert "Overhead" not in page.heads
+    assert {"Roofline", "Over size", "Memory", "Figures"} <= set(page.heads)
+    assert "Memory-bound work: 3 cases reach" in page.text
+    assert text.startswith("# native")
+
+
+def test_three_arms(tmp_path: Path) -> None:
+    page, text = pages(benches.bench({"a": {}, "b": {}, "c": {"memory": 0.5}}), tmp_path)
+    assert "b, c against a" in page.text
+    assert "Memory-bound work (3 cases): c takes 100" in text
+
+
+def test_what_spoils_a_run_stands_on_top(tmp_path: Path) -> None:
+    wrong = Check(name="mlp.trains", status="fail", evidence="loss 2.30 -> 2.30")
+    page, text = pages(benches.bench(TWO, checks=(wrong,), telemetry=Telemetry(throttled=2.0)), tmp_path)
+    for said in ("container against native: nothing may be claimed", "loss 2.30 -> 2.30", "throttling: "):
+        assert said in page.text
+        assert said in text
+
+
+def test_a_run_that_crashed_has_a_page(tmp_path: Path) -> None:
+    bench = benches.bench(TWO, pairs=2)
+    dead = tuple(dataclasses.replace(each, problem="killed by signal 9", figures=()) for each in bench.rounds)
+    page, _ = pages(dataclasses.replace(bench, rounds=dead), tmp_path)
+    assert "killed by signal 9" in page.text
+    assert "No case has a figure" in page.text
+    pages(dataclasses.replace(bench, rounds=()), tmp_path)
+    pages(dataclasses.replace(bench, rounds=(), works=()), tmp_path)
+
+
+def test_names_are_text(tmp_path: Path) -> None:
+    evil = '<script>alert("x")</script>'
+    bench = benches.bench({evil: {}, "b": {}})
+    works = tuple(dataclasses.replace(work, workload=evil) for work in bench.works)
+    rounds = tuple(
+        dataclasses.replace(
+            each, environment={evil: {evil: evil}, "libraries": [evil]},
+            checks=(Check(name=evil, status="ok", evidence=evil),),
+        )
+        for each in bench.rounds
+    )  # fmt: skip
+    arms = tuple(dataclasses.replace(arm, origin=evil, versions={evil: evil}) for arm in bench.arms)
+    told = dataclasses.replace(
+        bench, works=works, rounds=rounds, arms=arms, scope={evil: evil}, notes=(evil,), breaks=(evil,)
+    )
+    bench_report.write(told, tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;") > 10
+
+
+def test_samples_are_read_by_compare(tmp_path: Path) -> None:
+    file = saved(benches.bench(TWO), tmp_path / "bench.json")
+    done = run("report", file, "--out", tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["report"] == str(tmp_path / "out" / "report.html")
+    by_json = json.loads(run("compare", file, "--json").stdout)
+    by_csv = json.loads(run("compare", tmp_path / "out" / "samples.csv", "--json").stdout)
+    for document in (by_json, by_csv):
+        document.pop("notes")
+        document.pop("indicative")
+    assert by_csv == by_json
+
+
+def test_comparing_says_it_in_words_and_by_exit_code(tmp_path: Path) -> None:
+    file = saved(benches.bench(TWO), tmp_path / "bench.json")
+    done = run("compare", file)
+    assert done.returncode == 0, done.stderr
+    assert "GEMM-bound work (2 cases): container is 1.5" in done.stdout
+    assert "overhead 20-40%: something is set up wrongly; look next at" in done.stdout
+    assert "driver: do driver and libraries" in done.stdout
+    assert "indicative: " in done.stdout
+    slow = run("compare", file, "--fail-over", "10")
+    assert slow.returncode == 9
+    assert "slower by more than 10%: tiny.step" in slow.stdout
+    told = run("compare", file, "--fail-over", "10", "--json")
+    document: dict[str, Any] = json.loads(told.stdout)
+    assert (told.returncode, document["exit_code"]) == (9, 9)
+    assert {each["kind"] for each in document["classes"]} == {"gemm", "memory", "convolution", "overhead"}
+    few = saved(benches.bench(TWO, pairs=1), tmp_path / "few.json")
+    assert run("compare", few).returncode == 11
+    two = run("compare", file, saved(benches.bench(TWO, seed=9), tmp_path / "later.json"))
+    assert two.returncode == 0, two.stderr
+    assert "as fast as native, old within 2%" in two.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "extra", "problem"),
+    [
+        ("{}", (), "this is no run of the suite"),
+        ("{", (), "neither JSON nor text"),
+        ("environment,metric,value\na,ms,x\n", (), "x.txt:2: 'x' is no number"),
+        ("environment,metric,value\na,ms,1\n", (), "only one environment: a"),
+        ("environment,metric,value\na,ms,1\nb,ms,1\n", ("--arm", "c"), "no arm 'c'"),
+        ("environment,metric,value\na,ms,1\nb,ms,1\n", ("--lower-is-better", "fps"), "no such metric"),
+        ("environment,metric,value\na,ms,1\n", ("--fail-over", "x"), "not a valid float"),
+    ],
+)
+def test_bad_input_is_one_clear_error(
+    tmp_path: Path, text: str, extra: tuple[str, ...], problem: str
+) -> None:
+    file = tmp_path / "x.txt"
+    file.write_text(text)
+    done = run("compare", file, *extra)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("error: ") == 1
+    assert problem in done.stderr
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_bytes(b"environment,metric,value\n\xff\xfe,a,1\n")
+    done = run("compare", file)
+    assert done.returncode == 2
+    assert "neither JSON nor text" in done.stderr
+
+
+def test_the_commands_start_light() -> None:
+    for name in ("compare", "report"):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", *CLI[1:], "bench", name, "--help"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
+        assert not imported & {"pydantic", "rich", "scipy", "matplotlib", "numpy"}

@@ -1,0 +1,170 @@
+"""A run of known truth gives the right words."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from spark_build.core.bench.bands import said
+from spark_build.core.bench.classes import ceilings, places
+from spark_build.core.bench.compare import compare, exit_code
+from spark_build.core.bench.trial import chosen, from_bench, joined
+from spark_build.core.bench.words import headline, of_places
+from spark_build.errors import UsageError
+from spark_build.model.bench import Bench
+from spark_build.model.comparing import Compared
+from spark_build.model.verification import Check, Telemetry
+from tests import benches
+
+SEED_STORY = {"native": {}, "container": {"gemm": 1.5, "overhead": 1 / 1.3}}
+
+
+def run(**changes: Any) -> Bench:
+    return benches.bench(SEED_STORY, **changes)
+
+
+def compared(bench: Bench) -> Compared:
+    return compare(from_bench(bench))
+
+
+def test_classes_are_told_by_measuring() -> None:
+    bench = benches.bench({"native": {}})
+    assert {name: each.kind for name, each in places(bench, "native").items()} == benches.KINDS
+    roofs = ceilings(bench)
+    assert roofs.bandwidth == pytest.approx(benches.STREAM, rel=0.05)  # the copy in a cache does not count
+    assert roofs.arithmetic["fp16"] == pytest.approx(benches.PEAK, rel=0.05)
+    seen = places(bench, "native")
+    assert seen["conv.fp16"].share == pytest.approx(0.5, rel=0.06)
+    assert seen["decode"].share == pytest.approx(0.7, rel=0.06)
+    assert seen["decode"].nominal == pytest.approx(0.7 * 250 / 273, rel=0.06)
+    assert seen["gemm.fp16.8192"].nominal == pytest.approx(100 / 125, rel=0.06)
+    assert of_places(seen)[0][1].startswith("GEMM-bound work: 2 cases reach 9")
+
+
+def test_names_decide_nothing() -> None:
+    """The same case at a hundredth of the speed is bounded by something else."""
+    slow = benches.bench({"native": {"gemm": 1.0, "convolution": 0.01}})
+    assert places(slow, "native")["model-a"].kind == "overhead"
+    calm = run()
+    renamed = {work.name: f"x{at}" for at, work in enumerate(calm.works)}
+    works = tuple(dataclasses.replace(work, name=renamed[work.name], workload="x") for work in calm.works)
+    rounds = tuple(
+        dataclasses.replace(
+            each,
+            figures=tuple(dataclasses.replace(figure, work=renamed[figure.work]) for figure in each.figures),
+        )
+        for each in calm.rounds
+    )
+    other = dataclasses.replace(calm, works=works, rounds=rounds)
+    kinds = {name: each.kind for name, each in places(other, "native").items()}
+    assert kinds == {renamed[name]: kind for name, kind in benches.KINDS.items()}
+
+
+def test_without_ceilings_there_is_no_class() -> None:
+    bench = benches.bench({"native": {}}, works=[work for work in benches.WORKS if work.name == "decode"])
+    assert places(bench, "native")["decode"].kind is None
+
+
+def test_known_truth() -> None:
+    seen = compared(run())
+    classes = {each.kind: each for each in seen.classes}
+    assert {kind: each.finding for kind, each in classes.items()} == {
+        "gemm": "faster", "memory": "equivalent", "convolution": "equivalent", "overhead": "slower",
+    }  # fmt: skip
+    assert classes["gemm"].contrast.ratio == pytest.approx(1.5, rel=0.02)
+    assert classes["gemm"].cases == ("gemm.fp16.4096", "gemm.fp16.8192")
+    low, high = classes["gemm"].contrast.ci95
+    assert low < 1.5 < high
+    assert high / low < 1.05
+    (tiny,) = [each for each in seen.changes if each.case == "tiny.step"]
+    assert (tiny.finding, tiny.band) == ("slower", "20-40%")
+    assert tiny.overhead == pytest.approx(30, abs=2)
+    assert said(tiny) == "20-40%"
+    assert tiny.calls[0] is not None
+    assert tiny.calls[0].count == 6 * 8
+    assert tiny.calls[0].p99 >= tiny.calls[0].p95 >= tiny.calls[0].median
+    assert tiny.calls[0].mean == pytest.approx(2e-4, rel=0.05)
+    assert seen.indicative  # six pairs
+    assert not compared(run(pairs=10)).indicative
+    assert headline(seen)[0][1].startswith("GEMM-bound work (2 cases): container is 1.5")
+
+
+def test_the_same_speed_with_other_memory_is_a_finding() -> None:
+    seen = compared(run(memory={"native": 20000, "container": 46600}))
+    by_case = {each.case: each for each in seen.memory}
+    assert by_case["decode"].finding == "same speed, different memory"
+    assert by_case["tiny.step"].finding == "different memory"
+    assert (by_case["decode"].values[1] - by_case["decode"].values[0]) / 2**30 == pytest.approx(26, abs=0.3)
+    assert any(line.startswith("Same speed, different memory: on ") for _, line in headline(seen))
+    assert compared(run(memory={"native": 20000, "container": 20400})).memory == ()  # 2% is no finding
+    assert compared(run(memory={"native": 100, "container": 110})).memory == ()  # nor are 10 MiB
+
+
+def test_exit_codes() -> None:
+    seen = compared(run())
+    assert exit_code(seen) == (0, "")
+    code, why = exit_code(seen, 20)
+    assert (code, why.startswith("slower by more than 20%: tiny.step (3")) == (9, True)
+    assert exit_code(seen, 50) == (0, "no case is slower by more than 50%")
+    code, why = exit_code(seen, 30)  # the truth: the interval lies on both sides
+    assert (code, "cannot be excluded" in why) == (11, True)
+    few = compared(run(pairs=2))
+    assert {each.finding for each in few.changes} == {"unclear"}
+    assert exit_code(few)[0] == 11
+
+
+def test_a_machine_that_was_not_fit_takes_every_claim_away() -> None:
+    hot = compared(run(telemetry=Telemetry(throttled=3.0)))
+    assert "throttling" in hot.doubts[0]
+    assert exit_code(hot, 20)[0] == 11
+    wrong = compared(run(checks=(Check(name="mlp.trains", status="fail", evidence="loss 2.3 -> 2.3"),)))
+    assert wrong.doubts == (
+        "mlp.trains failed in native: loss 2.3 -> 2.3",
+        "mlp.trains failed in container: loss 2.3 -> 2.3",
+    ) or set(wrong.doubts) == {
+        "mlp.trains failed in native: loss 2.3 -> 2.3",
+        "mlp.trains failed in container: loss 2.3 -> 2.3",
+    }
+    assert exit_code(wrong)[0] == 11
+    bench = run()
+    crashed = dataclasses.replace(bench.rounds[0], problem="killed by signal 9")
+    seen = compared(dataclasses.replace(bench, rounds=(crashed, *bench.rounds[1:])))
+    assert "killed by signal 9" in seen.doubts[0]
+    assert {each.contrast.counts for each in seen.changes} == {(5, 5)}
+
+
+def test_a_control_that_differs_is_a_doubt() -> None:
+    bench = benches.bench({"native": {}, "again": {"memory": 1.2}})
+    control = dataclasses.replace(bench.arms[1], role="control")
+    seen = compared(dataclasses.replace(bench, arms=(bench.arms[0], control)))
+    assert seen.doubts == ("the A/A control is faster on memory",)
+    calm = benches.bench({"native": {}, "again": {}})
+    assert compared(dataclasses.replace(calm, arms=(calm.arms[0], control))).doubts == ()
+
+
+def test_two_runs_are_no_pairs() -> None:
+    old, new = benches.bench({"mine": {}}, seed=2), benches.bench({"mine": {"memory": 1 / 1.5}}, seed=3)
+    seen = compare(joined(from_bench(old), from_bench(new)))
+    assert not seen.paired
+    assert {each.kind: each.finding for each in seen.classes} == {
+        "gemm": "equivalent", "memory": "slower", "convolution": "equivalent", "overhead": "equivalent",
+    }  # fmt: skip
+    assert {(each.first, each.second) for each in seen.changes} == {("mine, old", "mine, new")}
+    moved = dataclasses.replace(new, scope={**new.scope, "driver": "590.2"})
+    assert compare(joined(from_bench(old), from_bench(moved))).doubts == (
+        "another driver: 580.1, then 590.2",
+    )
+
+
+def test_arms_are_chosen_by_name() -> None:
+    three = from_bench(benches.bench({"a": {}, "b": {}, "c": {"gemm": 2.0}}))
+    assert three.contrasts == (("a", "b"), ("a", "c"))
+    seen = compare(chosen(three, ("c", "b")))
+    assert {(each.first, each.second) for each in seen.changes} == {("c", "b")}
+    assert next(each for each in seen.classes if each.kind == "gemm").contrast.ratio == pytest.approx(
+        0.5, rel=0.02
+    )
+    with pytest.raises(UsageError, match="no arm 'd'"):
+        chosen(three, ("d",))
+    with pytest.raises(UsageError, match="no arm in common"):
+        joined(three, from_bench(benches.bench({"x": {}, "y": {}})))
