@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,7 @@ from spark_build.model.event import (
     RoundFinished,
     RoundStarted,
 )
-from spark_build.model.verification import Gate, GateStatus
+from spark_build.model.gate import Gate, GateStatus
 
 TICKS = 30  # of the running part, in the sparkline
 BARS = "▁▂▃▄▅▆▇█"
@@ -49,7 +48,7 @@ class Burn:
     def left(self, clock: float) -> float:
         """Seconds that are left, by the pace of the rounds so far."""
         taken = [one.seconds for one in self.rounds] or [self.plan.round_seconds]
-        each = statistics.fmean(taken)
+        each = sum(taken) / len(taken)
         begun = clock - self.since if self.now else 0.0
         return max(0.0, (self.plan.rounds - len(self.rounds)) * each - min(begun, each))
 
@@ -123,7 +122,7 @@ def held_text(seen: MachineSeen) -> str:
 
 def mean_text(rates: Sequence[float]) -> str:
     """The geometric mean of the rates of some rounds."""
-    return flops(math.exp(statistics.fmean(map(math.log, rates)))) if rates and min(rates) > 0 else "-"
+    return flops(math.exp(sum(map(math.log, rates)) / len(rates))) if rates and min(rates) > 0 else "-"
 
 
 def doing(burn: Burn) -> str:

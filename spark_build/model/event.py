@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from spark_build.model.gate import Gate
 from spark_build.model.history import Expected
 from spark_build.model.result import RecipeResult, StageResult
-from spark_build.model.verification import Gate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
