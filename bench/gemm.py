@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from ceilings import copy_rate
 from findings import Finding, Unsupported, skipped, verdict
 from operands import DTYPES, LAYOUTS, SCALED, Operands
 from surroundings import surroundings, write_report
-from timing import batches_of, timed, warm_up
+from ticks import tell
+from timing import Tick, batches_of, timed, warm_up
 
 SCHEMA = 1
 REPEATS = 4
@@ -93,22 +95,28 @@ def check_product(
 
 def measure(torch: Any, given: argparse.Namespace, operands: Operands, layout: str) -> dict[str, Any]:
     """Warm up until the rate stands still, then time one window; all ticks are kept."""
-    turn = 0
+    turn, flops = 0, 2 * operands.size**3
 
     def step() -> None:
         nonlocal turn
         turn += 1
         operands.product(layout, turn, turn % 2)
 
+    def told(part: str) -> Callable[[list[Tick]], None]:
+        case = f"{operands.dtype}:{operands.size}:{layout}"
+        return lambda ticks: tell(
+            case, part, sum(seconds for seconds, _ in ticks), flops * ticks[-1][1] / ticks[-1][0]
+        )
+
     batches = batches_of(torch, given.device, step)
     warm_start = time.monotonic()
-    warm, steady = warm_up(batches, given.warmup, given.tick)
+    warm, steady = warm_up(batches, given.warmup, given.tick, told("warm-up"))
     start, cpu = time.monotonic(), time.process_time()
-    window = timed(batches, given.window, given.tick)
+    window = timed(batches, given.window, given.tick, told("window"))
     end, cpu = time.monotonic(), time.process_time() - cpu
     batches.close()
     return {
-        "dtype": operands.dtype, "size": operands.size, "layout": layout, "flops": 2 * operands.size**3,
+        "dtype": operands.dtype, "size": operands.size, "layout": layout, "flops": flops,
         "buffers": {"sets": operands.count, "bytes": operands.bytes, "cache": operands.cache},
         "warmup": {"start": warm_start, "ticks": warm, "steady": steady},
         "window": {"start": start, "end": end, "cpu_seconds": cpu, "ticks": window},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import operator
 import os
 import platform
 import tempfile
@@ -30,6 +31,13 @@ RECORDED = (
     "TORCH",
 )
 UNKNOWN_CACHE = 32 << 20
+FLAGS = (
+    "backends.cuda.matmul.allow_fp16_accumulation",
+    "backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "backends.cudnn.allow_tf32",
+    "backends.cudnn.enabled",
+)
 
 
 def cache_bytes(torch: Any, device: str) -> int:
@@ -76,6 +84,19 @@ def called_versions(torch: Any, libraries: list[str]) -> dict[str, int]:
     return found
 
 
+def flags(torch: Any) -> dict[str, str]:
+    """What torch itself is set to that could change speed or precision; what it does not have is left out."""
+    found = {}
+    for name in FLAGS:
+        with contextlib.suppress(AttributeError, RuntimeError):
+            found[name] = str(operator.attrgetter(name)(torch))
+    with contextlib.suppress(AttributeError, RuntimeError):
+        found["float32_matmul_precision"] = str(torch.get_float32_matmul_precision())
+    with contextlib.suppress(AttributeError, RuntimeError):
+        found["preferred_blas_library"] = str(torch.backends.cuda.preferred_blas_library())
+    return found
+
+
 def surroundings(torch: Any, device_kind: str) -> dict[str, Any]:
     """Device, versions, libraries and the variables that could change a result."""
     libraries = loaded_libraries()
@@ -91,7 +112,8 @@ def surroundings(torch: Any, device_kind: str) -> dict[str, Any]:
         "device": device,
         "python": platform.python_version(),
         "torch": {"version": torch.__version__, "cuda": torch.version.cuda, "config": torch.__config__.show(),
-                  "threads": torch.get_num_threads(), "capability": torch.backends.cpu.get_cpu_capability()},
+                  "threads": torch.get_num_threads(), "capability": torch.backends.cpu.get_cpu_capability(),
+                  "flags": flags(torch)},
         "called_versions": called_versions(torch, libraries) if device_kind == "cuda" else {},
         "libraries": libraries,
         "variables": {name: value for name, value in os.environ.items() if name.startswith(RECORDED)},

@@ -14,10 +14,17 @@ from typing import Any
 Step = Callable[[], Any]
 Batches = Generator[tuple[float, int], None, None]  # seconds, calls
 Tick = tuple[float, int]  # the same, of several batches
+Told = Callable[
+    [list[Tick]], None
+]  # called with all ticks so far, while a GPU has the next batch to do already
 
 STEADY_DRIFT = 0.005  # over three ticks
 WARMUP_CAP = 3.0  # times the asked warm-up
 BATCH_SECONDS = 0.05  # device time of one event-timed batch
+
+
+def silent(_: list[Tick]) -> None:
+    """Tell nobody."""
 
 
 def batches_of(torch: Any, device: str, step: Step) -> Batches:
@@ -75,7 +82,7 @@ def drift(ticks: list[Tick]) -> float:
     return abs(rates[2] - rates[0]) * 3 / sum(rates)
 
 
-def warm_up(batches: Batches, least: float, tick: float) -> tuple[list[Tick], bool]:
+def warm_up(batches: Batches, least: float, tick: float, told: Told = silent) -> tuple[list[Tick], bool]:
     """Work until the rate stands still; the ticks, and whether it did before the patience ended."""
     ticks: list[Tick] = []
     while True:
@@ -84,13 +91,15 @@ def warm_up(batches: Batches, least: float, tick: float) -> tuple[list[Tick], bo
         if (spent >= least and steady) or spent >= least * WARMUP_CAP:
             return ticks, steady
         ticks.append(next_tick(batches, tick))
+        told(ticks)
 
 
-def timed(batches: Batches, window: float, tick: float) -> list[Tick]:
+def timed(batches: Batches, window: float, tick: float, told: Told = silent) -> list[Tick]:
     """Ticks of at least `window` seconds together."""
     ticks: list[Tick] = []
     while sum(seconds for seconds, _ in ticks) < window:
         ticks.append(next_tick(batches, tick))
+        told(ticks)
     return ticks
 
 

@@ -193,7 +193,7 @@ def running(options: Options, runs: Path) -> Iterator[tuple[Path, Emit]]:
     detached = options.background is not None
     journal = Journal(options.background or new_run(runs), whole=detached)
     # What a background process would show, `attach` shows; its stderr has the errors only.
-    with render.view(-1 if detached else options.verbosity) as view:
+    with render.view(-1 if detached else options.verbosity, plain=options.json) as view:
 
         def emit(event: Event) -> None:
             with one_at_a_time:  # recipes build side by side

@@ -11,6 +11,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.options import Options, shared
+from spark_build.core.units import flops
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -31,8 +32,8 @@ def compare(options: Options, old: Path, new: Path, arm: str | None) -> int:
     rows = [
         [
             each.case + (" *" if each.headline else ""),
-            _rate(each.rates[0]),
-            _rate(each.rates[1]),
+            flops(each.rates[0]),
+            flops(each.rates[1]),
             f"{each.ratio:.3f} [{each.ci95[0]:.3f}, {each.ci95[1]:.3f}]",
             each.finding,
         ]
@@ -89,7 +90,3 @@ def _last(options: Options) -> Path:
     if not found:
         raise UsageError(f"there is no burn-in in {runs}", hint="spark-build verify --burn-in --full")
     return found[-1]
-
-
-def _rate(rate: float) -> str:
-    return f"{rate / 1e12:.1f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:.1f} GFLOP/s"

@@ -9,9 +9,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any, Protocol, Self
 
+from spark_build.cli import burning
 from spark_build.core.building import pace
 from spark_build.core.units import duration, size
-from spark_build.model.event import Event, Note, Progress, RecipeFinished, StageFinished, StageStarted, Usage
+from spark_build.model.event import (
+    BurnInFinished,
+    BurnInStarted,
+    Event,
+    Note,
+    Progress,
+    RecipeFinished,
+    RoundFinished,
+    StageFinished,
+    StageStarted,
+    Usage,
+)
 from spark_build.model.history import Expected
 
 
@@ -87,11 +99,11 @@ class View(Protocol):
 Clock = Callable[[], float]
 
 
-def view(verbosity: int, clock: Clock = time.monotonic) -> View:
+def view(verbosity: int, clock: Clock = time.monotonic, *, plain: bool = False) -> View:
     """The view for this stderr; `clock` says when an event happened that is shown now."""
     if verbosity < 0:
         return Quiet()
-    return Lines(clock) if is_plain(sys.stderr) else Live(clock)
+    return Lines(clock) if plain or is_plain(sys.stderr) else Live(clock)
 
 
 class Quiet:
@@ -150,29 +162,34 @@ def describe(event: Event) -> str | None:
 
 
 class Lines:
-    """Plain lines without control codes: one per stage, and of a long one one per tenth or minute."""
+    """Plain lines without control codes: one per stage or round, of a long one one per tenth or minute."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._left = _TimeLeft(clock)
         self._shown: dict[tuple[str, str], tuple[float, int]] = {}
         self._usage: Usage | None = None
+        self._burn: burning.Burn | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *details: object) -> None:
-        del details
+        if self._burn is not None:
+            print(burning.kept(self._burn), file=sys.stderr, flush=True)
 
     def emit(self, event: Event) -> None:
         """Print a line when there is something to say."""
         line = describe(event)
+        self._burn = burning.follow(self._burn, event, self._clock())
+        if self._burn is not None and isinstance(event, RoundFinished) and not event.kept:
+            line = burning.round_line(self._burn, self._clock())
         if isinstance(event, StageStarted):
             self._left.begin(event)
             self._shown.pop((event.recipe, event.stage), None)
         if isinstance(event, Usage):
             self._usage = event
-        if isinstance(event, Progress) and event.total > 0:
+        if isinstance(event, Progress) and event.total > 0 and self._burn is None:
             line = self._progress(event)
         if line is not None:
             print(line, file=sys.stderr, flush=True)
@@ -203,12 +220,14 @@ def _amount(event: Progress) -> str:
 
 
 class Live:
-    """One moving line per running stage, finished ones scroll up."""
+    """One moving line per running stage, finished ones scroll up; a page while a burn-in runs."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bars
+
+        from spark_build.cli.live import Page
 
         self._left = _TimeLeft(clock)
         self._console = Console(stderr=True)
@@ -223,6 +242,7 @@ class Live:
             transient=True,
             get_time=clock,
         )
+        self._page = Page(self._console, clock)
         self._tasks: dict[tuple[str, str], Any] = {}
         self._usage: Any = None
 
@@ -232,10 +252,23 @@ class Live:
 
     def __exit__(self, *details: object) -> None:
         del details
+        self._page.leave()
         self._bars.stop()
 
     def emit(self, event: Event) -> None:
-        """Move a bar or scroll a line."""
+        """Move a bar, scroll a line, or show it on the page."""
+        if isinstance(event, BurnInStarted):
+            self._bars.stop()
+        self._page.follow(event)
+        if isinstance(event, BurnInFinished):
+            self._bars.start()
+        if self._page.burn is None:
+            self._move(event)
+        line = describe(event)
+        if line is not None:
+            self._console.print(line, markup=False, highlight=False)
+
+    def _move(self, event: Event) -> None:
         if isinstance(event, StageStarted):
             self._left.begin(event)
             self._task(event.recipe, event.stage)
@@ -255,9 +288,6 @@ class Live:
         elif isinstance(event, RecipeFinished):
             for key in [key for key in self._tasks if key[0] == event.result.recipe]:
                 self._bars.remove_task(self._tasks.pop(key))
-        line = describe(event)
-        if line is not None:
-            self._console.print(line, markup=False, highlight=False)
 
     def _show_usage(self, event: Usage) -> None:
         """One line below the others for what all of them use together."""

@@ -155,6 +155,24 @@ def _burn_in(
     )
 
 
+def _other_cases(measured: BurnIn) -> list[str]:
+    """What was found of the deciding arm besides the headline; nothing where nothing may be claimed."""
+    from spark_build.core.units import flops
+
+    headline = measured.verdict.headline
+    spoilt = any(gate.status == "fail" for gate in measured.gates)
+    if headline is None or spoilt or measured.verdict.word == "FUNCTIONAL-FAIL":
+        return []
+    lines = []
+    for each in measured.cases:
+        if each.second == headline.second and not each.headline:
+            low, high = each.comparison.ci95
+            ratio = f"ratio {each.comparison.ratio:.3f} [{low:.3f}, {high:.3f}]"
+            rates = f"{flops(each.rates[1])} against {flops(each.rates[0])}"
+            lines.append(f"{each.case}: {each.finding}, {ratio}; {rates}")
+    return lines
+
+
 def _with_burn_in(document: dict[str, Any], lines: list[str], measured: BurnIn) -> Judged:
     from spark_build.core.judging.verdict import exit_code
     from spark_build.model.verification import burn_in_json
@@ -162,6 +180,8 @@ def _with_burn_in(document: dict[str, Any], lines: list[str], measured: BurnIn) 
     verdict = measured.verdict
     mark = " (indicative)" if verdict.indicative else ""
     found = [*lines, f"burn-in: {verdict.claim}{mark}", f"  {verdict.explanation}"]
+    found += [f"  {line}" for line in _other_cases(measured)]
+    found.append(f"  holds for {'; '.join(f'{name}: {value}' for name, value in measured.scope.items())}")
     found += [f"  gate {gate.name}: {gate.evidence}" for gate in measured.gates if gate.status != "ok"]
     found.append(f"  report: {measured.report}")
     raw = burn_in_json(measured)

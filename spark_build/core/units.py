@@ -45,3 +45,8 @@ def _three(value: float) -> str:
         return f"{value:.3g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:.{digits}f}"
+
+
+def flops(rate: float) -> str:
+    """A rate in FLOP/s with one decimal: "641.2 TFLOP/s", "190.1 GFLOP/s"."""
+    return f"{rate / 1e12:.1f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:.1f} GFLOP/s"

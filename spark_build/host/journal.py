@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spark_build.core.events import encode
-from spark_build.model.event import Event, Progress, StageFinished, Usage
+from spark_build.model.event import Event, MachineSeen, Progress, RateSeen, StageFinished, Usage
 
-USAGE_EVERY = 2.0  # seconds between two records of jobs and memory
+OFTEN = (Usage, RateSeen, MachineSeen)
+OFTEN_EVERY = 2.0  # seconds between two records of each of them
 EVENTS = "events.jsonl"
 
 
@@ -32,16 +33,16 @@ class Journal:
         self._whole = whole
         self._held: list[str] = []
         self._begun = whole
-        self._usage = 0.0
+        self._last: dict[type, float] = {}
 
     def emit(self, event: Event) -> None:
-        """Append one event. Progress is left out: the log has the same steps."""
-        if isinstance(event, Progress) and not self._whole:
+        """Append one event. What logs and rounds have anyway is for watchers only."""
+        if isinstance(event, Progress | RateSeen | MachineSeen) and not self._whole:
             return
-        if isinstance(event, Usage):
-            if time.monotonic() - self._usage < USAGE_EVERY:
+        if isinstance(event, OFTEN):
+            if time.monotonic() - self._last.get(type(event), -OFTEN_EVERY) < OFTEN_EVERY:
                 return
-            self._usage = time.monotonic()
+            self._last[type(event)] = time.monotonic()
         row = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **encode(event)}
         self._held.append(json.dumps(row) + "\n")
         self._begun = self._begun or (isinstance(event, StageFinished) and event.result.status != "failed")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from spark_build.model.gate import Gate
 from spark_build.model.history import Expected
 from spark_build.model.result import RecipeResult, StageResult
 
@@ -63,5 +64,78 @@ class RecipeFinished:
     result: RecipeResult
 
 
-Event = Note | StageStarted | Progress | Usage | StageFinished | RecipeFinished
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BurnInStarted:
+    """Rounds are about to be measured; times in seconds, `round_seconds` as long as one takes at least."""
+
+    arms: tuple[str, ...]
+    headline: str
+    rounds: int
+    warmup: float
+    window: float
+    round_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundStarted:
+    """A round begins; `number` counts from 1."""
+
+    arm: str
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RateSeen:
+    """An arm told the rate of its last tick, in FLOP/s, `seconds` into the warm-up or the window."""
+
+    case: str
+    part: Literal["warm-up", "window"]
+    seconds: float
+    rate: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineSeen:
+    """The device at one moment, in MHz, W and degrees Celsius; None: cannot be read here."""
+
+    clock_mhz: float | None = None
+    watts: float | None = None
+    limit_watts: float | None = None
+    celsius: float | None = None
+    held: tuple[str, ...] | None = None  # why its clocks are held down; (): they are not
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundFinished:
+    """A round ended, or was measured by an earlier command (`kept`): means over its windows, in FLOP/s."""
+
+    arm: str
+    number: int
+    seconds: float
+    rates: dict[str, float]  # by case
+    machine: MachineSeen
+    gates: tuple[Gate, ...]  # as they stand now
+    problem: str = ""
+    kept: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BurnInFinished:
+    """No round is measured any more."""
+
+
+Event = (
+    Note
+    | StageStarted
+    | Progress
+    | Usage
+    | StageFinished
+    | RecipeFinished
+    | BurnInStarted
+    | RoundStarted
+    | RateSeen
+    | MachineSeen
+    | RoundFinished
+    | BurnInFinished
+)
 Emit = Callable[[Event], None]

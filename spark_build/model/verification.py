@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from spark_build.model.gate import Gate as Gate  # noqa: PLC0414 - part of this module's vocabulary
+from spark_build.model.gate import GateStatus as GateStatus  # noqa: PLC0414
+
 CheckStatus = Literal["ok", "fail", "skipped"]
-GateStatus = Literal["ok", "warn", "fail", "unknown"]
 Role = Literal["baseline", "candidate", "control", "variant"]  # variant: measured, but decides nothing
 Mode = Literal["quick", "full"]
 Device = Literal["cpu", "cuda"]
@@ -178,15 +180,7 @@ class CaseResult:
     ratios: tuple[float, ...]  # one for each pair, in order
     holm_p: float | None  # None for the headline, which is tested alone
     finding: Literal["faster", "slower", "equivalent", "unclear"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gate:
-    """A condition under which a number means something; `fail` makes a run INCONCLUSIVE."""
-
-    name: str
-    status: GateStatus
-    evidence: str
+    per_clock: float | None = None  # ratio of the rates for each GHz; None: no clock can be read
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

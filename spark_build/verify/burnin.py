@@ -7,14 +7,16 @@ import json
 import os
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from spark_build.core.judging.gates import judge
 from spark_build.core.judging.order import block_order
 from spark_build.core.judging.reference import reference_for
-from spark_build.core.judging.verdict import LEAST_PAIRS, assess, name_headline
+from spark_build.core.judging.verdict import LEAST_PAIRS, assess, compare_cases, name_headline
 from spark_build.errors import HostError, UsageError
 from spark_build.host.files import locked, write_atomically
-from spark_build.model.event import Emit, Note
+from spark_build.model.event import BurnInFinished, BurnInStarted, Emit, Note
 from spark_build.model.verification import (
     SCALED,
     Arm,
@@ -22,6 +24,7 @@ from spark_build.model.verification import (
     Case,
     Check,
     Device,
+    Gate,
     Mode,
     Reference,
     Round,
@@ -31,6 +34,7 @@ from spark_build.model.verification import (
 from spark_build.verify.arms import control_of
 from spark_build.verify.rounds import burn_in_program, name_kernels, run_rounds
 from spark_build.verify.telemetry import prepare_memory, probes_for
+from spark_build.verify.watching import Watch
 
 NO_FP16 = "FP16 is left out: a CPU computes it at 1 GFLOP/s or less, which says nothing about a build"
 QUICK_PAIRS = 6
@@ -122,7 +126,11 @@ def burn_in(
         if any(check.status == "fail" for check in checks):
             emit(Note(message="an operator check failed: no round is measured, speed would not matter"))
             order = ()
-        rounds, breaks = run_rounds(burn_in_program(settings), everyone, order, folder, emit, keep=(lock,))
+        program = replace(
+            burn_in_program(settings), watch=_watched(settings, everyone, len(order), references, emit)
+        )
+        rounds, breaks = run_rounds(program, everyone, order, folder, emit, keep=(lock,))
+        emit(BurnInFinished())
         kernels = {}
         if settings.device == "cuda" and rounds and len(rounds) == len(order):
             kernels = name_kernels(settings, everyone, folder, keep=(lock,))
@@ -153,9 +161,36 @@ def burn_in(
     return result
 
 
+def _round_seconds(settings: Settings) -> float:
+    """What a round takes at least."""
+    return len(settings.cases) * (settings.warmup + settings.window) + START
+
+
 def _expected(settings: Settings, rounds: int) -> str:
-    each = len(settings.cases) * (settings.warmup + settings.window) + START
+    each = _round_seconds(settings)
     return f"{rounds} rounds of about {each:.0f} s: {rounds * each / 60:.0f} min or more"
+
+
+def _watched(
+    settings: Settings, arms: Sequence[Arm], rounds: int, references: Sequence[Reference], emit: Emit
+) -> Watch:
+    """Announce the rounds; the gates are judged as if those that are there were all."""
+
+    def stand(done: Sequence[Round]) -> tuple[Gate, ...]:
+        known = reference_for(references, _scope(settings, done).get("device", ""))
+        return judge(settings, len(done), done, compare_cases(settings, arms, done), (), known)
+
+    emit(
+        BurnInStarted(
+            arms=tuple(arm.name for arm in arms),
+            headline=str(settings.headline),
+            rounds=rounds,
+            warmup=settings.warmup,
+            window=settings.window,
+            round_seconds=_round_seconds(settings),
+        )
+    )
+    return Watch({f"{c.dtype}:{c.size}:{c.layout}": str(c) for c in settings.cases}, stand, emit)
 
 
 def _require() -> None:

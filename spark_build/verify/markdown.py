@@ -56,11 +56,13 @@ def _cases(result: BurnIn) -> str:
                 each.second,
                 f"{each.rates[1] / scale:.1f} against {each.rates[0] / scale:.1f} {unit}",
                 f"{seen.ratio:.4f} [{seen.ci95[0]:.4f}, {seen.ci95[1]:.4f}]",
+                "unknown" if each.per_clock is None else f"{each.per_clock:.4f}",
                 each.finding,
                 placed(result.reference, each.case, each.rates[1]) or "-",
             )
         )
-    return markdown_table(("case", "arm", "rates", "ratio, 95% interval", "finding", "is this normal?"), rows)
+    heads = ("case", "arm", "rates", "ratio, 95% interval", "per GHz", "finding", "is this normal?")
+    return markdown_table(heads, rows)
 
 
 def _failed(result: BurnIn) -> list[tuple[str, str, str]]:

@@ -28,7 +28,7 @@ p { margin: .4rem 0; } .dim { color: var(--dim); } small { color: var(--dim); }
 .verdict strong { font-size: 1.5rem; line-height: 1.25; display: block; } .verdict p { color: var(--ink); }
 .tag { display: inline-block; border: 1px solid currentColor; border-radius: 1rem; padding: 0 .7rem;
   font-size: .85rem; }
-.scroll { overflow-x: auto; } .scroll table { min-width: 26rem; }
+.scroll { overflow-x: auto; }
 .scroll table.wide { min-width: 52rem; }
 .scroll svg { display: block; width: 100%; min-width: 34rem; height: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; overflow-wrap: normal; }
@@ -64,7 +64,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence
         + "</tr>"
         for row in rows
     )
-    wide = " class=wide" if len(heads) > WIDE else ""
+    wide = " class=wide" if len(heads) >= WIDE else ""
     return (
         f'<div class="scroll"><table{wide}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
     )

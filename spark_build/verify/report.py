@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
-from spark_build.core.judging.reference import placed
-from spark_build.core.judging.stats import geometric_mean
+from spark_build.core.units import flops
 from spark_build.model.verification import BurnIn, CaseResult, burn_in_json
 from spark_build.verify.charts import all_charts
+from spark_build.verify.normal import normal
 from spark_build.verify.page import (
     FINDINGS,
     checks_table,
@@ -21,7 +22,6 @@ from spark_build.verify.page import (
     section,
     table,
 )
-from spark_build.verify.plotting import of_case, unit_of
 
 TONES = {
     "UPLIFT": "good",
@@ -37,7 +37,7 @@ def render(result: BurnIn) -> str:
     parts = [
         _verdict(result),
         section("Cases", _cases(result.cases)),
-        section("Is this normal?", _normal(result)),
+        section("Is this normal?", normal(result)),
         *(picture(*chart) for chart in all_charts(result)),
         section("Validity gates", gates_table(result.gates)),
         section("Correctness", checks_table(result.rounds, result.checks)),
@@ -58,9 +58,8 @@ def _verdict(result: BurnIn) -> str:
     )
 
 
-def _rate(rate: float) -> str:
-    scale, unit = unit_of(rate)
-    return f"{rate / scale:.1f} {unit}"
+def _per_clock(each: CaseResult) -> str:
+    return "" if each.per_clock is None else f"<br><small>{each.per_clock:.4f} per GHz</small>"
 
 
 def _cases(cases: Sequence[CaseResult]) -> str:
@@ -73,8 +72,8 @@ def _cases(cases: Sequence[CaseResult]) -> str:
         rows.append(
             (
                 f"{escape(str(each.case))}{' ★' if each.headline else ''}{arms}",
-                f"{_rate(each.rates[1])}<br>{_rate(each.rates[0])}",
-                f"<b>{seen.ratio:.4f}</b>",
+                f"{flops(each.rates[1])}<br>{flops(each.rates[0])}",
+                f"<b>{seen.ratio:.4f}</b>{_per_clock(each)}",
                 f"{seen.ci95[0]:.4f}<br>{seen.ci95[1]:.4f}",
                 f'<span class="{FINDINGS[each.finding]}">{each.finding}</span>',
                 p_value(seen.t_p),
@@ -116,41 +115,6 @@ def _unpaired(cases: Sequence[CaseResult]) -> str:
     )
 
 
-def _normal(result: BurnIn) -> str:
-    """Rate, clock, power of every arm and case beside what is known of such devices."""
-    known = result.reference
-    rows = []
-    for arm in result.arms:
-        for case in result.settings.cases:
-            found = [one for each, one in of_case(result.rounds, case) if each.slot.arm == arm.name]
-            if not found:
-                continue
-            rate = geometric_mean([one.rate for one in found])
-            clocks = [one.clock_mhz for one in found if one.clock_mhz]
-            watts = [one.watts for one in found if one.watts]
-            per_clock = _rate(rate / (sum(clocks) / len(clocks)) * 1000) if clocks else "-"
-            per_watt = _rate(rate / (sum(watts) / len(watts))) if watts else "-"
-            range_of = known.rates.get(case.dtype) if known and case.size >= known.least_size else None
-            limits = f"{_rate(range_of[0])} to {_rate(range_of[1])}" if range_of else "unknown"
-            rows.append(
-                (
-                    f"{escape(str(case))}<br><small>{escape(arm.name)}</small>",
-                    _rate(rate),
-                    per_clock,
-                    per_watt,
-                    limits,
-                    escape(placed(known, case, rate)) or "-",
-                )
-            )
-    heads = ("Case", "Rate", "per GHz", "per W", "Seen elsewhere", "This one")
-    sources = (
-        "; ".join(known.sources)
-        if known
-        else "nothing is known of this device: a file in wheelhouse/reference/ changes that (docs/verdict.md)"
-    )
-    return table(heads, rows, (1, 2, 3, 4)) + f'<p class="dim">Sources: {escape(sources)}.</p>'
-
-
 def _arms(result: BurnIn) -> str:
     rows = []
     for arm in result.arms:
@@ -171,11 +135,9 @@ def _arms(result: BurnIn) -> str:
     for arm in result.arms:
         first = next((each for each in result.rounds if each.slot.arm == arm.name and each.environment), None)
         if first:
-            config = str(first.environment["torch"]["config"])
-            libraries = "\n".join(first.environment["libraries"])
             details += (
                 f"<details><summary>What {escape(arm.name)} really loaded</summary>"
-                f"<pre>{escape(config)}\n{escape(libraries)}</pre></details>"
+                f"<pre>{escape(_fingerprint(first.environment))}</pre></details>"
             )
     for name, cases in result.kernels.items():
         lines = "\n".join(f"{case}: {', '.join(found)}" for case, found in cases.items())
@@ -183,6 +145,14 @@ def _arms(result: BurnIn) -> str:
             f"<details><summary>Kernels of {escape(name)}</summary><pre>{escape(lines)}</pre></details>"
         )
     return table(("Arm", "Role", "Origin", "Versions", "Rounds"), rows) + details
+
+
+def _fingerprint(facts: Mapping[str, Any]) -> str:
+    """Build, settings, variables and libraries of one process."""
+    torch = facts["torch"]
+    named = {**torch.get("flags", {}), **facts.get("variables", {})}
+    settings = [f"{name}={value}" for name, value in named.items()]
+    return "\n".join((f"Python {facts['python']}", str(torch["config"]), *settings, *facts["libraries"]))
 
 
 def _method(result: BurnIn) -> str:

@@ -26,7 +26,7 @@ def ceilings(result: BurnIn, rounds: Sequence[Round]) -> tuple[float | None, dic
     dtypes = dict.fromkeys(case.dtype for case in result.settings.cases)
     known = result.reference.nominal if result.reference else {}
     if result.reference and set(dtypes) <= known.keys():
-        where = f"Arithmetic: nominal peak of {result.reference.name}. Memory: a copy, measured here."
+        where = f"Arithmetic: nominal peak of {result.reference.name}."
         return bandwidth, {dtype: known[dtype] for dtype in dtypes}, where
     fastest = {
         dtype: max(
@@ -36,9 +36,7 @@ def ceilings(result: BurnIn, rounds: Sequence[Round]) -> tuple[float | None, dic
         )
         for dtype in dtypes
     }  # fmt: skip
-    where = (
-        "No ceilings of this device are known: arithmetic is the fastest tick seen, memory a copy, both here."
-    )
+    where = "Arithmetic: no ceilings of this device are known, so the fastest tick seen here."
     return bandwidth, {dtype: rate for dtype, rate in fastest.items() if rate}, where
 
 
@@ -69,7 +67,7 @@ def roofline(result: BurnIn, rounds: Sequence[Round]) -> tuple[str, str]:
     axes.set_ylabel(unit)
     plain(axes, grid="both")
     legend(figure, paints(result))
-    memory = f" {bandwidth / 1e9:.0f} GB/s." if bandwidth else " Memory: not measured."
+    memory = f" Memory: {bandwidth / 1e9:.0f} GB/s, a copy measured here." if bandwidth else ""
     return where + memory, svg(figure, "roofline")
 
 

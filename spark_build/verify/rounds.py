@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from spark_build.core.judging.ticks import MARK
 from spark_build.host.files import sha256_of, write_atomically
 from spark_build.host.run import Completed, run
 from spark_build.model.bench import BenchRound
@@ -21,6 +22,7 @@ from spark_build.model.verification import Arm, Device, Round, Settings, Slot
 from spark_build.verify import containers
 from spark_build.verify.reading import read_round
 from spark_build.verify.telemetry import Sampler, probes_for
+from spark_build.verify.watching import Silent, Watcher
 
 SCHEMA = 1
 # The last three are an administrator's: multicast in NVLink switches stays off where it was switched off.
@@ -30,6 +32,7 @@ KEPT_VARIABLES = (
 )  # fmt: skip
 PRELOAD = "LD_PRELOAD"
 STEP = "@step "  # then DONE and TOTAL: how a script of several steps tells how far it is
+PAUSE = 60  # seconds between two rounds that are a break, whoever made it
 TIMED_OUT, KILLED = 124, 137  # exit statuses of coreutils' timeout; 137 also for SIGKILL from outside
 
 
@@ -51,6 +54,7 @@ class Program(Generic[R]):
     scripts: tuple[str, ...] = ("*.py",)  # what runs, as patterns beside the script
     stops: bool = True  # the first failure ends it: no number after it could change what is said
     before: Callable[[], None] = field(default=lambda: None)  # each round that is measured now
+    watch: Watcher[R] = field(default_factory=Silent)
 
 
 def burn_in_program(settings: Settings) -> Program[Round]:
@@ -117,14 +121,17 @@ def run_rounds(
         if line.startswith(STEP):
             done, steps = map(int, line.split()[1:3])
             tell(done)
+        program.watch.line(line)
 
     for slot in order:
         tell(0)
         done = kept.get(slot)
         if done is None:
             program.before()
+            program.watch.begin(slot)
             done = _measure(program, by_name[slot.arm], slot, place, launch, keep, hear)
         rounds.append(done)
+        program.watch.end(rounds, kept=slot in kept)
         if program.stops and (done.problem or any(check.status == "fail" for check in done.checks)):
             emit(Note(message=f"round {slot.index + 1} of {slot.arm} failed: the {program.name} ends here"))
             break
@@ -153,12 +160,12 @@ def _aside(file: Path) -> Path:
 
 
 def _breaks(rounds: Sequence[R]) -> list[str]:
-    """Where one invocation of the program took over from another."""
+    """Where one invocation of the program took over from another, or the machine slept."""
     notes: list[str] = []
     for before, after in itertools.pairwise(rounds):
-        if before.launch != after.launch:
-            ended = dt.datetime.fromisoformat(before.started).timestamp() + before.seconds
-            gap = dt.datetime.fromisoformat(after.started).timestamp() - ended
+        ended = dt.datetime.fromisoformat(before.started).timestamp() + before.seconds
+        gap = dt.datetime.fromisoformat(after.started).timestamp() - ended
+        if before.launch != after.launch or gap > PAUSE:
             notes.append(f"a break of {gap:.0f} s after round {before.slot.index + 1}")
     return notes
 
@@ -186,7 +193,7 @@ def _measure(
     # SIGABRT first: Python then prints where it stood.
     guard = ["timeout", "--signal=ABRT", "--kill-after=10", f"{program.limit:.0f}"]
     try:
-        with log.open("wb") as stream, Sampler(probes_for(program.device)) as sampler:
+        with log.open("wb") as stream, Sampler(probes_for(program.device), program.watch.look) as sampler:
             ours = bare(environment)
             done = run([*guard, *command], cwd=place, env=ours, log=stream, on_line=hear, keep=keep)
     finally:
@@ -278,7 +285,8 @@ def time_limit(settings: Settings) -> float:
 
 
 def _problem(done: Completed, reported: bool, limit: float) -> str:
-    last = done.output.strip().rpartition("\n")[2][:300]
+    said = [line for line in done.output.strip().split("\n") if MARK not in line]
+    last = said[-1][:300] if said else ""
     if done.returncode == TIMED_OUT or (done.returncode == KILLED and done.seconds >= limit):
         return f"hung: no end after {limit:.0f} s"
     if done.returncode == KILLED:

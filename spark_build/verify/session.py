@@ -112,7 +112,8 @@ def arms_of(
     found: list[Arm] = []
     for each in wishes:
         arm = _arm(home, train, generation, folder, emit, device, each)
-        origin = arm.origin + "".join(f", {name}={value}" for name, value in each.env.items())
+        given = {**({"threads": each.threads} if each.threads else {}), **each.env}
+        origin = arm.origin + "".join(f", {name}={value}" for name, value in given.items())
         named = replace(arm, name=each.name, threads=each.threads, env={**arm.env, **each.env}, origin=origin)
         found.append(in_role(named, roles[min(len(found), 2)]))
     return found

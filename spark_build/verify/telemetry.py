@@ -7,7 +7,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -179,10 +179,14 @@ def probes_for(device: Device) -> tuple[Probe, ...]:
 
 
 class Sampler:
-    """Samples probes in a thread while a block runs: `with Sampler(probes) as sampler`."""
+    """Samples probes in a thread while a block runs: `with Sampler(probes) as sampler`.
 
-    def __init__(self, probes: Sequence[Probe]) -> None:
+    `look` is told every sample, in that thread.
+    """
+
+    def __init__(self, probes: Sequence[Probe], look: Callable[[Sample], None] = lambda _: None) -> None:
         self.probes = probes
+        self.look = look
         self.rows: list[tuple[float, Sample]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -193,6 +197,7 @@ class Sampler:
             with contextlib.suppress(OSError, ValueError):
                 merged.update(probe.sample())  # the GPU's own clock and memory win over the processors'
         self.rows.append((time.monotonic(), merged))
+        self.look(merged)
 
     def _loop(self) -> None:
         while not self._stop.wait(INTERVAL):

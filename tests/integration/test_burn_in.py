@@ -58,9 +58,11 @@ def test_from_rounds_to_report(baseline: Arm, tmp_path: Path, monkeypatch: pytes
     assert "NVIDIA_TF32_OVERRIDE" not in first.environment["variables"]
     assert "NVIDIA_TF32_OVERRIDE" in json.loads(Path(first.file).read_text())["variables"]["left_out"]
     assert any("libtorch_cpu" in library for library in first.environment["libraries"])
+    assert first.environment["torch"]["flags"]["float32_matmul_precision"] == "highest"
     page = (tmp_path / "report.html").read_text()
     assert result.verdict.claim in page
     assert page.count("<svg") == 6
+    assert "float32_matmul_precision=highest" in page
     assert "http://" not in page.replace("http://www.w3.org/", "")
     assert "https://" not in page.split('id="raw"')[0].split("really loaded")[0]
     raw = json.loads((tmp_path / "burn-in.json").read_text())

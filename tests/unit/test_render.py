@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
-from spark_build.cli.render import Lines, describe
+from spark_build.cli.render import Lines, Live, Quiet, describe, view
 from spark_build.core.units import duration, size
 from spark_build.model.event import Note, Progress, StageFinished, StageStarted, Usage
 from spark_build.model.history import Expected
@@ -69,3 +72,25 @@ def test_thousands_of_steps_say_every_minute_how_far_they_are(capsys: pytest.Cap
         lines.emit(Progress(recipe="llvm", stage="build", done=done, total=5018))
     shown = [line.split(",")[0] for line in capsys.readouterr().err.splitlines()]
     assert shown == [f"llvm: build {done}/5018" for done in (61, 121, 181, 241)]
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "expected"),
+    [
+        ({}, {}, Live),
+        ({"plain": True}, {}, Lines),  # --json
+        ({}, {"NO_COLOR": "1"}, Lines),
+        ({}, {"TERM": "dumb"}, Lines),
+        ({"verbosity": -1}, {}, Quiet),  # -q
+    ],
+)
+def test_which_view_a_terminal_gets(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, int], variables: dict[str, str], expected: type
+) -> None:
+    for name, value in {"TERM": "xterm", "NO_COLOR": "", **variables}.items():
+        monkeypatch.setenv(name, value)
+    parent, child = os.openpty()
+    with os.fdopen(parent), os.fdopen(child, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        chosen = view(options.get("verbosity", 0), plain=bool(options.get("plain")))
+    assert type(chosen) is expected

@@ -332,3 +332,25 @@ def test_a_clock_that_moves_at_the_same_work_spoils(clocks: Sequence[float], cv:
     verdict, _, gates = judged(arms, given, rounds)
     assert gates["clock"].status == "fail"
     assert (verdict.word, exit_code(verdict)) == ("INCONCLUSIVE", 11)
+
+
+def test_what_only_the_clock_makes_is_shown() -> None:
+    """A tenth faster at a clock that is a tenth higher: the same for each GHz."""
+    arms, given = (A, B, AGAIN), settings(device="cuda")
+    steady = dict.fromkeys(("public", "public-again"), [1500.0] * 10)
+    rounds = measured(arms, given, {"wheelhouse": 1.1}, 0.0)
+    verdict, cases, _ = judged(arms, given, clocked(rounds, {**steady, "wheelhouse": [1650.0] * 10}))
+    assert verdict.headline is not None
+    assert verdict.headline.comparison.ratio == pytest.approx(1.1)
+    assert verdict.headline.per_clock == pytest.approx(1.0)
+    assert "for each GHz of clock 1.000" in verdict.explanation
+    assert {each.per_clock for each in judged(arms, given, rounds)[1]} == {None}  # no clocks: unknown
+    assert len([each for each in cases if each.per_clock]) == 4
+
+
+def test_the_loss_within_a_window_is_told() -> None:
+    given = settings()
+    rounds = measured((A, AGAIN), given, {}, 0.005)
+    falling = tuple(dataclasses.replace(one, drop=0.123) for one in rounds[3].measurements)
+    gates = judged((A, AGAIN), given, replaced(rounds, 3, measurements=falling))[2]
+    assert gates["steadiness"].evidence.endswith("last quarter of one: 12.3%")

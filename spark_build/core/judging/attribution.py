@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_build.core.judging.stats import differs, equivalent
-from spark_build.model.verification import Arm, Attribution, CaseResult, Comparison, Round
+from spark_build.core.judging.stats import differs, equivalent, geometric_mean
+from spark_build.model.verification import Arm, Attribution, Case, CaseResult, Comparison, Round
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +48,24 @@ def swap_problem(derived: Arm, donor: str, rounds: Sequence[Round]) -> str:
             return f"{derived.name} did not load {absent[0]} of {donor}, so the cause is unresolved"
         return ""
     return f"{derived.name} has no finished round, so the cause is unresolved"
+
+
+def ratio_per_clock(case: Case, first: str, second: str, rounds: Sequence[Round]) -> float | None:
+    """Ratio of the rates for each GHz of their windows' clocks, over complete pairs; None without clocks.
+
+    What is faster only because its clock was higher has 1 here.
+    """
+    found: dict[tuple[str, int], float] = {}
+    for each in rounds:
+        for one in each.measurements:
+            if one.case == case and one.clock_mhz and not each.problem:
+                found[each.slot.arm, each.slot.visit] = one.rate / one.clock_mhz
+    ratios = [
+        rate / found[first, visit]
+        for (arm, visit), rate in found.items()
+        if arm == second and (first, visit) in found
+    ]
+    return geometric_mean(ratios) if ratios else None
 
 
 def headline_of(cases: Sequence[CaseResult], arm: str) -> CaseResult | None:

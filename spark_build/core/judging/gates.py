@@ -213,13 +213,19 @@ def _share(good: Sequence[Round], right: Callable[[bool, float], bool]) -> tuple
 
 def _warm(good: Sequence[Round]) -> Gate:
     met, total = _share(good, lambda steady, _: steady)
-    evidence = f"the rate stood still (0.5% over three ticks) before {met} of {total} windows"
+    evidence = (
+        f"the rate stood still (0.5% over three ticks, a GPU's clock 5 MHz) before {met} of {total} windows"
+    )
     return _gate("warm-up", "ok" if met == total else "warn", evidence)
 
 
 def _spread(good: Sequence[Round]) -> Gate:
     met, total = _share(good, lambda _, cv: cv <= RATE_CV)
-    evidence = f"the rate varied by at most {RATE_CV:.0%} within {met} of {total} windows"
+    lost = max((each.drop for one in good for each in one.measurements), default=0.0)
+    evidence = (
+        f"the rate varied by at most {RATE_CV:.0%} within {met} of {total} windows; "
+        f"largest loss from the first to the last quarter of one: {max(lost, 0.0):.1%}"
+    )
     return _gate("steadiness", "ok" if met == total else "warn", evidence)
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from spark_build.core.judging.attribution import Effects, attribute, headline_of, swap_problem
+from spark_build.core.judging.attribution import (
+    Effects,
+    attribute,
+    headline_of,
+    ratio_per_clock,
+    swap_problem,
+)
 from spark_build.core.judging.gates import judge
 from spark_build.core.judging.stats import ALPHA, MARGIN, compare, differs, equivalent, geometric_mean, holm
 from spark_build.errors import InconclusiveError, VerificationError
@@ -63,6 +69,7 @@ def compare_cases(settings: Settings, arms: Sequence[Arm], rounds: Sequence[Roun
                         ratios=tuple(b / a for a, b in zip(first, second, strict=True)),
                         holm_p=corrected.get(case),
                         finding=_finding(seen[case], corrected.get(case)),
+                        per_clock=ratio_per_clock(case, base.name, arm.name, rounds),
                     )
                 )
     return tuple(results)
@@ -240,5 +247,6 @@ def _of_candidate(headline: CaseResult, indicative: bool, effects: Effects) -> V
         f"{seen.ratio:.3f} times as fast" if word == "UPLIFT" else f"slower, {seen.ratio:.3f} times the rate"
     )
     cause, why = attribute(effects)
-    text = f"{subject} {how} ({_interval(seen)}); {why}."
+    clocks = "" if headline.per_clock is None else f"; for each GHz of clock {headline.per_clock:.3f}"
+    text = f"{subject} {how} ({_interval(seen)}){clocks}; {why}."
     return _verdict(word, f"{scale}, attributed to {cause}", text, indicative, headline, cause)
