@@ -49,7 +49,7 @@ def check_nms() -> str:
                 wanted.append(at)
         for device in devices():
             kept = nms(
-                torch.tensor(boxes, device=device), torch.tensor(scores, device=device), limit
+                torch.tensor(boxes, device=device).float(), torch.tensor(scores, device=device), limit
             ).tolist()
             assert kept == wanted, (
                 f"on {device}: kept {len(kept)} boxes, {kept[:5]}...; plainly {wanted[:5]}..."

@@ -14,7 +14,7 @@ from workloads import Asked, Case
 
 
 def cases(asked: Asked) -> Iterator[Case]:
-    pixels = asked.pick(cpu_quick=64, cpu=224, cuda_quick=224)
+    pixels = asked.pick(cpu_quick=64, cpu=224, cuda=224)
     batch = asked.pick(cpu_quick=2, cpu=16, cuda_quick=64, cuda=256)
     classes = 1000
 
