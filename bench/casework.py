@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from ceilings import copy_rate, peaks
-from findings import Finding, Unsupported, skipped, verdict
+from findings import Finding, Unsupported, said, skipped, verdict
 from surroundings import cache_bytes
 from timing import batches_of, burst, next_tick, timed, warm_up
 from torch.utils.flop_counter import FlopCounterMode
@@ -167,7 +167,7 @@ def _compare(work: Work, run: Run, rate: float, device: str) -> Finding:
         ratio, plain = _in_turn(work, run, rate, device, turns)
         if low <= ratio <= high:
             break
-    evidence = f"{ratio:.0%} of the {plain:.4g} {work.unit} of a plain one; {low:.0%} to {high:.0%} can be"
+    evidence = f"{ratio:.0%} of the {said(plain, work.unit)} of a plain one; {low:.0%} to {high:.0%} can be"
     return verdict(f"{work.name}.bound", low <= ratio <= high, evidence)
 
 
@@ -195,12 +195,14 @@ def _bounds(work: Work, run: Run, rate: float, ceilings: dict[str, Any], device:
     if work.flops and peak and run.countable:
         share = work.flops * calls / peak
         most = ABOVE_PEAK[device] * run.peak
-        evidence = f"{share:.1%} of {peak:.4g} FLOP/s, the fastest plain products; at most {most:.0%} can be"
+        evidence = (
+            f"{share:.1%} of {said(peak, 'FLOP/s')}, the fastest plain products; at most {most:.0%} can be"
+        )
         found.append(verdict(f"{work.name}.peak", share <= most, evidence))
     if work.moved and not run.plain and work.moved > UNCACHED * cache_bytes(torch, device):
         copied, most = ceilings["copy"], ABOVE_COPY[device]
         share = work.moved * calls / copied
-        evidence = f"{share:.1%} of {copied:.4g} B/s, a plain copy; at most {most:.0%} can be"
+        evidence = f"{share:.1%} of {said(copied, 'B/s')}, a plain copy; at most {most:.0%} can be"
         found.append(verdict(f"{work.name}.memory", share <= most, evidence))
     return found
 

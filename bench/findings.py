@@ -15,3 +15,10 @@ def verdict(name: str, good: bool, evidence: str) -> Finding:
 
 def skipped(name: str, reason: str) -> Finding:
     return {"name": name, "status": "skipped", "evidence": reason}
+
+
+def said(rate: float, unit: str) -> str:
+    """A rate with four digits, in the power of thousand that suits it: 51.26 TFLOP/s."""
+    prefixes = (("T", 1e12), ("G", 1e9), ("M", 1e6)) if unit in ("FLOP/s", "B/s") else ()
+    prefix, scale = next(((p, s) for p, s in prefixes if rate >= s), ("", 1.0))
+    return f"{rate / scale:.4g} {prefix}{unit}"

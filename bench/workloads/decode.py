@@ -1,4 +1,4 @@
-"""Generating text: one token after the other with a cache of keys and values."""
+"""Generating text: one token after the other with a cache of keys and values of fixed size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cases(asked: Asked) -> Iterator[Case]:
 
 def _case(asked: Asked, shape: Shape, dtype: str, batch: int) -> Case:
     prompt = shape.context // 2
-    seen = (prompt + shape.context + 1) / 2  # mean context of the generated tokens
+    seen = shape.context  # all of the cache, with a mask
     weights = 12 * shape.layers * shape.width**2 + shape.width * shape.vocabulary
     kept = 2 * shape.layers * shape.width * batch * seen
     work = Work(name=f"decode.{dtype}.{batch}", unit="tokens/s", amount=float(batch), dtype=dtype,
@@ -97,5 +97,5 @@ def _run(asked: Asked, work: Work, shape: Shape, batch: int, prompt: int) -> Run
 
     facts = {"prompt": prompt, "context": shape.context, "kv_bytes": run.caches.nbytes,
              "weights_bytes": sum(each.nbytes for each in run.net.parameters())}  # fmt: skip
-    return Run(step=run.step, count=counted(count), counted=shape.flops(batch, 1, prompt + 1), after=right,
+    return Run(step=run.step, count=counted(count), counted=shape.flops(batch, 1, shape.context), after=right,
                facts=facts)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_build.core.judging.stats import geometric_mean
@@ -10,6 +10,7 @@ from spark_build.model.verification import BurnIn, Round
 from spark_build.verify.plotting import INK, WIDTH, colour, legend, of_case, paints, plain, svg, unit_of
 
 BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5}
+APART = 1.25  # times that a roof is higher than the next, for both names to be read
 RESULT = {"fp8": 2.0, "fp4": 2.0}  # bytes of one element of the result, where it differs
 
 
@@ -52,8 +53,8 @@ def roofline(result: BurnIn, rounds: Sequence[Round]) -> tuple[str, str]:
     places = [intensity(case.dtype, case.size) for case in cases]
     ridges = [peak / bandwidth for peak in peaks.values()] if bandwidth else []
     left, right = min(places) / 30, max(*places, *ridges, 0.0) * 3
-    for dtype, peak in peaks.items():
-        roof(axes, (left, right), bandwidth, peak, scale, f"{dtype.upper()} {peak / scale:.0f}")
+    for dtype, name in names_of(peaks, scale).items():
+        roof(axes, (left, right), bandwidth, peaks[dtype], scale, name)
     for arm in result.arms:
         for case, place in zip(cases, places, strict=True):
             rates = [one.rate for each, one in of_case(rounds, case) if each.slot.arm == arm.name]
@@ -69,6 +70,21 @@ def roofline(result: BurnIn, rounds: Sequence[Round]) -> tuple[str, str]:
     legend(figure, paints(result))
     memory = f" Memory: {bandwidth / 1e9:.0f} GB/s, a copy measured here." if bandwidth else ""
     return where + memory, svg(figure, "roofline")
+
+
+def names_of(peaks: Mapping[str, float], scale: float) -> dict[str, str]:
+    """What stands at each roof, highest first; roofs that nearly touch are named by the highest of them."""
+    names: dict[str, str] = {}
+    above = ""
+    for dtype in sorted(peaks, key=lambda dtype: -peaks[dtype]):
+        said = f"{dtype.upper()} {peaks[dtype] / scale:.3g}"
+        if above and peaks[above] < APART * peaks[dtype]:
+            names[above] += f", {said}"
+            names[dtype] = ""
+        else:
+            names[dtype] = said
+            above = dtype
+    return names
 
 
 def roof(

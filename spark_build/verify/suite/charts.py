@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_build.core.bench.bands import EDGES
@@ -27,6 +27,8 @@ MEMORY = (
 )
 GIB = [(name, f"{title}, GiB") for name, title in MEMORY]
 STROKES = ("-", "--", ":", "-.")
+LINE_HEIGHT = 0.07  # of a name at the end of a line, as a share of the largest rate
+MANY = 10_000  # tokens or samples a second, from which on thousands are shown
 
 
 def all_charts(view: View) -> list[tuple[str, str, str]]:
@@ -150,6 +152,7 @@ def boxes(view: View) -> str:
             axes.scatter(spread, values, s=9, color=view.paint[arm], alpha=0.6, linewidths=0)
         axes.set_xticks([])
         axes.tick_params(labelsize=7)
+        axes.ticklabel_format(axis="y", style="plain", useOffset=False)
         axes.set_title(f"{work.name}\n{unit}", loc="left", fontsize=7)
         plain(axes, grid="y")
     legend(figure, view.paint)
@@ -184,10 +187,10 @@ def lines(view: View, sweeps: dict[tuple[str, str], dict[str, list[Work]]]) -> s
         rates = [value for works in rows.values() for work in works for arm in view.arms
                  for value in view.trial.values.get((arm, work.name), {}).values()]  # fmt: skip
         scale, named = scale_of(max(rates), unit)
-        for at, (name, works) in enumerate(rows.items()):
+        for at, works in enumerate(rows.values()):
             for arm in view.arms:
                 _line(view, axes, arm, works, scale, STROKES[at % len(STROKES)])
-            _name(view, axes, works, scale, name.removeprefix(f"{workload}."))
+        _names(view, axes, rows, scale, f"{workload}.")
         axes.set_xscale("log", base=2)
         axes.set_ylim(bottom=0)
         axes.margins(x=0.12)
@@ -211,10 +214,22 @@ def _line(view: View, axes: Any, arm: str, works: Sequence[Work], scale: float, 
     )  # fmt: skip
 
 
-def _name(view: View, axes: Any, works: Sequence[Work], scale: float, name: str) -> None:
-    ends = [points[-1] for arm in view.arms if (points := _points(view, arm, works, scale))]
-    if ends:
-        axes.annotate(name, max(ends), xytext=(5, 0), textcoords="offset points", fontsize=7.5, va="center")
+def _names(view: View, axes: Any, rows: Mapping[str, Sequence[Work]], scale: float, prefix: str) -> None:
+    """Each line's name at its end; those that would cover each other are moved apart."""
+    ends = {
+        name: max(points[-1] for points in found)
+        for name, works in rows.items()
+        if (found := [points for arm in view.arms if (points := _points(view, arm, works, scale))])
+    }
+    gap = LINE_HEIGHT * max((rate for _, rate in ends.values()), default=0.0)
+    lowest = 0.0
+    for name, (size, rate) in sorted(ends.items(), key=lambda item: item[1][1]):
+        place = max(rate, lowest)
+        lowest = place + gap
+        axes.annotate(
+            name.removeprefix(prefix), (size, place), xytext=(5, 0), textcoords="offset points",
+            fontsize=7.5, va="center",
+        )  # fmt: skip
 
 
 def scale_of(rate: float, unit: str) -> tuple[float, str]:
@@ -223,4 +238,4 @@ def scale_of(rate: float, unit: str) -> tuple[float, str]:
         for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
             if rate >= scale:
                 return scale, f"{prefix}{unit}"
-    return 1.0, unit
+    return (1e3, f"1000 {unit}") if rate >= MANY else (1.0, unit)

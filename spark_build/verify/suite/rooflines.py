@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_build.core.bench.classes import WORDS
 from spark_build.core.units import quantity
 from spark_build.verify.plotting import INK, WIDTH, legend, plain, svg, unit_of
-from spark_build.verify.roofline import roof
+from spark_build.verify.roofline import names_of, roof
 from spark_build.verify.suite.view import View
 
 SHAPES = {"gemm": "o", "convolution": "s", "memory": "^", "overhead": "x"}
@@ -31,8 +31,8 @@ def roofline(view: View) -> tuple[str, str] | None:
     ridges = [peak / bandwidth for peak in peaks.values()] if bandwidth else []
     intensities = [intensity for _, intensity, _, _ in spots]
     left, right = min(*intensities, *ridges, 1e9) / 3, max(*intensities, *ridges, 0.0) * 3
-    for dtype, peak in peaks.items():
-        roof(axes, (left, right), bandwidth, peak, scale, f"{dtype.upper()} {peak / scale:.3g}")
+    for dtype, name in names_of(peaks, scale).items():
+        roof(axes, (left, right), bandwidth, peaks[dtype], scale, name)
     for arm, intensity, flops, kind in spots:
         axes.scatter(
             [intensity], [flops / scale], s=26, color=view.paint[arm], alpha=0.8, zorder=3,
