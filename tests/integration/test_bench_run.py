@@ -134,23 +134,23 @@ def test_one_thread_is_slower_than_two_or_nothing_is_said(baseline: Arm, tmp_pat
     """A busy machine leaves no second processor to see it by: then the comparison must say so."""
     _, document = bench(
         tmp_path, *arm(baseline, "two", ",threads=2"), *arm(baseline, "one", ",threads=1"), "--workload", "gemm",
-        "--rounds", "3",
+        "--rounds", "4",
     )  # fmt: skip
-    assert sorted(each["slot"]["arm"] for each in document["rounds"]) == ["one"] * 3 + ["two"] * 3
+    assert sorted(each["slot"]["arm"] for each in document["rounds"]) == ["one"] * 4 + ["two"] * 4
     (raw,) = tmp_path.glob("runs/*/bench.json")
     command = [*CLI, "--json", "bench", "compare", str(raw)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     compared = json.loads(done.stdout)
-    (change,) = (each for each in compared["changes"] if each["case"] == "gemm.fp32.1024")
-    assert change["kind"] == "gemm"
+    assert {each["kind"] for each in compared["changes"]} == {"gemm"}
+    slower = [each for each in compared["changes"] if each["finding"] == "slower"]
     if compared["doubts"]:
         assert done.returncode == 11
         assert all(
             re.match("other processes|stolen|pressure|load|clock", each) for each in compared["doubts"]
         )
     else:
-        assert (done.returncode, change["finding"]) == (0, "slower")
-        assert change["band"] == "above 40%"
+        assert done.returncode == 0
+        assert any(each["band"] == "above 40%" for each in slower)
 
 
 def test_an_interrupted_run_goes_on(baseline: Arm, tmp_path: Path) -> None:
