@@ -69,7 +69,7 @@ def run_workload(
             tell(_measure(case, given, ceilings, faults))
         except Unsupported as reason:
             tell({"checks": [skipped(f"{case.work.name}.run", str(reason))]})
-        except Exception as error:
+        except Exception as error:  # whatever one case does, the others go on
             traceback.print_exc()
             what = "out of memory" if _is_memory(error) else type(error).__name__
             evidence = f"{what}: {(str(error).strip() or '?').splitlines()[0][:300]}"

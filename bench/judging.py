@@ -90,7 +90,7 @@ def attempt(check: Callable[[], str]) -> dict[str, str]:
         return {"status": "ok", "evidence": check()}
     except Skip as reason:
         return {"status": "skipped", "evidence": str(reason)}
-    except Exception as error:
+    except Exception as error:  # whatever a check does is what it says
         traceback.print_exc()
         said = f"{type(error).__name__}: {error}" if type(error) is not AssertionError else str(error)
         return {"status": "fail", "evidence": said[:500]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ def cases(asked: Asked) -> Iterator[Case]:
         work = Work(name=f"compiled.{mode}", unit="tokens/s", amount=float(batch * shape.context),
                     dtype=dtype, size=shape.width, mode=mode, operation="model",
                     flops=shape.flops(batch, shape.context))  # fmt: skip
-        yield Case(work=work, prepare=lambda work=work: _run(asked, work, shape, batch))  # type: ignore[misc]
+        yield Case(work=work, prepare=partial(_run, asked, work, shape, batch))
 
 
 def _run(asked: Asked, work: Work, shape: Shape, batch: int) -> Run:

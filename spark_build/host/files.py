@@ -61,6 +61,22 @@ def sync_tree(path: Path) -> None:
         sync_folder(Path(folder))
 
 
+@contextlib.contextmanager
+def appearing(folder: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `folder`, synced, when the block ends well; else it goes."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=folder.parent))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        sync_tree(temporary)
+        temporary.rename(folder)
+        sync_folder(folder.parent)
+    except BaseException:
+        remove_tree(temporary)
+        raise
+
+
 def sha256_of(path: Path) -> str:
     """Hex sha256 of a file's content."""
     with path.open("rb") as file:

@@ -205,6 +205,20 @@ def test_a_flipped_bit_anywhere_is_mended(
         ), place
 
 
+def test_no_byte_between_two_members_is_taken_on_trust(
+    parcel: Parcel, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    """No hash covers the padding: a frame with something in it is written anew."""
+    member, unpacker = parcel.members[0], zstd.ZstdDecompressor()
+    first = bytearray(unpacker.decompress(whole["wheels.tar.zst"]))
+    assert member.size % 512, "this member has no padding"
+    first[-1] = 1
+    changed = zstd.compress(bytes(first)) + unpacker.unused_data
+    (tmp_path / "wheels.tar.zst.part").write_bytes(changed)
+    write_archive(parcel, tmp_path / "wheels.tar.zst")
+    assert (tmp_path / "wheels.tar.zst").read_bytes() == whole["wheels.tar.zst"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_there_is_not_read_again_from_the_store(tmp_path: Path, kind: str) -> None:
     """The wheels that the part has whole may even be gone meanwhile."""

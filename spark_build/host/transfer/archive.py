@@ -192,9 +192,10 @@ def _sound_frame(out: BinaryIO, at: int, member: Member, header: bytes) -> int |
             begin, data = (begin + data)[: len(header)], data[max(0, len(header) - len(begin)) :]
             if not header.startswith(begin):
                 return None
-            digest.update(data[: max(0, member.size - size)])
+            content = data[: max(0, member.size - size)]
+            digest.update(content)
             size += len(data)
-            if size > member.size + padding:
+            if size > member.size + padding or any(data[len(content) :]):  # the padding is zeros
                 return None
     except zstd.ZstdError:
         return None

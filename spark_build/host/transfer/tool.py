@@ -14,7 +14,7 @@ from spark_build import __version__
 from spark_build.core.planning.key import digest
 from spark_build.errors import SourceError
 from spark_build.host.environments.closure import pip_for, tags
-from spark_build.host.files import locked, remove_tree, sha256_of, sync_folder, sync_tree
+from spark_build.host.files import appearing, locked, sha256_of
 from spark_build.host.home import PACKAGE, Home
 from spark_build.host.run import run
 from spark_build.host.venv import clean_environment
@@ -44,16 +44,8 @@ def wheels_of_itself(
     with locked(folder.with_name(f".{key}.lock"), purpose="packing spark-build"):
         if not folder.is_dir():
             tell("packing spark-build itself, with what it needs (once; then it is kept)")
-            temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=folder.parent))
-            try:
+            with appearing(folder) as temporary:
                 _make(temporary, None if is_here else target)
-                temporary.chmod(0o755)
-                sync_tree(temporary)
-                temporary.rename(folder)
-                sync_folder(folder.parent)
-            except BaseException:
-                remove_tree(temporary)
-                raise
     return tuple(sorted(folder.glob("*.whl")))
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
@@ -26,7 +25,7 @@ from typing import Any
 from packaging.version import Version
 
 from spark_build.errors import StoreError
-from spark_build.host.files import locked, remove_any, remove_tree, sync_folder, sync_tree, write_atomically
+from spark_build.host.files import appearing, locked, remove_any, remove_tree, sync_folder, write_atomically
 from spark_build.host.serving.indexpages import write_index
 from spark_build.host.wheelhouse.store import entry_folder, in_use
 from spark_build.model.wheel import StoredWheel
@@ -192,9 +191,7 @@ def numbers(view: Path) -> list[int]:
 
 def _write_generation(made: Generation, store: Path) -> None:
     folder, wheels = made.folder, made.wheels
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=folder.parent))
-    try:
+    with appearing(folder) as temporary:
         to_store = path_to(store, temporary)
         for wheel in wheels:
             # Plain strings: with ten thousand wheels pathlib takes longer than the system calls.
@@ -207,13 +204,6 @@ def _write_generation(made: Generation, store: Path) -> None:
         for name, text in papers(wheels).items():
             (temporary / name).write_text(text)
         (temporary / MANIFEST).write_text(manifest_text(made))
-        temporary.chmod(0o755)
-        sync_tree(temporary)
-        temporary.rename(folder)
-        sync_folder(folder.parent)
-    except BaseException:
-        remove_tree(temporary)
-        raise
 
 
 def manifest_text(generation: Generation) -> str:
