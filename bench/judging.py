@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import json
 import os
 import shutil
 import sys
@@ -14,6 +13,8 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+
+from surroundings import write_report
 
 PREFIX = Path(sys.prefix).resolve()
 BASE = Path(sys.base_prefix).resolve()
@@ -34,12 +35,15 @@ def inside(path: str | Path, *folders: Path) -> bool:
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[list[str]]:
-    """Lines with FATAL that C code and kernels print meanwhile; all output is passed on afterwards."""
+def listening(said: Path | None = None) -> Iterator[list[str]]:
+    """Lines with FATAL that C code and kernels print meanwhile; all output is passed on afterwards.
+
+    After a crash or a hang it lies in file `said`.
+    """
     found: list[str] = []
     sys.stdout.flush()
     kept = os.dup(1)
-    with tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile() if said is None else said.open("w+b") as file:
         os.dup2(file.fileno(), 1)
         try:
             yield found
@@ -50,10 +54,12 @@ def listening() -> Iterator[list[str]]:
             os.dup2(kept, 1)
             os.close(kept)
             file.seek(0)
-            said = file.read()
+            text = file.read()
             with open(1, "wb", closefd=False) as out:
-                out.write(said)
-            lines = said.decode(errors="replace").splitlines()
+                out.write(text)
+            if said is not None:
+                said.unlink()
+            lines = text.decode(errors="replace").splitlines()
             found += [line.strip() for line in lines if FATAL in line]
 
 
@@ -76,8 +82,8 @@ def need_compiler(variable: str, *names: str) -> str:
     return found
 
 
-def judge(name: str, check: Callable[[], str]) -> dict[str, str]:
-    with listening() as fatal:
+def judge(name: str, check: Callable[[], str], said: Path | None = None) -> dict[str, str]:
+    with listening(said) as fatal:
         verdict = attempt(check)
     if fatal:
         why = next((each for mark, each in KNOWN.items() if mark in fatal[0]), "built for another GPU")
@@ -104,14 +110,8 @@ def run(checks: Mapping[str, Callable[[], str]]) -> int:
     done: list[dict[str, str]] = []
     for name, check in checks.items():
         unfinished = {"name": name, "status": "fail", "evidence": "the process ended during this check"}
-        write(out, [*done, unfinished])
-        done.append(judge(name, check))
+        write_report(out, {"checks": [*done, unfinished]})
+        done.append(judge(name, check, out.with_name(f"{out.name}.said")))
         print(f"{name}: {done[-1]['status']}: {done[-1]['evidence']}", flush=True)
-    write(out, done)
+    write_report(out, {"checks": done})
     return 0
-
-
-def write(out: Path, checks: list[dict[str, str]]) -> None:
-    temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    temporary.write_text(json.dumps({"checks": checks}, indent=1))
-    temporary.replace(out)

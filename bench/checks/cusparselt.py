@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -33,5 +34,8 @@ def check_version() -> str:
     return f"the library says {said}"
 
 
+CHECKS: dict[str, Callable[[], str]] = {"version": check_version}
+
+
 if __name__ == "__main__":
-    sys.exit(run({"version": check_version}))
+    sys.exit(run(CHECKS))

@@ -41,6 +41,11 @@ def differentiate(attend: Callable[..., Any], inputs: list[Any], direction: Any)
     return [result, *torch.autograd.grad(result, tensors, direction.to("cuda"))]
 
 
+def compare(errors: Any, name: str, results: list[Any], wanted: list[Any]) -> None:
+    for part, mine, true in zip(("result", "dQ", "dK", "dV"), results, wanted, strict=True):
+        errors.compare(f"{name}: {part}", mine, true)
+
+
 def check_head(dim: int) -> str:
     """Causal and not, cross attention, one query, odd lengths, several query heads for one key."""
     need_gpu()
@@ -53,7 +58,7 @@ def check_head(dim: int) -> str:
         Case(128, 128, dim), Case(257, 257, dim, causal=True), Case(129, 391, dim), Case(1, 333, dim),
         Case(128, 128, dim, groups=2), Case(77, 77, dim, causal=True, groups=4),
     )  # fmt: skip
-    errors, torches = Errors(), Errors()
+    errors, torches, refusal = Errors(), Errors(), ""
     for case in cases:
 
         def ours(query: Any, key: Any, value: Any, case: Any = case) -> Any:
@@ -66,11 +71,13 @@ def check_head(dim: int) -> str:
 
         for dtype in (torch.float16, torch.bfloat16):
             inputs, direction, wanted = exact(case, dtype)
-            for found, attend in ((errors, ours), (torches, sdpa)):
-                results = differentiate(attend, inputs, direction)
-                for name, mine, true in zip(("result", "dQ", "dK", "dV"), results, wanted, strict=True):
-                    found.compare(f"{short(dtype)} {case}: {name}", mine, true)
-    return f"{errors}; PyTorch's own attention: {torches}"
+            name = f"{short(dtype)} {case}"
+            compare(errors, name, differentiate(ours, inputs, direction), wanted)
+            try:  # what PyTorch does wrong is no fault of flash-attention
+                compare(torches, name, differentiate(sdpa, inputs, direction), wanted)
+            except (AssertionError, RuntimeError) as error:
+                refusal = refusal or f"; but {str(error).splitlines()[0]}"
+    return f"{errors}; PyTorch's own attention: {torches}{refusal}"
 
 
 def check_varlen() -> str:
@@ -96,9 +103,8 @@ def check_varlen() -> str:
         inputs = [torch.cat([part[0][which] for part in parts], dim=2) for which in range(3)]
         direction = torch.cat([part[1] for part in parts], dim=2)
         wanted = [torch.cat([part[2][which] for part in parts], dim=2) for which in range(4)]
-        results = differentiate(packed, inputs, direction)
-        for name, mine, true in zip(("result", "dQ", "dK", "dV"), results, wanted, strict=True):
-            errors.compare(f"{short(dtype)} lengths {lengths}: {name}", mine, true)
+        name = f"{short(dtype)} lengths {lengths}"
+        compare(errors, name, differentiate(packed, inputs, direction), wanted)
     return str(errors)
 
 

@@ -90,6 +90,7 @@ def decompose(errors: Errors, library: str, size: int, dtype: Any) -> None:
     left, values, rightly = (wider(each) for each in torch.linalg.svd(matrix))
     back("svd", left * values.real.unsqueeze(-2) @ rightly, exact)
     back("svd: U", left.mH @ left, one)
+    back("svd: V", rightly @ rightly.mH, one)
     turn, upper = (wider(each) for each in torch.linalg.qr(matrix))
     back("qr", turn @ upper, exact)
     back("qr: Q", turn.mH @ turn, one)
@@ -97,9 +98,22 @@ def decompose(errors: Errors, library: str, size: int, dtype: Any) -> None:
     lower = wider(torch.linalg.cholesky(hermitian))
     back("cholesky", lower @ lower.mH, wider(hermitian))
     roots, vectors = (wider(each) for each in torch.linalg.eigh(hermitian))
+    back("eigh: vectors", vectors.mH @ vectors, one)
     back("eigh", vectors * roots.real.unsqueeze(-2) @ vectors.mH, wider(hermitian))
-    logarithm = upper.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
-    back("slogdet", torch.linalg.slogdet(matrix)[1], logarithm)
+    factors = pivots(exact)
+    sign, logarithm = torch.linalg.slogdet(matrix)
+    back("slogdet: sign", wider(sign), torch.sgn(factors).prod(-1))
+    back("slogdet", logarithm, factors.abs().log().sum(-1))
+
+
+def pivots(matrices: Any) -> Any:
+    """What elimination divides by: their product is the determinant. For matrices with a strong diagonal."""
+    left, found = matrices.clone(), []
+    for at in range(left.shape[-1]):
+        row = left[:, at, at:].clone()
+        found.append(row[:, 0])
+        left[:, at + 1 :, at:] -= left[:, at + 1 :, at, None] / row[:, :1, None] * row[:, None]
+    return torch.stack(found, -1)
 
 
 CHECKS: dict[str, Callable[[], str]] = {

@@ -142,17 +142,17 @@ def check_converter() -> str:
     return "opset 17 converted to 18 and valid"
 
 
-CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (
-    ("import", check_import),
-    ("native", check_native),
-    ("libraries", check_libraries),
-    ("checker", check_checker),
-    ("shapes", check_shapes),
-    ("roundtrip", check_roundtrip),
-    ("evaluator", check_evaluator),
-    ("converter", check_converter),
-)
+CHECKS: dict[str, Callable[[], str]] = {
+    "import": check_import,
+    "native": check_native,
+    "libraries": check_libraries,
+    "checker": check_checker,
+    "shapes": check_shapes,
+    "roundtrip": check_roundtrip,
+    "evaluator": check_evaluator,
+    "converter": check_converter,
+}
 
 
 if __name__ == "__main__":
-    sys.exit(run(dict(CHECKS)))
+    sys.exit(run(CHECKS))

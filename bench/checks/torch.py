@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,9 +32,27 @@ def check_architectures() -> str:
     if not torch.cuda.is_available():
         return f"built for {flags}; no GPU here"
     major, minor = torch.cuda.get_device_capability()
-    assert f"sm_{major}" in flags, f"this GPU is sm_{major}{minor}, the build is for {flags}"
-    native = f"sm_{major}{minor}" in flags.split()
-    return f"sm_{major}{minor} {'native' if native else 'runs, not native'}: {flags}"
+    fits = [fit for each in flags.split() if (fit := fitting(each, major, minor))]
+    assert fits, f"this GPU is sm_{major}{minor}, the build is for {flags}"
+    return f"sm_{major}{minor} {'native' if 'native' in fits else fits[0]}: {flags}"
+
+
+def fitting(built: str, major: int, minor: int) -> str:
+    """How code of that architecture runs on such a GPU; "" when not.
+
+    Machine code runs on the same major number and no smaller minor one; with `a` on that very number only;
+    PTX (compute_) is compiled on any later GPU (CUDA programming guide, compatibility).
+    """
+    parts = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", built)
+    if parts is None:
+        return ""
+    kind, number, suffix = parts[1], (int(parts[2]), int(parts[3])), parts[4]
+    if kind == "sm" and number == (major, minor):
+        return "native"
+    if kind == "sm" and suffix != "a" and number[0] == major and number[1] <= minor:
+        return "runs, not native"
+    compiled = kind == "compute" and not suffix and number <= (major, minor)
+    return "compiled when it is loaded" if compiled else ""
 
 
 def check_libraries() -> str:

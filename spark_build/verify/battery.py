@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from spark_build.host.run import Completed, run
 from spark_build.host.venv import clean_environment
@@ -43,14 +43,26 @@ def _run(python: Path, script: Path, work: Path) -> list[Check]:
     guard = ["timeout", "--signal=ABRT", "--kill-after=10", str(LIMIT)]
     with (work / f"{name}.log").open("wb") as log:
         done = run([*guard, *command], cwd=work, env=clean_environment(), log=log, on_line=watch)
+        fatal += _left(out.with_name(f"{out.name}.said"), log)
     checks = _report(name, out)
     problem = _problem(done, reported=bool(checks))
     if problem:
         checks.append(Check(name=f"{name}.run", status="fail", evidence=problem))
-    if fatal:
+    if fatal and not any(FATAL in check.evidence for check in checks):
         evidence = f"{len(fatal)} times: {fatal[0].strip()[:200]}"
         checks.append(Check(name=f"{name}.kernels", status="fail", evidence=evidence))
     return checks
+
+
+def _left(said: Path, log: BinaryIO) -> list[str]:
+    """What the check printed during which the process ended goes to the log; its lines with FATAL."""
+    try:
+        text = said.read_bytes()
+        said.unlink()
+    except FileNotFoundError:
+        return []
+    log.write(text)
+    return [line for line in text.decode(errors="replace").splitlines() if FATAL in line]
 
 
 def _problem(done: Completed, *, reported: bool) -> str:

@@ -23,8 +23,7 @@ except ImportError:
     torch = None  # the list of faults is read without it
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
-SCRIPTS = ("torch", "attention", "layers", "operators", "linalg", "tensor_cores", "inductor", "onnx_export",
-           "triton", "flash_attn", "torchvision", "torchaudio")  # fmt: skip
+SCRIPTS = tuple(sorted(file.stem for file in (BENCH / "checks").glob("*.py")))
 FATAL = (
     b"FATAL: kernel `fmha_cutlassF_f16_aligned_64x64_rf_sm80` is for sm80-sm100, but was built for sm121\n"
 )
@@ -94,6 +93,32 @@ def only(condition: Callable[..., bool], fault: Wrap) -> Wrap:
     return planted
 
 
+def flushed(result: Any, below: float) -> Any:
+    return torch.where(result.abs() < below, torch.zeros_like(result), result)
+
+
+def shifted(found: Any) -> Any:
+    """What they give back stays what it was."""
+    values, vectors = found
+    return values / 4, vectors * 2
+
+
+def long_v(sound: Any) -> Any:
+    def wrong(matrix: Any) -> Any:
+        left, values, rightly = sound(matrix)
+        return left, values / 4, rightly * 4
+
+    return wrong
+
+
+def counts_of_others(sound: Any) -> Any:
+    def wrong(*inputs: Any, **options: Any) -> Any:
+        kinds, counts = sound(*inputs, **options)
+        return kinds, counts.roll(1)
+
+    return wrong
+
+
 def stale(_: Any) -> Any:
     """A generator's seed is ignored."""
     return lambda *shape, device=None, **_: torch.empty(*shape, device=device).uniform_()
@@ -137,7 +162,10 @@ def other_module(sound: Any) -> Any:
 
 SDPA = "torch.nn.functional:scaled_dot_product_attention"
 F = "torch.nn.functional:"
-NEVER = {"torch.storage"}  # what it tells is no matter of right and wrong
+# What it tells is no matter of right and wrong; a library that is asked for its version alone.
+NEVER = {"torch.storage", "cusparselt.version"}
+PACKAGES = {"triton", "flash_attn", "torchvision", "torchaudio"}
+APART = {"onnx", "cusparselt"}  # need no torch, and an environment of their own
 
 
 def half(tensor: Any, *_: Any) -> bool:
@@ -175,12 +203,16 @@ FAULTS = (
     Fault("layers.softmax", F + "cross_entropy", "one off", one_off),
     Fault("layers.elementwise", "torch:erf", "one off", one_off),
     Fault("layers.elementwise", F + "gelu", "gradients", bent),
+    Fault("layers.elementwise", "torch:exp", "small ones are zero", lambda sound: lambda x: flushed(sound(x), 1e-2)),
+    Fault("layers.elementwise", "torch:sigmoid", "small ones are zero in FP16",
+          only(half, lambda sound: lambda x: flushed(sound(x), 5e-3))),
     Fault("operators.reductions", "torch.Tensor:sum", "one off in FP16", only(half, one_off)),
     Fault("operators.reductions", "torch.Tensor:amax", "NaN in FP16", only(half, unwritten)),
     Fault("operators.indexing", "torch:scatter_add", "one off", one_off),
     Fault("operators.indexing", "torch:gather", "one off", one_off),
     Fault("operators.sorting", "torch:sort", "one off", one_off),
     Fault("operators.sorting", "torch:cumsum", "one off", one_off),
+    Fault("operators.sorting", "torch:unique", "counts of others", counts_of_others),
     Fault("operators.random", "torch:randn", "not by the seed", stale),
     Fault("operators.random", F + "dropout", "drops nothing", lambda _: lambda x, *_: x),
     Fault("linalg.fourier", "torch.fft:fft", "one off", one_off),
@@ -188,6 +220,11 @@ FAULTS = (
     Fault("linalg.decompositions", "torch.linalg:solve", "one off", one_off),
     Fault("linalg.decompositions", "torch.linalg:svd", "one off", one_off),
     Fault("linalg.decompositions", "torch.linalg:eigh", "NaN", unwritten),
+    Fault("linalg.decompositions", "torch.linalg:eigh", "vectors twice as long",
+          lambda sound: lambda matrix: shifted(sound(matrix))),
+    Fault("linalg.decompositions", "torch.linalg:svd", "V too long, values too small", long_v),
+    Fault("linalg.decompositions", "torch.linalg:slogdet", "the other sign",
+          lambda sound: lambda matrix: (-sound(matrix)[0], sound(matrix)[1])),
     Fault("tensor_cores.fp8", "torch:_scaled_mm", "one off", one_off),
     Fault("tensor_cores.fp8-rows", "torch:_scaled_mm", "NaN", unwritten),
     Fault("tensor_cores.fp4", "torch:_scaled_mm", "one off", one_off),
@@ -257,8 +294,20 @@ def planted(fault: Fault, script: ModuleType) -> Iterator[None]:
         setattr(holder, name, sound) if own else delattr(holder, name)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def missed(sound: dict[str, dict[str, str]], found: list[dict[str, str]]) -> list[str]:
+    """Sound checks that fail, and faults that go unseen, or break the check itself; the skipped do not count."""
+    failing = [f"{name}: {each['evidence']}" for name, each in sound.items() if each["status"] == "fail"]
+    return failing + [
+        f"{each['name']}, {each['fault']}: {each['status']}: {each['evidence']}"
+        for each in found
+        if each["status"] == "ok"
+        or (each["status"] == "skipped" and sound[each["name"]]["status"] != "skipped")
+        or "Error: " in each["evidence"]
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--also", action="append", default=[])
     given = parser.parse_args()
@@ -267,13 +316,13 @@ def main() -> None:
 
     sound: dict[str, Any] = {}
     found: list[dict[str, str]] = []
+    checks: list[str] = []
     for name in SCRIPTS:
-        if (
-            name in ("triton", "flash_attn", "torchvision", "torchaudio")
-            and importlib.util.find_spec(name) is None
-        ):
-            continue
         script = load(name)
+        checks += [f"{name}.{check}" for check in script.CHECKS]
+        absent = name in PACKAGES and importlib.util.find_spec(name) is None
+        if absent or name in APART:
+            continue
         for check, function in script.CHECKS.items():
             verdict = sound[f"{name}.{check}"] = judge(check, function)
             print(f"{name}.{check}: {verdict['status']}: {verdict['evidence']}", flush=True)
@@ -282,8 +331,12 @@ def main() -> None:
                 verdict = judge(fault.check, script.CHECKS[fault.check.partition(".")[2]])
             found.append({**verdict, "fault": f"{fault.place}: {fault.what}"})
             print(f"{found[-1]['fault']}: {verdict['status']}: {verdict['evidence']}", flush=True)
-    given.out.write_text(json.dumps({"sound": sound, "planted": found}, indent=1))
+    wrong = missed(sound, found)
+    document = {"checks": checks, "sound": sound, "planted": found, "missed": wrong}
+    given.out.write_text(json.dumps(document, indent=1))
+    print(*wrong, f"{len(found)} faults, {len(wrong)} not as they should", sep="\n")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
