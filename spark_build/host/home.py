@@ -46,27 +46,28 @@ def _shipped() -> Path:
 
 
 def locate(root: str | None) -> Home:
-    """The folders to use: --root, else a working directory with recipes/, else the checkout,
-    else SPARK_BUILD_HOME or the user's own data and cache folders."""
-    shipped = _shipped()
-    working = Path.cwd()
+    """The folders to use: --root, else SPARK_BUILD_HOME, else a working directory with recipes/, else the
+    checkout, else the user's own data and cache folders. Recipes of --root or that directory come first.
+    """
+    shipped, working = _shipped(), Path.cwd()
+    at_work = any((working / "recipes").glob("*.toml"))
     if root is not None:
         state = Path(root).expanduser().absolute()
         if state.exists() and not state.is_dir():
             raise UsageError(f"--root {root} is not a folder", hint="give a folder to work in")
-    elif (working / "recipes").is_dir() and any((working / "recipes").glob("*.toml")):
-        state = working
     elif os.environ.get("SPARK_BUILD_HOME"):
         state = Path(os.environ["SPARK_BUILD_HOME"]).expanduser().absolute()
+    elif at_work:
+        state = working
     elif shipped != PACKAGE / "data":
         state = shipped
     else:
         return _user_home(shipped)
-    return _rooted(state, shipped)
+    return _rooted(state, shipped, (working,) if at_work and root is None else ())
 
 
-def _rooted(state: Path, shipped: Path) -> Home:
-    own = (state,) if (state / "recipes").is_dir() and state != shipped else ()
+def _rooted(state: Path, shipped: Path, first: tuple[Path, ...]) -> Home:
+    own = [each for each in dict.fromkeys((*first, state)) if (each / "recipes").is_dir() and each != shipped]
     return Home(
         data=(*own, shipped),
         wheelhouse=state / "wheelhouse",
