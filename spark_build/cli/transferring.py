@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_build.cli import render
+from spark_build.cli.hints import typeable
 from spark_build.cli.options import Options, shared
 from spark_build.cli.wheelhouse import current, listing, print_wheels
 from spark_build.core.units import size
@@ -143,12 +144,17 @@ def import_(options: Options, file: Path) -> None:
     found = taken.generation
     if options.json:
         foreign = [dataclasses.asdict(one) for one in taken.judgements]
-        render.print_json({"new": taken.new, **listing(found), "foreign": foreign})
+        replaced = [{"name": one.name, "version": one.version, "key": one.key} for one in taken.replaced]
+        render.print_json({"new": taken.new, **listing(found), "replaced": replaced, "foreign": foreign})
         return
     print(f"generation {found.number} in {found.folder}" + ("" if taken.new else " (had it already)"))
     print_wheels(found)
     for one in taken.judgements:
         _print_judgement(one)
+    for gone in taken.replaced:
+        print(f"took the place of {gone.name} {gone.version}, built here")
+    if taken.replaced and found.before:
+        print(f"back: {typeable(f'spark-build wheelhouse rollback {found.before}')}")
 
 
 def _print_judgement(one: Judgement) -> None:

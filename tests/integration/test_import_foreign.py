@@ -66,6 +66,16 @@ def test_a_folder_or_a_tar_of_wheels(wheels: Path, tmp_path: Path, kind: str) ->
     assert not taken(home, wheels).new
 
 
+def test_whose_place_they_took_is_told(wheels: Path, tmp_path: Path) -> None:
+    """Nobody loses a build of days to an import without a word."""
+    home = home_in(tmp_path)
+    mine = put_built(home.store, make_wheel(tmp_path / "d", "torchy", "2.9.0"))
+    helper = put_public(home.store, make_wheel(tmp_path / "d", "helper", "1.4"))
+    publish(home, [mine, helper], view="gb10-2.13-cp312")
+    assert taken(home, wheels).replaced == (mine,)  # public ones come and go
+    assert taken(home, wheels).replaced == ()
+
+
 def test_they_can_be_sent_on(wheels: Path, tmp_path: Path) -> None:
     home, there = home_in(tmp_path / "here"), home_in(tmp_path / "there")
     generation = taken(home, wheels).generation

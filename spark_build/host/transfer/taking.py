@@ -33,10 +33,14 @@ PAPER_LIMIT = 1 << 30  # bytes; a build log of a gigabyte is no build log
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taken:
-    """What an import led to; `judgements` on wheels that spark-build did not build."""
+    """What an import led to; `judgements` on wheels that spark-build did not build.
+
+    `replaced`: wheels built here whose place others took.
+    """
 
     generation: Generation
     new: bool
+    replaced: tuple[StoredWheel, ...] = ()
     judgements: tuple[Judgement, ...] = ()
 
 
@@ -86,8 +90,8 @@ def _taken(
             sound, judgements = foreign.judge(path, folder, hashes, target, proven, checking)
         # An entry that is here already is kept: the same inputs, but not always the same bytes.
         wheels = [_commit(home.store, folder, one) for one in sound]
-    generation, new = _publish(home, name, wheels, closure_key)
-    return Taken(generation=generation, new=new, judgements=judgements)
+    generation, new, replaced = _publish(home, name, wheels, closure_key)
+    return Taken(generation=generation, new=new, replaced=replaced, judgements=judgements)
 
 
 def _unpack(path: Path, first: Incoming, files: Iterable[Incoming], folder: Path, proven: Proofs) -> Manifest:
@@ -176,12 +180,18 @@ def _commit(store: Path, folder: Path, one: Sound) -> StoredWheel:
     return entry.wheel
 
 
-def _publish(home: Home, view: str, wheels: list[StoredWheel], closure_key: str) -> tuple[Generation, bool]:
+def _publish(
+    home: Home, view: str, wheels: list[StoredWheel], closure_key: str
+) -> tuple[Generation, bool, tuple[StoredWheel, ...]]:
     """The imported wheels replace those of their names; others in the view stay."""
+    replaced: list[StoredWheel] = []
 
     def choose(before: Generation | None) -> tuple[list[StoredWheel], str]:
         names = {wheel.name for wheel in wheels}
-        others = [wheel for wheel in before.wheels if wheel.name not in names] if before else []
+        there = before.wheels if before else ()
+        others = [wheel for wheel in there if wheel.name not in names]
+        replaced[:] = (wheel for wheel in set(there) - {*wheels, *others} if wheel.origin == "built")
         return [*wheels, *others], closure_key if not others else ""
 
-    return views.publish(home.views / view, home.store, choose)
+    generation, new = views.publish(home.views / view, home.store, choose)
+    return generation, new, tuple(sorted(replaced, key=lambda wheel: wheel.name))
