@@ -68,6 +68,11 @@ def test_names_decide_nothing() -> None:
 def test_without_ceilings_there_is_no_class() -> None:
     bench = benches.bench({"native": {}}, works=[work for work in benches.WORKS if work.name == "decode"])
     assert places(bench, "native")["decode"].kind is None
+    rounds = tuple(
+        dataclasses.replace(each, environment={"ceilings": {"copy": 0, "flops": {"fp16": -5.0, "fp32": 0}}})
+        for each in bench.rounds
+    )
+    assert ceilings(dataclasses.replace(bench, rounds=rounds)) == ceilings(bench)
 
 
 def test_known_truth() -> None:
@@ -213,6 +218,7 @@ def test_what_one_side_lacks_is_said_and_never_passes() -> None:
 def test_what_only_another_arm_has_is_not_missed() -> None:
     three = trial_from_csv(table(a={"x s": CALM}, b={"x s": CALM}, c={"x s": CALM, "y s": CALM}), "a.csv")
     assert compare(three).left_out == ("y: not in a",)
+    assert compare(chosen(three, ("a", "c", "c"))).left_out == ("y: not in a",)
     assert compare(chosen(three, ("a", "b"))).left_out == ()
     bench = run()
     rounds = tuple(

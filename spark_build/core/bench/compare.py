@@ -29,6 +29,7 @@ def compare(trial: Trial) -> Compared:
         changes += own
         classes += _classes(trial, first, second)
         memory += _memory(trial, first, second, own)
+    left_out = [line for pair in trial.contrasts for line in _left_out(trial, *pair)]
     least = min((min(each.contrast.counts) for each in changes), default=0)
     return Compared(
         arms=trial.arms,
@@ -38,7 +39,7 @@ def compare(trial: Trial) -> Compared:
         classes=tuple(classes),
         memory=tuple(memory),
         doubts=trial.doubts,
-        left_out=(*trial.left_out, *(line for pair in trial.contrasts for line in _left_out(trial, *pair))),
+        left_out=tuple(dict.fromkeys((*trial.left_out, *left_out))),
         notes=trial.notes,
     )
 

@@ -182,7 +182,9 @@ def _rows(lines: Sequence[str], skipped: int, where: str) -> Iterator[tuple[int,
     names: list[str] = []
     try:
         for cells in reader:
-            row = [cell if cell.isprintable() else printable(cell) for cell in map(str.strip, cells)]
+            row = list(map(str.strip, cells))
+            if not "".join(row).isprintable():
+                row = list(map(printable, row))
             # A name may begin with "#": only a row of nothing else is a comment.
             if not any(row) or (row[0].startswith("#") and not any(row[1:])):
                 continue
@@ -220,8 +222,9 @@ def _take(found: _Rows, row: Mapping[str, str], launch: str, line: int) -> None:
         raise UsageError(f"no {'metric' if arm else 'environment'} in this row", hint=HINT)
     key = (row.get("workload", ""), metric, row.get("unit", ""), row.get("class", ""))
     value = _number(row.get("value", ""))
-    series = found.series.get(key) or _series(found, *key, line)
-    found.series[key] = series
+    series = found.series.get(key)
+    if series is None:
+        series = found.series[key] = _series(found, *key, line)
     found.arms.setdefault(arm)
     if series.form == "call":
         found.calls.setdefault((arm, series.name), []).append(value)
