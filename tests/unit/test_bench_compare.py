@@ -237,6 +237,16 @@ def test_what_only_another_arm_has_is_not_missed() -> None:
     assert compare(trial_from_csv(pairs, "a.csv")).left_out == ("x: two complete pairs are needed",)
 
 
+def test_an_arm_that_one_run_lacks_is_said() -> None:
+    before = trial_from_csv(table(a={"x s": CALM}, b={"x s": CALM}), "old.csv")
+    other = trial_from_csv(table(a={"x s": CALM}, c={"x s": CALM}), "new.csv")
+    seen = compare(joined(before, other))
+    assert seen.left_out == ("all of b: only in one of the two", "all of c: only in one of the two")
+    assert exit_code(seen, 5)[0] == 11
+    assert compare(joined(chosen(before, "a"), chosen(other, "a"))).left_out == ()
+    assert compare(joined(chosen(before, "b"), chosen(other, "c"))).left_out == ()
+
+
 def test_memory_alone() -> None:
     seen = compare(trial_from_csv(table(a={"peak GiB": [1, 1, 1]}, b={"peak GiB": [9, 9, 9]}), "a.csv"))
     assert len(seen.memory) == 1

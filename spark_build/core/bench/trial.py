@@ -129,7 +129,9 @@ def joined(old: Trial, new: Trial) -> Trial:
         raise UsageError(f"the two have no arm in common: {there}", hint="name one of each: --arm A --arm B")
     then, now = _labelled(old, "old"), _labelled(new, "new")
     before, after = ({case.name: case for case in run.cases} for run in (old, new))
-    cases, left_out = [], []
+    alone = set(old.arms) ^ set(new.arms) if shared else set()
+    left_out = [f"all of {name}: only in one of the two" for name in (*old.arms, *new.arms) if name in alone]
+    cases = []
     # A case of one side alone stays: comparing says that the other lacks it.
     for name, case in (before | after).items():
         if difference := _difference(before.get(name, case), case):
