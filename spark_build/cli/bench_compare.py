@@ -13,9 +13,11 @@ from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
     from spark_build.core.bench.trial import Trial
+    from spark_build.errors import InconclusiveError
     from spark_build.model.comparing import CaseChange, Compared
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FILE = click.Path(path_type=Path)
+HINT = "give a bench.json of `spark-build bench run`, or a CSV: environment,metric,value"
 
 
 @click.command()
@@ -39,24 +41,31 @@ def compare(
     """Compare the arms of FILE (bench.json or CSV), or FILE with NEW."""
     from spark_build.core.bench.compare import compare as compare_all
     from spark_build.core.bench.compare import exit_code
-    from spark_build.errors import InconclusiveError
+    from spark_build.core.wheels.audit import printable
 
     trial = _trial(file, new, arms, lower)
     compared = compare_all(trial)
-    if not compared.changes:
-        raise InconclusiveError(
-            "nothing may be said: no case has two launches in both arms",
-            where=str(file),
-            hint="repeat the run with more rounds: spark-build bench run --rounds 10",
-        )
+    if not compared.changes and not compared.memory:
+        raise _nothing(trial, file)
     code, why = exit_code(compared, fail_over)
     if options.json:
         render.print_json({**dataclasses.asdict(compared), "reason": why, "exit_code": code})
         return code
     _show(compared)
-    if why:
-        print(why)
+    if why and not compared.doubts:
+        print(printable(why))
     return code
+
+
+def _nothing(trial: Trial, file: Path) -> InconclusiveError:
+    """Why there is nothing to show, and what would help."""
+    from spark_build.errors import InconclusiveError
+
+    if trial.memory and not trial.values:
+        said = "nothing may be said: no memory is shown to differ, and there is no speed"
+    else:
+        said = "nothing may be said: no case has two launches in both arms"
+    return InconclusiveError(said, where=str(file), hint=trial.more)
 
 
 def _trial(file: Path, new: Path | None, arms: tuple[str, ...], lower: tuple[str, ...]) -> Trial:
@@ -91,27 +100,24 @@ def _picked(pair: tuple[Trial, Trial], arms: tuple[str, ...]) -> tuple[Trial, Tr
 
 def _read(file: Path, lower: tuple[str, ...]) -> Trial:
     """By what is in it: JSON begins with a brace."""
-    import json
-
+    from spark_build.cli.documents import json_of, text_of
     from spark_build.core.bench.document import bench_from_json
     from spark_build.core.bench.longform import trial_from_csv
     from spark_build.core.bench.trial import from_bench
     from spark_build.errors import UsageError
 
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-        if not text.lstrip().startswith(("{", "[")):
-            return trial_from_csv(text, str(file), lower)
-        if lower:
-            raise UsageError("--lower-is-better is about a CSV", where=str(file))
-        return from_bench(bench_from_json(json.loads(text), str(file)))
-    except ValueError as error:
-        raise UsageError(f"neither JSON nor text: {error}", where=str(file)) from error
+    text = text_of(file, HINT)
+    if not text.lstrip().startswith(("{", "[")):
+        return trial_from_csv(text, str(file), lower)
+    if lower:
+        raise UsageError("--lower-is-better is about a CSV", where=str(file), hint="leave it out")
+    return from_bench(bench_from_json(json_of(text, str(file), HINT), str(file)))
 
 
 def _show(compared: Compared) -> None:
     from spark_build.core.bench.bands import BANDS, said
     from spark_build.core.bench.words import headline, interval
+    from spark_build.core.wheels.audit import printable
 
     rows = [
         [
@@ -128,19 +134,26 @@ def _show(compared: Compared) -> None:
     ]
     heads = ["CASE", "CLASS", "ARM", "MEAN", "RATIO", "FINDING", "OVERHEAD", "BAND"]
     kept = [at for at in range(len(heads)) if any(row[at] for row in rows)]
-    render.print_table([heads[at] for at in kept], [[row[at] for at in kept] for row in rows])
-    print()
+    for doubt in compared.doubts:
+        print(printable(f"nothing may be claimed: {doubt}"))
+    if compared.doubts:
+        print("\nWhat was seen, for what it is worth:")
+    if rows:
+        render.print_table([heads[at] for at in kept], [[printable(row[at]) for at in kept] for row in rows])
+        print()
     for _, line in headline(compared):
-        print(line)
-    slow = {each.band for each in compared.changes if each.finding == "slower"}
+        print(printable(line))
+    slow = {each.band for each in compared.changes if each.finding == "slower" and not compared.doubts}
     for band in (band for band in BANDS if band.name in slow and band.checks):
         print(f"overhead {band.name}: {band.meaning}; look next at")
         for check in band.checks:
             print(f"  {check.name}: {check.question}  {check.command}")
     if compared.indicative:
         print("indicative: a quick run, fewer than 10 launches of each arm, or no launches named")
+    for line in compared.left_out:
+        print(printable(f"left out: {line}"))
     for note in compared.notes:
-        print(f"note: {note}")
+        print(printable(f"note: {note}"))
 
 
 def _value(value: float, change: CaseChange) -> str:

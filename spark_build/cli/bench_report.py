@@ -9,7 +9,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.options import Options, shared
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FILE = click.Path(path_type=Path)
 
 
 @click.command()
@@ -19,16 +19,11 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @shared
 def report(options: Options, file: Path, out: Path | None) -> int:
     """Write report.html, report.md and samples.csv from BENCH.json."""
-    import json
-
-    from spark_build.core.bench.document import bench_from_json
-    from spark_build.errors import UsageError
+    from spark_build.cli.documents import json_of, text_of
+    from spark_build.core.bench.document import HINT, bench_from_json
     from spark_build.verify.bench_report import write
 
-    try:
-        raw = json.loads(file.read_text())
-    except ValueError as error:
-        raise UsageError(f"not JSON: {error}", where=str(file)) from error
+    raw = json_of(text_of(file, HINT), str(file), HINT)
     folder = out or file.parent
     page = write(bench_from_json(raw, str(file)), folder)
     if options.json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from spark_build.cli import render
 from spark_build.cli.options import Options, shared
 from spark_build.core.units import flops
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FILE = click.Path(path_type=Path)
 
 
 @click.command()
@@ -72,14 +71,10 @@ def gate(options: Options, new: Path | None, min_ratio: float, against: Path | N
 
 
 def _read(file: Path) -> dict[str, Any]:
-    from spark_build.core.judging.crossrun import check_document
-    from spark_build.errors import UsageError
+    from spark_build.cli.documents import json_of, text_of
+    from spark_build.core.judging.crossrun import HINT, check_document
 
-    try:
-        raw = json.loads(file.read_text())
-    except ValueError as error:
-        raise UsageError(f"not JSON: {error}", where=str(file)) from error
-    return check_document(raw, str(file))
+    return check_document(json_of(text_of(file, HINT), str(file), HINT), str(file))
 
 
 def _last(options: Options) -> Path:

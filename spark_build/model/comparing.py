@@ -99,4 +99,5 @@ class Compared:
     classes: tuple[ClassChange, ...]
     memory: tuple[MemoryChange, ...]
     doubts: tuple[str, ...]  # why nothing of it may be claimed
+    left_out: tuple[str, ...] = ()  # cases that one side lacks or has in another unit, and why
     notes: tuple[str, ...] = ()

@@ -71,8 +71,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence
 
 
 def picture(head: str, text: str, svg: str) -> str:
-    """A section with a picture and what it shows."""
-    return section(head, f'<p class="dim">{text}</p><div class="scroll">{svg}</div>')
+    """A section with a picture and what it shows; `svg` is markup already."""
+    return section(head, f'<p class="dim">{escape(text)}</p><div class="scroll">{svg}</div>')
 
 
 def p_value(value: float | None) -> str:

@@ -127,7 +127,9 @@ def test_a_run_that_crashed_has_a_page(tmp_path: Path) -> None:
 def test_names_are_text(tmp_path: Path) -> None:
     evil = '<script>alert("x")</script>'
     bench = benches.bench({evil: {}, "b": {}})
-    works = tuple(dataclasses.replace(work, workload=evil) for work in bench.works)
+    works = tuple(dataclasses.replace(work, workload=evil, unit=evil) for work in bench.works)
+    assert bench.reference is not None
+    known = dataclasses.replace(bench.reference, name=evil, sources=(evil,))
     rounds = tuple(
         dataclasses.replace(
             each, environment={evil: {evil: evil}, "libraries": [evil]},
@@ -137,12 +139,22 @@ def test_names_are_text(tmp_path: Path) -> None:
     )  # fmt: skip
     arms = tuple(dataclasses.replace(arm, origin=evil, versions={evil: evil}) for arm in bench.arms)
     told = dataclasses.replace(
-        bench, works=works, rounds=rounds, arms=arms, scope={evil: evil}, notes=(evil,), breaks=(evil,)
+        bench,
+        works=works,
+        rounds=rounds,
+        arms=arms,
+        scope={evil: evil},
+        notes=(evil,),
+        breaks=(evil,),
+        reference=known,
     )
-    bench_report.write(told, tmp_path)
-    text = (tmp_path / "report.html").read_text()
-    assert "<script" not in text
-    assert text.count("&lt;script&gt;") > 10
+    bench_report.write(told, tmp_path / "two")
+    alone = tuple(each for each in rounds if each.slot.arm == evil)
+    bench_report.write(dataclasses.replace(told, arms=arms[:1], rounds=alone), tmp_path / "one")
+    for folder in ("one", "two"):
+        text = (tmp_path / folder / "report.html").read_text()
+        assert "<script" not in text
+        assert text.count("&lt;script&gt;") > 10
 
 
 def test_samples_are_read_by_compare(tmp_path: Path) -> None:
@@ -152,10 +164,58 @@ def test_samples_are_read_by_compare(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["report"] == str(tmp_path / "out" / "report.html")
     by_json = json.loads(run("compare", file, "--json").stdout)
     by_csv = json.loads(run("compare", tmp_path / "out" / "samples.csv", "--json").stdout)
-    for document in (by_json, by_csv):
-        document.pop("notes")
-        document.pop("indicative")
     assert by_csv == by_json
+
+
+def test_samples_keep_what_takes_claims_away(tmp_path: Path) -> None:
+    wrong = Check(name="mlp.trains", status="fail", evidence="loss 2.30\n-> \x1b[31m2.30")
+    file = saved(benches.bench(TWO, checks=(wrong,)), tmp_path / "bench.json")
+    assert run("report", file, "--out", tmp_path).returncode == 0
+    for seen in (run("compare", file), run("compare", tmp_path / "samples.csv")):
+        assert seen.returncode == 11
+        said = seen.stdout.splitlines()
+        first = r"nothing may be claimed: mlp.trains failed in native: loss 2.30\n-> \x1b[31m2.30"
+        assert sorted(said[:2]) == sorted((first, first.replace("native", "container")))
+        assert said[3] == "What was seen, for what it is worth:"
+        assert said[4].startswith("CASE")
+        assert "look next at" not in seen.stdout
+        assert seen.stdout.count("nothing may be claimed") == 2
+
+
+def test_what_one_run_lacks_does_not_pass(tmp_path: Path) -> None:
+    bench = benches.bench({"native": {}, "container": {}})
+    rounds = tuple(
+        dataclasses.replace(each, figures=each.figures[1:]) if each.slot.arm == "container" else each
+        for each in bench.rounds
+    )
+    lost = dataclasses.replace(bench, rounds=rounds)
+    done = run("compare", saved(lost, tmp_path / "bench.json"), "--fail-over", "10")
+    assert done.returncode == 11
+    assert "left out: gemm.fp16.4096: not in container" in done.stdout
+    page, text = pages(lost, tmp_path / "out")
+    assert "Left out: gemm.fp16.4096: not in container" in page.text
+    assert "- Left out: gemm.fp16.4096: not in container" in text
+
+
+def test_a_table_of_memory_alone(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    rows = [f"{arm},w,peak,{gib},GiB,{at}\n" for arm, gib in (("a", 1), ("b", 9)) for at in (1, 2, 3)]
+    file.write_text("environment,workload,metric,value,unit,run\n" + "".join(rows))
+    done = run("compare", file)
+    assert (done.returncode, done.stdout.startswith("Different memory: on w b needs up to 8.0 GiB")) == (
+        0,
+        True,
+    )
+    file.write_text(file.read_text().replace(",9,", ",1,"))
+    done = run("compare", file)
+    assert (done.returncode, "no memory is shown to differ" in done.stderr) == (11, True)
+    file.write_text("environment,metric,value\na,fps,1\nb,fps,2\n")
+    done = run("compare", file)
+    assert done.returncode == 11
+    assert "no case has two launches in both arms" in done.stderr
+    assert "a row for each: run 1, 2, 3" in done.stderr
+    few = run("compare", saved(benches.bench(TWO, pairs=1), tmp_path / "few.json"))
+    assert "spark-build bench run --rounds 10" in few.stderr
 
 
 def test_comparing_says_it_in_words_and_by_exit_code(tmp_path: Path) -> None:
@@ -184,7 +244,8 @@ def test_comparing_says_it_in_words_and_by_exit_code(tmp_path: Path) -> None:
     ("text", "extra", "problem"),
     [
         ("{}", (), "this is no run of the suite"),
-        ("{", (), "neither JSON nor text"),
+        ("{", (), "not JSON"),
+        ("[" * 200_000, (), "nested too deeply"),
         ("environment,metric,value\na,ms,x\n", (), "x.txt:2: 'x' is no number"),
         ("environment,metric,value\na,ms,1\n", (), "only one environment: a"),
         ("environment,metric,value\na,ms,1\nb,ms,1\n", ("--arm", "c"), "no arm 'c'"),
@@ -202,6 +263,38 @@ def test_bad_input_is_one_clear_error(
     assert done.stdout == ""
     assert done.stderr.count("error: ") == 1
     assert problem in done.stderr
+    assert "next: " in done.stderr or extra == ("--fail-over", "x")
+
+
+BAD = {
+    "deep.json": b"[" * 200_000,
+    "half.json": b'{"kind": ',
+    "marked.json": b"\xef\xbb\xbf{}",
+    "bytes.json": b"{\xff}",
+    "missing.json": None,
+    "folder.json": None,
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_document_is_refused_by_all_that_read_one(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    found = BAD[name]
+    if name.startswith("folder"):
+        file.mkdir()
+    elif found is not None:
+        file.write_bytes(found)
+    for words, hint in (
+        (("bench", "compare", file), "give "),
+        (("bench", "report", file), "give the bench.json"),
+        (("verify", "compare", file, file), "give the burn-in.json"),
+        (("verify", "gate", file), "give the burn-in.json"),
+    ):
+        done = subprocess.run([*CLI, *map(str, words)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert done.stderr.startswith(f"error: {file}: ")
+        assert f"\n  next: {hint}" in done.stderr
+        assert len(done.stderr.splitlines()) == 2
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
@@ -209,7 +302,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     file.write_bytes(b"environment,metric,value\n\xff\xfe,a,1\n")
     done = run("compare", file)
     assert done.returncode == 2
-    assert "neither JSON nor text" in done.stderr
+    assert "no text in UTF-8" in done.stderr
 
 
 def test_the_commands_start_light() -> None:

@@ -8,6 +8,7 @@ import pytest
 from spark_build.core.bench.bands import said
 from spark_build.core.bench.classes import ceilings, kinds, places
 from spark_build.core.bench.compare import compare, exit_code
+from spark_build.core.bench.longform import trial_from_csv
 from spark_build.core.bench.trial import chosen, from_bench, joined
 from spark_build.core.bench.words import headline, of_places
 from spark_build.errors import UsageError
@@ -67,6 +68,11 @@ def test_names_decide_nothing() -> None:
 def test_without_ceilings_there_is_no_class() -> None:
     bench = benches.bench({"native": {}}, works=[work for work in benches.WORKS if work.name == "decode"])
     assert places(bench, "native")["decode"].kind is None
+    rounds = tuple(
+        dataclasses.replace(each, environment={"ceilings": {"copy": 0, "flops": {"fp16": -5.0, "fp32": 0}}})
+        for each in bench.rounds
+    )
+    assert ceilings(dataclasses.replace(bench, rounds=rounds)) == ceilings(bench)
 
 
 def test_known_truth() -> None:
@@ -161,15 +167,6 @@ def test_a_machine_that_was_not_fit_takes_every_claim_away() -> None:
     assert {each.contrast.counts for each in seen.changes} == {(5, 5)}
 
 
-def test_a_control_that_differs_is_a_doubt() -> None:
-    bench = benches.bench({"native": {}, "again": {"memory": 1.2}})
-    control = dataclasses.replace(bench.arms[1], role="control")
-    seen = compared(dataclasses.replace(bench, arms=(bench.arms[0], control)))
-    assert seen.doubts == ("the A/A control is faster on memory",)
-    calm = benches.bench({"native": {}, "again": {}})
-    assert compared(dataclasses.replace(calm, arms=(calm.arms[0], control))).doubts == ()
-
-
 def test_two_runs_are_no_pairs() -> None:
     old, new = benches.bench({"mine": {}}, seed=2), benches.bench({"mine": {"memory": 1 / 1.5}}, seed=3)
     seen = compare(joined(from_bench(old), from_bench(new)))
@@ -182,6 +179,79 @@ def test_two_runs_are_no_pairs() -> None:
     assert compare(joined(from_bench(old), from_bench(moved))).doubts == (
         "another driver: 580.1, then 590.2",
     )
+
+
+def table(**arms: dict[str, list[float]]) -> str:
+    rows = [
+        f"{arm},{metric.split()[0]},{value},{metric.split()[1]},{run}"
+        for arm, metrics in arms.items()
+        for metric, values in metrics.items()
+        for run, value in enumerate(values, 1)
+    ]
+    return "\n".join(["environment,metric,value,unit,run", *rows, ""])
+
+
+CALM = [10.0, 10.01, 10.02, 10.01]
+
+
+def test_what_one_side_lacks_is_said_and_never_passes() -> None:
+    lost = {"x s": CALM, "y s": CALM[:1]}
+    seen = compare(trial_from_csv(table(a={"x s": CALM, "y s": CALM, "z s": CALM}, b=lost), "a.csv"))
+    assert seen.left_out == ("y: two launches of each are needed, not 4 in a, 1 in b", "z: not in b")
+    assert exit_code(seen) == (0, "")
+    code, why = exit_code(seen, 5)
+    assert (code, "y: two launches" in why, "z: not in b" in why) == (11, True, True)
+    old = trial_from_csv(table(a={"x s": CALM, "y s": CALM, "z s": CALM}), "old.csv")
+    new = trial_from_csv(table(a={"x s": CALM, "y ms": CALM, "w s": CALM}), "new.csv")
+    seen = compare(joined(old, new))
+    assert seen.left_out == ("y: in s, then in ms", "z: not in a, new", "w: not in a, old")
+    assert exit_code(seen, 5)[0] == 11
+    assert compare(joined(old, old)).left_out == ()
+    less = trial_from_csv(table(a={"x s": CALM, "y s": CALM, "z s": CALM}), "new.csv", ["y"])
+    assert compare(joined(old, less)).left_out == ()  # seconds: less is better anyway
+    worse = compare(joined(old, trial_from_csv(table(a={"x s": [30.0, 30.1, 30.2]}), "new.csv")))
+    assert exit_code(worse, 5)[0] == 9
+    points = [trial_from_csv(table(a={"loss x": CALM}), "a.csv", some) for some in ([], ["loss"])]
+    assert compare(joined(*points)).left_out == ("loss: less is better in one of the two only",)
+
+
+def test_what_only_another_arm_has_is_not_missed() -> None:
+    three = trial_from_csv(table(a={"x s": CALM}, b={"x s": CALM}, c={"x s": CALM, "y s": CALM}), "a.csv")
+    assert compare(three).left_out == ("y: not in a",)
+    assert compare(chosen(three, ("a", "c", "c"))).left_out == ("y: not in a",)
+    assert compare(chosen(three, ("a", "b"))).left_out == ()
+    bench = run()
+    rounds = tuple(
+        dataclasses.replace(each, figures=each.figures[1:]) if each.slot.arm == "container" else each
+        for each in bench.rounds
+    )
+    assert compared(dataclasses.replace(bench, rounds=rounds)).left_out == (
+        "gemm.fp16.4096: not in container",
+    )
+    assert compared(bench).left_out == ()
+    pairs = "environment,metric,value,unit,round\n" + "".join(
+        f"{arm},x,10,s,{number}\n"
+        for arm, numbers in (("a", (1, 2, 3)), ("b", (3, 4, 5)))
+        for number in numbers
+    )
+    assert compare(trial_from_csv(pairs, "a.csv")).left_out == ("x: two complete pairs are needed",)
+
+
+def test_an_arm_that_one_run_lacks_is_said() -> None:
+    before = trial_from_csv(table(a={"x s": CALM}, b={"x s": CALM}), "old.csv")
+    other = trial_from_csv(table(a={"x s": CALM}, c={"x s": CALM}), "new.csv")
+    seen = compare(joined(before, other))
+    assert seen.left_out == ("all of b: only in one of the two", "all of c: only in one of the two")
+    assert exit_code(seen, 5)[0] == 11
+    assert compare(joined(chosen(before, "a"), chosen(other, "a"))).left_out == ()
+    assert compare(joined(chosen(before, "b"), chosen(other, "c"))).left_out == ()
+
+
+def test_memory_alone() -> None:
+    seen = compare(trial_from_csv(table(a={"peak GiB": [1, 1, 1]}, b={"peak GiB": [9, 9, 9]}), "a.csv"))
+    assert len(seen.memory) == 1
+    assert exit_code(seen) == (0, "")
+    assert exit_code(seen, 5) == (11, "nothing may be said: there is no speed, only memory")
 
 
 def test_arms_are_chosen_by_name() -> None:

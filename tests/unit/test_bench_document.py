@@ -12,9 +12,11 @@ from spark_build.model.verification import Arm, Check, Reference, Slot, Telemetr
 from tests import benches
 
 words = st.text(max_size=6)
+names = words.filter(str.isprintable)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 positive = st.floats(1e-9, 1e18)
 some = st.none() | numbers
+counts = st.none() | st.floats(0, 1e18)
 anything = st.dictionaries(
     words, st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | numbers | words,
                         lambda inner: st.lists(inner, max_size=2) | st.dictionaries(words, inner, max_size=2)),
@@ -29,8 +31,8 @@ def many(of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 works = st.builds(
-    Work, name=words, workload=words, unit=words, amount=positive, dtype=words, mode=words, operation=words,
-    size=st.none() | st.integers(0, 9), flops=some, moved=some,
+    Work, name=names, workload=words, unit=words, amount=positive, dtype=words, mode=words, operation=words,
+    size=st.none() | st.integers(0, 9), flops=counts, moved=counts,
 )  # fmt: skip
 telemetry = st.builds(
     Telemetry, load=some, watts=some, free_mib=st.none() | st.integers(0, 9), reasons=many(words)
@@ -41,7 +43,7 @@ bench_settings = st.builds(
     window=numbers, cool=some, patience=some, script=words, inject=words, notes=many(words),
 )  # fmt: skip
 arms = st.builds(
-    Arm, name=words, role=st.sampled_from(["baseline", "candidate", "control", "variant"]), python=words, origin=words,
+    Arm, name=names, role=st.sampled_from(["baseline", "candidate", "control", "variant"]), python=words, origin=words,
     versions=st.dictionaries(words, words, max_size=2), env=st.dictionaries(words, words, max_size=1),
     threads=st.integers(0, 9), image=words, engine=words, swapped=many(words),
 )  # fmt: skip
@@ -117,6 +119,20 @@ def document() -> dict[str, Any]:
             r"rounds\.1\.figures\.0\.rate: ",
         ),
         (lambda raw: raw["settings"].update(mode="slow"), r"settings\.mode: "),
+        (lambda raw: raw["works"][0].update(flops=-1e9), r"gemm\.fp16\.4096: -1000000000.0 FLOP"),
+        (lambda raw: raw["works"][0].update(moved=-1.0), r"-1\.0 bytes moved"),
+        (lambda raw: raw["works"][0].update(moved=1e300), r"1e\+300 bytes moved"),
+        (
+            lambda raw: raw["rounds"][1]["figures"][0].update(facts={"flops_by": {"gemm": "x"}}),
+            r"round 2, gemm\.fp16\.4096: flops_by is no number",
+        ),
+        (
+            lambda raw: raw["rounds"][1]["figures"][0].update(facts={"flops_by": {"gemm": -1}}),
+            "flops_by is no number",
+        ),
+        (lambda raw: raw["rounds"][1]["figures"][0].update(facts={"flops_by": [1]}), "flops_by is no number"),
+        (lambda raw: raw["arms"][0].update(name="a\x1b[2J"), r"a name with control characters: a\\x1b\[2J"),
+        (lambda raw: raw.update({"a\x1b": 1}), r"^a\\x1b: "),
     ],
 )
 def test_what_is_no_run_is_refused_with_the_place(change: Any, problem: str) -> None:

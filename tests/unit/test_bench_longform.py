@@ -1,6 +1,7 @@
 """Tables of other tools, and our own."""
 
 import csv
+import dataclasses
 import io
 
 import pytest
@@ -8,11 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_build.core.bench.classes import kinds
-from spark_build.core.bench.compare import compare
+from spark_build.core.bench.compare import compare, exit_code
 from spark_build.core.bench.direction import better, size_in_bytes
 from spark_build.core.bench.longform import csv_of, trial_from_csv
-from spark_build.core.bench.trial import from_bench
+from spark_build.core.bench.trial import from_bench, joined
+from spark_build.core.wheels.audit import printable
 from spark_build.errors import UsageError
+from spark_build.model.verification import Check
 from tests import benches
 
 
@@ -109,6 +112,17 @@ def test_raw_iterations_as_long_form() -> None:
         ("", "time_sec", "lower"), ("", "gb_per_s", "higher"), ("", "TTFT", "lower"), ("", "GFLOPS", "higher"),
         ("", "Execution Time", "lower"), ("", "bandwidth", "higher"), ("", "peak_mem_gib", "memory"),
         ("", "loss", None), ("points", "loss", None), ("", "", None),
+        ("", "tokens/s", "higher"), ("", "images/sec", "higher"), ("", "GB/s", "higher"), ("", "tokens/s/GPU", "higher"),
+        ("", "throughput (tokens/s)", "higher"), ("", "tokens per second", "higher"), ("", "tokens_per_ms", "higher"),
+        ("", "tok_s", None), ("", "images_sec", None), ("", "gb_s", None), ("", "step_s", None), ("", "step_ms", "lower"),
+        ("", "latency_per_token_ms", "lower"), ("", "time_per_step_s", "lower"), ("", "sec_per_iter", "lower"),
+        ("", "latency/ms", "lower"), ("", "matmul/ms", None), ("", "matmul_ms", "lower"), ("", "bandwidth_test_ms", "lower"),
+        ("", "throughput_llama_8b", "higher"), ("", "tokens_per_s_8B", "higher"), ("", "llama_8b", None),
+        ("", "bert_h", None), ("", "accuracy_min", None), ("", "error_rate", None), ("", "peak memory (GB)", "memory"),
+        ("seconds per step", "x", "lower"), ("ms per sample", "x", "lower"), ("s per sequence", "x", "lower"),
+        ("s / 1000 tokens", "x", "lower"), ("J/token", "x", "lower"), ("ms", "tokens/s", "lower"),
+        ("tokens per second", "x", "higher"), ("tokens_per_s", "x", "higher"), ("per second", "x", "higher"),
+        ("samples/s/GPU", "x", "higher"), ("iterations per min", "x", "higher"),
     ],
 )  # fmt: skip
 def test_which_way_is_better(unit: str, metric: str, expected: str | None) -> None:
@@ -120,6 +134,41 @@ def test_sizes() -> None:
     assert size_in_bytes(2, "GB") == 2e9
     assert size_in_bytes(2, "bytes") == 2
     assert size_in_bytes(3, "kb") == 3000
+    assert size_in_bytes(3, "peak memory (GB)") == 3e9
+    assert size_in_bytes(3, "peak_mem_alloc_bytes") == 3
+
+
+def test_names_may_begin_like_a_comment() -> None:
+    rows = "#1 native,fps,10,1\n# by hand\n#1 native,fps,11,2\n#,,,\nb,fps,5,1\nb,fps,6,2\n"
+    trial = trial_from_csv("# a,b\nenvironment,metric,value,run\n" + rows, "a.csv")
+    assert trial.contrasts == (("#1 native", "b"),)
+    assert trial.values["#1 native", "fps"] == {"1": 10, "2": 11}
+
+
+@pytest.mark.parametrize("above", ["# of ours, by hand, on Monday\n", "\n \n", "# a;b;c\n,,\n#\t\n"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_the_headings_say_what_separates(above: str, delimiter: str) -> None:
+    text = "environment,metric,value,run\na,fps,10,1\nb,fps,?,1\n".replace(",", delimiter)
+    line = 3 + above.count("\n")
+    with pytest.raises(UsageError, match=r"'\?' is no number") as caught:
+        trial_from_csv(above + text, "a.csv")
+    assert caught.value.where == f"a.csv:{line}"
+    assert trial_from_csv(above + text.replace("?", "11"), "a.csv").arms == ("a", "b")
+
+
+def test_names_are_shown_on_one_line() -> None:
+    text = 'environment,metric,value,unit\n"a\x1b[2J",fps,1,x\n"b\nc",fps,2,x\n'
+    trial = trial_from_csv(text, "a.csv")
+    assert trial.arms == (r"a\x1b[2J", r"b\nc")
+    with pytest.raises(UsageError) as caught:
+        trial_from_csv(text, "a.csv", ["ms"])
+    assert caught.value.message.isprintable()
+    with pytest.raises(UsageError) as caught:
+        trial_from_csv("environment,metric,value\na,b," + "9" * 5000, "a.csv")
+    assert len(caught.value.message) < 100
+    with pytest.raises(UsageError) as caught:
+        trial_from_csv("environment,metric," + "x" * 5000, "a.csv")
+    assert len(caught.value.message) < 150
 
 
 def test_a_direction_nobody_knows_is_said_and_can_be_changed() -> None:
@@ -155,6 +204,14 @@ def test_a_direction_nobody_knows_is_said_and_can_be_changed() -> None:
         ("environment,metric,value\na,,1\n", 2, "no metric"),
         ("environment,metric,value,unit\na,t,1,s\nb,t,1,ms\n", 3, "t in ms here, and in s on line 2"),
         ("environment,metric,value,round\na,t,1,1\na,t,1,\n", 3, "no round in this row"),
+        ("environment,metric,value,run\na,t,1,\na,t,1,2\n", 3, "a run in this row, and none in the first"),
+        (
+            "environment,metric,value,run,round\na,t,1,,\na,t,1,,2\n",
+            3,
+            "a round in this row, and none in the first",
+        ),
+        ("environment,metric,value,run,round\na,t,1,,1\na,t,1,1,\n", 3, "no round in this row"),
+        ("environment,metric,value,run,round\na,t,1,1,\na,t,1,,1\n", 3, "no run in this row"),
         ("environment,metric,value,class\na,t,1,big\n", 2, "no class 'big'"),
         ('environment,metric,value\n"a\nb",t,1\na,t,?\n', 4, "is no number"),
     ],
@@ -176,6 +233,23 @@ def test_our_own_samples_say_the_same_as_the_run() -> None:
     assert from_csv.changes == from_json.changes
     assert from_csv.classes == from_json.classes
     assert from_csv.memory == from_json.memory
+
+
+def test_a_run_that_may_not_be_believed_may_not_by_its_samples_either() -> None:
+    wrong = Check(name="mlp.trains", status="fail", evidence='loss "2.3"\n-> 2.3, environment,metric,value')
+    bench = benches.bench({"native": {}, "container": {"gemm": 1.5}}, pairs=12, checks=(wrong,))
+    quick = dataclasses.replace(bench, settings=dataclasses.replace(bench.settings, mode="quick"))
+    trial = trial_from_csv(csv_of(quick, kinds(quick)), "samples.csv")
+    seen = compare(trial)
+    assert seen.doubts == tuple(map(printable, from_bench(quick).doubts))
+    assert len(seen.doubts) == 2
+    assert exit_code(seen) == (11, "nothing may be claimed: " + "; ".join(seen.doubts))
+    assert seen.indicative
+    assert not compare(trial_from_csv(csv_of(bench, kinds(bench)), "samples.csv")).indicative
+    moved = dataclasses.replace(bench, scope={**bench.scope, "driver": "590.2"})
+    other = trial_from_csv(csv_of(moved, kinds(moved)), "samples.csv")
+    assert "another driver: 580.1, then 590.2" in joined(trial, other).doubts
+    assert set(trial.scope.items()) <= set(bench.scope.items())
 
 
 cells = st.text(st.characters(codec="utf-8"), max_size=12)

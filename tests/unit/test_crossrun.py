@@ -115,6 +115,9 @@ def test_what_is_no_burn_in() -> None:
             check_document(wrong, "x")
     with pytest.raises(UsageError, match="schema 2"):
         check_document(good | {"schema": 2}, "x")
+    for name in ("gates", "round_results", "headline"):
+        with pytest.raises(UsageError, match=f"a burn-in without {name}"):
+            check_document({key: value for key, value in good.items() if key != name}, "x")
 
 
 def test_checks_travel_in_the_document() -> None:

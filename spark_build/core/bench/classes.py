@@ -98,13 +98,17 @@ def _measured(environment: Mapping[str, Any]) -> tuple[list[float], dict[str, fl
     found = raw if isinstance(raw, dict) else {}
     products = found.get("flops")
     return (
-        [float(found["copy"])] if isinstance(found.get("copy"), int | float) else [],
+        [float(found["copy"])] if _measurable(found.get("copy")) else [],
         {
             str(name): float(rate)
             for name, rate in (products.items() if isinstance(products, dict) else ())
-            if isinstance(rate, int | float)
+            if _measurable(rate)
         },
     )
+
+
+def _measurable(rate: object) -> bool:
+    return isinstance(rate, int | float) and rate > 0
 
 
 def place(work: Work, found: Sequence[Figure], roofs: Ceilings) -> Place:

@@ -29,11 +29,8 @@ def compare(trial: Trial) -> Compared:
         changes += own
         classes += _classes(trial, first, second)
         memory += _memory(trial, first, second, own)
+    left_out = [line for pair in trial.contrasts for line in _left_out(trial, *pair)]
     least = min((min(each.contrast.counts) for each in changes), default=0)
-    differing = [each for each in classes if each.second in trial.controls and each.finding != "equivalent"]
-    doubts = [
-        f"the A/A control is {each.finding} on {each.kind}" for each in differing if each.finding != "unclear"
-    ]
     return Compared(
         arms=trial.arms,
         paired=trial.paired,
@@ -41,7 +38,8 @@ def compare(trial: Trial) -> Compared:
         changes=tuple(changes),
         classes=tuple(classes),
         memory=tuple(memory),
-        doubts=(*trial.doubts, *doubts),
+        doubts=trial.doubts,
+        left_out=tuple(dict.fromkeys((*trial.left_out, *left_out))),
         notes=trial.notes,
     )
 
@@ -53,10 +51,12 @@ def exit_code(compared: Compared, fail_over: float | None = None) -> tuple[int, 
     """
     if compared.doubts:
         return InconclusiveError.exit_code, "nothing may be claimed: " + "; ".join(compared.doubts)
-    if all(each.finding == "unclear" for each in compared.changes):
+    if compared.changes and all(each.finding == "unclear" for each in compared.changes):
         return InconclusiveError.exit_code, "nothing may be said: no case is shown to differ or to be equal"
     if fail_over is None:
         return 0, ""
+    if not compared.changes:
+        return InconclusiveError.exit_code, "nothing may be said: there is no speed, only memory"
     beyond = [
         each for each in compared.changes if each.finding == "slower" and each.overhead95[0] > fail_over
     ]
@@ -67,6 +67,9 @@ def exit_code(compared: Compared, fail_over: float | None = None) -> tuple[int, 
     if open_:
         named = ", ".join(f"{each.case} (up to {each.overhead95[1]:.1f}%)" for each in open_)
         return InconclusiveError.exit_code, f"more than {fail_over:g}% cannot be excluded: {named}"
+    if compared.left_out:
+        said = f"more than {fail_over:g}% cannot be excluded of what was left out: "
+        return InconclusiveError.exit_code, said + "; ".join(compared.left_out)
     return 0, f"no case is slower by more than {fail_over:g}%"
 
 
@@ -76,6 +79,23 @@ def _samples(trial: Trial, first: dict[str, float], second: dict[str, float]) ->
     a = [first[key] for key in keys] if trial.paired else list(first.values())
     b = [second[key] for key in keys] if trial.paired else list(second.values())
     return (a, b) if min(len(a), len(b)) >= 2 else None
+
+
+def _left_out(trial: Trial, first: str, second: str) -> list[str]:
+    """Cases of either arm that were not compared, and why."""
+    lines = []
+    for case in trial.cases:
+        own = [dict(trial.values.get((arm, case.name), {})) for arm in (first, second)]
+        if not any(own) or _samples(trial, *own):
+            continue
+        counts = f"{len(own[0])} in {first}, {len(own[1])} in {second}"
+        if not all(own):
+            lines.append(f"{case.name}: not in {second if own[0] else first}")
+        elif trial.paired and min(map(len, own)) >= 2:
+            lines.append(f"{case.name}: two complete pairs are needed")
+        else:
+            lines.append(f"{case.name}: two launches of each are needed, not {counts}")
+    return lines
 
 
 def _speeds(values: Sequence[float], *, lower: bool) -> list[float]:

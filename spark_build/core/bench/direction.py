@@ -24,6 +24,8 @@ TIMES = frozenset(
         "minute",
         "minutes",
         "h",
+        "hour",
+        "hours",
     )
 )
 BYTES = frozenset(("b", "byte", "bytes", "kb", "mb", "gb", "tb", "kib", "mib", "gib", "tib"))
@@ -47,7 +49,16 @@ SPEEDS = frozenset(
         "score",
     )
 )
-SLOWNESS = frozenset(("time", "latency", "duration", "elapsed", "ttft", "tpot", "itl"))
+LESS = frozenset(("time", "latency", "duration", "elapsed", "ttft", "tpot", "itl", "error", "errors", "miss"))
+ONE = ("s", "sec", "second", "min", "minute", "h", "hour")  # what a rate is counted in
+FINE = frozenset(("ns", "us", "µs", "ms", "msec"))  # nobody counts anything in them
+COUNTED = frozenset(
+    name + end
+    for name in ("tok", "token", "image", "img", "sample", "seq", "sequence", "request", "req", "query",
+                 "frame", "step", "iter", "it", "item", "op", "epoch", "batch", "word")
+    for end in ("", "s")
+)  # fmt: skip
+UNSAID = frozenset(("b", "h", "min"))  # as the last word of a name: 8B, a height, the least
 
 
 def better(unit: str, metric: str) -> Better | None:
@@ -56,30 +67,38 @@ def better(unit: str, metric: str) -> Better | None:
 
 
 def size_in_bytes(value: float, unit: str) -> float:
-    """An amount of memory in a unit that `better` calls memory."""
-    prefix = re.sub(r"b$|bytes?$", "", unit.strip().lower())
+    """An amount of memory in a unit that `better` calls memory, or by the last word of a metric's name."""
+    words = _words(unit)
+    prefix = re.sub(r"b$|bytes?$", "", words[-1] if words else "")
     return value * FACTORS.get(prefix, 1)
 
 
+def _words(text: str) -> list[str]:
+    return [word for word in re.split(r"[^a-zµ]+", text.lower()) if word]
+
+
 def _by_unit(unit: str) -> Better | None:
-    text = unit.strip().lower()
-    if re.search(r"/\s*(s|ms|sec|second|min|minute|h)$|\bper[ _]s|flops$|^(k|m|g|t)?bps$|^fps$|^hz$", text):
+    text = re.sub(r"(^|[ _-])per[ _-]", "/", unit.strip().lower())
+    if re.search(rf"/\s*({'|'.join(ONE)}|ms|us)(?![a-z-])|flops$|^(k|m|g|t)?bps$|^fps$|^hz$", text):
         return "higher"
-    if text in TIMES or re.fullmatch(rf"({'|'.join(sorted(TIMES))})\s*/\s*\w+|joules?|j", text):
+    if text in TIMES or re.fullmatch(rf"(.*[^a-zµ])?({'|'.join(TIMES)})\s*/.+|(joules?|j)(/.+)?", text):
         return "lower"
     return "memory" if text in BYTES else None
 
 
 def _by_name(metric: str) -> Better | None:
-    words = [word for word in re.split(r"[^a-zµ]+", metric.lower()) if word]
-    if not words:
+    """None wherever a name can be read in two ways: the reader is told what was taken."""
+    words = _words(metric)
+    before, last = ["", "", *words][-2:]
+    more, less = (not known.isdisjoint(words) for known in (SPEEDS, LESS))
+    if less != (more and last not in FINE):
+        return "lower" if less else "higher"
+    if "/" in metric and last in FINE:
+        return None  # a rate, or a path that ends in its unit
+    if ("/" in metric or "per" in words) and (found := _by_unit(metric)):
+        return found
+    if last in UNSAID or (last in ONE and before in COUNTED | BYTES):
         return None
-    if "per" in words and words[-1] in TIMES:
-        return "higher"
-    if words[-1] in TIMES:
+    if last in TIMES:
         return "lower"
-    if words[-1] in BYTES:
-        return "memory"
-    if any(word in SLOWNESS for word in words):
-        return "lower"
-    return "higher" if any(word in SPEEDS for word in words) else None
+    return "memory" if last in BYTES else None

@@ -39,9 +39,10 @@ class Trial:
     paired: bool
     calls: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)  # seconds
     memory: Mapping[tuple[str, str, str], Launches] = field(default_factory=dict)  # (arm, case, what), bytes
-    controls: tuple[str, ...] = ()  # arms that are the baseline again
+    more: str = "repeat the run with more rounds: spark-build bench run --rounds 10"  # a hint
     quick: bool = False  # only indicative, whatever the counts
     doubts: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # cases that cannot be held against each other, and why
     notes: tuple[str, ...] = ()
     scope: Mapping[str, str] = field(default_factory=dict)
 
@@ -75,7 +76,6 @@ def from_bench(bench: Bench) -> Trial:
         paired=True,
         calls=calls,
         memory=memory,
-        controls=tuple(arm.name for arm in bench.arms if arm.role == "control"),
         quick=bench.settings.mode == "quick",
         doubts=doubts_of(bench),
         notes=(*bench.notes, *bench.breaks),
@@ -128,8 +128,16 @@ def joined(old: Trial, new: Trial) -> Trial:
         there = f"{', '.join(old.arms)} in the first, {', '.join(new.arms)} in the second"
         raise UsageError(f"the two have no arm in common: {there}", hint="name one of each: --arm A --arm B")
     then, now = _labelled(old, "old"), _labelled(new, "new")
-    forms = {case.name: (case.unit, case.lower) for case in old.cases}
-    cases = tuple(case for case in new.cases if forms.get(case.name) == (case.unit, case.lower))
+    before, after = ({case.name: case for case in run.cases} for run in (old, new))
+    alone = set(old.arms) ^ set(new.arms) if shared else set()
+    left_out = [f"all of {name}: only in one of the two" for name in (*old.arms, *new.arms) if name in alone]
+    cases = []
+    # A case of one side alone stays: comparing says that the other lacks it.
+    for name, case in (before | after).items():
+        if difference := _difference(before.get(name, case), case):
+            left_out.append(f"{name}: {difference}")
+        else:
+            cases.append(case)
     # As in one run: the class is told where it runs best.
     classes = {case.name: case.kind for case in old.cases if case.kind not in (None, "overhead")}
     return Trial(
@@ -140,10 +148,19 @@ def joined(old: Trial, new: Trial) -> Trial:
         paired=False,
         calls={**then.calls, **now.calls},
         memory={**then.memory, **now.memory},
+        more=old.more,
         quick=old.quick or new.quick,
         doubts=(*_elsewhere(old, new), *then.doubts, *now.doubts),
+        left_out=tuple(left_out),
         notes=(*then.notes, *now.notes),
     )
+
+
+def _difference(old: TrialCase, new: TrialCase) -> str:
+    """Why two cases of one name are not the same case; empty if they are."""
+    if old.unit != new.unit:
+        return f"in {old.unit or 'no unit'}, then in {new.unit or 'no unit'}"
+    return "" if old.lower == new.lower else "less is better in one of the two only"
 
 
 def _labelled(trial: Trial, label: str) -> Trial:

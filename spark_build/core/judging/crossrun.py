@@ -18,6 +18,19 @@ from spark_build.model.verification import Case
 SCHEMA = 1
 DECIDING = ("device", "driver", "threads")  # of the scope: else two numbers are of different things
 LEAST = 3  # rounds on either side
+HINT = "give the burn-in.json that `spark-build verify --burn-in` wrote"
+NEEDED = (
+    "claim",
+    "explanation",
+    "headline",
+    "indicative",
+    "ratio",
+    "ci95",
+    "arms",
+    "gates",
+    "scope",
+    "round_results",
+)
 Finding = Literal["faster", "slower", "equivalent", "unclear"]
 Decision = Literal["pass", "fail", "inconclusive"]
 
@@ -51,14 +64,16 @@ class CrossRun:
 
 def check_document(raw: Any, where: str) -> dict[str, Any]:
     """A burn-in's JSON document. Raises UsageError for anything else."""
-    if not isinstance(raw, dict) or not {"schema", "verdict", "round_results"} <= raw.keys():
-        raise UsageError("this is no burn-in", where=where, hint="give a burn-in.json of a run")
+    if not isinstance(raw, dict) or not {"schema", "verdict"} <= raw.keys():
+        raise UsageError("this is no burn-in", where=where, hint=HINT)
     if raw["schema"] != SCHEMA:
         raise UsageError(
             f"a burn-in of schema {raw['schema']}; this program knows {SCHEMA}",
             where=where,
             hint="use the version that wrote it",
         )
+    if missing := [name for name in NEEDED if name not in raw]:
+        raise UsageError(f"a burn-in without {', '.join(missing)}", where=where, hint=HINT)
     return raw
 
 

@@ -34,7 +34,7 @@ MANY = 10_000  # tokens or samples a second, from which on thousands are shown
 def all_charts(view: View) -> list[tuple[str, str, str]]:
     """Heading, explanation and SVG of every picture that this run has data for."""
     style()
-    changes = [each for each in view.compared.changes if each.second not in view.trial.controls]
+    changes = view.compared.changes
     rounds = [each for each in view.bench.rounds if each.figures and each.samples]
     charts: list[tuple[str, str, str]] = []
     if changes:

@@ -29,8 +29,8 @@ def render(view: View) -> str:
     if failed := _failed(view):
         parts += ["## Failed checks", markdown_table(("check", "where", "seen"), failed)]
     parts += ["## Number formats", _formats(view)]
-    if remarks := (*view.bench.notes, *view.bench.breaks):
-        parts += ["## Remarks", "\n".join(f"- {remark}" for remark in remarks)]
+    if view.remarks:
+        parts += ["## Remarks", "\n".join(f"- {remark}" for remark in view.remarks)]
     settings = view.bench.settings
     parts.append(
         f"{settings.pairs} rounds of each arm, seed {settings.seed}, windows of {settings.window:g} s; every "

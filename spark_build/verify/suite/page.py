@@ -52,10 +52,7 @@ def _method(view: View) -> str:
     settings = view.bench.settings
     order = " ".join(each.slot.arm for each in view.bench.rounds)
     cool = f", cooled down to {settings.cool:g} °C between rounds" if settings.cool is not None else ""
-    notes = "".join(
-        f"<p>{escape(note.rstrip('.'))}.</p>"
-        for note in (*settings.notes, *view.bench.notes, *view.bench.breaks)
-    )
+    notes = "".join(f"<p>{escape(note.rstrip('.'))}.</p>" for note in (*settings.notes, *view.remarks))
     return (
         f"<p>{settings.pairs} rounds of each arm, a fresh process each, in mirrored blocks from seed "
         f"{settings.seed}{cool}; for each case a warm-up of {settings.warmup:g} s and a window of "

@@ -27,7 +27,7 @@ def changes(view: View) -> str:
     rows = [
         (
             _case(view, each),
-            "<br>".join(quantity(one.mean, each.unit) for one in reversed(each.values)),
+            "<br>".join(escape(quantity(one.mean, each.unit)) for one in reversed(each.values)),
             f"<b>{each.contrast.ratio:.4f}</b>",
             f"{each.contrast.ci95[0]:.4f}<br>{each.contrast.ci95[1]:.4f}",
             f'<span class="{FINDINGS[each.finding]}">{each.finding}</span>',
@@ -107,11 +107,11 @@ def figures(view: View) -> str:
 
 def _spread(of: Summary, unit: str) -> str:
     std = "" if of.std is None else f" ± {of.std / of.mean:.1%}"
-    return f"{quantity(of.mean, unit)}{std}<br>{quantity(of.median, unit)}"
+    return f"{escape(quantity(of.mean, unit))}{std}<br>{escape(quantity(of.median, unit))}"
 
 
 def _ends(of: Summary, unit: str) -> str:
-    return f"{quantity(of.p95, unit)}<br>{quantity(of.p99, unit)}"
+    return f"{escape(quantity(of.p95, unit))}<br>{escape(quantity(of.p99, unit))}"
 
 
 def next_checks(view: View) -> str:

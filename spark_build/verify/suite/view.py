@@ -44,6 +44,12 @@ class View:
         return [work for work in self.bench.works if work.name in known]
 
     @property
+    def remarks(self) -> list[str]:
+        """What else is to be known: of the run, and of what could not be compared."""
+        left_out = [f"Left out: {line}" for line in self.compared.left_out]
+        return [*self.bench.notes, *self.bench.breaks, *left_out]
+
+    @property
     def sentences(self) -> list[Said]:
         """What stands on top."""
         lines = headline(self.compared) or of_places(self.places[self.arms[0]])
