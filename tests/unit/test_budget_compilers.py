@@ -82,6 +82,7 @@ class Machine:
     def run(self) -> None:
         self.start()
         while self.running:
+            assert self.clock < 10_000, "nothing runs any more"
             self.sample()
             for one in self.running:
                 one.ran += STEP if one.going else 0.0
