@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
+from spark_build.cli.hints import typeable
 from spark_build.cli.options import DETACHED, Options, shared
 from spark_build.core.units import duration
 
@@ -225,5 +226,4 @@ def _command(run: Background) -> str:
 
 def _again(options: Options, *arguments: str) -> str:
     """An `attach` that finds the same folder."""
-    root = ["--root", options.root] if options.root else []
-    return shlex.join(["spark-build", *root, "attach", *arguments])
+    return typeable(shlex.join(["spark-build", "attach", *arguments]), options, ("--root",))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
+from spark_build.cli.hints import typeable
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
@@ -262,10 +263,12 @@ def check(options: Options, folder: Path) -> int:
             ["PACKAGE", "FILE", "PROBLEM"], [[one.package, one.file, one.problem] for one in faults]
         )
         if state.unfinished == "create":
-            print(f"{folder} was never finished; next: spark-build env create {quote(str(folder))}")
+            again = typeable(f"spark-build env create {quote(str(folder))}", options)
+            print(f"{folder} was never finished; next: {again}")
         elif faults:
-            again = f"env update {quote(str(folder))} --repair --generation {state.generation}"
-            print(f"next: spark-build {again}")
+            again = f"spark-build env update {quote(str(folder))} --repair --generation {state.generation}"
+            # The generation is one of the environment's own view, which --target would change.
+            print(f"next: {typeable(again, options, ('--root',))}")
         else:
             count = f"{len(state.packages)} package{'' if len(state.packages) == 1 else 's'}"
             print(f"{folder}: {count}, every file as in generation {state.generation}")

@@ -3,26 +3,52 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from shlex import quote
 
 import click
 
 from spark_build.cli.options import Options
 
+VIEW = ("--root", "--target", "--train")
+BUILDING = ("all", "build", "plan")  # what they do depends on --provide and --source, too
+OURS = r"(?<![\w./-])spark-build"
+OPTIONS = r"(?: --\w[\w-]*(?:[ =](?:'[^']*'|[^\s'])+)?)*"
+ELSEWHERE = re.compile(r"\bmachine\b[^:]*: $")  # "on that machine: spark-build ..."
 
-def typeable(text: str, options: Options | None = None) -> str:
+
+def typeable(text: str, options: Options | None = None, repeat: tuple[str, ...] = VIEW) -> str:
     """Repeat what was given of --root, --target and --train in each `spark-build COMMAND` of a text.
 
-    Without them the line would work on something else. `options` are those of the running command.
+    Without them the line would work on something else. Those that build repeat --provide and --source,
+    too; those for another machine nothing. `options` are those of the running command.
     """
     from spark_build.cli.main import COMMANDS
 
     options = options or click.get_current_context().ensure_object(Options)
-    said = {"--root": options.root, "--target": options.target, "--train": options.train}
-    again = [
-        f"{name} {quote(value)}"
-        for name, value in said.items()
-        if value not in (None, "auto") and value and name not in text
-    ]
-    line = rf"(?<![\w./-])spark-build(?= (?:--\w|(?:{'|'.join(COMMANDS)})\b))"
-    return re.sub(line, lambda _: " ".join(["spark-build", *again]), text)
+    given = {"--root": options.root, "--target": options.target, "--train": options.train}
+    again = {name: given[name] for name in repeat if given[name] not in (None, "", "auto")}
+    provided = {f"--provide {need}": where for need, where in options.provide.items()}
+    sources = {f"--source {name}": where for name, where in options.source.items()}
+
+    def completed(match: re.Match[str]) -> str:
+        if ELSEWHERE.search(text[: match.start()]):
+            return match[0]
+        line = match[0] + re.split(rf", then\b|{OURS} ", text[match.end() :])[0]
+        builds = match["command"] in BUILDING
+        first = _typed({**again, **(provided if builds else {})}, line)
+        last = _typed(sources if builds else {}, line)  # only commands that build know it
+        return f"spark-build{first}{match['said']} {match['command']}{last}"
+
+    return re.sub(rf"{OURS}(?P<said>{OPTIONS}) (?P<command>{'|'.join(COMMANDS)})\b", completed, text)
+
+
+def _typed(options: Mapping[str, str | None], line: str) -> str:
+    """The options that a line does not say itself, by how they begin: --root, --provide torch."""
+    typed = ""
+    for start, value in options.items():
+        name, _, key = start.partition(" ")
+        told = rf"'?{re.escape(key)}=" if key else ""
+        if not re.search(rf"(?<!\S){name}[ =]{told}", line):
+            typed += f" {name} {quote(f'{key}={value}' if key else str(value))}"
+    return typed

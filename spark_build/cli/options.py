@@ -27,6 +27,7 @@ class Options:
         self.json = False
         self.verbosity = 0
         self.provide: dict[str, str] = {}
+        self.source: dict[str, str] = {}
         self.background: Path | None = None  # the run's folder, in a process that --detach started
 
     def home(self) -> Home:
@@ -82,13 +83,13 @@ SIZE = _Size()
 def local_sources(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --source NAME=DIR, handed on as a dictionary."""
 
-    def parse(
-        _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-    ) -> dict[str, str]:
+    def parse(context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
         pairs = [text.partition("=") for text in values]
         if not all(name and where for name, _, where in pairs):
             raise click.BadParameter("write --source NAME=DIR")
-        return {name: where for name, _, where in pairs}
+        found = {name: where for name, _, where in pairs}
+        context.ensure_object(Options).source = found
+        return found
 
     text = "Build a recipe from a folder of yours, as it is."
     return click.option("--source", "source", metavar="NAME=DIR", multiple=True, callback=parse, help=text)(

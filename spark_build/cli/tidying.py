@@ -116,6 +116,7 @@ def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> i
         if resolve is not False and all(one.mended for one in found):
             targets = load(home.data).targets.values()
             found += unresolved(home, targets, most=None if resolve else MOST, told=note)
+    found = tuple(dataclasses.replace(one, fix=typeable(one.fix)) for one in found)
     left = [one for one in found if not one.mended]
     if options.json:
         rows = [dataclasses.asdict(one) for one in found]
@@ -134,7 +135,7 @@ def _print_faults(found: tuple[Fault, ...], *, deep: bool) -> None:
     for one in found:
         print(f"{'mended' if one.mended else one.kind}: {one.path}: {one.message}")
         if not one.mended:
-            print(typeable(f"  next: {one.fix}"))
+            print(f"  next: {one.fix}")
     left = sum(not one.mended for one in found)
     if not found:
         print(f"all is as it was recorded{'' if deep else ' (--deep reads every byte, too)'}")

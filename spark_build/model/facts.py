@@ -92,6 +92,7 @@ class Tools:
     cmake: str | None
     ninja: str | None
     python_headers: bool
+    paths: Mapping[str, str] = field(default_factory=dict)  # of cmake and ninja
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -16,11 +17,13 @@ from spark_build.host.wheelhouse.checking import check
 from spark_build.host.wheelhouse.store import in_use
 from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.keeping import Fault
+from spark_build.model.wheel import StoredWheel
 from tests.integration.houses import demo_house, make_wheel, publish, put_built, put_public, snapshot
 from tests.integration.keepers import VIEW as CLI_VIEW
 from tests.integration.keepers import root_and_home
 
 Broken = Callable[[Home, Generation], object]
+AGAIN = "spark-build --target host-cpu --train 1.0 all"
 
 
 def look(home: Home, *, deep: bool = False, repair: bool = False) -> tuple[Fault, ...]:
@@ -100,7 +103,7 @@ HOPELESS: dict[str, tuple[str, Broken, str]] = {
         lambda home, made: (kept(home, made, "demo").parent / "build.log").unlink(),
         "demo",
     ),
-    "entry gone": ("missing", lambda home, made: shutil.rmtree(kept(home, made).parent), "spark-build all"),
+    "entry gone": ("missing", lambda home, made: shutil.rmtree(kept(home, made).parent), AGAIN),
     "foreign wheel": ("foreign", lambda _, made: make_wheel(made.folder, "demo", "9.0"), "rm -r"),
     "foreign in store": ("foreign", lambda home, _: (home.store / "notes.txt").write_text("x"), "rm -r"),
     "foreign in entry": (
@@ -117,7 +120,7 @@ HOPELESS: dict[str, tuple[str, Broken, str]] = {
         lambda _, made: (made.folder.parent.parent / "current").unlink(),
         "rollback 1",
     ),
-    "page gone": ("dangling", lambda _, made: no_page(made), "spark-build all"),
+    "page gone": ("dangling", lambda _, made: no_page(made), AGAIN),
 }
 
 
@@ -265,7 +268,7 @@ def test_a_wheel_that_was_rebuilt_under_its_key(tmp_path: Path) -> None:
     put_built(home.store, again)
     (fault,) = look(home)
     assert "other bytes" in fault.message
-    assert "spark-build all" in fault.fix
+    assert AGAIN in fault.fix
 
 
 def test_a_copy_with_real_files_is_whole(tmp_path: Path) -> None:
@@ -295,6 +298,32 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert f"  next: rm -r {view / 'generations' / 'foreign.whl'}" in done.stdout.splitlines()
 
 
+def test_what_mends_one_view_is_not_made_to_act_on_another(tmp_path: Path) -> None:
+    """A generation that goes from one view is published anew there; the command's own --target is another."""
+    root, home, _ = root_and_home(tmp_path)
+    wheel = put_public(home.store, make_wheel(tmp_path / "d"))
+    made = publish(home, [wheel], view="gb10-t-cp312")
+    noted = made.folder / "manifest.json"
+    noted.write_text("{")
+    (made.folder / "requirements.txt").unlink()
+    later = publish_elsewhere(home, wheel)
+    (later / "current").unlink()
+    line = f"spark-build --root {root.folder} --target"
+    again = f"{line} gb10 --train t all (publishes a new generation), then: rm -r {made.folder}"
+    back = f"{line} auto --train t wheelhouse rollback 1"
+    for options in ((), ("--target", "host-cpu"), ("--target", "host-cpu", "--train", "t")):
+        document = json.loads(root.run("--json", *options, "wheelhouse", "check").stdout)
+        fixes = {one["path"]: one["fix"] for one in document["faults"]}
+        assert fixes == {str(noted): again, str(later / "current"): back}
+        shown = root.run(*options, "wheelhouse", "check").stdout.splitlines()
+        assert {f"  next: {fix}" for fix in fixes.values()} <= set(shown)
+
+
+def publish_elsewhere(home: Home, wheel: StoredWheel) -> Path:
+    """A view of a GPU that no target is for, which only --target auto finds."""
+    return publish(home, [wheel], view="cuda-sm75-t-cp312").folder.parent.parent
+
+
 def test_whether_the_wheels_install_is_tried_for_real(tmp_path: Path) -> None:
     root, home, view = root_and_home(tmp_path)
     dist = tmp_path / "dist"
@@ -305,6 +334,7 @@ def test_whether_the_wheels_install_is_tried_for_real(tmp_path: Path) -> None:
     assert done.returncode == 10
     assert "incomplete: " in done.stdout
     assert "needy 1.0 requires rare>=2" in done.stdout
+    assert f"--root {root.folder} --target host-cpu --train t all (completes the set)" in done.stdout
     assert root.run("wheelhouse", "check", "--no-resolve").returncode == 0
     publish(home, [needy, put_public(home.store, make_wheel(dist, "rare", "2.1"))], view=view.name)
     assert root.run("wheelhouse", "check").returncode == 0

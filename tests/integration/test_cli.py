@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -108,6 +109,16 @@ def test_a_folder_of_ones_own_as_source(root: Root, tmp_path: Path) -> None:
     assert subprocess.check_output(shown, text=True) == "43\n"
     planned = root.run("plan", "tiny", "--source", option)
     assert "not the pinned source, called 1.0 whatever it is" in " ".join(planned.stdout.split())
+    (folder / "native.c").write_text("no C")
+    failed = root.run("build", "tiny", "--source", option, "--provide", "llvm=public")
+    assert failed.returncode == 7
+    look = f"{root.line} --provide llvm=public build --source {option} tiny --shell"
+    assert f"look: {look}" in failed.stderr
+    shell = subprocess.run(
+        [*CLI, *shlex.split(look)[1:]],
+        env=root.environment(), input="cat native.c", capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert (shell.returncode, shell.stdout) == (0, "no C"), shell.stderr
     missing = root.run("plan", "tiny", "--source", "tiny=nowhere")
     assert (missing.returncode, lines_of(missing.stderr)) == (
         2,

@@ -75,6 +75,26 @@ def test_the_text_says_what_mends_it(tmp_path: Path) -> None:
     assert " 1 fail" in done.stdout
 
 
+def test_a_tool_that_does_not_run_is_named_by_its_file(root: Root, tmp_path: Path) -> None:
+    """As a wrapper of pip's is, called outside its environment; what is printed mends it."""
+    broken = tmp_path / "my bin" / "cmake"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    env = {**root.environment(), "PATH": f"{broken.parent}:{os.environ['PATH']}"}
+
+    def asked() -> dict[str, Any]:
+        command = root.command("--json", "doctor")
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+        found: dict[str, Any] = by_check(done)["cmake"]
+        return found
+
+    before = asked()
+    assert (before["status"], before["fix"]) == ("warn", f"rm '{broken}'")
+    subprocess.run(before["fix"], shell=True, check=True)
+    assert asked()["status"] == "ok"
+
+
 def test_the_driver_is_asked_for_gpudirect_rdma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a libcuda of three functions, which answers the attribute of that number only."""
     if not ctypes.util.find_library("cuda"):

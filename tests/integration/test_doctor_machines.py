@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -228,9 +229,10 @@ CASES: tuple[tuple[Any, Change, str, str, str], ...] = (
     (cuda.compiler, put(tools__compiler="", tools__compiler_version=""), "fail", "no C++ compiler", "g++"),
     (cuda.compiler, put(tools__compiler_version="8.5.0"), "fail", "too old for C++17", "g++-13"),
     (cuda.compiler, put(tools__compiler_version="16.1.0"), "fail", "up to 15", "g++-15"),
-    (cuda.compiler, put(tools__compiler="clang", tools__compiler_version="21.1.0"), "fail", "up to 20", ""),
-    (tools.cmake, put(tools__cmake=""), "warn", "does not run", "pip uninstall cmake"),
-    (tools.ninja, put(tools__ninja=""), "warn", "does not run", "pip uninstall ninja"),
+    (cuda.compiler, put(tools__compiler="clang", tools__compiler_version="21.1.0"), "fail", "up to 20", "g++-15"),
+    (tools.cmake, put(tools__cmake="", tools__paths={"cmake": "/home/me/my bin/cmake"}), "warn", "does not run", "rm '/home/me/my bin/cmake'"),
+    (tools.cmake, put(tools__cmake="", tools__paths={"cmake": "/usr/local/bin/cmake"}), "warn", "does not run", "sudo rm /usr/local/bin/cmake"),
+    (tools.ninja, put(tools__ninja="", tools__paths={"ninja": "/usr/bin/ninja"}), "warn", "does not run", "--reinstall -y ninja-build"),
     (tools.python_headers, put(tools__python_headers=False), "fail", "Python 3.12", "python3.12-dev"),
     (gpu.busy, card(processes=2), "warn", "2 processes", "nvidia-smi"),
     (gpu.busy, card(processes=None, utilisation=0.1), "warn", "10% busy", "nvidia-smi"),
@@ -323,6 +325,34 @@ def test_cxx20_is_asked_of_what_sees_the_headers_of_torch_2_15(spark: Facts, fol
     found = run(cuda.compiler, put(tools__compiler_version="11.3.0")(spark), wants)
     assert found
     assert found.status == "ok"
+
+
+@pytest.mark.parametrize("found", ["8.5.0", "16.1.0"])
+def test_the_compiler_that_is_to_be_installed_is_the_one_that_is_found_then(
+    spark: Facts, wants: Wants, tmp_path: Path, found: str
+) -> None:
+    """The printed commands, for real, on links as Debian's packages gcc and g++ make them."""
+    finding = run(cuda.compiler, put(tools__compiler_version=found)(spark), wants)
+    assert finding
+    install, *choose = finding.fix.split(" && sudo update-alternatives ")
+    wanted = install.rpartition("g++-")[2]
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    for number in (found.partition(".")[0], wanted):
+        for program in ("g++", "gcc"):
+            (bin_ / f"{program}-{number}").write_text(f"#!/bin/sh\necho {program}-{number}\n")
+            (bin_ / f"{program}-{number}").chmod(0o755)
+            (bin_ / program).unlink(missing_ok=True)
+            (bin_ / program).symlink_to(f"{program}-{found.partition('.')[0]}")
+    base = ["update-alternatives"]
+    for option in ("altdir", "admindir"):
+        (tmp_path / option).mkdir()
+        base += [f"--{option}", str(tmp_path / option)]
+    base += ["--log", str(tmp_path / "log")]
+    for line in (f"--install /usr/bin/c++ c++ {bin_}/g++ 20", *choose):
+        subprocess.run([*base, *line.replace("/usr/bin", str(bin_)).split()], check=True, timeout=60)
+    asked = [subprocess.check_output([bin_ / name], text=True).strip() for name in ("c++", "g++", "gcc")]
+    assert asked == [f"g++-{wanted}", f"g++-{wanted}", f"gcc-{wanted}"]
 
 
 def test_a_memory_limit_of_ours_names_the_option(spark: Facts, wants: Wants) -> None:

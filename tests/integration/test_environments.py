@@ -481,7 +481,16 @@ def test_the_journey_on_the_command_line(house: House, monkeypatch: pytest.Monke
     (site(house.env) / "demo" / "__init__.py").write_text("")
     told = run("env", "check", str(house.env), code=10)
     assert "demo/__init__.py  changed" in told
-    assert f"next: spark-build env update {house.env} --repair --generation 1" in told
+    again = f"env update {house.env} --repair --generation 1"
+    assert f"next: spark-build --root {house.root} {again}" in told.splitlines()
+    other = run("--target", "gb10", "env", "check", str(house.env), code=10)
+    assert f"next: spark-build --root {house.root} {again}" in other.splitlines()
+    state = house.env / "spark-build.json"
+    kept = state.read_text()
+    state.write_text(json.dumps({**json.loads(kept), "unfinished": "create"}))
+    told = run("env", "check", str(house.env), code=10)
+    assert f"never finished; next: spark-build --root {house.root} env create {house.env}" in told
+    state.write_text(kept)
     run("env", "update", str(house.env), "--generation", "9", code=2)
     run("env", "update", str(house.root), code=2)
 

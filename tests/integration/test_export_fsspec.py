@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import fsspec
 import pytest
+from fsspec.implementations.sftp import SFTPFileSystem
 from moto.server import ThreadedMotoServer
 
 from spark_build.errors import HostError
 from spark_build.host.transfer.parcel import Parcel, pack
-from spark_build.host.transfer.remote import send
+from spark_build.host.transfer.remote import _at, send
 from tests.conftest import Root
 from tests.integration.houses import demo_house, make_wheel, publish, put_built
 from tests.integration.test_export_remote import Sshd, arrived, sent, start_sshd
@@ -140,14 +143,67 @@ def test_sftp_with_a_wrong_host_key(node: Node, keys: Path, parcel: Parcel, tmp_
     other = (keys / "other.pub", ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(keys / "other")])
     subprocess.run(other[1], check=True, timeout=60)
     (keys / "known_hosts").write_text(f"{port} {kind} {other[0].read_text().split()[1]}\n")
-    error = refused(parcel, node.url(tmp_path / "set"))
-    assert "does not match" in error.message
-    assert "ssh-keygen -R" in str(error.hint)
+    for scheme in ("simplecache::sftp", "sftp"):
+        as_fsspec_comes()
+        error = refused(parcel, f"{scheme}{node.url(tmp_path / 'set').removeprefix('sftp')}")
+        assert "does not match" in error.message
+        assert error.hint == (
+            f"not the machine that ssh knows, or installed anew: make sure, then: ssh-keygen -R '{port}'"
+            "  (-f /etc/ssh/ssh_known_hosts where that file has it)"
+        )
+    forget = shlex.split(str(error.hint).partition("then: ")[2].partition("  (")[0])
+    copy = shutil.copy(keys / "known_hosts", tmp_path / "copy")
+    subprocess.run([*forget, "-f", str(copy)], check=True, timeout=60)
+    assert Path(copy).read_text() == ""
     (keys / "known_hosts").unlink()
-    error = refused(parcel, node.url(tmp_path / "set"))
-    assert "not found in known_hosts" in error.message
-    assert "log in there by ssh once" in str(error.hint)
+    for start in ("simplecache::sftp://me@", "sftp://me@", "simplecache::ssh://me@"):
+        as_fsspec_comes()
+        error = refused(parcel, f"{start}127.0.0.1:{node.sshd.port}{tmp_path / 'set'}")
+        assert "not found in known_hosts" in error.message
+        assert error.hint == (
+            f"ssh -p {node.sshd.port} me@127.0.0.1  (once: it asks whether the key is right); "
+            "then run the same command again"
+        )
     assert not (tmp_path / "set").exists()
+
+
+def as_fsspec_comes() -> None:
+    """Trusting anybody, whatever was sent in this process before."""
+    for scheme in ("sftp", "ssh"):
+        fsspec.register_implementation(scheme, SFTPFileSystem, clobber=True)
+
+
+def test_sftp_knows_what_a_cluster_knows(
+    node: Node, keys: Path, parcel: Parcel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in /etc/ssh/ssh_known_hosts; where the user's own file says another key, that is believed."""
+    from spark_build.host.transfer import sftp
+
+    system = tmp_path / "ssh_known_hosts"
+    (keys / "known_hosts").rename(system)
+    monkeypatch.setattr(sftp, "SYSTEM", str(system))
+    sent(parcel, node.url(tmp_path / "set"))
+    arrived(parcel, tmp_path / "set", tmp_path)
+    right = system.read_text()
+    other = node.sshd.log.with_name("user.pub").read_text().split()[1]
+    wrong = " ".join([*right.split()[:2], other]) + "\n"
+    (keys / "known_hosts").write_text(wrong)
+    assert "does not match" in refused(parcel, node.url(tmp_path / "set")).message
+    (keys / "known_hosts").write_text(right)
+    system.write_text(wrong)
+    sent(parcel, node.url(tmp_path / "set"))
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "known"),
+    [
+        ("sftp://node/set", "node", "node"),
+        ("sftp://me:secret@node:22/set", "node", "me@node"),
+        ("filecache::sftp://me@[fe80::1]:2222/set", "[fe80::1]:2222", "-p 2222 me@fe80::1"),
+    ],
+)
+def test_a_node_as_ssh_and_its_files_call_it(url: str, name: str, known: str) -> None:
+    assert _at(url) == (name, known)
 
 
 def test_sftp_without_a_key(node: Node, keys: Path, parcel: Parcel, tmp_path: Path) -> None:
@@ -238,3 +294,20 @@ def test_what_is_missing_is_named(built: Root, tmp_path: Path, url: str, package
     assert done.returncode == 4, done.stderr
     assert f"--to {url} needs {package}" in done.stderr
     assert f"next: {sys.executable} -m pip install {package}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "words"),
+    [
+        ("smb://n/share/set", "smbclient", 'SMB requires "smbprotocol"'),
+        ("libarchive://set::file:///x.tar.gz", "libarchive", "LibArchive requires to be installed"),
+    ],
+)
+def test_a_package_that_nobody_named_is_not_advised(
+    parcel: Parcel, monkeypatch: pytest.MonkeyPatch, url: str, module: str, words: str
+) -> None:
+    """A module may be of a package with another name, and its own name may be anybody's."""
+    monkeypatch.setitem(sys.modules, module, None)
+    error = refused(parcel, url)
+    assert words in error.message
+    assert error.hint == f"install what it names for {sys.executable}, then run the same command again"

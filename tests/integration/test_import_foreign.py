@@ -124,6 +124,17 @@ def test_all_that_are_unsound_are_named_and_none_is_kept(wheels: Path, tmp_path:
     assert "other-1.0" in error.message
 
 
+def test_a_name_of_too_many_tags_is_told_with_the_others(wheels: Path, tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    home.store.mkdir(parents=True)
+    tags = "-".join(".".join([one] * 11) for one in ("py3", "none", "any"))  # 1331 of them
+    make_wheel(wheels, "tagged").rename(wheels / f"tagged-1.0-{tags}.whl")
+    (wheels / "whole-1.0-py3-none-any.whl").write_bytes(b"PK")
+    error = refused(home, wheels, AuditError)
+    assert "more than 1000 tags" in error.message
+    assert "whole-1.0" in error.message
+
+
 def test_those_of_another_platform_are_left_out(wheels: Path, tmp_path: Path) -> None:
     """Releases hold wheels for several machines: those that fit are wanted."""
     home = home_in(tmp_path)

@@ -132,7 +132,8 @@ def test_rollback_mends_a_dangling_current(kept: tuple[Root, Home, Path]) -> Non
     (view / "current").mkdir()
     with pytest.raises(StoreError, match="is a folder") as caught:
         generations.rollback(view, 2)
-    assert str(caught.value.hint).endswith("rollback 3")
+    asked = "spark-build --target host-cpu --train t wheelhouse rollback 3"
+    assert caught.value.hint == f"rm -r {view / 'current'}, then: {asked}"
 
 
 def test_what_others_need_is_not_taken_out_by_accident(kept: tuple[Root, Home, Path], tmp_path: Path) -> None:

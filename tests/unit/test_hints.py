@@ -15,6 +15,12 @@ def said(root: str | None = None, target: str = "auto", train: str | None = None
     return options
 
 
+def building() -> Options:
+    options = said(train="2.13")
+    options.provide, options.source = {"torch": "my torch", "llvm": "public"}, {"demo": "my/demo"}
+    return options
+
+
 ALL = said("my wheels", "gb10", "2.13")
 
 
@@ -40,3 +46,56 @@ def test_what_the_hint_says_itself_stays() -> None:
 )
 def test_what_is_no_line_of_ours_stays(text: str) -> None:
     assert typeable(text, ALL) == text
+
+
+AGAIN = "spark-build --root 'my wheels' --target gb10 --train 2.13"
+SAID = "spark-build --root 'a b' verify --target=x --train=y"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "spark-build verify --target h200, then: spark-build doctor",
+            f"spark-build --root 'my wheels' --train 2.13 verify --target h200, then: {AGAIN} doctor",
+        ),
+        ("spark-build verify, then: rm --target y", f"{AGAIN} verify, then: rm --target y"),
+        (
+            "rm --train b, then: spark-build verify /a--root/x",
+            f"rm --train b, then: {AGAIN} verify /a--root/x",
+        ),
+        (f"{SAID} or spark-build verify", f"{SAID} or {AGAIN} verify"),
+    ],
+)
+def test_each_command_of_a_text_is_one_of_its_own(text: str, expected: str) -> None:
+    assert typeable(text, ALL) == expected
+    assert typeable(expected, ALL) == expected
+
+
+@pytest.mark.parametrize("words", ["on that machine: ", "on a machine of that platform: "])
+def test_a_line_for_another_machine_has_none_of_ours(words: str) -> None:
+    """Neither the folder nor the target of this one means anything there."""
+    there = f"then {words}spark-build wheelhouse import F.tar"
+    line = typeable(f"spark-build wheelhouse export F.tar, {there}", ALL)
+    assert line == f"{AGAIN} wheelhouse export F.tar, {there}"
+
+
+@pytest.mark.parametrize("command", ["all", "build demo --shell", "plan"])
+def test_what_builds_is_told_all_that_is_in_the_keys(command: str) -> None:
+    name, _, rest = command.partition(" ")
+    line = typeable(f"spark-build {command}  (goes on)", building())
+    given = "--train 2.13 --provide 'torch=my torch' --provide llvm=public"
+    wanted = f"spark-build {given} {name} --source demo=my/demo{rest and ' '}{rest}  (goes on)"
+    assert line == wanted
+    assert typeable(line, building()) == line
+    chosen = typeable(f"spark-build {name} --provide torch=public", building())
+    first = "spark-build --train 2.13 --provide llvm=public"
+    assert chosen == f"{first} {name} --source demo=my/demo --provide torch=public"
+
+
+def test_what_does_not_build_is_not_told_it() -> None:
+    assert typeable("spark-build verify", building()) == "spark-build --train 2.13 verify"
+
+
+def test_a_line_may_repeat_the_folder_only() -> None:
+    assert typeable("spark-build attach", ALL, ("--root",)) == "spark-build --root 'my wheels' attach"

@@ -180,12 +180,21 @@ def compiler(facts: Facts, wants: Wants) -> Diagnosis | None:
     oldest, standard = (CXX20, "C++20") if version(wants.torch) >= (2, 14) else (CXX17, "C++17")
     if tools.compiler == "gcc" and here < oldest:
         message = f"{said} is too old for {standard}"
-        fix = install_line(["g++-13"])
-        return Diagnosis(check="compiler", status=status, message=message, fix=fix)
+        return Diagnosis(check="compiler", status=status, message=message, fix=_take_gcc(13))
     newest = limits.newest_gcc if tools.compiler == "gcc" else limits.before_clang and limits.before_clang - 1
     if wants.is_for_gpu and newest and here[:1] > (newest,):
         message = f"{said} is newer than nvcc {facts.basics.nvcc} takes (up to {newest})"
-        choose = f"sudo update-alternatives --install /usr/bin/c++ c++ /usr/bin/g++-{newest} 100"
-        fix = f"{install_line([f'g++-{newest}'])} && {choose}"
+        fix = _take_gcc(limits.newest_gcc) if limits.newest_gcc else ""
         return Diagnosis(check="compiler", status=wants.severity(needed=wants.cuda), message=message, fix=fix)
     return Diagnosis(check="compiler", status="ok", message=said)
+
+
+def _take_gcc(number: int) -> str:
+    """Install a gcc beside the one that is there, and let it be c++ (builds) and gcc (nvcc) from now on."""
+    links = {"c++": "g++", "g++": "g++", "gcc": "gcc"}
+    # Each on its own: slaves of c++ would vanish with the choice of an alternative that has none.
+    chosen = [
+        f"sudo update-alternatives --install /usr/bin/{link} {link} /usr/bin/{program}-{number} 100"
+        for link, program in links.items()
+    ]
+    return " && ".join([install_line([f"g++-{number}"]), *chosen])

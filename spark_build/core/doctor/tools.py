@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from spark_build.core.doctor.wants import Wants, install_line, version
 from spark_build.model.facts import Facts
 from spark_build.model.machine import Diagnosis
 
 JOBSERVER = (1, 13)  # the first ninja that speaks make's protocol for sharing jobs
+
+
+def _without(facts: Facts, tool: str) -> str:
+    """How to be rid of one that does not run; pip refuses to where the system owns its Python."""
+    path = facts.tools.paths.get(tool, tool)
+    if path.startswith(("/usr/bin/", "/bin/")):
+        package = {"ninja": "ninja-build"}.get(tool, tool)
+        return f"sudo apt-get install --reinstall -y {package}"
+    return f"{'sudo ' if path.startswith('/usr/') else ''}rm {quote(path)}"
 
 
 def cmake(facts: Facts, _wants: Wants) -> Diagnosis:
@@ -16,7 +27,7 @@ def cmake(facts: Facts, _wants: Wants) -> Diagnosis:
         return Diagnosis(check="cmake", status="ok", message="none on PATH; builds bring their own")
     if not found:
         message = "the cmake on PATH does not run (a wrapper of pip's, called outside its environment?)"
-        return Diagnosis(check="cmake", status="warn", message=message, fix="pip uninstall cmake")
+        return Diagnosis(check="cmake", status="warn", message=message, fix=_without(facts, "cmake"))
     return Diagnosis(check="cmake", status="ok", message=f"cmake {found} on PATH; builds bring their own")
 
 
@@ -27,7 +38,7 @@ def ninja(facts: Facts, _wants: Wants) -> Diagnosis:
         return Diagnosis(check="ninja", status="ok", message="none on PATH; builds bring their own")
     if not found:
         message = "the ninja on PATH does not run (a wrapper of pip's, called outside its environment?)"
-        return Diagnosis(check="ninja", status="warn", message=message, fix="pip uninstall ninja")
+        return Diagnosis(check="ninja", status="warn", message=message, fix=_without(facts, "ninja"))
     if version(found) >= JOBSERVER:
         return Diagnosis(check="ninja", status="ok", message=f"ninja {found}, shares jobs (jobserver)")
     message = f"ninja {found} on PATH does not share jobs (1.13 does); builds bring one that does"

@@ -88,18 +88,23 @@ def tools(access: Access) -> Tools:
     """The compiler that builds take, and what the user's PATH has besides."""
     compiler = next(iter(access.which_all("c++", SYSTEM_PATH)), "")
     kind, number = reading.compiler(access.ask([compiler, "--version"]) or "") if compiler else ("", "")
+    paths = {
+        name: path
+        for name in ("cmake", "ninja")
+        for path in access.which_all(name, access.environ.get("PATH", ""))[:1]
+    }
     return Tools(
         compiler=kind,
         compiler_version=number,
-        cmake=_version(access, "cmake"),
-        ninja=_version(access, "ninja"),
+        cmake=_version(access, paths.get("cmake")),
+        ninja=_version(access, paths.get("ninja")),
         python_headers=access.python_headers(),
+        paths=paths,
     )
 
 
-def _version(access: Access, program: str) -> str | None:
-    """What a program on PATH says; empty when it does not run, None when it is not there."""
-    path = next(iter(access.which_all(program, access.environ.get("PATH", ""))), None)
+def _version(access: Access, path: str | None) -> str | None:
+    """What a program says; empty when it does not run, None when it is not there."""
     return None if path is None else reading.tool_version(access.ask([path, "--version"]) or "")
 
 

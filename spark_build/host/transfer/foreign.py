@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -69,12 +70,13 @@ def judge(
     sound, judgements, wrong = [], [], []
     errors: list[SparkBuildError] = []
     total, done = sum((folder / name).stat().st_size for name in hashes), 0
-    fitting = {name for name in hashes if _is_for(target, name)}
-    for name in sorted(fitting):
-        proven.begin(folder / name)
+    for name in sorted(hashes):
+        with contextlib.suppress(AuditError):  # told below, with the others
+            if _is_for(target, name):
+                proven.begin(folder / name)
     for name, sha256 in sorted(hashes.items()):
         try:
-            if name not in fitting:
+            if not _is_for(target, name):
                 judgements.append(Judgement(filename=name, taken=False))
                 continue
             one, findings = _judged(folder / name, sha256, target, proven)

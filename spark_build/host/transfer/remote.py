@@ -7,9 +7,11 @@ compared with its hash.
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from shlex import quote
 from typing import Any
+from urllib.parse import urlsplit
 
 from spark_build.core.giturl import shown
 from spark_build.errors import HostError, SparkBuildError, UsageError
@@ -63,17 +65,14 @@ def _opened(url: str) -> tuple[Any, str]:
     try:
         import fsspec
 
-        if url.startswith("sftp:"):
+        if re.search(r"\b(sftp|ssh):", url):  # also behind another: simplecache::sftp://...
             from spark_build.host.transfer import sftp
 
             sftp.register()
         # One of its own: another's connection may be a torn one.
         files, path = fsspec.core.url_to_fs(url, skip_instance_cache=True)
     except ImportError as error:
-        package = _missing(error)
-        raise HostError(
-            f"--to {shown(url)} needs {package}", hint=f"{quote(sys.executable)} -m pip install {package}"
-        ) from error
+        raise _lacking(url, error) from error
     except ValueError as error:  # "Protocol not known"
         raise HostError(f"--to {shown(url)}: {error}", hint="ssh://, sftp:// and s3:// are known") from error
     except Exception as error:
@@ -81,29 +80,39 @@ def _opened(url: str) -> tuple[Any, str]:
     return files, str(path).rstrip("/")
 
 
-def _missing(error: ImportError) -> str:
-    """What to install: fsspec raises an error of its own on top of Python's, which has the name."""
-    cause = error.__cause__ or error.__context__
-    return (cause.name if isinstance(cause, ImportError) else error.name) or "fsspec"
+def _lacking(url: str, error: ImportError) -> HostError:
+    """A module's name need not be the package's: only what fsspec itself names is to be installed."""
+    cause, said = error.__cause__ or error.__context__, " ".join(str(error).split())
+    if isinstance(cause, ImportError):
+        name = cause.name if cause.name and re.search(rf"(?<![\w-]){cause.name}(?![\w[-])", said) else ""
+    else:
+        name = error.name if error.name in ("fsspec", "paramiko") else ""
+    if name:
+        return HostError(
+            f"--to {shown(url)} needs {name}", hint=f"{quote(sys.executable)} -m pip install {name}"
+        )
+    hint = f"install what it names for {sys.executable}, then run the same command again"
+    return HostError(f"--to {shown(url)}: {said}", hint=hint)
 
 
 def _failed(url: str, error: Exception) -> HostError:
     said = " ".join(str(error).split())[:300] or type(error).__name__
     return HostError(
         f"sending to {shown(url)} failed: {said}",
-        hint=_next_step(error),
+        hint=_next_step(url, error),
     )
 
 
-def _next_step(error: Exception) -> str:
+def _next_step(url: str, error: Exception) -> str:
     """By the names that paramiko and botocore give their errors: neither is imported here."""
     kind, said = type(error).__name__, str(error)
     if kind == "BadHostKeyException":
-        return "not the machine of ~/.ssh/known_hosts, or installed anew: make sure, then ssh-keygen -R NODE"
+        forget = f"ssh-keygen -R {quote(_at(url)[0])}"
+        where = "-f /etc/ssh/ssh_known_hosts where that file has it"
+        return f"not the machine that ssh knows, or installed anew: make sure, then: {forget}  ({where})"
     if "not found in known_hosts" in said:
-        return (
-            "log in there by ssh once, which asks whether the key is right; then run the same command again"
-        )
+        login = f"ssh {_at(url)[1]}"
+        return f"{login}  (once: it asks whether the key is right); then run the same command again"
     if kind == "NoCredentialsError":
         return "aws configure, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; then the same again"
     if kind == "FileNotFoundError":
@@ -111,6 +120,14 @@ def _next_step(error: Exception) -> str:
     if "uthentication" in said or kind in ("PasswordRequiredException", "PermissionError"):
         return "that place must let you write with your keys; then run the same command again"
     return "run the same command again: it goes on where it stopped"
+
+
+def _at(url: str) -> tuple[str, str]:
+    """A node by its name in known_hosts, and as ssh takes it."""
+    parts = urlsplit(re.split(r"::(?=\w+://)", url)[-1])
+    host, port = parts.hostname or "", parts.port
+    login = quote(f"{parts.username}@{host}" if parts.username else host)
+    return (host, login) if port in (None, 22) else (f"[{host}]:{port}", f"-p {port} {login}")
 
 
 def _put(files: Any, path: str, member: Member, counter: Counter, url: str) -> None:

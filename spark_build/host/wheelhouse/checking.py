@@ -74,7 +74,7 @@ def unresolved(
             told(f"{view.name}: {len(current.wheels)} wheels; --resolve tries whether they install")
         else:
             for problem in resolution.prove(current, target):
-                fix = f"spark-build --target {target.name} all (completes the set)"
+                fix = f"{views.command(view)} all (completes the set)"
                 found.append(Fault(kind="incomplete", path=str(current.folder), message=problem, fix=fix))
     return tuple(found)
 

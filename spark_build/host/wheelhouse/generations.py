@@ -65,7 +65,7 @@ def _readable(view: Path) -> Generation | None:
     if (view / "current").is_dir() and not (view / "current").is_symlink():
         raise StoreError(
             f"{view / 'current'} is a folder, and no link to a generation",
-            hint=f"rm -r {view / 'current'}, then: spark-build wheelhouse rollback {_newest(view)}",
+            hint=f"rm -r {view / 'current'}, then: {views.command(view)} wheelhouse rollback {_newest(view)}",
         )
     try:
         return views.current(view)
@@ -81,7 +81,7 @@ def _before(view: Path, was: Generation | None) -> int:
     if was is None:
         raise UsageError(
             f"{view.name} has no readable current generation to go back from",
-            hint=f"spark-build wheelhouse rollback {_newest(view)}",
+            hint=f"{views.command(view)} wheelhouse rollback {_newest(view)}",
         )
     there = [number for number in views.numbers(view) if number < was.number]
     if not there:

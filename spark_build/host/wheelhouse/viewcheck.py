@@ -20,7 +20,6 @@ from spark_build.model.wheel import StoredWheel
 
 OWN = frozenset({"current", "generations", "lock", "pages", generations.PINS})
 EXTRAS = frozenset({MANIFEST, VERDICT, "index"})
-AGAIN = "spark-build all (publishes a new generation)"
 Find = Callable[[str], StoredWheel | None]  # the wheel of a store entry, by key
 
 
@@ -51,7 +50,7 @@ def _foreign(path: Path) -> Suspect:
 def _of_current(view: Path, whole: list[int]) -> Iterator[Suspect]:
     """`current` must be a link to a generation that is there."""
     link = view / "current"
-    fix = f"spark-build wheelhouse rollback {whole[-1]}" if whole else AGAIN
+    fix = f"{views.command(view)} wheelhouse rollback {whole[-1]}" if whole else _again(view)
     if link.is_symlink():
         number = generations.current_number(view)
         if number not in views.numbers(view):
@@ -84,14 +83,18 @@ def _of_generation(folder: Path, store: Path, find: Find) -> Iterator[Suspect]:
         if entry is None or (folder / name).read_bytes() != text.encode():
             mend = partial(_write, folder / name, text)
             yield suspect("papers", folder / name, "is not what the manifest's wheels make of it", mend=mend)
-    yield from _of_index(folder / "index")
+    yield from _of_index(folder)
     # Hidden ones are leftovers, and told as such.
     yield from (_foreign(folder / name) for name in names if name not in EXTRAS and not name.startswith("."))
 
 
+def _again(view: Path) -> str:
+    return f"{views.command(view)} all (publishes a new generation)"
+
+
 def _drop(folder: Path) -> str:
     """How to do without a generation that cannot be mended."""
-    return f"{AGAIN}, then: rm -r {quote(str(folder))}"
+    return f"{_again(folder.parent.parent)}, then: rm -r {quote(str(folder))}"
 
 
 def _of_wheel(
@@ -131,12 +134,14 @@ def _of_link(link: Path, kept: Path, mend: Callable[[], bool]) -> Iterator[Suspe
         yield suspect("misplaced", link, f"leads elsewhere: to {link.readlink()}", mend=mend)
 
 
-def _of_index(index: Path) -> Iterator[Suspect]:
+def _of_index(folder: Path) -> Iterator[Suspect]:
+    index = folder / "index"
     if index.is_dir():
+        again = _again(folder.parent.parent)
         with os.scandir(index) as entries:
             for entry in entries:
                 if entry.is_symlink() and not os.path.exists(entry.path):  # noqa: PTH110 - a string
-                    yield suspect("dangling", Path(entry.path), "a page of the index is missing", AGAIN)
+                    yield suspect("dangling", Path(entry.path), "a page of the index is missing", again)
 
 
 def _link(link: Path, target: str) -> bool:

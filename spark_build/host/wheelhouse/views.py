@@ -60,6 +60,16 @@ class Generation:
         return tuple(wheel for wheel in self.wheels if wheel.origin != "public")
 
 
+def command(view: Path) -> str:
+    """The beginning of a command line that works on this view, whatever the running one works on."""
+    parts = view.name.rsplit("-", 2)  # targets may have a dash in their names
+    if len(parts) < 3:
+        return "spark-build"
+    # Found out on this machine, it has no file and cannot be named.
+    target = "auto" if parts[0].startswith("cuda-sm") else parts[0]
+    return f"spark-build --target {target} --train {parts[1]}"
+
+
 def current(view: Path) -> Generation | None:
     """The current generation of a view; None before the first."""
     try:
@@ -89,7 +99,7 @@ def read(folder: Path) -> Generation:
         raise StoreError(
             f"the manifest of this generation cannot be read: {error}",
             where=str(folder / MANIFEST),
-            hint="spark-build all publishes a new generation from the store",
+            hint=f"{command(folder.parent.parent)} all publishes a new generation from the store",
         ) from error
 
 
