@@ -153,8 +153,11 @@ def import_(options: Options, file: Path) -> None:
         _print_judgement(one)
     for gone in taken.replaced:
         print(f"took the place of {gone.name} {gone.version}, built here")
-    if taken.replaced and found.before:
-        print(f"back: {typeable(f'spark-build wheelhouse rollback {found.before}')}")
+    if taken.replaced:
+        from spark_build.host.wheelhouse import views
+
+        again = f"{views.command(found.folder.parent.parent)} wheelhouse rollback {found.before}"
+        print(f"back: {typeable(again)}")
 
 
 def _print_judgement(one: Judgement) -> None:
