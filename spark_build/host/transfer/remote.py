@@ -65,7 +65,7 @@ def _opened(url: str) -> tuple[Any, str]:
     try:
         import fsspec
 
-        if re.search(r"\b(sftp|ssh):", url):  # also behind another: simplecache::sftp://...
+        if re.search(r"(^|::)(sftp|ssh):", url):  # also behind another: simplecache::sftp://...
             from spark_build.host.transfer import sftp
 
             sftp.register()
