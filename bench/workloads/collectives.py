@@ -71,7 +71,7 @@ def _run(work: Work, operation: str, backend: str, ranks: int, held: int, spoil:
         return [verdict(f"{work.name}.result", wrong == 0, found + why)]
 
     facts = {name: os.environ[name] for name in SETTINGS}
-    if backend == "nccl":
+    if backend == "nccl" and torch.distributed.is_nccl_available():
         facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return Run(step=lambda: world.ask("run", 1), batches=world.batches, countable=False,
                plain=lambda: max(held, LINK) / world.plain(), share=(least, most),
@@ -109,14 +109,13 @@ class World:
         rest = dict(zip(self.pipes, range(len(self.pipes)), strict=True))
         failures: list[str] = []
         while rest and (ready := wait(list(rest), GRACE if failures else None)):
-            for pipe in self.pipes:
-                if pipe in ready:
-                    rank = rest.pop(pipe)
-                    answer = self._answer(rank)
-                    if isinstance(answer, str):
-                        failures.append(f"rank {rank} {answer}")
-                    else:
-                        answers[rank] = answer
+            for pipe in ready:
+                rank = rest.pop(pipe)
+                answer = self._answer(rank)
+                if isinstance(answer, str):
+                    failures.append(f"rank {rank} {answer}")
+                else:
+                    answers[rank] = answer
         if failures:
             self.broken = True
             # A rank that ended without a word is why the others failed.

@@ -148,6 +148,7 @@ def ranks() -> dict[str, Any]:
         "facts": run.facts,
     }
     os.kill(world.processes[1].pid, signal.SIGKILL)
+    world.processes[1].join()
     found["killed"] = outcome(run.step)
     run.close()
     found["alive"] = [each.is_alive() for each in world.processes]

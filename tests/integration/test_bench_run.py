@@ -68,7 +68,7 @@ def failed(document: dict[str, Any]) -> set[str]:
 
 
 def test_the_whole_quick_suite(baseline: Arm, tmp_path: Path) -> None:
-    code, document = bench(tmp_path, *arm(baseline), "--duration", "0.3")
+    code, document = bench(tmp_path, *arm(baseline, more=",NCCL_DEBUG=WARN"), "--duration", "0.3")
     found = checks(document)
     assert failed(document) == set()
     assert code == 0
@@ -113,6 +113,7 @@ def test_the_whole_quick_suite(baseline: Arm, tmp_path: Path) -> None:
     names = set(raw["rounds"][0]["samples"][0][1])
     assert {"memtotal_mib", "memfree_mib", "memavailable_mib", "cached_mib", "shmem_mib", "busy_s"} <= names
     assert "device_free_mib" not in names  # unknown is missing, never 0
+    assert raw["rounds"][0]["environment"]["variables"]["NCCL_DEBUG"] == "WARN"
     assert raw["rounds"][0]["environment"]["ceilings"]["flops"]["fp32"] > 1e9
     assert (folder / "report.html").is_file()
     assert not list(tmp_path.glob("runs/unfinished-*"))
