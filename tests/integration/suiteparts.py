@@ -123,6 +123,19 @@ def refusals() -> dict[str, str]:
     return found
 
 
+def results() -> dict[str, list[str]]:
+    """What is said of cases whose results are wrong."""
+    asked = load("workloads").Asked(device="cpu", quick=True, seed=0, inject=frozenset({"result"}))
+    found = {}
+    for name in ("attention.decode.flash.bf16", "decode.fp32.1", "compiled.eager"):
+        cases = load(f"workloads.{name.partition('.')[0]}").cases(asked)
+        (case,) = (each for each in cases if each.work.name == name)
+        found[name] = [
+            f"{check['name'].removeprefix(name)} {check['status']}" for check in case.prepare().after()
+        ]
+    return found
+
+
 def ranks() -> dict[str, Any]:
     """Three of them, one of which dies; and two that cannot even begin."""
     casework, collectives = load("casework"), load("workloads.collectives")
@@ -185,5 +198,5 @@ def ceilings() -> dict[str, Any]:
 if __name__ == "__main__":
     sys.path.insert(0, str(BENCH))
     # The first must be first: nothing may run threads before a fork.
-    parts = (apart, memory, cpu, bounds, refusals, ranks, most_cases, ceilings)
+    parts = (apart, memory, cpu, bounds, refusals, results, ranks, most_cases, ceilings)
     print(json.dumps({part.__name__: part() for part in parts}))

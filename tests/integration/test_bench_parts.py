@@ -41,6 +41,14 @@ def test_bounds_are_bounds(found: dict[str, Any]) -> None:
     }  # fmt: skip
 
 
+def test_a_wrong_result_is_seen(found: dict[str, Any]) -> None:
+    assert found["results"] == {
+        "attention.decode.flash.bf16": [".result fail"],
+        "decode.fp32.1": [".cache fail"],
+        "compiled.eager": [".result fail"],
+    }
+
+
 def test_only_a_refusal_is_skipped(found: dict[str, Any]) -> None:
     kinds = {name: said.partition(":")[0] for name, said in found["refusals"].items()}
     assert kinds == {
