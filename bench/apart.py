@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from findings import first_line
+
 GRACE = 10.0  # seconds between SIGABRT, which lets Python say where it stood, and SIGKILL
 Tell = Callable[[dict[str, Any]], object]
 
@@ -38,7 +40,8 @@ class Apart:
         told, hung = self._listen(reading, child)
         _, status = os.waitpid(child, 0)
         _end_group(child)  # what it started must not go on computing beside the next
-        return told, hung or _problem(status)
+        why = next((part["error"] for part in told if "error" in part), "")
+        return [part for part in told if "error" not in part], hung or why or _problem(status)
 
     def _listen(self, reading: int, child: int) -> tuple[list[dict[str, Any]], str]:
         told: list[dict[str, Any]] = []
@@ -49,7 +52,7 @@ class Apart:
                     os.kill(child, signal.SIGKILL if hung else signal.SIGABRT)
                     if hung:
                         break
-                    hung = f"hung: not a word for {self.patience:.0f} s"
+                    hung = f"hung: not a word for {self.patience:g} s"
                     continue
                 part = pipe.read(1 << 16)
                 if not part:
@@ -62,19 +65,20 @@ class Apart:
 def _be_child(body: Callable[[Tell], object], writing: int) -> None:
     """Never returns: what stands behind the fork is the parent's."""
     code = 1
+
+    def tell(part: dict[str, Any]) -> None:
+        left = json.dumps(part).encode() + b"\n"
+        while left:
+            left = left[os.write(writing, left) :]
+
     try:
         os.setsid()
         faulthandler.enable()
-
-        def tell(part: dict[str, Any]) -> None:
-            left = json.dumps(part).encode() + b"\n"
-            while left:
-                left = left[os.write(writing, left) :]
-
         body(tell)
         code = 0
-    except BaseException:  # whatever it is, the log must have it
+    except BaseException as error:  # whatever it is, the log must have it
         traceback.print_exc()
+        tell({"error": first_line(error)})
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

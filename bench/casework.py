@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from ceilings import copy_rate, peaks
-from findings import Finding, Unsupported, said, skipped, verdict
+from findings import Finding, Unsupported, first_line, said, skipped, verdict
 from surroundings import cache_bytes
 from timing import batches_of, burst, next_tick, timed, warm_up
 from torch.utils.flop_counter import FlopCounterMode
@@ -71,8 +71,7 @@ def run_workload(
             tell({"checks": [skipped(f"{case.work.name}.run", str(reason))]})
         except Exception as error:  # whatever one case does, the others go on
             traceback.print_exc()
-            what = "out of memory" if _is_memory(error) else type(error).__name__
-            evidence = f"{what}: {(str(error).strip() or '?').splitlines()[0][:300]}"
+            evidence = ("out of memory: " if _is_memory(error) else "") + first_line(error)
             tell({"checks": [verdict(f"{case.work.name}.run", good=False, evidence=evidence)]})
         _tidy()
 
@@ -92,11 +91,16 @@ def _is_memory(error: Exception) -> bool:
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
 
 
-def _tidy() -> None:
+def _release() -> None:
+    """Give back what nobody holds any more."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
+
+
+def _tidy() -> None:
+    _release()
     if "torch._dynamo" in sys.modules:  # importing it takes seconds
         torch.compiler.reset()
 
@@ -104,33 +108,35 @@ def _tidy() -> None:
 def _measure(
     case: Case, given: argparse.Namespace, ceilings: dict[str, Any], faults: frozenset[str]
 ) -> dict[str, Any]:
-    work = case.work
-    _reset_peaks(given.device)
+    work, told = case.work, {}
     run = case.prepare()
     try:
         counted, by_kind = _count(work, run, wrong="flops" in faults)
+        _release()  # attention as plain products takes far more memory than what is measured
+        _reset_peaks(given.device)
         figure = _time(work, run, given)
+        figure["peak"] = _peaks(given.device)
         checks = [*counted, *_bounds(work, run, figure["rate"], ceilings, given.device)]
         failed = any(check["status"] == "fail" for check in checks)
-        if failed or _share(work, run, figure["rate"], ceilings) > 1:
+        if failed or _share(work, run, figure["rate"], ceilings) > run.peak:
             # A machine that was busy when the ceilings were measured makes them too low: look again.
             _raise_ceilings(ceilings, given)
+            told = {"ceilings": ceilings}
             checks = [*counted, *_bounds(work, run, figure["rate"], ceilings, given.device)]
         checks += run.after()
     finally:
         run.close()
-    figure["peak"] = _peaks(given.device)
     figure["facts"] = {**run.facts, **({"flops_by": by_kind} if by_kind else {})}
-    return {"figure": figure, "checks": checks}
+    return {"figure": figure, "checks": checks, **told}
 
 
 def _time(work: Work, run: Run, given: argparse.Namespace) -> dict[str, Any]:
     batches = run.batches() if run.batches else batches_of(torch, given.device, run.step)
     begin = time.monotonic()
     _, steady = warm_up(batches, given.warmup, given.warmup / 4)
-    start, cpu = time.monotonic(), time.process_time()
+    start, cpu = time.monotonic(), run.cpu()
     ticks = timed(batches, given.window, given.window / TICKS)
-    end, cpu = time.monotonic(), time.process_time() - cpu
+    end, cpu = time.monotonic(), run.cpu() - cpu
     batches.close()
     seconds, calls = (sum(each) for each in zip(*ticks, strict=True))
     return {
@@ -152,12 +158,12 @@ def _count(work: Work, run: Run, *, wrong: bool) -> tuple[list[Finding], dict[st
     with FlopCounterMode(display=False) as counter:
         (run.count or run.step)()
     expected = (run.counted or work.flops) * (2 if wrong else 1)
-    found = float(counter.get_total_flops())
+    found = run.parts * float(counter.get_total_flops())
     good = abs(found - expected) <= COUNTED * expected
     evidence = f"formula {expected:.6g}, torch counts {found:.6g}"
     by_kind = {"gemm": 0.0, "convolution": 0.0}
     for operation, flops in counter.get_flop_counts().get("Global", {}).items():
-        by_kind["convolution" if "conv" in str(operation) else "gemm"] += float(flops)
+        by_kind["convolution" if "conv" in str(operation) else "gemm"] += run.parts * float(flops)
     return [verdict(f"{work.name}.flops", good, evidence)], by_kind
 
 

@@ -17,6 +17,11 @@ def skipped(name: str, reason: str) -> Finding:
     return {"name": name, "status": "skipped", "evidence": reason}
 
 
+def first_line(error: BaseException) -> str:
+    """Its type and what it says first, in one line."""
+    return f"{type(error).__name__}: {(str(error).strip() or '?').splitlines()[0][:300]}"
+
+
 def said(rate: float, unit: str) -> str:
     """A rate with four digits, in the power of thousand that suits it: 51.26 TFLOP/s."""
     prefixes = (("T", 1e12), ("G", 1e9), ("M", 1e6)) if unit in ("FLOP/s", "B/s") else ()

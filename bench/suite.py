@@ -23,8 +23,18 @@ from surroundings import surroundings, write_report
 
 SCHEMA = 1
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
-INJECTIONS = ("train", "dtype", "formula", "flops", "collective", "hang", "crash", "killed", "memory")
-START = 120.0  # seconds in which a workload must have begun its first case, or made one
+INJECTIONS = (
+    "train",
+    "dtype",
+    "result",
+    "formula",
+    "flops",
+    "collective",
+    "hang",
+    "crash",
+    "killed",
+    "memory",
+)
 
 
 def arguments() -> argparse.Namespace:
@@ -37,7 +47,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--window", type=float, default=0.4, help="seconds that count")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--patience", type=float, help="seconds of one case after which it hangs")
+    parser.add_argument(
+        "--patience", type=float, default=300.0, help="seconds of one case after which it hangs"
+    )
     parser.add_argument("--profile", choices=("torch", "nsys"), help="name the kernels; no time is taken")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--inject", default="", help="FAULT:WORKLOAD,... to plant, for tests: "
@@ -49,8 +61,6 @@ def arguments() -> argparse.Namespace:
     given.inject = [part.split(":") for part in given.inject.split(",") if part]
     if any(len(part) != 2 or part[0] not in INJECTIONS for part in given.inject):
         parser.error(f"unknown fault: {given.inject}")
-    if given.patience is None:
-        given.patience = START + 5 * (3 * given.warmup + given.window)
     return given
 
 
@@ -83,6 +93,8 @@ def run_all(given: argparse.Namespace) -> dict[str, Any]:
         left, problem = Apart(given.patience).call(_workload(name, given, report["ceilings"], done, total))
         report["figures"] += [part["figure"] for part in left if part.get("figure")]
         report["checks"] += [check for part in left for check in part.get("checks", [])]
+        for part in left:  # raised, and the next workload need not find that out again
+            report["ceilings"] = part.get("ceilings", report["ceilings"])
         if problem:
             reached = [part["begins"] for part in left if "begins" in part]
             evidence = f"{problem}, in {reached[-1]}" if reached else problem

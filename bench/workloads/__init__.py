@@ -7,6 +7,7 @@ Nothing but torch and the standard library. A case says what one call does befor
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -60,10 +61,12 @@ class Run:
     batches: Callable[[], Batches] | None = None  # None: the device's own way to time
     count: Step | None = None  # the call whose FLOPs torch counts; None: `step`
     counted: float | None = None  # what it must count, where that is more than what is done
+    parts: int = 1  # of so many the counted call is one
     countable: bool = True  # whether torch can count it at all
     peak: float = 1.0  # how often the peak of plain products a faster algorithm may reach
     plain: Callable[[], float] | None = None  # a rate of the same kind, measured plainly at each call
     share: tuple[float, float] = (0.6, 1.1)  # of it, within which the figure's must lie
+    cpu: Callable[[], float] = time.process_time  # seconds of processors that all who work on it have used
     after: Callable[[], list[Finding]] = list
     facts: dict[str, Any] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
@@ -75,6 +78,11 @@ class Case:
 
     work: Work
     prepare: Callable[[], Run]
+
+
+def spoiled(call: Callable[..., Any], asked: Asked) -> Callable[..., Any]:
+    """`call`, its result wrong where a test asks for that."""
+    return (lambda *given: call(*given) + 1) if "result" in asked.inject else call
 
 
 class Workload(Protocol):

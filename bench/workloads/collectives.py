@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import torch
-from findings import Finding, verdict
+from findings import Finding, first_line, verdict
 from timing import BATCH_SECONDS, Batches
 
 from workloads import Asked, Case, Run, Work
@@ -29,6 +31,11 @@ PATIENCE = dt.timedelta(seconds=120)
 LARGEST = 1 << 30  # bytes; a machine was seen to freeze with 16 GiB
 # Of a plain transfer between two ranks. Two directions at once, and more hops, are what makes the difference.
 SHARES = {"nccl": (0.3, 1.6), "gloo": (0.05, 4.0)}
+LINK = 1 << 24  # bytes of a plain transfer, at least; a collective of less mostly waits
+LATE = 0.01  # of a plain transfer that such a collective reaches at least
+PLAIN_SECONDS = 0.005  # so long plain transfers go on, as one is too short to time
+ENDED = "ended with exit status"
+GRACE = 2.0  # seconds in which the other ranks say what they saw of a failure
 
 
 def cases(asked: Asked) -> Iterator[Case]:
@@ -45,24 +52,31 @@ def cases(asked: Asked) -> Iterator[Case]:
 def _case(operation: str, backend: str, ranks: int, size: int, spoil: bool) -> Case:
     # What each link carries, however the algorithm goes about it: of each part of the buffer every rank needs
     # the other ranks' (all_gather); a reduction has to bring them together first (all_reduce).
-    bus = size * (ranks - 1) / ranks * (2 if operation == "all_reduce" else 1)
+    held = size // 4 // ranks * ranks * 4  # equal parts for all
+    bus = held * (ranks - 1) / ranks * (2 if operation == "all_reduce" else 1)
     work = Work(name=f"collectives.{operation}.{size >> 20}MiB", unit="B/s", amount=bus, dtype="fp32",
                 size=size, mode=f"{backend} x{ranks}", operation="collective", moved=bus)  # fmt: skip
-    return Case(work=work, prepare=lambda: _run(work, operation, backend, ranks, spoil))
+    return Case(work=work, prepare=lambda: _run(work, operation, backend, ranks, held, spoil))
 
 
-def _run(work: Work, operation: str, backend: str, ranks: int, spoil: bool) -> Run:
-    world = World(operation, backend, ranks, int(work.size or 0))
+def _run(work: Work, operation: str, backend: str, ranks: int, held: int, spoil: bool) -> Run:
+    world = World(operation, backend, ranks, held)
+    least, most = SHARES[backend]
+    least = least if int(work.size or 0) >= LINK else LATE
 
     def right() -> list[Finding]:
         wrong = sum(world.ask("check", spoil))
-        found = f"{wrong} of {ranks * int(work.size or 0) // 4} elements wrong, {backend} between {ranks} "
+        found = f"{wrong} of {ranks * held // 4} elements wrong, {backend} between {ranks} "
         why = "GPUs" if backend == "nccl" else "processes: fewer than two GPUs are measured"
         return [verdict(f"{work.name}.result", wrong == 0, found + why)]
 
+    facts = {name: os.environ[name] for name in SETTINGS}
+    if backend == "nccl" and torch.distributed.is_nccl_available():
+        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return Run(step=lambda: world.ask("run", 1), batches=world.batches, countable=False,
-               plain=lambda: float(work.size or 0) / max(world.ask("plain", 1)), share=SHARES[backend],
-               after=right, close=world.close)  # fmt: skip
+               plain=lambda: max(held, LINK) / world.plain(), share=(least, most),
+               cpu=lambda: time.process_time() + sum(world.ask("cpu")), after=right, facts=facts,
+               close=world.close)  # fmt: skip
 
 
 class World:
@@ -73,6 +87,8 @@ class World:
             os.environ.setdefault(name, value)
         context = torch.multiprocessing.get_context("spawn")
         self.folder = tempfile.TemporaryDirectory()
+        self.broken = False
+        self.plain_calls = 0
         self.pipes: list[Connection] = []
         self.processes = []
         for rank in range(ranks):
@@ -84,37 +100,80 @@ class World:
             self.pipes.append(ours)
             self.processes.append(process)
 
-    def ask(self, what: str, number: int) -> list[float]:
-        """What every rank answers; raises RuntimeError where one ended."""
+    def ask(self, what: str, number: int = 0) -> list[float]:
+        """What every rank answers; raises RuntimeError where one failed."""
         for pipe in self.pipes:
-            pipe.send((what, number))
+            with contextlib.suppress(OSError):  # it ended, and what it left to be read says why
+                pipe.send((what, number))
+        answers: dict[int, float] = {}
+        rest = dict(zip(self.pipes, range(len(self.pipes)), strict=True))
+        failures: list[str] = []
+        while rest and (ready := wait(list(rest), GRACE if failures else None)):
+            for pipe in ready:
+                rank = rest.pop(pipe)
+                answer = self._answer(rank)
+                if isinstance(answer, str):
+                    failures.append(f"rank {rank} {answer}")
+                else:
+                    answers[rank] = answer
+        if failures:
+            self.broken = True
+            # A rank that ended without a word is why the others failed.
+            raise RuntimeError("; ".join(sorted(failures, key=lambda each: ENDED not in each)))
+        return [answers[rank] for rank in sorted(answers)]
+
+    def _answer(self, rank: int) -> float | str:
+        """A number, or why there is none."""
         try:
-            return [pipe.recv() for pipe in self.pipes]
-        except EOFError as error:
-            codes = [process.exitcode for process in self.processes]
-            raise RuntimeError(f"a rank ended; exit codes {codes}, see the log") from error
+            answer: float | str = self.pipes[rank].recv()
+        except (EOFError, OSError):
+            self.processes[rank].join(GRACE)
+            return f"{ENDED} {self.processes[rank].exitcode}, see the log"
+        return answer
 
     def batches(self) -> Batches:
         """Of all ranks the slowest counts."""
+        self.ask("run", 1)  # the first one connects
         seconds = max(self.ask("run", 3)) / 3
         calls = max(1, round(BATCH_SECONDS / seconds))
         while True:
             yield max(self.ask("run", calls)), calls
 
+    def plain(self) -> float:
+        """Seconds of one plain transfer, as a mean of as many as can be timed."""
+        if not self.plain_calls:
+            self.ask("plain", 1)
+            seconds = max(self.ask("plain", 3)) / 3
+            self.plain_calls = max(1, round(PLAIN_SECONDS / seconds))
+        return max(self.ask("plain", self.plain_calls)) / self.plain_calls
+
     def close(self) -> None:
         for pipe in self.pipes:
-            pipe.send(("end", 0))
+            with contextlib.suppress(OSError):
+                pipe.send(("end", 0))
         for process in self.processes:
-            process.join(20)
-            if process.is_alive():
-                process.kill()
+            if not self.broken:
+                process.join(20)
+            process.kill()  # where one failed the others may wait for it for ever
+            process.join()
         self.folder.cleanup()
 
 
 def be_rank(
     rank: int, ranks: int, backend: str, operation: str, size: int, folder: str, pipe: Connection
 ) -> None:
-    """One rank, in a process of its own."""
+    """One rank, in a process of its own. It answers with numbers, or says in words why it ends."""
+    try:
+        _serve(rank, ranks, backend, operation, size, folder, pipe)
+    except Exception as error:
+        traceback.print_exc()
+        pipe.send(f"failed: {first_line(error)}")
+        raise SystemExit(1) from error
+
+
+def _serve(
+    rank: int, ranks: int, backend: str, operation: str, size: int, folder: str, pipe: Connection
+) -> None:
     import torch.distributed as dist
 
     place = f"cuda:{rank}" if backend == "nccl" else "cpu"
@@ -127,7 +186,10 @@ def be_rank(
     part = Part(rank, ranks, operation, size, place)
     while (asked := pipe.recv())[0] != "end":
         what, number = asked
-        pipe.send(part.check(bool(number)) if what == "check" else part.timed(what, number))
+        if what == "cpu":
+            pipe.send(time.process_time())
+        else:
+            pipe.send(part.check(bool(number)) if what == "check" else part.timed(what, number))
     dist.destroy_process_group()
 
 
@@ -139,6 +201,7 @@ class Part:
         self.count = size // 4
         self.whole = torch.zeros(self.count, device=place)
         self.own = torch.zeros(self.count // ranks, device=place)
+        self.link = self.whole if size >= LINK else torch.zeros(LINK // 4, device=place)
 
     def wait(self) -> None:
         if self.place != "cpu":
@@ -157,27 +220,24 @@ class Part:
         import torch.distributed as dist
 
         if self.rank == 0:
-            dist.send(self.whole, 1)
+            dist.send(self.link, 1)
         elif self.rank == 1:
-            dist.recv(self.whole, 0)
+            dist.recv(self.link, 0)
 
     def timed(self, what: str, calls: int) -> float:
-        """Seconds of `calls` calls; for `plain` the fastest one's."""
+        """Seconds of `calls` calls."""
         import torch.distributed as dist
 
         self.whole.zero_()  # sums would grow without end
         step = self.plain if what == "plain" else self.run
-        took = []
-        for _ in range(calls if what == "plain" else 1):
-            self.wait()
-            dist.barrier()
-            self.wait()
-            start = time.perf_counter()
-            for _ in range(1 if what == "plain" else calls):
-                step()
-            self.wait()
-            took.append(time.perf_counter() - start)
-        return min(took)
+        self.wait()
+        dist.barrier()
+        self.wait()
+        start = time.perf_counter()
+        for _ in range(calls):
+            step()
+        self.wait()
+        return time.perf_counter() - start
 
     def check(self, spoil: bool) -> int:
         """Elements that are wrong after one call."""

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from findings import Finding, Unsupported, verdict
+from findings import Finding, Unsupported, first_line, verdict
 from models import Shape, Transformer
 from training import FORMATS, counted
 
-from workloads import Asked, Case, Run, Work
+from workloads import Asked, Case, Run, Work, spoiled
 
 TOLERANCE = {"fp32": 1e-3, "bf16": 0.06}  # relative to the largest score
 
@@ -48,12 +48,18 @@ def _run(asked: Asked, work: Work, shape: Shape, batch: int) -> Run:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # of many kinds: no compiler, no Python headers, no Triton
-                raise Unsupported(f"torch.compile does not work here: {_first(error)}") from error
+                raise Unsupported(f"torch.compile does not work here: {first_line(error)}") from error
             facts["compile_seconds"] = time.monotonic() - start
+
+    call = spoiled(model, asked)
 
     @torch.no_grad()
     def step() -> Any:
-        return model(numbers)
+        return call(numbers)
+
+    @torch.no_grad()
+    def count() -> Any:
+        return net(numbers)
 
     @torch.no_grad()
     def same() -> list[Finding]:
@@ -64,8 +70,4 @@ def _run(asked: Asked, work: Work, shape: Shape, batch: int) -> Run:
             verdict(f"{work.name}.result", good, f"differs from eager by {error:.2g} of the largest score")
         ]
 
-    return Run(step=step, count=counted(lambda: net(numbers)), after=same, facts=facts)
-
-
-def _first(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip() or '?').splitlines()[0][:200]}"
+    return Run(step=step, count=counted(count), after=same, facts=facts)

@@ -12,7 +12,7 @@ from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
     from spark_build.host.wheelhouse.views import Generation
-    from spark_build.model.bench import Bench
+    from spark_build.model.bench import Bench, BenchRound
     from spark_build.model.verification import Check
     from spark_build.verify.suite.running import Wish
 
@@ -115,20 +115,22 @@ def _measure(options: Options, wish: Wish) -> int:
         render.print_json({**document, "exit_code": code})
         return code
     _print(result)
-    for arm, check in failed:
-        print(f"FAILED {check.name} in {arm}: {check.evidence}")
+    for each, check in failed:
+        print(f"FAILED {check.name} in {each.slot.arm}: {check.evidence}")
+    for file in dict.fromkeys(each.file for each, _ in failed):
+        print(f"see {Path(file).with_suffix('.log')}")
     _print_memory(result)
     print(f"\nall samples: {Path(result.folder) / 'bench.json'}")
     return code
 
 
-def _failed(result: Bench) -> list[tuple[str, Check]]:
-    """What failed, with its arm; a round without a report is a failure, too."""
+def _failed(result: Bench) -> list[tuple[BenchRound, Check]]:
+    """What failed, with its round; one without a report is a failure, too."""
     from spark_build.model.verification import Check
 
-    checks = [(each.slot.arm, check) for each in result.rounds for check in each.checks]
+    checks = [(each, check) for each in result.rounds for check in each.checks]
     return [each for each in checks if each[1].status == "fail"] + [
-        (each.slot.arm, Check(name=f"round {each.slot.index + 1}", status="fail", evidence=each.problem))
+        (each, Check(name=f"round {each.slot.index + 1}", status="fail", evidence=each.problem))
         for each in result.rounds
         if each.problem
     ]
@@ -177,12 +179,13 @@ def _print_memory(result: Bench) -> None:
 
 
 def _held(result: Bench, work: str) -> str:
-    """What holds the figure of a case, or why there is none."""
+    """What holds the figure of a case, or why there is none; what failed in any round is shown."""
     checks = {
         check.name.removeprefix(work): check
+        for fails in (False, True)
         for each in result.rounds
         for check in each.checks
-        if check.name.startswith(f"{work}.")
+        if check.name.startswith(f"{work}.") and (check.status == "fail") == fails
     }
     failed = next((check for check in checks.values() if check.status == "fail"), None)
     held = failed or next((checks[name] for name in (*BOUNDS, *checks) if name in checks), None)
@@ -205,8 +208,9 @@ def _profile(options: Options, wish: Wish, tool: Literal["torch", "nsys"]) -> in
     from spark_build.cli.building import running
     from spark_build.errors import VerificationError
     from spark_build.verify.suite import running as suite
-    from spark_build.verify.suite.profiling import capture
+    from spark_build.verify.suite.profiling import capture, need
 
+    need(tool, wish.arms)
     setting, generation = options.setting(), _generation(options, wish)
     with running(options, setting.home.runs) as (folder, emit):
         settings = suite.plan(wish, suite.script_of(setting.home))

@@ -39,6 +39,11 @@ TIMED_OUT, KILLED = 124, 137  # exit statuses of coreutils' timeout; 137 also fo
 R = TypeVar("R", bound=Round | BenchRound)
 
 
+def failed(done: Round | BenchRound) -> bool:
+    """Whether a round did not end, or found something wrong."""
+    return bool(done.problem) or any(check.status == "fail" for check in done.checks)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program(Generic[R]):
     """What runs inside the arms, and how its rounds are read."""
@@ -52,7 +57,7 @@ class Program(Generic[R]):
     read: Callable[[Path], R]
     facts: Mapping[str, Any]  # what makes two runs the same measurement, beside arms and scripts
     scripts: tuple[str, ...] = ("*.py",)  # what runs, as patterns beside the script
-    stops: bool = True  # the first failure ends it: no number after it could change what is said
+    stops: Callable[[R], bool] = failed  # what ends it: no number after that could change what is said
     before: Callable[[], None] = field(default=lambda: None)  # each round that is measured now
     watch: Watcher[R] = field(default_factory=Silent)
 
@@ -132,7 +137,7 @@ def run_rounds(
             done = _measure(program, by_name[slot.arm], slot, place, launch, keep, hear)
         rounds.append(done)
         program.watch.end(rounds, kept=slot in kept)
-        if program.stops and (done.problem or any(check.status == "fail" for check in done.checks)):
+        if program.stops(done):
             emit(Note(message=f"round {slot.index + 1} of {slot.arm} failed: the {program.name} ends here"))
             break
     tell(0)

@@ -7,7 +7,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -124,7 +124,7 @@ class NvmlProbe:
         if (memory := self._ask("nvmlDeviceGetMemoryInfo")) is not None:
             found["free_mib"] = found["device_free_mib"] = memory.free >> 20
         if (running := self._ask("nvmlDeviceGetComputeRunningProcesses")) is not None:
-            found["processes"] = len(running)
+            found["processes"] = families(each.pid for each in running)
         known = {name: float(value) for name, value in found.items() if value is not None}
         return known | self._counters()
 
@@ -154,6 +154,22 @@ class NvmlProbe:
         """Name of the GPU and version of its driver."""
         driver = self.nvml.nvmlSystemGetDriverVersion()
         return {"device": str(self._ask("nvmlDeviceGetName")), "driver": str(driver)}
+
+
+def families(processes: Iterable[int]) -> int:
+    """How many of them do not descend from each other; those that descend from us are one."""
+    listed = set(processes)
+    return len({_eldest(process, {*listed, os.getpid()}) for process in listed})
+
+
+def _eldest(process: int, known: set[int]) -> int:
+    eldest = process
+    while process > 1:
+        # The name before the last bracket may hold anything; state and parent follow it.
+        parts = " ".join(_lines(f"/proc/{process}/stat")).rpartition(")")[2].split()
+        process = int(parts[1]) if parts else 0
+        eldest = process if process in known else eldest
+    return eldest
 
 
 def prepare_memory(device: Device) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def nvmlDeviceGetUtilizationRates(device): return types.SimpleNamespace(gpu=said
 def nvmlDeviceGetMemoryInfo(device):
     if said.get("unified"): raise NVMLError("Not Supported")
     return types.SimpleNamespace(free=100 << 30)
-def nvmlDeviceGetComputeRunningProcesses(device): return [None] * said.get("processes", 1)
+def nvmlDeviceGetComputeRunningProcesses(device): return [types.SimpleNamespace(pid=-each) for each in range(said.get("processes", 1))]
 def nvmlDeviceGetFieldValues(device, fields):
     pace = said.get("counters", {}).get(str(fields[0]))
     if pace is None: return [types.SimpleNamespace(nvmlReturn=3, valueType=3, value=None)]

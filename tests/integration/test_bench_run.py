@@ -16,7 +16,18 @@ from tests.conftest import CLI
 
 # Threads that spin while they wait make everything ten times slower where others compute, too.
 CALM = ",OMP_WAIT_POLICY=PASSIVE"
-BOUNDS = ("bound", "peak", "memory", "flops")
+# What a case must be proved by: by its workload, else by its mode.
+PROOFS = {
+    "gemm": {"flops", "peak"},
+    "bandwidth": {"bound"},
+    "elementwise": {"bound"},
+    "collectives": {"bound", "result"},
+    "attention": {"flops", "peak", "result"},
+    "compiled": {"flops", "peak", "result"},
+    "decode": {"flops", "peak", "cache"},
+    "train": {"flops", "peak", "dtype", "trains"},
+    "eval": {"flops", "peak", "dtype", "eval"},
+}
 
 
 def command(root: Path, *arguments: str) -> list[str]:
@@ -56,7 +67,7 @@ def failed(document: dict[str, Any]) -> set[str]:
 
 
 def test_the_whole_quick_suite(baseline: Arm, tmp_path: Path) -> None:
-    code, document = bench(tmp_path, *arm(baseline), "--duration", "0.3")
+    code, document = bench(tmp_path, *arm(baseline, more=",NCCL_DEBUG=WARN"), "--duration", "0.3")
     found = checks(document)
     assert failed(document) == set()
     assert code == 0
@@ -70,7 +81,8 @@ def test_the_whole_quick_suite(baseline: Arm, tmp_path: Path) -> None:
             continue
         calls = figures[name]["calls"]
         assert min(calls) <= work["amount"] / figures[name]["rate"] * 1.000001 <= max(calls) * 1.00001, name
-        assert any(f"{name}.{bound}" in found for bound in BOUNDS), name
+        proofs = PROOFS.get(work["workload"]) or PROOFS[work["mode"]]
+        assert proofs <= {check.removeprefix(f"{name}.") for check in found}, name
         assert figures[name]["peak"]["rss"] > 50e6
     for name in ("train", "eval"):
         assert {
@@ -97,6 +109,7 @@ def test_the_whole_quick_suite(baseline: Arm, tmp_path: Path) -> None:
     names = set(raw["rounds"][0]["samples"][0][1])
     assert {"memtotal_mib", "memfree_mib", "memavailable_mib", "cached_mib", "shmem_mib", "busy_s"} <= names
     assert "device_free_mib" not in names  # unknown is missing, never 0
+    assert raw["rounds"][0]["environment"]["variables"]["NCCL_DEBUG"] == "WARN"
     assert raw["rounds"][0]["environment"]["ceilings"]["flops"]["fp32"] > 1e9
     assert (folder / "report.html").is_file()
     assert not list(tmp_path.glob("runs/unfinished-*"))
@@ -107,6 +120,7 @@ PLANTED = {
     "dtype:mlp": ("mlp.train.bf16.dtype", r"outputs of 4 layers: torch.float32; asked for torch.bfloat16"),
     "flops:mlp": ("mlp.train.bf16.flops", r"formula 3.69\d+e\+08, torch counts 1.84\d+e\+08"),
     "formula:bandwidth": ("bandwidth.copy.64MiB.bound", r"\d+% of the [\d.]+ [TGM]?B/s of a plain one"),
+    "formula:gemm": ("gemm.fp32.1024.peak", r"\d+\.\d% of [\d.]+ [TG]FLOP/s"),
     "collective:collectives": ("collectives.all_reduce.16MiB.result", r"2 of 8388608 elements wrong"),
     "hang:bert": ("bert.run", r"hung: not a word for 40 s, in bert.train.fp32|hung: not a word for 40 s"),
     "crash:nanogpt": ("nanogpt.run", r"was killed \(SIGABRT\)"),
@@ -128,6 +142,18 @@ def test_planted_faults_are_found_and_the_others_go_on(baseline: Arm, tmp_path: 
     assert {name.partition(".")[0] for name in failed(document)} == set(workloads)
     figures = {each["work"] for each in document["rounds"][0]["figures"]}
     assert {"elementwise.add.fp32", "elementwise.mul.bf16", "mlp.train.bf16"} <= figures  # shown, and marked
+
+
+def test_a_device_that_cannot_be_used_ends_the_run(baseline: Arm, tmp_path: Path) -> None:
+    wished = command(tmp_path, *arm(baseline), "--workload", "gemm", "--device", "cuda", "--rounds", "3")
+    done = subprocess.run(
+        [each for each in wished if each != "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 9
+    (line,) = (each for each in done.stdout.splitlines() if each.startswith("FAILED"))
+    assert re.match(r"FAILED prelude.run in a: \w+Error: .*CUDA", line)
+    (log,) = (each.removeprefix("see ") for each in done.stdout.splitlines() if each.startswith("see "))
+    assert "Traceback" in Path(log).read_text()
 
 
 def test_one_thread_is_slower_than_two_or_nothing_is_said(baseline: Arm, tmp_path: Path) -> None:

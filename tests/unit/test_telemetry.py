@@ -1,4 +1,6 @@
 import json
+import os
+import subprocess
 import sys
 import time
 import types
@@ -8,7 +10,15 @@ import pytest
 
 from spark_build.model.verification import Sample
 from spark_build.verify.memoryprobe import MemoryProbe
-from spark_build.verify.telemetry import CpuProbe, NvmlProbe, Sampler, prepare_memory, probes_for, summarise
+from spark_build.verify.telemetry import (
+    CpuProbe,
+    NvmlProbe,
+    Sampler,
+    families,
+    prepare_memory,
+    probes_for,
+    summarise,
+)
 from tests.integration.faulty import NVML
 
 
@@ -56,6 +66,21 @@ def test_an_empty_list_of_gpu_processes_says_nothing() -> None:
     assert summarise(rows(processes=0.0), [(0, 8)], None).other_processes is None  # not even ourselves
     assert summarise(rows(processes=1.0), [(0, 8)], None).other_processes == 0
     assert summarise(rows(processes=3.0), [(0, 8)], None).other_processes == 2
+
+
+def test_processes_of_one_arm_are_one() -> None:
+    def kept() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+
+    with kept() as rank, kept() as other:
+        assert families([rank.pid, other.pid]) == 1  # ours, though none descends from the other
+        assert families([os.getpid(), rank.pid]) == 1
+        assert families([rank.pid, os.getppid()]) == 1  # a family that is not ours: of a container
+        assert families([rank.pid, 1 << 30, (1 << 30) + 1]) == 3  # who has ended is nobody's
+        for each in (rank, other):
+            assert each.stdin
+            each.stdin.close()
+    assert families([]) == 0
 
 
 def test_the_processors_can_be_sampled_here() -> None:

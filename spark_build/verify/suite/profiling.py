@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from spark_build.core.judging.armspec import ArmWish
 from spark_build.errors import HostError, UsageError
 from spark_build.host.run import run
 from spark_build.model.bench import BenchSettings
@@ -35,14 +36,18 @@ class Captured:
     profiles: list[dict[str, Any]] = field(default_factory=list)
 
 
-def capture(
-    settings: BenchSettings, arms: Sequence[Arm], tool: Tool, folder: Path, emit: Emit
-) -> list[Captured]:
-    """Run each arm under `tool`. Raises HostError without nsys, UsageError for containers."""
-    if any(arm.image for arm in arms):
+def need(tool: Tool, wishes: Sequence[ArmWish]) -> None:
+    """Raises HostError without nsys, UsageError for containers."""
+    if any(wish.image for wish in wishes):
         raise UsageError("--profile runs in environments, not in containers", hint="name a folder with --arm")
     if tool == "nsys" and shutil.which("nsys") is None:
         raise HostError("nsys is not here", hint=NSYS_HINT)
+
+
+def capture(
+    settings: BenchSettings, arms: Sequence[Arm], tool: Tool, folder: Path, emit: Emit
+) -> list[Captured]:
+    """Run each arm under `tool`; see `need`."""
     program = program_of(settings)
     program = replace(program, options={**program.options, "profile": tool})
     found = []

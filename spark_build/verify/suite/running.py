@@ -37,7 +37,8 @@ PROTOCOL: dict[tuple[Device, Mode], tuple[float, float]] = {
     ("cuda", "full"): (5.0, 30.0),
 }
 START = 120.0  # seconds until the first case of a workload, or for a model to be compiled
-MOST_CASES = 40  # of one workload, for the last resort against a script that hangs
+MOST_CASES = 60  # of one workload, for the last resort against a script that hangs
+PRELUDE = "prelude.run"  # of the script: that the device can be used at all
 SCRIPTS = ("*.py", "workloads/*.py")
 
 
@@ -162,6 +163,7 @@ def run_suite(
 
 def program_of(settings: BenchSettings, before: Callable[[], None] = lambda: None) -> Program[BenchRound]:
     """The suite as rounds run it. It ends workloads that hang by itself; the limit is for all of it."""
+    patience = settings.patience or START + 5 * (3 * settings.warmup + settings.window)
     options: dict[str, object] = {
         "device": settings.device,
         "workloads": ",".join(settings.workloads),
@@ -169,12 +171,10 @@ def program_of(settings: BenchSettings, before: Callable[[], None] = lambda: Non
         "warmup": settings.warmup,
         "window": settings.window,
         "seed": settings.seed,
+        "patience": patience,
     }
-    if settings.patience is not None:
-        options["patience"] = settings.patience
     if settings.inject:
         options["inject"] = settings.inject
-    each = START + 5 * (3 * settings.warmup + settings.window)
     return Program(
         name="bench",
         script=Path(settings.script),
@@ -182,12 +182,17 @@ def program_of(settings: BenchSettings, before: Callable[[], None] = lambda: Non
         options=options,
         device=settings.device,
         threads=settings.threads,
-        limit=START + MOST_CASES * len(settings.workloads) * (settings.patience or each),
+        limit=START + MOST_CASES * len(settings.workloads) * patience,
         read=read_round,
         facts=asdict(settings),
-        stops=False,
+        stops=_useless,
         before=before,
     )
+
+
+def _useless(done: BenchRound) -> bool:
+    """Whether nothing could be measured, and would not be in the next round either."""
+    return any(check.name == PRELUDE and check.status == "fail" for check in done.checks)
 
 
 def _scope(settings: BenchSettings, rounds: Sequence[BenchRound]) -> dict[str, str]:
