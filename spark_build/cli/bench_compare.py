@@ -41,7 +41,7 @@ def compare(
     """Compare the arms of FILE (bench.json or CSV), or FILE with NEW."""
     from spark_build.core.bench.compare import compare as compare_all
     from spark_build.core.bench.compare import exit_code
-    from spark_build.core.wheels.audit import printable
+    from spark_build.core.text import printable
 
     trial = _trial(file, new, arms, lower)
     compared = compare_all(trial)
@@ -117,7 +117,7 @@ def _read(file: Path, lower: tuple[str, ...]) -> Trial:
 def _show(compared: Compared) -> None:
     from spark_build.core.bench.bands import BANDS, said
     from spark_build.core.bench.words import headline, interval
-    from spark_build.core.wheels.audit import printable
+    from spark_build.core.text import printable
 
     rows = [
         [

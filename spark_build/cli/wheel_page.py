@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_build.cli import render
+from spark_build.core.text import printable
 from spark_build.core.units import size
 from spark_build.core.wheels.alone import advice
-from spark_build.core.wheels.audit import printable
 from spark_build.core.wheels.audit_device import order
 from spark_build.core.wheels.linkage import Needed
 from spark_build.core.wheels.wheeldiff import Change, counts, roles

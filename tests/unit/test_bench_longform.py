@@ -13,7 +13,7 @@ from spark_build.core.bench.compare import compare, exit_code
 from spark_build.core.bench.direction import better, size_in_bytes
 from spark_build.core.bench.longform import csv_of, trial_from_csv
 from spark_build.core.bench.trial import from_bench, joined
-from spark_build.core.wheels.audit import printable
+from spark_build.core.text import printable
 from spark_build.errors import UsageError
 from spark_build.model.verification import Check
 from tests import benches

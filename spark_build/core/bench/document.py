@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from spark_build.core.bench.trial import LARGEST
-from spark_build.core.wheels.audit import printable
+from spark_build.core.text import printable
 from spark_build.errors import UsageError
 from spark_build.model.bench import SCHEMA, Bench, Figure
 

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from spark_build.core.bench.direction import better, size_in_bytes
 from spark_build.core.bench.trial import LARGEST, Trial, TrialCase, doubts_of
 from spark_build.core.judging.crossrun import DECIDING
-from spark_build.core.wheels.audit import printable
+from spark_build.core.text import printable
 from spark_build.errors import UsageError
 from spark_build.model.bench import Bench, Kind
 

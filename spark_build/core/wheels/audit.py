@@ -15,6 +15,7 @@ from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from spark_build.core.text import printable
 from spark_build.core.wheels.audit_host import HOST_RULES, Policies
 from spark_build.core.wheels.audit_packaging import PACKAGING_RULES
 from spark_build.core.wheels.linkage import origin
@@ -90,11 +91,6 @@ def audit(
         for name, rule in RULES
         for severity, message in rule(facts, expected)
     )
-
-
-def printable(text: str) -> str:
-    """One line a terminal can show: names inside a wheel may hold anything, control codes included."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def blocks(findings: Sequence[Finding]) -> bool:

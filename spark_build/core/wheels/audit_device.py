@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from spark_build.core.wheels.audit import UNREADABLE, printable
+from spark_build.core.text import printable
+from spark_build.core.wheels.audit import UNREADABLE
 from spark_build.model.device import Code, DeviceCode
 from spark_build.model.recipe import DeviceRule, Recipe, Target
 from spark_build.model.wheel import Finding, Severity, WheelFacts

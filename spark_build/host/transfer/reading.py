@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-from spark_build.core.wheels.audit import printable
+from spark_build.core.text import printable
 from spark_build.host.files import CHUNK
 from spark_build.host.sources import unpack
 from spark_build.host.sources.tree import RefusedError

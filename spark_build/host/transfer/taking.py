@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.core.planning.key import digest
-from spark_build.core.wheels.audit import printable
+from spark_build.core.text import printable
 from spark_build.errors import AuditError
 from spark_build.host.home import Home
 from spark_build.host.transfer import foreign

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from spark_build.core.wheels.audit import printable
+from spark_build.core.text import printable
 from spark_build.core.wheels.fatbin import (
     ELF,
     LTO,

@@ -24,7 +24,7 @@ from installer.records import RecordEntry
 from packaging.metadata import parse_email
 from packaging.utils import canonicalize_name
 
-from spark_build.core.wheels.audit import printable
+from spark_build.core.text import printable
 from spark_build.core.wheels.leaks import Leaks
 from spark_build.core.wheels.payload import STARTUP, summary
 from spark_build.core.wheels.sections import kind_of
