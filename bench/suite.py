@@ -23,18 +23,8 @@ from surroundings import surroundings, write_report
 
 SCHEMA = 1
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
-INJECTIONS = (
-    "train",
-    "dtype",
-    "result",
-    "formula",
-    "flops",
-    "collective",
-    "hang",
-    "crash",
-    "killed",
-    "memory",
-)
+INJECTIONS = ("train", "dtype", "result", "formula", "flops", "collective",
+              "hang", "crash", "killed", "memory")  # fmt: skip
 
 
 def arguments() -> argparse.Namespace:

@@ -165,7 +165,7 @@ def be_rank(
     """One rank, in a process of its own. It answers with numbers, or says in words why it ends."""
     try:
         _serve(rank, ranks, backend, operation, size, folder, pipe)
-    except Exception as error:
+    except Exception as error:  # of many kinds, and whoever asks must hear which
         traceback.print_exc()
         pipe.send(f"failed: {first_line(error)}")
         raise SystemExit(1) from error

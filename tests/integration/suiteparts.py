@@ -28,7 +28,7 @@ def outcome(call: Callable[[], Any]) -> str:
     """What came of it: "returned", or the kind of error and its words."""
     try:
         call()
-    except Exception as error:  # noqa: BLE001 - of any kind
+    except Exception as error:  # noqa: BLE001 - its kind is the answer
         return f"{type(error).__name__}: {error}"
     return "returned"
 

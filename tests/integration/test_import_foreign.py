@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import tarfile
 from pathlib import Path
@@ -98,6 +99,12 @@ def test_they_are_shown_and_stay_when_something_is_built(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     rows = root.json("wheelhouse", "list")["wheels"]
     assert {row["name"]: row["origin"] for row in rows} == {"tiny": "built", "torchy": "foreign"}
+    make_wheel(tmp_path / "other", "tiny", "99.0")
+    said = root.run("wheelhouse", "import", str(tmp_path / "other")).stdout
+    assert ", built here\nback: spark-build " in said
+    back = shlex.split(said.rpartition("back: spark-build ")[2])
+    assert root.run(*back).returncode == 0
+    assert root.json("wheelhouse", "list")["wheels"] == rows
 
 
 def refused(home: Home, path: Path, kind: type[SparkBuildError]) -> SparkBuildError:
