@@ -1,3 +1,7 @@
+"""What stands beside a figure in the table of a run."""
+
+from __future__ import annotations
+
 from dataclasses import replace
 
 from spark_build.cli.bench_run import _held
