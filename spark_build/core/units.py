@@ -30,21 +30,21 @@ def quantity(value: float, unit: str) -> str:
     if unit == "s":
         for scale, name in ((1, "s"), (1e-3, "ms"), (1e-6, "us")):
             if abs(value) >= scale:
-                return f"{_three(value / scale)} {name}"
-        return f"{_three(value * 1e9)} ns"
+                return f"{three_digits(value / scale)} {name}"
+        return f"{three_digits(value * 1e9)} ns"
     if unit in ("FLOP/s", "B/s", "B"):
         for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
             if abs(value) >= scale:
-                return f"{_three(value / scale)} {prefix}{unit}"
-    return f"{_three(value)} {unit}".strip()
+                return f"{three_digits(value / scale)} {prefix}{unit}"
+    return f"{three_digits(value)} {unit}".strip()
 
 
-def _three(value: float) -> str:
+def three_digits(value: float) -> str:
     """At least three digits that count, and no exponent where people would write none."""
     if value == 0 or not 1e-3 <= abs(value) < 1e9:
         return f"{value:.3g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:.{digits}f}"
+    return f"{value:,.{digits}f}"
 
 
 def flops(rate: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_build.core.judging.stats import geometric_mean
+from spark_build.core.units import three_digits
 from spark_build.model.verification import BurnIn, Round
 from spark_build.verify.plotting import INK, WIDTH, colour, legend, of_case, paints, plain, svg, unit_of
 
@@ -77,7 +78,7 @@ def names_of(peaks: Mapping[str, float], scale: float) -> dict[str, str]:
     names: dict[str, str] = {}
     above = ""
     for dtype in sorted(peaks, key=lambda dtype: -peaks[dtype]):
-        said = f"{dtype.upper()} {peaks[dtype] / scale:.3g}"
+        said = f"{dtype.upper()} {three_digits(peaks[dtype] / scale)}"
         if above and peaks[above] < APART * peaks[dtype]:
             names[above] += f", {said}"
             names[dtype] = ""

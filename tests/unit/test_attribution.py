@@ -62,3 +62,21 @@ def test_too_much_noise_leaves_it_open() -> None:
 
 def test_without_a_difference_there_is_no_cause() -> None:
     assert judged(1.0, 1.0).attribution is None
+
+
+def test_one_environment_under_two_settings_is_no_question_of_the_build() -> None:
+    base = dataclasses.replace(ARMS[0], env={"SAME": "1"})
+    again = dataclasses.replace(ARMS[2], env=base.env)
+    other = dataclasses.replace(
+        base, name="wheelhouse", role="candidate", env={"SAME": "1", "NVIDIA_TF32_OVERRIDE": "0"}, threads=1
+    )
+    order = block_order([base.name, other.name, again.name], 10, 3)
+    rounds = [
+        simulated_round(slot, (1 + slot.index / 1e5) / (1 + (slot.arm == other.name))) for slot in order
+    ]
+    verdict = assess(settings_of(10, 3), (base, other, again), len(order), rounds, ())[0]
+    assert (verdict.word, verdict.attribution) == ("REGRESSION", "unresolved")
+    assert verdict.explanation.endswith(
+        "both are one environment, so it is not the build; what differs: "
+        "NVIDIA_TF32_OVERRIDE (unset, 0), threads (default, 1)."
+    )

@@ -1,6 +1,6 @@
 import pytest
 
-from spark_build.core.units import quantity
+from spark_build.core.units import quantity, three_digits
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,8 @@ from spark_build.core.units import quantity
         (7e-9, "s", "7.00 ns"),
         (120.44, "tokens/s", "120 tokens/s"),
         (10.85, "tokens/s", "10.8 tokens/s"),
-        (39681.3, "samples/s", "39681 samples/s"),
+        (39681.3, "samples/s", "39,681 samples/s"),
+        (1_404_018.2, "tokens/s", "1,404,018 tokens/s"),
         (3e-7, "x", "3e-07 x"),
         (0, "s", "0 ns"),
         (7, "", "7.00"),
@@ -25,3 +26,12 @@ from spark_build.core.units import quantity
 )
 def test_quantities(value: float, unit: str, said: str) -> None:
     assert quantity(value, unit) == said
+
+
+def test_digits_without_a_unit() -> None:
+    assert [three_digits(value) for value in (1174.9, 353.51, 51.44, 0.1903)] == [
+        "1,175",
+        "354",
+        "51.4",
+        "0.190",
+    ]

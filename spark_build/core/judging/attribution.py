@@ -50,6 +50,18 @@ def swap_problem(derived: Arm, donor: str, rounds: Sequence[Round]) -> str:
     return f"{derived.name} has no finished round, so the cause is unresolved"
 
 
+def one_environment(base: Arm, candidate: Arm) -> str:
+    """That two arms are the same files, and what differs then; "" when they are not."""
+    if (base.python, base.image, base.swapped) != (candidate.python, candidate.image, candidate.swapped):
+        return ""
+    before, after = ({**arm.env, "threads": str(arm.threads or "default")} for arm in (base, candidate))
+    changes = (
+        (name, before.get(name, "unset"), after.get(name, "unset")) for name in sorted({*before, *after})
+    )
+    differing = ", ".join(f"{name} ({old}, {new})" for name, old, new in changes if old != new)
+    return f"both are one environment, so it is not the build; what differs: {differing}" if differing else ""
+
+
 def ratio_per_clock(case: Case, first: str, second: str, rounds: Sequence[Round]) -> float | None:
     """Ratio of the rates for each GHz of their windows' clocks, over complete pairs; None without clocks.
 

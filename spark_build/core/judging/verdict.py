@@ -9,6 +9,7 @@ from spark_build.core.judging.attribution import (
     Effects,
     attribute,
     headline_of,
+    one_environment,
     ratio_per_clock,
     swap_problem,
 )
@@ -114,7 +115,10 @@ def effects_of(
     derived = next((arm for arm in arms if arm.swapped and arm.origin.startswith(start)), None)
     library = headline_of(cases, derived.name) if derived else None
     if derived is None or library is None:
-        return Effects()
+        base, candidate = (
+            next(arm for arm in arms if arm.name == name) for name in (headline.first, headline.second)
+        )
+        return Effects(problem=one_environment(base, candidate))
     if problem := swap_problem(derived, headline.second, rounds):
         return Effects(problem=problem)
     pairs = _pairs(settings.headline, derived.name, headline.second, rounds)
