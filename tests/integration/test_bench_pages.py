@@ -114,6 +114,15 @@ def test_what_spoils_a_run_stands_on_top(tmp_path: Path) -> None:
         assert said in text
 
 
+def test_transfers_alone_have_figures_though_no_class(tmp_path: Path) -> None:
+    works = [dataclasses.replace(work, flops=None, moved=None) for work in benches.WORKS]
+    page, text = pages(benches.bench({"native": {}}, pairs=1, works=works), tmp_path)
+    for said in ("No case lies on a roofline", "1 round of each arm"):
+        assert said in page.text
+        assert said in text
+    assert "No case has a figure" not in page.text
+
+
 def test_a_run_that_crashed_has_a_page(tmp_path: Path) -> None:
     bench = benches.bench(TWO, pairs=2)
     dead = tuple(dataclasses.replace(each, problem="killed by signal 9", figures=()) for each in bench.rounds)

@@ -33,7 +33,7 @@ def render(view: View) -> str:
         parts += ["## Remarks", "\n".join(f"- {remark}" for remark in view.remarks)]
     settings = view.bench.settings
     parts.append(
-        f"{settings.pairs} rounds of each arm, seed {settings.seed}, windows of {settings.window:g} s; every "
+        f"{view.rounds}, seed {settings.seed}, windows of {settings.window:g} s; every "
         "sample is in bench.json and samples.csv."
     )
     return "\n\n".join(part for part in parts if part) + "\n"

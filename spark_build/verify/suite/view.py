@@ -38,6 +38,12 @@ class View:
         return f"{', '.join(others)} against {base}" if others else base
 
     @property
+    def rounds(self) -> str:
+        """How many rounds were asked for."""
+        pairs = self.bench.settings.pairs
+        return f"{pairs} round{'s' if pairs > 1 else ''} of each arm"
+
+    @property
     def works(self) -> list[Work]:
         """The cases that any arm has a figure of."""
         known = {case for _, case in self.trial.values}
@@ -53,7 +59,11 @@ class View:
     def sentences(self) -> list[Said]:
         """What stands on top."""
         lines = headline(self.compared) or of_places(self.places[self.arms[0]])
-        return lines or [("unclear", "No case has a figure: nothing can be said.")]
+        if lines:
+            return lines
+        if self.works:
+            return [("", "No case lies on a roofline: each is held by what a plain one of its kind reaches.")]
+        return [("unclear", "No case has a figure: nothing can be said.")]
 
 
 def view_of(bench: Bench) -> View:
