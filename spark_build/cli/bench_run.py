@@ -20,7 +20,6 @@ Device = Literal["cpu", "cuda"]
 POSITIVE = click.FloatRange(min=0, min_open=True)
 PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 MAXIMUM = ".maximum"
-BOUNDS = (".bound", ".peak", ".memory", ".flops")  # what holds a figure, the most telling first
 
 
 @click.command()
@@ -138,9 +137,12 @@ def _failed(result: Bench) -> list[tuple[BenchRound, Check]]:
 
 def _print(result: Bench) -> None:
     """A row for each case: every arm's rate, and what holds it."""
+    from spark_build.core.bench.classes import places
+    from spark_build.core.bench.held import held_by
     from spark_build.core.judging.stats import geometric_mean
 
     rows = []
+    places_of = places(result, result.arms[0].name)
     for work in result.works:
         cells = []
         for arm in result.arms:
@@ -152,7 +154,7 @@ def _print(result: Bench) -> None:
                 if figure.work == work.name
             ]
             cells.append(_rate(geometric_mean(rates), work.unit) if rates else "-")
-        rows.append([work.name, *cells, _held(result, work.name)])
+        rows.append([work.name, *cells, held_by(result, work.name, roof=places_of[work.name].roof)])
     render.print_table(["CASE", *(arm.name for arm in result.arms), "HELD BY"], rows)
     for each in result.rounds:
         found = [check for check in each.checks if check.name.endswith(MAXIMUM)]
@@ -176,22 +178,6 @@ def _print_memory(result: Bench) -> None:
         most, work = max(peaks)
         print(f"memory of {arm.name}: {size(free)} free before; {size(most)} resident at most ({work})")
         print(f"  room for KV cache in it, weights and cache of 2 bytes: {', '.join(rooms)}")
-
-
-def _held(result: Bench, work: str) -> str:
-    """What holds the figure of a case, or why there is none; what failed in any round is shown."""
-    checks = {
-        check.name.removeprefix(work): check
-        for fails in (False, True)
-        for each in result.rounds
-        for check in each.checks
-        if check.name.startswith(f"{work}.") and (check.status == "fail") == fails
-    }
-    failed = next((check for check in checks.values() if check.status == "fail"), None)
-    held = failed or next((checks[name] for name in (*BOUNDS, *checks) if name in checks), None)
-    if held is None:
-        return ""
-    return held.evidence if held.status == "ok" else f"{held.status}: {held.evidence}"
 
 
 def _rate(rate: float, unit: str) -> str:

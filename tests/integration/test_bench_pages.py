@@ -123,6 +123,17 @@ def test_transfers_alone_have_figures_though_no_class(tmp_path: Path) -> None:
     assert "No case has a figure" not in page.text
 
 
+def test_what_was_left_out_stands_in_the_table_with_its_reason(tmp_path: Path) -> None:
+    skipped = Check(name="gemm.fp4.4096.run", status="skipped", evidence="needs compute capability 10.0")
+    held = Check(name=f"{benches.WORKS[0].name}.bound", status="ok", evidence="98% of a plain one")
+    bench = benches.bench({"native": {}}, checks=(skipped, held))
+    fp4 = dataclasses.replace(bench.works[0], name="gemm.fp4.4096")
+    _, text = pages(dataclasses.replace(bench, works=(*bench.works, fp4)), tmp_path)
+    assert "| gemm.fp4.4096 | native | - | - | - | skipped: needs compute capability 10.0 |" in text
+    line = next(line for line in text.splitlines() if line.startswith(f"| {benches.WORKS[0].name} |"))
+    assert line.endswith("| 98% of a plain one |")
+
+
 def test_a_run_that_crashed_has_a_page(tmp_path: Path) -> None:
     bench = benches.bench(TWO, pairs=2)
     dead = tuple(dataclasses.replace(each, problem="killed by signal 9", figures=()) for each in bench.rounds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_build.cli.bench_run import _held
+from spark_build.core.bench.held import held_by
 from spark_build.model.verification import Check
 from tests.benches import bench
 
@@ -19,5 +19,29 @@ def test_what_failed_in_any_round_is_shown() -> None:
         )
         for at, each in enumerate(result.rounds)
     ]
-    assert _held(replace(result, rounds=tuple(rounds)), name) == "fail: round 0"
-    assert _held(replace(result, rounds=tuple(rounds[1:])), name) == "round 2"
+    assert held_by(replace(result, rounds=tuple(rounds)), name) == "fail: round 0"
+    assert held_by(replace(result, rounds=tuple(rounds[1:])), name) == "round 2"
+
+
+def test_one_arm_is_not_held_by_what_another_showed() -> None:
+    result = bench({"a": {}, "b": {}}, pairs=2)
+    rounds = [
+        replace(each, checks=(Check(name="x.bound", status="ok", evidence=each.slot.arm),))
+        for each in result.rounds
+    ]
+    for arm in ("a", "b"):
+        assert held_by(replace(result, rounds=tuple(rounds)), "x", arm) == arm
+    assert held_by(result, "x") == ""
+
+
+def test_what_memory_bounds_is_held_against_memory() -> None:
+    checks = tuple(
+        Check(name=f"x.{name}", status="ok", evidence=name) for name in ("flops", "peak", "memory")
+    )
+    result = bench({"a": {}}, pairs=1)
+    result = replace(result, rounds=tuple(replace(each, checks=checks) for each in result.rounds))
+    assert [held_by(result, "x", roof=roof) for roof in ("", "arithmetic", "memory")] == [
+        "peak",
+        "peak",
+        "memory",
+    ]

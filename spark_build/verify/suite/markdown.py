@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_build.core.bench.arithmetic import FORMATS, token_floor, weight_bytes
 from spark_build.core.bench.bands import said
+from spark_build.core.bench.held import held_by
 from spark_build.core.bench.words import interval
 from spark_build.core.judging.stats import geometric_mean
 from spark_build.core.units import quantity
@@ -58,16 +59,20 @@ def _changes(view: View) -> str:
 
 
 def _figures(view: View) -> str:
+    """Each figure with what holds it; a case without one says why."""
     rows = []
-    for work in view.works:
+    for work in view.bench.works:
         for arm in view.arms:
             rates = view.trial.values.get((arm, work.name))
-            if rates:
-                place = view.places[arm][work.name]
-                share = "-" if place.share is None else f"{place.share:.0%} of {place.roof}"
-                middle = quantity(geometric_mean(list(rates.values())), work.unit)
-                rows.append((work.name, arm, middle, place.kind or "-", share))
-    return markdown_table(("case", "arm", "rate", "class", "share of the ceiling"), rows)
+            place = view.places[arm][work.name]
+            held = held_by(view.bench, work.name, arm, roof=place.roof)
+            if not rates:
+                rows.append((work.name, arm, "-", "-", "-", held or "nothing was measured"))
+                continue
+            share = "-" if place.share is None else f"{place.share:.0%} of {place.roof}"
+            middle = quantity(geometric_mean(list(rates.values())), work.unit)
+            rows.append((work.name, arm, middle, place.kind or "-", share, held))
+    return markdown_table(("case", "arm", "rate", "class", "share of the ceiling", "held by"), rows)
 
 
 def _failed(view: View) -> list[tuple[str, str, str]]:
