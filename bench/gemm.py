@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +162,11 @@ def run_operands(
     return cases, checks
 
 
+def names_of(events: Iterable[Any], device: str) -> list[str]:
+    """What ran on the device: on a GPU the profiler also lists the calls that started it."""
+    return sorted({each.key for each in events if each.device_type.name.lower() == device})
+
+
 def kernels(torch: Any, given: argparse.Namespace) -> dict[str, list[str]]:
     """Names of what really ran for each case, by the profiler: a name is not a speed."""
     from torch.profiler import ProfilerActivity, profile
@@ -180,9 +185,7 @@ def kernels(torch: Any, given: argparse.Namespace) -> dict[str, list[str]]:
                     torch.cuda.synchronize()
         except (Unsupported, RuntimeError):
             continue
-        # On a GPU the profiler also lists the calls that start kernels: they take no time of the device.
-        ran = [each for each in seen.key_averages() if not cuda or each.self_device_time_total > 0]
-        found[f"{dtype}:{size}:{layout}"] = sorted({event.key for event in ran})
+        found[f"{dtype}:{size}:{layout}"] = names_of(seen.key_averages(), given.device)
     return found
 
 

@@ -66,7 +66,7 @@ class Run:
     countable: bool = True  # whether torch can count it at all
     peak: float = 1.0  # how often the peak of plain products a faster algorithm may reach
     plain: Callable[[], float] | None = None  # a rate of the same kind, measured plainly at each call
-    share: tuple[float, float] = (0.6, 1.2)  # of it, within which the figure's must lie
+    share: tuple[float, float] = SHARES["cuda"]  # of it, within which the figure's must lie
     cpu: Callable[[], float] = time.process_time  # seconds of processors that all who work on it have used
     after: Callable[[], list[Finding]] = list
     facts: dict[str, Any] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spark_build.cli.bench_run import _print
 from spark_build.model.bench import Bench, bench_json
 from spark_build.model.verification import Check, Telemetry
 from spark_build.verify import bench_report
@@ -132,6 +133,25 @@ def test_what_was_left_out_stands_in_the_table_with_its_reason(tmp_path: Path) -
     assert "| gemm.fp4.4096 | native | - | - | - | skipped: needs compute capability 10.0 |" in text
     line = next(line for line in text.splitlines() if line.startswith(f"| {benches.WORKS[0].name} |"))
     assert line.endswith("| 98% of a plain one |")
+
+
+def test_terminal_and_report_hold_what_memory_bounds_against_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checks = tuple(
+        Check(name=f"{work}.{kind}", status="ok", evidence=f"by {kind}")
+        for work in ("gemm.fp16.8192", "decode")
+        for kind in ("peak", "memory")
+    )
+    bench = benches.bench({"native": {}}, checks=checks)
+    _, text = pages(bench, tmp_path)
+    _print(bench)
+    said = capsys.readouterr().out
+    for work, bound in (("gemm.fp16.8192", "by peak"), ("decode", "by memory")):
+        assert next(line for line in text.splitlines() if line.startswith(f"| {work} |")).endswith(
+            f"{bound} |"
+        )
+        assert next(line for line in said.splitlines() if line.startswith(work)).endswith(bound)
 
 
 def test_a_run_that_crashed_has_a_page(tmp_path: Path) -> None:

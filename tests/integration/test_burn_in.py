@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -67,6 +68,32 @@ def test_from_rounds_to_report(baseline: Arm, tmp_path: Path, monkeypatch: pytes
     assert "https://" not in page.split('id="raw"')[0].split("really loaded")[0]
     raw = json.loads((tmp_path / "burn-in.json").read_text())
     assert raw == json.loads(json.dumps(burn_in_json(result, raw=True)))
+
+
+def test_the_profiler_names_what_ran_and_not_the_calls_that_started_it(baseline: Arm, tmp_path: Path) -> None:
+    out = tmp_path / "kernels.json"
+    asked = ("--device", "cpu", "--cases", "fp32:64:ab", "--profile", "--out", str(out))
+    subprocess.run([baseline.python, str(SCRIPT), *asked], check=True, timeout=120)
+    assert "aten::mm" in json.loads(out.read_text())["kernels"]["fp32:64:ab"]
+    # What torch's profiler listed on an H200, by torch's own kinds of device.
+    listed = {
+        "Activity Buffer Request": "CPU",
+        "cudaLaunchKernelExC": "CPU",
+        "sm90_xmma_gemm_tf32f32": "CUDA",
+    }
+    code = (
+        "import gemm; from types import SimpleNamespace as N; from torch.autograd import DeviceType as D; "
+        f"print(gemm.names_of([N(key=k, device_type=getattr(D, v)) for k, v in {listed}.items()], 'cuda'))"
+    )
+    said = subprocess.run(
+        [baseline.python, "-c", code],
+        cwd=SCRIPT.parent,
+        check=True,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    assert said.stdout.strip() == "['sm90_xmma_gemm_tf32f32']"
 
 
 @pytest.mark.parametrize(

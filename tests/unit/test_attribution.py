@@ -77,6 +77,5 @@ def test_one_environment_under_two_settings_is_no_question_of_the_build() -> Non
     verdict = assess(settings_of(10, 3), (base, other, again), len(order), rounds, ())[0]
     assert (verdict.word, verdict.attribution) == ("REGRESSION", "unresolved")
     assert verdict.explanation.endswith(
-        "both are one environment, so it is not the build; what differs: "
-        "NVIDIA_TF32_OVERRIDE (unset, 0), threads (default, 1)."
+        "both are one environment, and what differs is NVIDIA_TF32_OVERRIDE (unset, 0), threads (default, 1)."
     )

@@ -1,6 +1,7 @@
 import pytest
 
 from spark_build.core.units import quantity, three_digits
+from spark_build.verify.roofline import names_of
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,16 @@ from spark_build.core.units import quantity, three_digits
 )
 def test_quantities(value: float, unit: str, said: str) -> None:
     assert quantity(value, unit) == said
+
+
+def test_the_names_of_roofs() -> None:
+    peaks = {"fp16": 704.6e12, "fp32": 51.4e12, "fp8": 1174.6e12, "bf16": 711.8e12}
+    assert names_of(peaks, 1e12) == {
+        "fp8": "FP8 1,175",
+        "bf16": "BF16 712, FP16 705",
+        "fp16": "",
+        "fp32": "FP32 51.4",
+    }
 
 
 def test_digits_without_a_unit() -> None:

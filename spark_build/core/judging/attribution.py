@@ -51,7 +51,10 @@ def swap_problem(derived: Arm, donor: str, rounds: Sequence[Round]) -> str:
 
 
 def one_environment(base: Arm, candidate: Arm) -> str:
-    """That two arms are the same files, and what differs then; "" when they are not."""
+    """What differs between two arms of one environment; "" for two environments, or none that differ.
+
+    No cause is named: a variable may change what is loaded (PYTHONPATH) as well as how it computes.
+    """
     if (base.python, base.image, base.swapped) != (candidate.python, candidate.image, candidate.swapped):
         return ""
     before, after = ({**arm.env, "threads": str(arm.threads or "default")} for arm in (base, candidate))
@@ -59,7 +62,7 @@ def one_environment(base: Arm, candidate: Arm) -> str:
         (name, before.get(name, "unset"), after.get(name, "unset")) for name in sorted({*before, *after})
     )
     differing = ", ".join(f"{name} ({old}, {new})" for name, old, new in changes if old != new)
-    return f"both are one environment, so it is not the build; what differs: {differing}" if differing else ""
+    return f"both are one environment, and what differs is {differing}" if differing else ""
 
 
 def ratio_per_clock(case: Case, first: str, second: str, rounds: Sequence[Round]) -> float | None:
