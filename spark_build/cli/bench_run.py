@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Device = Literal["cpu", "cuda"]
 POSITIVE = click.FloatRange(min=0, min_open=True)
-PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 MAXIMUM = ".maximum"
 
 
@@ -140,6 +139,7 @@ def _print(result: Bench) -> None:
     from spark_build.core.bench.classes import places
     from spark_build.core.bench.held import held_by
     from spark_build.core.judging.stats import geometric_mean
+    from spark_build.core.units import quantity
 
     rows = []
     places_of = places(result, result.arms[0].name)
@@ -153,7 +153,7 @@ def _print(result: Bench) -> None:
                 for figure in each.figures
                 if figure.work == work.name
             ]
-            cells.append(_rate(geometric_mean(rates), work.unit) if rates else "-")
+            cells.append(quantity(geometric_mean(rates), work.unit) if rates else "-")
         rows.append([work.name, *cells, held_by(result, work.name, roof=places_of[work.name].roof)])
     render.print_table(["CASE", *(arm.name for arm in result.arms), "HELD BY"], rows)
     for each in result.rounds:
@@ -178,13 +178,6 @@ def _print_memory(result: Bench) -> None:
         most, work = max(peaks)
         print(f"memory of {arm.name}: {size(free)} free before; {size(most)} resident at most ({work})")
         print(f"  room for KV cache in it, weights and cache of 2 bytes: {', '.join(rooms)}")
-
-
-def _rate(rate: float, unit: str) -> str:
-    prefix, scale = next((each for each in PREFIXES if rate >= each[1]), ("", 1.0))
-    if unit in ("FLOP/s", "B/s"):
-        return f"{rate / scale:.4g} {prefix}{unit}"
-    return f"{rate:,.4g} {unit}" if rate < 1e4 else f"{rate:,.0f} {unit}"
 
 
 def _profile(options: Options, wish: Wish, tool: Literal["torch", "nsys"]) -> int:

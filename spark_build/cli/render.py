@@ -134,7 +134,9 @@ class _TimeLeft:
         self._stage[key] = (self._clock(), event.expected)
 
     def of(self, event: Progress) -> str:
-        """In words; empty until the pace is known."""
+        """In words; empty until the pace is known, and when all that is left is not counted (linking)."""
+        if event.done >= event.total:
+            return ""
         now = self._clock()
         entered, expected = self._stage.get((event.recipe, event.stage), (now, None))
         known = pace.time_left(event.done, event.total, now - entered, expected)

@@ -60,6 +60,11 @@ def test_without_an_earlier_build_the_pace_counts(capsys: pytest.CaptureFixture[
         now = 2.0 * done
         lines.emit(Progress(recipe="onnx", stage="build", done=done, total=100))
     assert capsys.readouterr().err.splitlines()[-1] == "onnx: build 50/100, about 1 min 40 s left"
+    for done in range(51, 101):
+        now = 2.0 * done
+        lines.emit(Progress(recipe="onnx", stage="build", done=done, total=100))
+    # Steps are over, the stage is not: what links and packs them is not counted.
+    assert capsys.readouterr().err.splitlines()[-1] == "onnx: build 100/100"
 
 
 def test_thousands_of_steps_say_every_minute_how_far_they_are(capsys: pytest.CaptureFixture[str]) -> None:

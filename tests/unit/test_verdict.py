@@ -152,6 +152,46 @@ def test_the_control_alone_says_what_could_be_told() -> None:
     assert (wide.word, exit_code(wide)) == ("INCONCLUSIVE", 11)
 
 
+def uneven(given: Settings, ratios: Sequence[float]) -> list[Round]:
+    """Rounds in which the wheelhouse's rate is this multiple of the other's, visit by visit."""
+    return [
+        dataclasses.replace(
+            each,
+            measurements=tuple(
+                dataclasses.replace(one, rate=one.rate * ratios[each.slot.visit]) for one in each.measurements
+            ),
+        )
+        if each.slot.arm == B.name
+        else each
+        for each in measured((A, B, AGAIN), given, {}, 0.0)
+    ]
+
+
+def test_too_few_pairs_are_said_to_be_too_few() -> None:
+    given = settings(mode="quick", pairs=5)
+    verdict, _, _ = judged((A, B, AGAIN), given, uneven(given, (0.5, 0.51, 0.52, 0.49, 0.5)))
+    assert verdict.claim == "INCONCLUSIVE (too few pairs)"
+    assert verdict.explanation.endswith(
+        "looks slower, but a claim needs the signed-rank test as well, which needs 6 pairs or more: --rounds 10."
+    )
+    enough = settings(mode="quick", pairs=6)
+    verdict, _, _ = judged((A, B, AGAIN), enough, uneven(enough, (0.5, 0.51, 0.52, 0.49, 0.5, 0.48)))
+    assert verdict.word == "REGRESSION"
+
+
+def test_tests_that_disagree_are_said_to_disagree() -> None:
+    given = settings(pairs=10)
+    # One of ten lies on the other side, and farther out: it has the highest rank.
+    ratios = (1.1, 1.101, 1.102, 1.103, 1.104, 1.105, 1.106, 1.107, 1.108, 0.9)
+    verdict, (headline, *_), _ = judged((A, B, AGAIN), given, uneven(given, ratios))
+    seen = headline.comparison
+    assert seen.t_p < 0.05 <= seen.wilcoxon_p
+    assert verdict.claim == "INCONCLUSIVE (two tests disagree)"
+    assert verdict.explanation.endswith(
+        f"looks faster, but a claim needs the signed-rank test as well, which does not agree (p = {seen.wilcoxon_p:.2f})."
+    )
+
+
 def test_a_control_that_differs_spoils_everything() -> None:
     arms, given = (A, B, AGAIN), settings()
     rounds = measured(arms, given, {"wheelhouse": 1.5, "public-again": 1.2}, 0.005)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -33,6 +34,7 @@ from spark_build.model.verification import (
 )
 
 LEAST_PAIRS = 10  # below, the signed-rank test hardly can say anything
+RANK_PAIRS = math.floor(math.log2(2 / ALPHA)) + 1  # below, it never can: its p is at least 2/2^pairs
 Finding = Literal["faster", "slower", "equivalent", "unclear"]
 
 
@@ -232,6 +234,19 @@ def _of_control(headline: CaseResult, indicative: bool) -> Verdict:
     return _verdict("INCONCLUSIVE", f" (interval wider than +-{MARGIN:.0%})", text, indicative, headline)
 
 
+def _undecided(seen: Comparison) -> tuple[str, str]:
+    """Why neither a difference nor its absence may be claimed: (in a word or two, the sentence's rest)."""
+    low, high = seen.ci95
+    if low <= 1 <= high:
+        could = f"about {seen.detectable:.1%} could have been told"
+        return "neither different nor equivalent", f"proves neither a difference nor its absence; {could}"
+    where = "faster" if seen.ratio > 1 else "slower"
+    test = f"looks {where}, but a claim needs the signed-rank test as well"
+    if seen.pairs < RANK_PAIRS:
+        return "too few pairs", f"{test}, which needs {RANK_PAIRS} pairs or more: --rounds {LEAST_PAIRS}"
+    return "two tests disagree", f"{test}, which does not agree (p = {seen.wilcoxon_p:.2f})"
+
+
 def _of_candidate(headline: CaseResult, indicative: bool, effects: Effects) -> Verdict:
     seen = headline.comparison
     low, high = seen.ci95
@@ -241,11 +256,9 @@ def _of_candidate(headline: CaseResult, indicative: bool, effects: Effects) -> V
         text = f"{subject} no difference beyond {MARGIN:.0%} (ratio {seen.ratio:.3f}, {_interval(seen)})."
         return _verdict("EQUIVALENT", f" +-{MARGIN:.0%}", text, indicative, headline)
     if not differs(seen):
-        text = (
-            f"{subject} ratio {seen.ratio:.3f} ({_interval(seen)}) proves neither a difference nor its "
-            f"absence; about {seen.detectable:.1%} could have been told."
-        )
-        return _verdict("INCONCLUSIVE", " (neither different nor equivalent)", text, indicative, headline)
+        detail, why = _undecided(seen)
+        text = f"{subject} ratio {seen.ratio:.3f} ({_interval(seen)}) {why}."
+        return _verdict("INCONCLUSIVE", f" ({detail})", text, indicative, headline)
     word: VerdictWord = "UPLIFT" if seen.ratio > 1 else "REGRESSION"
     how = (
         f"{seen.ratio:.3f} times as fast" if word == "UPLIFT" else f"slower, {seen.ratio:.3f} times the rate"
