@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -148,10 +149,10 @@ def test_terminal_and_report_hold_what_memory_bounds_against_memory(
     _print(bench)
     said = capsys.readouterr().out
     for work, bound in (("gemm.fp16.8192", "by peak"), ("decode", "by memory")):
-        assert next(line for line in text.splitlines() if line.startswith(f"| {work} |")).endswith(
-            f"{bound} |"
-        )
-        assert next(line for line in said.splitlines() if line.startswith(work)).endswith(bound)
+        row = next(line for line in text.splitlines() if line.startswith(f"| {work} |"))
+        shown = next(line for line in said.splitlines() if line.startswith(work))
+        assert row.endswith(f"{bound} |")
+        assert re.split(r"  +", shown) == [work, row.split(" | ")[2], bound]
 
 
 def test_a_run_that_crashed_has_a_page(tmp_path: Path) -> None:

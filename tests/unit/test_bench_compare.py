@@ -144,6 +144,9 @@ def test_exit_codes() -> None:
     assert (code, "cannot be excluded" in why) == (11, True)
     few = compared(run(pairs=2))
     assert {each.finding for each in few.changes} == {"unclear"}
+    said = [line for _, line in headline(few) if "unclear" in line]
+    assert said
+    assert all(line.endswith("; fewer than 3 launches of each decide nothing).") for line in said)
     assert exit_code(few)[0] == 11
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from spark_build.core.bench.bands import band_of, overhead
 from spark_build.core.bench.classes import WORDS, Place
+from spark_build.core.bench.contrast import LEAST
 from spark_build.core.units import size
 from spark_build.model.comparing import ClassChange, Compared, Contrast, MemoryChange
 
@@ -34,6 +35,8 @@ def of_class(change: ClassChange) -> str:
         longer = f"{percent:.1f}% longer than" if percent < 100 else f"{1 / seen.ratio:.1f} times as long as"
         return f"{start} takes {longer} {change.first}, band {band_of(percent).name} ({of})."
     could = f"; about {seen.detectable:.1%} could have been told" if seen.detectable < 1 else ""
+    if min(seen.counts) < LEAST:
+        could = f"; fewer than {LEAST} launches of each decide nothing"
     return f"{start} against {change.first} is unclear ({of}{could})."
 
 

@@ -18,6 +18,7 @@ from spark_build.model.verification import Comparison
 MARGIN = 0.02  # differences below this are not worth a word
 ALPHA = 0.05
 POWER = 0.8
+RANK_PAIRS = math.floor(math.log2(2 / ALPHA)) + 1  # with fewer the signed-rank test never reaches ALPHA
 HUGE = 690.0  # logarithm of what a float can just hold, with room to spare
 
 

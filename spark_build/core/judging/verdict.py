@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -15,7 +14,16 @@ from spark_build.core.judging.attribution import (
     swap_problem,
 )
 from spark_build.core.judging.gates import judge
-from spark_build.core.judging.stats import ALPHA, MARGIN, compare, differs, equivalent, geometric_mean, holm
+from spark_build.core.judging.stats import (
+    ALPHA,
+    MARGIN,
+    RANK_PAIRS,
+    compare,
+    differs,
+    equivalent,
+    geometric_mean,
+    holm,
+)
 from spark_build.errors import InconclusiveError, VerificationError
 from spark_build.model.verification import (
     Arm,
@@ -34,7 +42,10 @@ from spark_build.model.verification import (
 )
 
 LEAST_PAIRS = 10  # below, the signed-rank test hardly can say anything
-RANK_PAIRS = math.floor(math.log2(2 / ALPHA)) + 1  # below, it never can: its p is at least 2/2^pairs
+TOO_FEW = (
+    f"no difference can be claimed from fewer than {RANK_PAIRS} pairs (signed-rank test): "
+    f"--rounds {LEAST_PAIRS}"
+)
 Finding = Literal["faster", "slower", "equivalent", "unclear"]
 
 
@@ -224,10 +235,10 @@ def _interval(comparison: Comparison) -> str:
 def _of_control(headline: CaseResult, indicative: bool) -> Verdict:
     """Never a claim about a build: how small a difference could be seen."""
     seen = headline.comparison
+    could = f"this machine could tell differences of about {seen.detectable:.1%} or more"
     text = (
         f"One environment was measured against itself (A/A control), so this says nothing about a build; "
-        f"on {headline.case} this machine could tell differences of about {seen.detectable:.1%} or more "
-        f"({_interval(seen)})."
+        f"on {headline.case} {TOO_FEW if seen.pairs < RANK_PAIRS else could} ({_interval(seen)})."
     )
     if equivalent(seen):
         return _verdict("EQUIVALENT", f" +-{MARGIN:.0%}", text, indicative, headline)
@@ -237,14 +248,13 @@ def _of_control(headline: CaseResult, indicative: bool) -> Verdict:
 def _undecided(seen: Comparison) -> tuple[str, str]:
     """Why neither a difference nor its absence may be claimed: (in a word or two, the sentence's rest)."""
     low, high = seen.ci95
-    if low <= 1 <= high:
+    looks = "" if low <= 1 <= high else f"looks {'faster' if seen.ratio > 1 else 'slower'}, but "
+    if seen.pairs < RANK_PAIRS:
+        return "too few pairs", f"{looks or 'decides nothing: '}{TOO_FEW}"
+    if not looks:
         could = f"about {seen.detectable:.1%} could have been told"
         return "neither different nor equivalent", f"proves neither a difference nor its absence; {could}"
-    where = "faster" if seen.ratio > 1 else "slower"
-    test = f"looks {where}, but a claim needs the signed-rank test as well"
-    if seen.pairs < RANK_PAIRS:
-        return "too few pairs", f"{test}, which needs {RANK_PAIRS} pairs or more: --rounds {LEAST_PAIRS}"
-    return "two tests disagree", f"{test}, which does not agree (p = {seen.wilcoxon_p:.2f})"
+    return "two tests disagree", f"{looks}the signed-rank test does not agree (p = {seen.wilcoxon_p:.2f})"
 
 
 def _of_candidate(headline: CaseResult, indicative: bool, effects: Effects) -> Verdict:
