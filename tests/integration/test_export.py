@@ -20,6 +20,7 @@ from spark_build.host.transfer.parcel import Parcel, pack, select
 from spark_build.host.transfer.taking import take_in
 from spark_build.host.wheelhouse import store as stores
 from spark_build.host.wheelhouse.views import Generation
+from tests.integration.exports import members, no_view
 from tests.integration.houses import (
     demo_house,
     hear,
@@ -31,7 +32,6 @@ from tests.integration.houses import (
     snapshot,
     start,
 )
-from tests.integration.test_transfer import members, no_view
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -23,8 +23,8 @@ from spark_build.host.wheelhouse import store as stores
 from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.event import Event, Note
 from tests.conftest import Root
+from tests.integration.exports import no_view
 from tests.integration.houses import demo_house, eventually, home_in, make_wheel, publish, put_built
-from tests.integration.test_transfer import no_view
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin") or "/usr/sbin/sshd"
 

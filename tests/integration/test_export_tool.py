@@ -21,8 +21,8 @@ from spark_build.host.transfer.folder import write_folder
 from spark_build.host.transfer.parcel import pack
 from spark_build.host.transfer.taking import take_in
 from spark_build.host.transfer.tool import wheels_of_itself
+from tests.integration.exports import no_view
 from tests.integration.houses import demo_house, home_in, make_wheel, publish, put_built
-from tests.integration.test_transfer import no_view
 
 TARGET = resolve(load(locate(None).data).target("host-cpu"), probe())
 SPARK = load(locate(None).data).target("gb10")

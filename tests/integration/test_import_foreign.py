@@ -19,8 +19,8 @@ from spark_build.host.transfer.parcel import pack
 from spark_build.host.transfer.taking import Taken, take_in
 from spark_build.host.wheelhouse import store as stores
 from tests.conftest import make_root
+from tests.integration.exports import no_view
 from tests.integration.houses import home_in, make_wheel, publish, put_built, put_public, snapshot
-from tests.integration.test_transfer import no_view
 
 TARGET = load(locate(None).data).target("gb10")
 AARCH64 = "cp312-cp312-manylinux_2_34_aarch64"

@@ -1,6 +1,6 @@
 """Archives that somebody made with care: refused by one clear error, nothing written, nothing left.
 
-`test_transfer.py` has what a hostile manifest may say; here is what the command makes of whole files.
+`test_transfer_refused.py` has what a hostile manifest may say; here is what the command makes of whole files.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import pytest
 from spark_build.errors import SparkBuildError
 from spark_build.host.transfer.taking import take_in
 from tests.conftest import make_root
+from tests.integration.exports import Member, export, member, members
 from tests.integration.houses import demo_house, home_in, make_wheel, publish, put_built, snapshot
 from tests.integration.test_import_foreign import TARGET
-from tests.integration.test_transfer import Member, export, member, members
 
 if sys.version_info >= (3, 14):
     from compression import zstd
