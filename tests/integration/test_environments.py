@@ -1,18 +1,15 @@
-"""Environments that follow the wheelhouse: update, rollback, interruption, check."""
+"""Environments that follow the wheelhouse: update, rollback, check, several at once."""
 
 from __future__ import annotations
 
 import ensurepip
-import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,66 +17,12 @@ import pytest
 
 from spark_build.errors import HostError, StoreError, UsageError
 from spark_build.host.environments import marker
-from spark_build.host.environments.install import choose, create
-from spark_build.host.environments.update import Wish, check, others, update
-from spark_build.host.home import Home
-from spark_build.host.wheelhouse.views import Generation
-from spark_build.model.environment import Change, State
-from spark_build.model.wheel import StoredWheel
-from tests.integration.houses import home_in, make_wheel, publish, put_built
-from tests.integration.test_install import INSTALLED, flip, run_in, site
-
-
-@dataclass(frozen=True, kw_only=True)
-class House:
-    """A wheelhouse with one view, and an environment made from it."""
-
-    root: Path
-    home: Home
-    env: Path
-
-    def put(self, name: str, version: str, *, build: str = "", body: str = "", **more: object) -> StoredWheel:
-        """A built wheel; the same version with another `build` has other bytes."""
-        requires = more.get("requires", ())
-        assert isinstance(requires, Sequence)
-        module = name.replace("-", "_")
-        text = f"VERSION = {version!r}\nBUILD = {build!r}\n{body}"
-        extra = more.get("files", {})
-        assert isinstance(extra, dict)
-        files = {f"{module}/__init__.py": text.encode(), **extra}
-        wheel = make_wheel(
-            self.root / "dist",
-            name,
-            version,
-            build=build,
-            requires=[str(one) for one in requires],
-            files=files,
-        )
-        return put_built(self.home.store, wheel, note=build)
-
-    def publish(self, *wheels: StoredWheel) -> Generation:
-        return publish(self.home, wheels)
-
-    def create(self, generation: Generation, *names: str, with_pip: bool = False) -> State:
-        return create(generation, self.env, names, everything=not names, with_pip=with_pip)
-
-    def update(
-        self,
-        generation: Generation,
-        *names: str,
-        dry_run: bool = False,
-        repair: bool = False,
-        installer: str = "auto",
-    ) -> Change:
-        wish = Wish(more=names, dry_run=dry_run, repair=repair, installer=installer)
-        return update(self.env, generation, wish, kept=self.home.store)[1]
-
-    def faults(self) -> list[tuple[str, str, str]]:
-        found = check(self.env, marker.read(self.env), self.home.store)
-        return [(one.package, one.file, one.problem) for one in found]
-
-    def installed(self) -> str:
-        return run_in(self.env, INSTALLED)
+from spark_build.host.environments.install import choose
+from spark_build.host.environments.update import Wish, others, update
+from spark_build.model.environment import Change
+from tests.integration.environmenthouse import House
+from tests.integration.houses import home_in, make_wheel
+from tests.integration.test_install import flip, run_in, site
 
 
 @pytest.fixture
@@ -330,124 +273,12 @@ def test_creating_where_an_environment_is(house: House) -> None:
     assert "env update" in str(caught.value.hint)
 
 
-# --- kill -9 ----------------------------------------------------------------------------------------
-
-WRITES = (
-    "os.remove",
-    "os.rename",
-    "os.rmdir",
-    "os.mkdir",
-    "os.truncate",
-    "shutil.rmtree",
-    "subprocess.Popen",
-)
-
-
-def dying(work: Callable[[], object], at: int) -> bool:
-    """Do it in a child that is killed at its `at`-th write; whether it was, or came to its end before.
-
-    A command that it starts gets a little while.
-    """
-    child = os.fork()
-    if child:
-        return os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    count = 0
-
-    def watch(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal count
-        opened = arguments[2] if event == "open" else 0
-        if event in WRITES or (isinstance(opened, int) and opened & (os.O_WRONLY | os.O_RDWR)):
-            count += 1
-            if count == at and event == "subprocess.Popen":
-                threading.Timer(0.02 * (at % 4), os.kill, (os.getpid(), signal.SIGKILL)).start()
-            elif count == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    try:
-        sys.addaudithook(watch)
-        work()
-        os._exit(0)
-    finally:
-        os._exit(1)
-
-
-def two_generations(house: House) -> tuple[Generation, Generation]:
-    """They differ in one package's bytes, one's version, and each has one that the other has not."""
-    files = {f"kept/part{number}.py": b"VALUE = 1\n" for number in range(5)}
-    kept = house.put("kept", "1.0", files=files)
-    tool = {"odd-1.0.data/scripts/odd-tool": b"#!python\nprint('works')\n", "odd/only_here.py": b""}
-    first = [
-        house.put("demo", "1.0", build="1_aa"),
-        house.put("more", "1.0"),
-        house.put("odd", "1.0", files=tool),
-    ]
-    second = [house.put("demo", "1.0", build="2_bb"), house.put("more", "2.0"), house.put("late", "1.0")]
-    return house.publish(kept, *first), house.publish(kept, *second)
-
-
-def everything_below(env: Path) -> set[str]:
-    paths = {str(path.relative_to(env)) for path in env.rglob("*") if "__pycache__" not in path.parts}
-    # uv_cache.json is there or not, depending on who came to the end.
-    return {path for path in paths - {"lib64"} if not path.endswith("/uv_cache.json")}
-
-
-@pytest.mark.parametrize(("installer", "step", "least"), [("uv", 4, 10), ("pip", 12, 3)])
-def test_an_update_killed_anywhere_is_finished_by_the_next(
-    house: House, installer: str, step: int, least: int
-) -> None:
-    """Afterwards not one file more or less than in an environment that was never killed."""
-    first, second = two_generations(house)
-    house.create(second)
-    clean = everything_below(house.env)
-    house.update(first)
-    killed = 0
-    for at in itertools.count(1, step):
-        if not dying(lambda: house.update(second, installer=installer), at):
-            break
-        killed += 1
-        house.update(second)
-        assert house.faults() == [], f"killed at {at}"
-        assert everything_below(house.env) == clean, f"killed at {at}"
-        house.update(first)
-    assert killed >= least
-
-
-def test_an_interrupted_update_can_go_back_too(house: House) -> None:
-    first, second = two_generations(house)
-    house.create(first)
-    clean = everything_below(house.env)
-    doubtful = 0
-    for at in range(2, 60, 9):
-        if dying(lambda: house.update(second), at):
-            doubtful += not house.update(first).empty
-    assert doubtful > 2
-    assert (house.faults(), everything_below(house.env)) == ([], clean)
-
-
-def test_a_creation_killed_anywhere_is_begun_anew(house: House) -> None:
-    generation, _ = two_generations(house)
-    house.create(generation)
-    clean = everything_below(house.env)
-    killed = 0
-    for at in (1, 2, 3, 5, 8, 12, 16):
-        subprocess.run(["rm", "-rf", house.env], check=True)
-        if dying(lambda: house.create(generation), at):
-            killed += 1
-            if marker.exists(house.env):
-                with pytest.raises(HostError, match="never finished") as caught:
-                    house.update(generation)
-                assert "env create" in str(caught.value.hint)
-            house.create(generation)
-        assert (house.faults(), everything_below(house.env)) == ([], clean)
-    assert killed > 3
-
-
 # --- the command line -------------------------------------------------------------------------------
 
 
 def test_the_journey_on_the_command_line(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     (house.root / "recipes").mkdir()
-    first, second = two_generations(house)
+    first, second = house.two_generations()
     house.create(first)
     run = runner(house)
     assert json.loads(run("--json", "env", "check", str(house.env))) == {
@@ -506,7 +337,7 @@ def runner(house: House) -> Callable[..., str]:
 
 
 def test_one_of_several_creators_wins_and_updaters_take_turns(house: House) -> None:
-    first, second = two_generations(house)
+    first, second = house.two_generations()
 
     def outcome(work: Callable[[], object]) -> str:
         try:
