@@ -18,7 +18,7 @@ from spark_build.host.budget.governor import Governor
 from spark_build.host.building import sandbox
 from spark_build.host.building.job import Job, Outputs, Shell
 from spark_build.host.building.provide import Provided, locate
-from spark_build.host.files import discard_tree, locked, remove_empty, remove_tree, write_atomically
+from spark_build.host.files import discard_tree, locked, remove_tree, write_atomically
 from spark_build.host.wheelhouse import store
 from spark_build.model.event import Emit, Note
 from spark_build.model.plan import BuildOptions, Step
@@ -72,7 +72,7 @@ def build_recipe(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> R
         inputs, provided = _inputs(run, step, results)
         outputs = _build_under_lock(run, step, inputs, provided, work)
     except (SparkBuildError, OSError) as error:
-        return _failure(setting, step, work, error, time.monotonic() - start)
+        return _failure(step, work, error, time.monotonic() - start)
     key = digest(inputs)
     seconds = time.monotonic() - start
     if outputs is None:
@@ -162,8 +162,6 @@ def repeat(run: Run, step: Step, keys: Mapping[str, str]) -> Repetition:
     except BaseException:
         remove_tree(work)
         raise
-    finally:
-        remove_empty(work.parent, home.build)
     return found
 
 
@@ -230,16 +228,13 @@ def _places(work: Path, provided: tuple[Provided, ...]) -> dict[Path, Path]:
     return places
 
 
-def _failure(
-    setting: Setting, step: Step, work: Path, error: SparkBuildError | OSError, seconds: float
-) -> RecipeResult:
+def _failure(step: Step, work: Path, error: SparkBuildError | OSError, seconds: float) -> RecipeResult:
     """Keep the tree of a failed build, but nothing of one in which not one stage got done."""
     log = work / LOG
     explained = _explained(error, log)
     if (work / "stamps").exists():
         return result_of(step, "failed", seconds=seconds, log=log, error=explained)
     remove_tree(work)
-    remove_empty(work.parent, setting.home.build)
     return result_of(step, "failed", seconds=seconds, error=explained)
 
 

@@ -112,8 +112,11 @@ class Root:
         return json.loads(done.stdout)
 
     def state(self) -> set[str]:
-        """Every path below the root that a command may have made."""
-        return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*")}
+        """Every file and link below the root that a command may have made; folders stay for the next one."""
+        found = self.folder.rglob("*")
+        return {
+            str(path.relative_to(self.folder)) for path in found if path.is_symlink() or not path.is_dir()
+        }
 
     def recipe(self, text: str) -> None:
         """Replace the recipe."""

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from spark_build.core.events import decode
 from spark_build.errors import HostError
-from spark_build.host.files import locked, remove_empty, remove_tree, write_atomically
+from spark_build.host.files import locked, remove_tree, write_atomically
 from spark_build.host.journal import EVENTS
 from spark_build.host.run import start_detached
 from spark_build.model.event import Event
@@ -64,7 +64,6 @@ def start(folder: Path, command: Sequence[str], env: Mapping[str, str]) -> int:
         if process.poll() is not None and not (folder / RECORD).exists():
             said = (folder / STDERR).read_text(errors="replace").splitlines() or ["it said nothing"]
             remove_tree(folder)
-            remove_empty(folder.parent)
             raise HostError(f"the background process did not begin: {said[-1]}")
         time.sleep(PAUSE / 10)
     return process.pid

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import math
 import os
+import secrets
 import shutil
 import tempfile
 import time
@@ -123,8 +124,9 @@ def discard_tree(path: Path, trash: Path) -> None:
     if not path.exists():
         return
     trash.mkdir(parents=True, exist_ok=True)
-    path.rename(Path(tempfile.mkdtemp(dir=trash)) / path.name)
-    start_detached(["nice", "-n", "19", "rm", "-rf", str(trash)])
+    # One rename to a name of its own: whatever lies in the trash may go at any time, the trash never.
+    path.rename(trash / f"{path.name}.{secrets.token_hex(8)}")
+    start_detached(["nice", "-n", "19", "rm", "-rf", "--", *map(str, trash.iterdir())])
 
 
 class Held(Exception):  # noqa: N818 - no error: somebody else is at work

@@ -315,7 +315,7 @@ def test_a_failed_commit_leaves_nothing(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with pytest.raises(OSError, match="No such file"):
         commit(store, key=KEY, wheel=tmp_path / "gone.whl", described=DESCRIBED, papers=PAPERS)
-    assert not store.exists()
+    assert not list(store.iterdir())
 
 
 def test_what_killed_processes_left_goes_with_the_next(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ class Page:
     statuses: list[int] = field(default_factory=list)
     cuts: list[int] = field(default_factory=list)  # bytes of the body after which the line breaks
     headers: dict[str, str] = field(default_factory=dict)
+    until: threading.Event | None = None  # what a slow server waits for before it answers
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.site.requests.append(Request(self.command, self.path, {**self.headers}))
         page = self.site.pages.get(self.path)
+        if page is not None and page.until is not None:
+            page.until.wait(60)
         if page is None:
             self.send_error(404)
         elif page.statuses:

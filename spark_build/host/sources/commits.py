@@ -11,7 +11,7 @@ from typing import BinaryIO
 from spark_build.core import giturl
 from spark_build.core.giturl import BadAddressError, Submodule, shown
 from spark_build.errors import SourceError
-from spark_build.host.files import locked, remove_empty, remove_tree
+from spark_build.host.files import locked, remove_tree
 from spark_build.host.sources.gitnet import Remote, UnavailableError
 from spark_build.host.sources.mirror import Mirror, mark
 from spark_build.host.sources.places import first_good
@@ -89,14 +89,11 @@ def ensure(wanted: Wanted, access: Access) -> None:
         return
     if access.offline:
         raise missing_error(wanted, ", and --offline was given")
-    folder = wanted.mirror.parent
-    lock = folder / ".locks" / wanted.mirror.name
-    try:
-        with locked(lock, purpose=f"fetching {shown(wanted.url)}", waiting=access.waiting) as held:
-            if not mirror.has(wanted.commit, wanted.tag):  # nobody fetched it while we waited
-                _fetch(mirror, wanted, access, held)
-    finally:
-        remove_empty(folder / ".locks", folder, folder.parent)
+    # Other threads fetch into the same folders: those stay, empty or not.
+    lock = wanted.mirror.parent / ".locks" / wanted.mirror.name
+    with locked(lock, purpose=f"fetching {shown(wanted.url)}", waiting=access.waiting) as held:
+        if not mirror.has(wanted.commit, wanted.tag):  # nobody fetched it while we waited
+            _fetch(mirror, wanted, access, held)
 
 
 def _fetch(mirror: Mirror, wanted: Wanted, access: Access, held: int) -> None:

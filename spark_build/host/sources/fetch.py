@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from spark_build.errors import SourceError
-from spark_build.host.files import CHUNK, locked, remove_empty, sha256_of, sync_folder
+from spark_build.host.files import CHUNK, locked, sha256_of, sync_folder
 from spark_build.host.sources import web
 from spark_build.host.sources.index import IDENTITY, Indexes, configured, unreachable_hint
 from spark_build.host.sources.places import Pinned, first_good, pinned_in, places_of
@@ -52,21 +52,19 @@ def fetch_pinned(
     """
     pinned = pinned_in(source, folder)
     purpose = f"downloading {pinned.filename}"
-    try:
-        with locked(folder / ".locks" / pinned.sha256, purpose=purpose, waiting=waiting):
-            if not _kept(pinned):
-                known = configured() if indexes is None else indexes
-                searched = known.local() if offline else known
-                urls = places_of(source, pinned, searched, offline=offline)
-                first_good(
-                    urls,
-                    lambda url: _complete(url, pinned, known, progress, pause),
-                    what=pinned.filename,
-                    show=web.host_of,
-                    tell=tell,
-                )
-    finally:
-        remove_empty(folder / ".locks", folder / ".partial", folder)
+    # Other threads fetch into the same folders: those stay, empty or not.
+    with locked(folder / ".locks" / pinned.sha256, purpose=purpose, waiting=waiting):
+        if not _kept(pinned):
+            known = configured() if indexes is None else indexes
+            searched = known.local() if offline else known
+            urls = places_of(source, pinned, searched, offline=offline)
+            first_good(
+                urls,
+                lambda url: _complete(url, pinned, known, progress, pause),
+                what=pinned.filename,
+                show=web.host_of,
+                tell=tell,
+            )
     return pinned.final
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from spark_build.core.wheelhouse.keeping import beyond
 from spark_build.errors import StoreError
-from spark_build.host.files import remove_empty, remove_tree
+from spark_build.host.files import remove_tree
 from spark_build.host.home import Home
 from spark_build.host.wheelhouse import generations, storeindex, views
 from spark_build.host.wheelhouse.store import RECORD, alone, entry_folder, in_use, leftovers
@@ -124,7 +124,6 @@ def _store(home: Home, age: float, doomed: set[Path], *, dry_run: bool) -> tuple
         trash = Path(tempfile.mkdtemp(prefix=".tmp-gone-", dir=store))
         for one in taken:
             Path(one.path).rename(trash / Path(one.path).name)
-        remove_empty(*{Path(one.path).parent for one in taken if one.kind == "entry"})
     with in_use(store, "deleting what was collected"):
         remove_tree(trash)
     return taken, ""

@@ -32,7 +32,6 @@ from spark_build.host.files import (
     copy_or_link,
     locked,
     remove_any,
-    remove_empty,
     remove_tree,
     sha256_of,
     sync_folder,
@@ -63,16 +62,16 @@ class Entry:
 def in_use(store: Path, purpose: str, *, looking: bool = False) -> Iterator[None]:
     """While this is held, nothing is collected from the store.
 
-    What killed processes left goes first, unless we are only `looking`.
+    What killed processes left goes first, unless we are only `looking`: then no store is made, either.
     """
+    if looking and not store.is_dir():
+        yield
+        return
     if not looking and leftovers(store):
         with alone(store, "removing what killed processes left") as busy:
             if not busy:
                 remove_leftovers(store)
-    ours = not store.is_dir()
     with contextlib.ExitStack() as stack:
-        if ours:
-            stack.callback(remove_empty, store, store.parent)
         try:
             stack.enter_context(locked(store / LOCK, purpose=purpose, shared=True))
         except OSError as error:  # what cannot be written is not collected from, either
