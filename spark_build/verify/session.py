@@ -135,7 +135,7 @@ def _arm(
     if wish.what != "wheelhouse":
         return environment_arm(wish.name, Path(wish.what).expanduser())
     if generation is None or not has_torch(generation):
-        raise UsageError("the wheelhouse holds no torch to measure", hint="spark-build build pytorch")
+        raise UsageError("the wheelhouse holds no torch to measure", hint="spark-build build torch")
     environment = folder / "wheelhouse-env"
     remove_tree(environment)
     install(generation, environment, ["torch"], with_pip=False)

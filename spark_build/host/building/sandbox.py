@@ -91,7 +91,7 @@ def warning(sandbox: Sandbox) -> str:
     if not sandbox.limits or sandbox.kind in _told:
         return ""
     _told.add(sandbox.kind)
-    return f"warning: no full sandbox: {sandbox.limits} (spark-build doctor says how to mend it)"
+    return f"warning: no full sandbox: {sandbox.limits} (`spark-build doctor` says how to mend it)"
 
 
 def _refusal(program: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ NAMES = ("PATH", "LANG", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LD_LIBRARY_PATH", "
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 LONGEST = 1 << 20  # bytes of one log: its end, where the failure is
 LOGS = 3  # the newest
-README = """What `spark-build doctor --bundle` found; written to be sent to somebody who helps.
+README = """What `spark-build doctor --bundle FILE` found; written to be sent to somebody who helps.
 
 findings.json     what doctor says
 facts.json        what it was made of

@@ -251,7 +251,7 @@ def _check_python(found: Survey, version: str) -> None:
     if not fits:
         raise HostError(
             f"{found.distribution} {version} wants Python {found.requires_python}; this is {here}",
-            hint="take a version for this Python, or run spark-build with another one",
+            hint="take a version for this Python, or set SPARK_BUILD_PYTHON to one that fits",
         )
 
 

@@ -138,7 +138,7 @@ def _refuse_unsound(
     told = advice(wrong[0][1].rule) if wrong and not errors else ""
     raise AuditError(
         f"{path} is refused: {'; '.join(lines[:3])}{more}",
-        hint=told or f"spark-build wheelhouse inspect {first} says all of it; leave it out, or mend it",
+        hint=told or f"`spark-build wheelhouse inspect {first}` says all of it; leave it out, or mend it",
     )
 
 

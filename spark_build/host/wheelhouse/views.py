@@ -99,7 +99,7 @@ def read(folder: Path) -> Generation:
         raise StoreError(
             f"the manifest of this generation cannot be read: {error}",
             where=str(folder / MANIFEST),
-            hint=f"{command(folder.parent.parent)} all publishes a new generation from the store",
+            hint=f"{command(folder.parent.parent)} all  (publishes a new generation from the store)",
         ) from error
 
 
