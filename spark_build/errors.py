@@ -101,6 +101,12 @@ class InconclusiveError(SparkBuildError):
     exit_code = 11
 
 
+class NothingCheckedError(SparkBuildError):
+    """A check had nothing to look at, or could reach nothing of it: no success, and no failure either."""
+
+    exit_code = 12
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
     """One mistake in an input file; `line` counts from 1, 0 when the whole file is meant."""

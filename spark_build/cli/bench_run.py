@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from spark_build.cli import render
+from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
@@ -96,14 +97,15 @@ def _generation(options: Options, wish: Wish) -> Generation | None:
 
 def _measure(options: Options, wish: Wish) -> int:
     from spark_build.cli.building import running
-    from spark_build.errors import VerificationError
+    from spark_build.errors import NothingCheckedError, VerificationError
     from spark_build.verify.suite import running as suite
 
     setting, generation = options.setting(), _generation(options, wish)
     with running(options, setting.home.runs) as (_, emit):
         result = suite.measure(setting.home, setting.train.name, generation, emit, wish)
     failed = _failed(result)
-    code = VerificationError.exit_code if failed else 0
+    measured = any(each.figures for each in result.rounds)
+    code = VerificationError.exit_code if failed else 0 if measured else NothingCheckedError.exit_code
     if options.json:
         from spark_build.model.bench import bench_json
 
@@ -111,7 +113,7 @@ def _measure(options: Options, wish: Wish) -> int:
         for each in document["rounds"]:  # bench.json has them
             del each["samples"], each["environment"]
         render.print_json({**document, "exit_code": code})
-        return code
+        return _or_nothing(code)
     _print(result)
     for each, check in failed:
         print(f"FAILED {check.name} in {each.slot.arm}: {check.evidence}")
@@ -119,7 +121,19 @@ def _measure(options: Options, wish: Wish) -> int:
         print(f"see {Path(file).with_suffix('.log')}")
     _print_memory(result)
     print(f"\nall samples: {Path(result.folder) / 'bench.json'}")
-    return code
+    return _or_nothing(code)
+
+
+def _or_nothing(code: int) -> int:
+    """The exit code; that no case was finished is said."""
+    from spark_build.errors import NothingCheckedError
+
+    if code != NothingCheckedError.exit_code:
+        return code
+    return nothing_checked(
+        "not one case was finished: this device or environment has none of these workloads",
+        "name others: `spark-build bench run --list` shows them",
+    )
 
 
 def _failed(result: Bench) -> list[tuple[BenchRound, Check]]:
@@ -185,7 +199,7 @@ def _profile(options: Options, wish: Wish, tool: Literal["torch", "nsys"]) -> in
     from dataclasses import asdict
 
     from spark_build.cli.building import running
-    from spark_build.errors import VerificationError
+    from spark_build.errors import NothingCheckedError, VerificationError
     from spark_build.verify.suite import running as suite
     from spark_build.verify.suite.profiling import capture, need
 
@@ -195,10 +209,12 @@ def _profile(options: Options, wish: Wish, tool: Literal["torch", "nsys"]) -> in
         settings = suite.plan(wish, suite.script_of(setting.home))
         arms = suite.arms_of(setting.home, setting.train.name, generation, folder, emit, wish)
         found = capture(settings, arms, tool, folder, emit)
-    code = VerificationError.exit_code if any(each.problem for each in found) else 0
+    captured = any(each.profiles for each in found)
+    failed = any(each.problem for each in found)
+    code = VerificationError.exit_code if failed else 0 if captured else NothingCheckedError.exit_code
     if options.json:
         render.print_json({"profiles": [asdict(each) for each in found], "exit_code": code})
-        return code
+        return _or_nothing(code)
     for each in found:
         rows = [
             [profile["work"], f"{top['share']:.0%}", top["name"][:90]]
@@ -207,7 +223,7 @@ def _profile(options: Options, wish: Wish, tool: Literal["torch", "nsys"]) -> in
         ]
         render.print_table(["CASE", "TIME", "OPERATION"], rows)
         print(f"{each.problem or 'captured'}: {each.arm}, in {each.folder}")
-    return code
+    return _or_nothing(code)
 
 
 def _list(options: Options) -> int:

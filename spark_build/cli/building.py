@@ -14,6 +14,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.attaching import start_background
+from spark_build.cli.hints import typeable
 from spark_build.cli.options import SIZE, Options, local_sources, shared
 from spark_build.cli.planning import print_plan
 from spark_build.cli.results import Outcome, compared, conclude, document
@@ -115,7 +116,12 @@ def all_(options: Options, recipes: tuple[str, ...], wish: Wish, burn_in: bool, 
     built = document(results, generation)
     if judged is None:
         return conclude(options, results, None, built, [], 0)
-    return conclude(options, results, generation, {**built, **judged.document}, judged.lines, judged.code)
+    code, lines = judged.code, judged.lines
+    if judged.unchecked:
+        why, following = judged.unchecked
+        lines = [*lines, f"not verified: {why}", typeable(f"  next: {following}")]
+        code = code if burn_in else 0  # wheels were asked for, and are there; a measurement would not be
+    return conclude(options, results, generation, {**built, **judged.document}, lines, code)
 
 
 @click.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
-from spark_build.cli.hints import typeable
+from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
@@ -269,9 +269,14 @@ def check(options: Options, folder: Path) -> int:
             again = f"spark-build env update {quote(str(folder))} --repair --generation {state.generation}"
             # The generation is one of the environment's own view, which --target would change.
             print(f"next: {typeable(again, options, ('--root',))}")
-        else:
+        elif state.packages:
             count = f"{len(state.packages)} package{'' if len(state.packages) == 1 else 's'}"
             print(f"{folder}: {count}, every file as in generation {state.generation}")
         if others:
             print(f"yours: {', '.join(others)}")
+    if not state.packages and not faults and not state.unfinished:
+        return nothing_checked(
+            f"{folder} holds no wheel of the wheelhouse",
+            f"spark-build env update {quote(str(folder))} PACKAGE",
+        )
     return 10 if faults or state.unfinished else 0

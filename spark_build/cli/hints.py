@@ -43,6 +43,18 @@ def typeable(text: str, options: Options | None = None, repeat: tuple[str, ...] 
     return re.sub(rf"{OURS}(?P<said>{OPTIONS}) (?P<command>{'|'.join(COMMANDS)})\b", completed, text)
 
 
+def nothing_checked(why: str, following: str) -> int:
+    """Say on stderr that nothing was checked, why, and what to do next; return the exit code for it.
+
+    The document of --json is printed as always: it says what was looked at, which is nothing.
+    """
+    from spark_build.errors import NothingCheckedError
+
+    click.echo(f"error: nothing was checked: {why}", err=True)
+    click.echo(f"  next: {typeable(following)}", err=True)
+    return NothingCheckedError.exit_code
+
+
 def _typed(options: Mapping[str, str | None], line: str) -> str:
     """The options that a line does not say itself, by how they begin: --root, --provide torch."""
     typed = ""

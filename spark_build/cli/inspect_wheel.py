@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_build.cli import render
+from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ def inspect(options: Options, wheel: str, other: str | None, *, cross_check: boo
         _compare(options, first, second)
     pages = [first, *([second] if second else [])]
     differs = any(rows for page in pages if page.checked for rows in page.checked.values())
+    if cross_check and not any(page.checked for page in pages):
+        return nothing_checked(
+            "there is no device code that --cross-check could compare", "leave --cross-check out"
+        )
     return AUDIT_SAID_NO if differs else 0
 
 

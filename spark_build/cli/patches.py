@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
+from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def check(options: Options, recipes: tuple[str, ...], given: tuple[str, ...], of
         for name in names:
             rows += _check_recipe(setting, name, trees.get(name), view.emit, offline=offline)
     _print(options, setting.train.name, rows)
-    return _exit_code(rows)
+    return _exit_code(setting.train.name, rows)
 
 
 def _tree(text: str) -> tuple[str, Path]:
@@ -72,7 +73,7 @@ def _check_recipe(setting: Setting, name: str, tree: Path | None, emit: Emit, *,
     """All patches of one recipe, in order, each on top of those before it."""
     from spark_build.core.planning.planner import patches_for
     from spark_build.errors import SourceError
-    from spark_build.host.files import remove_empty, remove_tree
+    from spark_build.host.files import remove_tree
 
     wanted = patches_for(setting.catalogue.recipes[name], setting.train)
     if not wanted:
@@ -87,7 +88,6 @@ def _check_recipe(setting: Setting, name: str, tree: Path | None, emit: Emit, *,
         return [_unchecked(name, patch, error.message) for patch in wanted]
     finally:
         remove_tree(scratch)
-        remove_empty(build)
 
 
 def _fetched(setting: Setting, name: str, scratch: Path, emit: Emit, *, offline: bool) -> Path:
@@ -166,18 +166,25 @@ def _print(options: Options, train: str, rows: Sequence[_Row]) -> None:
         document: dict[str, Any] = {"train": train, "patches": [dataclasses.asdict(row) for row in rows]}
         render.print_json(document)
         return
-    if not rows:
-        print(f"train {train} has no patches")
     table = [[row.recipe, row.patch, row.state.replace("-", " "), row.detail] for row in rows]
     render.print_table(["RECIPE", "PATCH", "STATE", "DETAIL"], table)
 
 
-def _exit_code(rows: Sequence[_Row]) -> int:
-    """6 for one that does not apply, 5 when not one could be tried."""
-    from spark_build.errors import PatchError, SourceError
+def _exit_code(train: str, rows: Sequence[_Row]) -> int:
+    """6 for one that does not apply, 12 when not one was tried."""
+    from spark_build.errors import PatchError
 
     if any(row.state == "does-not-apply" for row in rows):
         return PatchError.exit_code
-    if rows and all(row.state in UNKNOWN for row in rows):
-        return SourceError.exit_code
+    if not rows:
+        return nothing_checked(f"train {train} has no patches for these recipes", "spark-build recipes list")
+    untried = [row for row in rows if row.state in UNKNOWN]
+    if len(untried) == len(rows):
+        return nothing_checked(
+            f"no source can be had: {untried[0].detail}",
+            "check the network and `pip config list`; or name a tree: "
+            f"spark-build patches check --source {untried[0].recipe}=DIR",
+        )
+    for row in untried:
+        click.echo(f"note: {row.recipe}: {row.patch} was not tried: {row.detail}", err=True)
     return 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
+from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
     ]
     for row in lost:
         click.echo(f"error: {row.recipe}: {row.source}: {_why(row)}", err=True)
+    if only_check and all(row.state.startswith("unknown") for row in rows):
+        return _unasked(options.train or "selected", rows[0].state if rows else "")
     return 5 if lost else 0
 
 
@@ -123,13 +126,26 @@ def outdated(options: Options) -> int:
     from spark_build.host.recipes.catalogue import load
     from spark_build.host.recipes.outdated import ages
 
-    found = ages(load(options.home().data).train(options.train))
+    train = load(options.home().data).train(options.train)
+    found = ages(train)
     if options.json:
         render.print_json({"components": [asdict(age) for age in found]})
-        return 0
-    rows = [[age.recipe, age.pinned, age.newest, age.source, age.state] for age in found]
-    render.print_table(["RECIPE", "PINNED", "NEWEST", "ASKED", "STATE"], rows)
+    else:
+        rows = [[age.recipe, age.pinned, age.newest, age.source, age.state] for age in found]
+        render.print_table(["RECIPE", "PINNED", "NEWEST", "ASKED", "STATE"], rows)
+    if all(age.state.startswith("unknown") for age in found):
+        return _unasked(train.name, found[0].state if found else "")
     return 0
+
+
+def _unasked(train: str, state: str) -> int:
+    """Nobody answered for any pin of a train, or it has none; `state` is that of the first."""
+    if not state:
+        return nothing_checked(f"train {train} pins nothing", "spark-build recipes list")
+    return nothing_checked(
+        f"nobody answers for any pin of train {train}: {state.removeprefix('unknown (').removesuffix(')')}",
+        "check the network and `pip config list`, then the same command again",
+    )
 
 
 def _show(options: Options, rows: list[Row], changed: list[str]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
-from spark_build.cli.hints import typeable
+from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.keeping import tell
 from spark_build.cli.options import Options, shared
 from spark_build.core.units import duration, size
@@ -98,11 +98,11 @@ def _print_collected(done: Collected, age: float, *, dry_run: bool) -> None:
 def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> int:
     """Check the store and every view: links, records, papers, foreign files; whether the wheels install.
 
-    Exit code 10 for faults.
+    Exit code 10 for faults, 12 where there is nothing.
     """
     from spark_build.host.recipes.catalogue import load
     from spark_build.host.wheelhouse.checking import check as examine
-    from spark_build.host.wheelhouse.checking import unresolved
+    from spark_build.host.wheelhouse.checking import is_empty, unresolved
     from spark_build.model.event import Progress
 
     with render.view(options.verbosity) as view:
@@ -118,11 +118,16 @@ def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> i
             found += unresolved(home, targets, most=None if resolve else MOST, told=note)
     found = tuple(dataclasses.replace(one, fix=typeable(one.fix)) for one in found)
     left = [one for one in found if not one.mended]
+    empty = not found and is_empty(home)
     if options.json:
         rows = [dataclasses.asdict(one) for one in found]
         render.print_json({"faults": rows, "mended": len(found) - len(left), "left": len(left)})
-    else:
+    elif not empty:
         _print_faults(found, deep=deep)
+    if empty:
+        return nothing_checked(
+            f"{home.wheelhouse} holds no wheel and no view", "spark-build all; or --root DIR names another"
+        )
     return 10 if left else 0
 
 

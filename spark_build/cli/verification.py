@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
+from spark_build.cli.hints import nothing_checked
 from spark_build.cli.lazy import LazyGroup
 from spark_build.cli.measuring import Asked, measuring_options
 from spark_build.cli.options import Options, shared
+from spark_build.errors import NothingCheckedError
 
 if TYPE_CHECKING:
     from spark_build.host.wheelhouse.views import Generation
@@ -32,6 +34,7 @@ class Judged:
     document: dict[str, Any]
     lines: list[str]
     code: int
+    unchecked: tuple[str, str] | None = None  # why nothing was checked, and what to do next
 
 
 @click.group(cls=LazyGroup, table=COMMANDS, invoke_without_command=True)
@@ -59,11 +62,11 @@ def verify(
         )
     if options.json:
         render.print_json({"arms": [], "burn_in": None, **judged.document, "exit_code": judged.code})
-        return judged.code
+        return nothing_checked(*judged.unchecked) if judged.unchecked else judged.code
     render.print_table(["PACKAGE", "CHECK", "STATUS", "EVIDENCE"], _rows(judged.document["checks"]))
     for line in judged.lines:
         print(line)
-    return judged.code
+    return nothing_checked(*judged.unchecked) if judged.unchecked else judged.code
 
 
 def _rows(checks: list[dict[str, str]]) -> list[list[str]]:
@@ -91,11 +94,14 @@ def judge(
     """Verify a generation unless it was; burn in what was asked for."""
     wheelless = burn_in is not None and burn_in.arm and generation is None
     if not wheelless and (generation is None or not generation.built()):
-        return Judged(document={"checks": []}, lines=["nothing to verify"], code=0)
+        return _unchecked("no wheel here was built by spark-build", "spark-build plan")
     if not wheelless and not setting.is_here:
-        here = f"{setting.target.platform}, {setting.target.python}"
-        lines = [f"not verified: {setting.target.name} is {here}; run `spark-build verify` there"]
-        return Judged(document={"checks": []}, lines=lines, code=0)
+        return _unchecked(
+            f"target {setting.target.name} is {setting.target.platform}, {setting.target.python}, "
+            "and this machine is not",
+            "spark-build wheelhouse export FILE.tar, then on that machine: "
+            "spark-build wheelhouse import FILE.tar, and verify there",
+        )
     checked = _checked(setting, generation, folder, emit, reverify=reverify)
     if burn_in is None:
         return checked
@@ -103,6 +109,16 @@ def judge(
     measured = _burn_in(setting, generation, emit, checks, burn_in)
     document = {"checks": [dataclasses.asdict(check) for check in measured.checks]}
     return _with_burn_in(document, checked.lines, measured)
+
+
+def _unchecked(why: str, following: str) -> Judged:
+    """Nothing could be verified: why, and what to do next."""
+    return Judged(
+        document={"checks": []},
+        lines=[],
+        code=NothingCheckedError.exit_code,
+        unchecked=(why, following),
+    )
 
 
 def _check(row: dict[str, str]) -> Check:

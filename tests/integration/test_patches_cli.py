@@ -65,7 +65,7 @@ def test_every_state_in_one_table(root: Root) -> None:
     assert done.returncode == 6
     assert done.stdout.splitlines()[0].split() == ["RECIPE", "PATCH", "STATE", "DETAIL"]
     assert "tiny    tiny/0003.patch  does not apply  native.c: hunk 1" in done.stdout
-    assert not (root.folder / "build").exists()
+    assert not list((root.folder / "build").iterdir())
 
 
 def test_upstream_already(root: Root) -> None:
@@ -92,7 +92,7 @@ def test_a_source_that_cannot_be_had_is_unknown(root: Root) -> None:
     add_patches(root, {"0001.patch": CHANGE, "0002.patch": ON_TOP}, marks=marks)
     away = root.links.rename(root.links.with_name("away"))
     root.links.mkdir()
-    rows = checked(root, "--offline", code=5)
+    rows = checked(root, "--offline", code=12)
     assert states(rows) == ["unknown", "unverified"]
     assert "tiny-1.0.tar.gz is not on this machine" in rows[0]["detail"]
     assert "seen with 0.9 only" in rows[1]["detail"]
@@ -121,9 +121,24 @@ def test_a_change_without_context_is_explained(root: Root) -> None:
     assert "line 3 does, but without context lines" in rows[0]["detail"]
 
 
-def test_without_patches_all_is_well(root: Root) -> None:
-    assert checked(root) == []
-    assert "no patches" in root.run("patches", "check").stdout
+def test_what_could_not_be_tried_is_named_beside_what_was(tmp_path: Path) -> None:
+    """Of two recipes one has its source here."""
+    root = make_root(tmp_path)
+    add_patches(root, {"0001.patch": CHANGE})
+    text = (root.folder / "recipes/tiny.toml").read_text()
+    (root.folder / "recipes/other.toml").write_text(text.replace("tiny", "other"))
+    train = (root.folder / "recipes/trains/t.toml").read_text()
+    root.train(train + train[train.index("[components.tiny]") :].replace("tiny", "other"))
+    (root.folder / "patches/other").mkdir()
+    shutil.copy(root.folder / "patches/tiny/0001.patch", root.folder / "patches/other/0001.patch")
+    done = root.run("patches", "check", "--offline")
+    assert done.returncode == 0, done.stderr
+    assert "note: other: other/0001.patch was not tried: other-1.0.tar.gz" in done.stderr
+
+
+def test_without_patches_nothing_was_checked(root: Root) -> None:
+    assert checked(root, code=12) == []
+    assert "train t has no patches" in root.run("patches", "check").stderr
 
 
 @pytest.mark.parametrize(
@@ -155,7 +170,7 @@ def test_patches_of_a_git_source_reach_into_submodules(tmp_path: Path) -> None:
     root, _ = in_git(tmp_path)
     add_patches(root, {"0001.patch": CHANGE.replace("/native.c", "/src/native.c")})
     assert states(checked(root)) == ["applies"]
-    assert not (root.folder / "build").exists()
+    assert not list((root.folder / "build").iterdir())
     shutil.rmtree(tmp_path / "up")
     assert states(checked(root, "--offline")) == ["applies"]
 
@@ -187,4 +202,4 @@ def test_a_moved_tag_stops_the_build(tmp_path: Path) -> None:
     assert done.returncode == 5
     assert pinned in done.stdout + done.stderr
     assert moved in done.stdout + done.stderr
-    assert not (root.folder / "sources").exists()
+    assert not [path for path in (root.folder / "sources").rglob("*") if path.is_file()]

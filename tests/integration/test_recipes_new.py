@@ -349,7 +349,10 @@ def test_outdated_without_anybody_to_ask(root: Root) -> None:
         env={"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.devnull,
              "PIP_FIND_LINKS": "", "PIP_RETRIES": "0"},
     )  # fmt: skip
-    (row,) = nobody.json("recipes", "outdated")["components"]
+    done = nobody.run("--json", "recipes", "outdated")
+    assert done.returncode == 12
+    assert "error: nothing was checked: nobody answers for any pin of train t: " in done.stderr
+    (row,) = json.loads(done.stdout)["components"]
     assert row["state"].startswith("unknown (")
     assert "127.0.0.1:9" in row["state"]
 

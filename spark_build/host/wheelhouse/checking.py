@@ -54,6 +54,13 @@ def check(
     return tuple(found)
 
 
+def is_empty(home: Home) -> bool:
+    """Return whether there is neither an entry in the store nor a view to look at."""
+    return not any(home.store.glob("[0-9a-f][0-9a-f]/*")) and not any(
+        path.is_dir() for path in home.views.glob("*")
+    )
+
+
 def unresolved(
     home: Home, targets: Iterable[Target], *, most: int | None, told: Callable[[str], None]
 ) -> tuple[Fault, ...]:
