@@ -22,7 +22,7 @@ CHUNK = 120 << 10
 
 def write_atomically(path: Path, data: bytes | str) -> None:
     """Write under a temporary name in the same folder, fsync, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     raw = data.encode() if isinstance(data, str) else data
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -36,6 +36,20 @@ def write_atomically(path: Path, data: bytes | str) -> None:
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, each durable by its name; fine when it is there.
+
+    A synced file is lost all the same when the entry of a new folder above it never reached the disk.
+    """
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_folder(each.parent)
 
 
 def sync_folder(path: Path) -> None:
@@ -65,7 +79,7 @@ def sync_tree(path: Path) -> None:
 @contextlib.contextmanager
 def appearing(folder: Path) -> Iterator[Path]:
     """A temporary folder that becomes `folder`, synced, when the block ends well; else it goes."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=folder.parent))
     try:
         yield temporary
@@ -186,7 +200,7 @@ def _acquire(path: Path, waiting: Callable[[str], None] | None, kind: int, patie
     deadline = time.monotonic() + patience
     while True:
         refuse_cancelled()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except FileNotFoundError:  # somebody removed the empty folder just now

@@ -11,7 +11,7 @@ from pathlib import Path
 from spark_build.core.planning.key import digest
 from spark_build.core.wheelhouse import platforms
 from spark_build.errors import SourceError, StoreError
-from spark_build.host.files import sha256_of
+from spark_build.host.files import make_folder, sha256_of
 from spark_build.host.run import run
 from spark_build.host.venv import clean_environment
 from spark_build.host.wheelhouse import store as stores
@@ -46,7 +46,7 @@ def resolve(
     pip checks each file against the hash that the index announces. Never runs project code: only
     wheels are taken.
     """
-    store.mkdir(parents=True, exist_ok=True)
+    make_folder(store)
     with (
         # Otherwise the scratch folder could be taken for what a killed process left.
         stores.in_use(store, "completing the set"),

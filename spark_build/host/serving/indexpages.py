@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spark_build.core.wheelhouse.simpleindex import IndexedWheel, project_pages, root_pages
-from spark_build.host.files import locked, remove_tree, sync_folder, sync_tree
+from spark_build.host.files import locked, make_folder, remove_tree, sync_folder, sync_tree
 from spark_build.host.wheelhouse.store import RECORD, entry_folder
 from spark_build.model.wheel import StoredWheel
 
@@ -34,7 +34,7 @@ def write_index(generation: Path, view: Path, wheels: Sequence[StoredWheel], sto
     The caller syncs the generation's folder.
     """
     pages = view / PAGES
-    pages.mkdir(exist_ok=True)
+    make_folder(pages)
     projects: dict[str, list[StoredWheel]] = {}
     for wheel in wheels:
         projects.setdefault(wheel.name, []).append(wheel)

@@ -13,6 +13,7 @@ from typing import Any
 from spark_build.core.planning.key import digest
 from spark_build.core.text import printable
 from spark_build.errors import AuditError
+from spark_build.host.files import make_folder
 from spark_build.host.home import Home
 from spark_build.host.transfer import foreign
 from spark_build.host.transfer.archive import silent
@@ -57,7 +58,7 @@ def take_in(
     A hostile, cut or changed one is refused (StoreError; AuditError where a wheel itself is unsound)
     and leaves nothing behind.
     """
-    home.store.mkdir(parents=True, exist_ok=True)
+    make_folder(home.store)
     # Until it is published: what nothing refers to yet must not be collected meanwhile.
     with stores.in_use(home.store, "importing"):
         return _taken(home, path, view, copying, checking)

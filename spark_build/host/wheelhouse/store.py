@@ -31,6 +31,7 @@ from spark_build.host.files import (
     Held,
     copy_or_link,
     locked,
+    make_folder,
     remove_any,
     remove_tree,
     sha256_of,
@@ -274,7 +275,7 @@ def _seal(folder: Path) -> None:
 
 
 def _appear(temporary: Path, final: Path) -> Entry:
-    final.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(final.parent)
     try:
         temporary.rename(final)
     except OSError:
