@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError, StoreError, UsageError, from_os_error
+from spark_build.host.environments import installers
 from spark_build.host.environments.install import choose, install
 from spark_build.host.environments.installers import find_uv
 from spark_build.host.environments.origin import prove_origin
@@ -181,6 +182,16 @@ def test_other_bytes_under_a_wheels_name_are_refused_and_leave_nothing(
         install(generation, tmp_path / "env", ["demo"], with_pip=False, installer=installer)
     assert caught.value.hint
     assert not (tmp_path / "env").exists()
+
+
+def test_an_installer_refuses_a_list_without_hashes(
+    house: Generation, tmp_path: Path, installer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever becomes of our lists: what is not held to its bytes is not put in."""
+    bare = "".join(f"{wheel.name}=={wheel.version}\n" for wheel in house.wheels)
+    monkeypatch.setattr(installers, "requirements", lambda _: bare)
+    with pytest.raises(StoreError, match=rf"{installer} refuses the wheels: .*(?i:hash)"):
+        install(house, tmp_path / "env", ["demo"], with_pip=False, installer=installer)
 
 
 def test_a_failure_takes_an_empty_folder_along_but_no_neighbour(tmp_path: Path) -> None:

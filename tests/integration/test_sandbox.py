@@ -131,6 +131,15 @@ def test_a_build_that_downloads_fails(tmp_path: Path, server: str) -> None:
     assert "got" not in [line.split(" ")[0] for line in log_of(root).splitlines()]
 
 
+def test_the_sandbox_reaches_no_server(tmp_path: Path, server: str) -> None:
+    code = f"import urllib.request; print(urllib.request.urlopen({server!r}).read())"
+    asking = [sys.executable, "-c", code]
+    shut = run(wrap(choose(), asking, work=tmp_path, cwd=tmp_path))
+    assert (shut.returncode, "URLError" in shut.output) == (1, True)
+    opened = run(wrap(choose(), asking, work=tmp_path, cwd=tmp_path, network=True))
+    assert opened.output == "b'downloaded'"
+
+
 def test_a_build_that_looks_up_a_name_fails(tmp_path: Path) -> None:
     root = make_root(tmp_path, project("import socket\nsocket.getaddrinfo('example.invalid', 80)"))
     assert root.run("build", "tiny", "--no-closure").returncode == 7

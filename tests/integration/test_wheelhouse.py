@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import StoreError
+from spark_build.host.files import Held, locked
 from spark_build.host.home import Home
 from spark_build.host.wheelhouse import views
 from spark_build.host.wheelhouse.views import Generation, current, read, verdict_of, write_verdict
@@ -307,6 +308,29 @@ def test_there_is_a_current_generation_at_every_moment(tmp_path: Path) -> None:
         targets.update(str(link.readlink()) for _ in range(1000))
     assert targets == {"generations/1", "generations/2"}
     assert end(switcher) == "done\n"
+
+
+def test_publishing_holds_the_lock_of_the_view(tmp_path: Path) -> None:
+    home, first = demo_house(tmp_path)
+    view = home.views / VIEW
+    held: list[str] = []
+
+    def choose(before: Generation | None) -> tuple[tuple[StoredWheel, ...], str]:
+        try:
+            with locked(view / "lock", purpose="a second publisher", patience=0):
+                held.append("")
+        except Held as others:
+            held.append(str(others))
+        return first.wheels, "another closure"
+
+    views.publish(view, home.store, choose)
+    assert held[0].startswith("publishing a generation")
+
+
+def test_the_tenth_generation_comes_after_the_ninth(tmp_path: Path) -> None:
+    for number in (10, 9, 1, 11, 2, 100):
+        (tmp_path / "generations" / str(number)).mkdir(parents=True)
+    assert views.numbers(tmp_path) == [1, 2, 9, 10, 11, 100]
 
 
 def test_publishers_at_once_lose_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,262 @@
+"""Does a test turn red for each of these faults? `python -m tests.faults [FAULT...]`
+
+Each fault is a small edit. It is made in a copy of the checkout, the named tests run there and must fail;
+before all that they must pass.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """An edit of one module, and the names of tests that must see it.
+
+    `old` names the place: it stands once in the module, or, when that was moved, in the whole package.
+    """
+
+    name: str
+    module: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+FAULTS = (
+    Fault(
+        name="fsync left out of the atomic write",
+        module="spark_build.host.files",
+        old="            out.flush()\n            os.fsync(out.fileno())\n        Path(temporary).chmod(0o644)",
+        new="            out.flush()\n        Path(temporary).chmod(0o644)",
+        tests=("test_a_file_is_on_disk_before_it_has_its_name_and_so_are_new_folders",),
+    ),
+    Fault(
+        name="folder not synced before a store entry is committed",
+        module="spark_build.host.wheelhouse.store",
+        old="    sync_tree(folder)\n    folder.chmod(0o755)",
+        new="    folder.chmod(0o755)",
+        tests=("test_an_entry_is_on_disk_before_it_appears_in_the_store",),
+    ),
+    Fault(
+        name="new parent folders not synced",
+        module="spark_build.host.files",
+        old="        sync_folder(each.parent)",
+        new="        pass",
+        tests=(
+            "test_a_file_is_on_disk_before_it_has_its_name_and_so_are_new_folders",
+            "test_an_entry_is_on_disk_before_it_appears_in_the_store",
+            "test_a_generation_is_on_disk_before_it_appears",
+        ),
+    ),
+    Fault(
+        name="--require-hashes left out",
+        module="spark_build.host.environments.installers",
+        old='"--no-deps", "--require-hashes"]',
+        new='"--no-deps"]',
+        tests=("test_an_installer_refuses_a_list_without_hashes",),
+    ),
+    Fault(
+        name="generations sorted as text",
+        module="spark_build.host.wheelhouse.views",
+        old="if path.name.isdecimal())",
+        new="if path.name.isdecimal()), key=str)",
+        tests=("test_the_tenth_generation_comes_after_the_ninth",),
+    ),
+    Fault(
+        name="toolchain left out of the build key",
+        module="spark_build.core.planning.key",
+        old=', "toolchain": dict(toolchain)}',
+        new=', "toolchain": {}}',
+        tests=("test_the_build_key_knows_the_toolchain",),
+    ),
+    Fault(
+        name="a tree of another key reused",
+        module="spark_build.pipeline",
+        old="    if work.is_dir() and (not mark.is_file() or mark.read_text() != key):",
+        new="    if work.is_dir() and not mark.is_file():",
+        tests=("test_a_tree_of_another_key_is_not_used",),
+    ),
+    Fault(
+        name="a stage stamp of other inputs accepted",
+        module="spark_build.staging",
+        old='    return outputs if stamp["chain"] == chain else None',
+        new="    return outputs",
+        tests=("test_a_stage_runs_again_for_other_inputs",),
+    ),
+    Fault(
+        name="the build's exit code ignored",
+        module="spark_build.stages.build",
+        old="        if done.returncode != 0:\n            raise _first_error(",
+        new="        if False:\n            raise _first_error(",
+        tests=("test_failing_compiler_names_the_error_and_keeps_the_log",),
+    ),
+    Fault(
+        name="sandbox network open",
+        module="spark_build.host.building.sandbox",
+        old='    shared = ["--share-net"] if network else []',
+        new='    shared = ["--share-net"]',
+        tests=("test_the_sandbox_reaches_no_server",),
+    ),
+    Fault(
+        name="a wrong download hash accepted",
+        module="spark_build.host.sources.fetch",
+        old="        if digest == pinned.sha256:\n            break",
+        new="        if digest:\n            break",
+        tests=("test_wrong_content_is_refused_and_not_kept",),
+    ),
+    Fault(
+        name="publishing without the view's lock",
+        module="spark_build.host.wheelhouse.views",
+        old='        changing(view, "publishing a generation", waiting),\n',
+        new="        contextlib.nullcontext(),\n",
+        tests=("test_publishing_holds_the_lock_of_the_view",),
+    ),
+    Fault(
+        name="gc collecting a pinned generation",
+        module="spark_build.core.wheelhouse.keeping",
+        old="if not one.current and not one.pinned and",
+        new="if not one.current and",
+        tests=("test_what_may_go_is_nobodys",),
+    ),
+    Fault(
+        name=".partial removed after a fetch",
+        module="spark_build.host.sources.fetch",
+        old="    return pinned.final\n",
+        new='    if not any((folder / ".partial").iterdir()):\n        (folder / ".partial").rmdir()\n'
+        "    return pinned.final\n",
+        tests=("test_a_fetch_that_ends_takes_nothing_from_one_whose_server_is_slow",),
+    ),
+    Fault(
+        name="the trash removed with what is in it",
+        module="spark_build.host.files",
+        old='"rm", "-rf", "--", *map(str, trash.iterdir())]',
+        new='"rm", "-rf", "--", str(trash)]',
+        tests=(
+            "test_trees_are_discarded_side_by_side",
+            "test_what_a_killed_deletion_left_goes_with_the_next",
+        ),
+    ),
+    Fault(
+        name="success where nothing was checked",
+        module="spark_build.cli.hints",
+        old="    return NothingCheckedError.exit_code\n",
+        new="    return 0\n",
+        tests=("test_verify_another_platforms_view", "test_check_an_empty_wheelhouse"),
+    ),
+    Fault(
+        name="a hint that names no recipe",
+        module="spark_build.verify.session",
+        old='hint="spark-build build torch"',
+        new='hint="spark-build build pytorch"',
+        tests=("test_every_printed_command_line_can_be_typed",),
+    ),
+)
+
+
+class UnknownPlaceError(Exception):
+    """A fault's module, text or tests are not there, or not once."""
+
+
+def place_of(fault: Fault, root: Path) -> Path:
+    """Return the file that a fault edits: its module, else the only one of the package with the text."""
+    named = root / f"{fault.module.replace('.', '/')}.py"
+    if named.is_file() and named.read_text().count(fault.old) == 1:
+        return named
+    package = root / fault.module.partition(".")[0]
+    texts = {path: path.read_text() for path in sorted(package.rglob("*.py"))}
+    found = [path for path, text in texts.items() if fault.old in text]
+    if len(found) != 1 or texts[found[0]].count(fault.old) != 1:
+        raise UnknownPlaceError(f"{fault.name}: its text stands in {len(found)} modules: {fault.old!r}")
+    return found[0]
+
+
+def tests_of(fault: Fault, root: Path) -> Iterator[str]:
+    """Yield the tests of a fault as pytest names them; in whatever file they are today."""
+    for name in fault.tests:
+        found = [path for path in root.glob("tests/**/test_*.py") if f"def {name}(" in path.read_text()]
+        if len(found) != 1:
+            raise UnknownPlaceError(f"{fault.name}: {len(found)} files have {name}")
+        yield f"{found[0].relative_to(root)}::{name}"
+
+
+def apply(fault: Fault, root: Path) -> tuple[Path, str]:
+    """Make the edit; return the file and its text before. The result must still be Python."""
+    path = place_of(fault, root)
+    before = path.read_text()
+    after = before.replace(fault.old, fault.new)
+    ast.parse(after, str(path))
+    path.write_text(after)
+    return path, before
+
+
+def copy_of_checkout(folder: Path) -> Path:
+    """Copy what git knows, and what is new and not ignored, to `folder`."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, check=True, capture_output=True).stdout.decode().split("\0")
+    for name in filter(None, listed):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def passes(root: Path, tests: Iterable[str]) -> tuple[bool, str]:
+    """Run tests of the copy: (did all pass, what pytest said). Raises UnknownPlaceError when none ran."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    env = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1) or " skipped" in (done.stdout.splitlines() or [""])[-1]:
+        raise UnknownPlaceError(f"no answer from {' '.join(tests)}:\n{done.stdout}{done.stderr}")
+    return done.returncode == 0, done.stdout
+
+
+def rows(root: Path, faults: Sequence[Fault]) -> Iterator[tuple[Fault, str, float]]:
+    """Yield each fault with red, or why not, and the seconds that its tests took."""
+    for fault in faults:
+        began = time.monotonic()
+        path, before = apply(fault, root)
+        try:
+            state = "GREEN" if passes(root, tests_of(fault, root))[0] else "red"
+        finally:
+            path.write_text(before)
+        yield fault, state, time.monotonic() - began
+
+
+def main(names: Sequence[str]) -> int:
+    """Print the table; return 1 when a fault was not seen, or a test fails without one."""
+    chosen = [fault for fault in FAULTS if not names or any(name in fault.name for name in names)]
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        root = copy_of_checkout(Path(folder))
+        for fault in chosen:
+            place_of(fault, root)
+        every = dict.fromkeys(test for fault in chosen for test in tests_of(fault, root))
+        sound, said = passes(root, every)
+        if not sound:
+            print(f"without any fault these tests fail:\n{said}")
+            return 1
+        width = max(len(fault.name) for fault in chosen)
+        print(f"{'FAULT'.ljust(width)}  STATE  SECONDS  TESTS")
+        unseen = 0
+        for fault, state, seconds in rows(root, chosen):
+            unseen += state != "red"
+            print(
+                f"{fault.name.ljust(width)}  {state:5}  {seconds:7.1f}  {', '.join(fault.tests)}", flush=True
+            )
+    print(f"{len(chosen)} faults, {len(chosen) - unseen} red, {unseen} not seen by their tests")
+    return 1 if unseen or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,61 @@
+"""What an earlier run left is used for the same inputs only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from spark_build import pipeline, staging
+from spark_build.host.building.job import Job
+
+
+class Counting:
+    """A stage that counts its runs."""
+
+    NAME = "fetch"
+
+    def __init__(self, name: str) -> None:
+        self.given: object = name
+        self.runs = 0
+
+    def inputs(self, _job: Job) -> object:
+        return self.given
+
+    def intact(self, _job: Job, _outputs: Mapping[str, Any]) -> bool:
+        return True
+
+    def run(self, _job: Job, _earlier: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.runs += 1
+        return {"of": self.given}
+
+
+def test_a_stage_runs_again_for_other_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Counting("one")
+    monkeypatch.setattr(staging, "_stages", lambda: (stage,))
+    recipe = SimpleNamespace(name="tiny")
+    job = cast(
+        "Job",
+        SimpleNamespace(
+            work=tmp_path, emit=lambda _: None, step=SimpleNamespace(recipe=recipe), expected=None
+        ),
+    )
+    assert staging.run_stages(job) == staging.run_stages(job) == {"fetch": {"of": "one"}}
+    assert stage.runs == 1
+    stage.given = "two"
+    assert staging.run_stages(job) == {"fetch": {"of": "two"}}
+    assert stage.runs == 2
+
+
+def test_a_tree_of_another_key_is_not_used(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    pipeline._fresh_tree(work, "a" * 64)
+    (work / "x.o").touch()
+    pipeline._fresh_tree(work, "a" * 64)
+    assert (work / "x.o").exists()
+    pipeline._fresh_tree(work, "b" * 64)
+    assert not (work / "x.o").exists()
+    assert (work / "build-key").read_text() == "b" * 64
