@@ -70,8 +70,8 @@ FAULTS = (
     Fault(
         name="generations sorted as text",
         module="spark_build.host.wheelhouse.views",
-        old="if path.name.isdecimal())",
-        new="if path.name.isdecimal()), key=str)",
+        old="sorted(int(path.name) for path in generations.iterdir() if path.name.isdecimal())",
+        new="sorted((int(path.name) for path in generations.iterdir() if path.name.isdecimal()), key=str)",
         tests=("test_the_tenth_generation_comes_after_the_ninth",),
     ),
     Fault(
@@ -191,13 +191,18 @@ def tests_of(fault: Fault, root: Path) -> Iterator[str]:
         yield f"{found[0].relative_to(root)}::{name}"
 
 
+def edited(fault: Fault, path: Path) -> str:
+    """Return the text of a file with the fault in it; what is no Python would prove nothing."""
+    text = path.read_text().replace(fault.old, fault.new)
+    ast.parse(text, str(path))
+    return text
+
+
 def apply(fault: Fault, root: Path) -> tuple[Path, str]:
-    """Make the edit; return the file and its text before. The result must still be Python."""
+    """Make the edit; return the file and its text before."""
     path = place_of(fault, root)
     before = path.read_text()
-    after = before.replace(fault.old, fault.new)
-    ast.parse(after, str(path))
-    path.write_text(after)
+    path.write_text(edited(fault, path))
     return path, before
 
 

@@ -9,7 +9,8 @@ from tests import faults
 
 @pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_knows_its_place_and_its_tests(fault: faults.Fault) -> None:
-    assert faults.place_of(fault, faults.ROOT).is_file()
+    place = faults.place_of(fault, faults.ROOT)
+    assert faults.edited(fault, place) != place.read_text()
     assert len(list(faults.tests_of(fault, faults.ROOT))) == len(fault.tests)
 
 
