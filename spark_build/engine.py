@@ -15,12 +15,12 @@ from spark_build.host.budget import history
 from spark_build.host.budget.governor import Governor
 from spark_build.host.building.job import Shell
 from spark_build.host.environments import closure
-from spark_build.host.wheelhouse import store, storeindex, views
+from spark_build.host.wheelhouse import rekey, store, storeindex, views
 from spark_build.model.event import Emit, Note, RecipeFinished, Usage
 from spark_build.model.plan import BuildOptions, Plan, Step
 from spark_build.model.result import RecipeResult, Repetition
 from spark_build.model.wheel import StoredWheel
-from spark_build.pipeline import Run, build_recipe, inputs_of, is_stored, result_of
+from spark_build.pipeline import Run, build_recipe, inputs_of, kept_of, result_of
 from spark_build.setting import Setting
 
 
@@ -32,10 +32,15 @@ def plan(setting: Setting, names: Sequence[str] = ()) -> Plan:
     def lookup(step: Step, needs: Mapping[str, str]) -> planner.Found:
         inputs, _ = inputs_of(setting, step, needs)
         key = digest(inputs)
-        if is_stored(setting, step, key):
-            return planner.Found(key, stored=True)
+        found = kept_of(setting, step, inputs)
+        if found is not None and not found.lacking:
+            there = found.entry.folder.name
+            older = there if there != key else ""
+            return planner.Found(key, stored=True, stale=found.stale, stored_as=older)
+        if found is not None:
+            return planner.Found(key, stored=False, missing=(*found.stale, found.lacking))
         last = storeindex.last_build(setting.home.store, step.recipe.name, setting.target)
-        missing = changes(last["inputs"], inputs) if last else ()
+        missing = changes(rekey.recorded_inputs(setting.home.store, last), inputs) if last else ()
         return planner.Found(key, stored=False, missing=missing)
 
     recipes = setting.catalogue.recipes
@@ -116,7 +121,7 @@ def shell(
     missing = [need for need in step.from_store if steps[need].decision != "REUSE"]
     if missing:
         raise UsageError(f"{name} needs {', '.join(missing)} first", hint=f"spark-build build {missing[0]}")
-    keys = {need: steps[need].build_key for need in step.from_store}
+    keys = {need: steps[need].stored_as for need in step.from_store}
     return pipeline.shell(_run(setting, emit, options), step, keys)
 
 
@@ -147,7 +152,7 @@ def _unbuilt(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> Recip
         return result_of(step, "blocked", reasons=tuple(f"blocked by {name}" for name in lost))
     if step.decision in ("SKIP", "BLOCKED"):
         return result_of(step, "skipped" if step.decision == "SKIP" else "blocked", reasons=step.reasons)
-    if step.decision == "REUSE":
+    if step.decision == "REUSE" and (not step.stale or run.options.stop_after == "fetch"):
         return result_of(step, "reused", reasons=step.reasons, key=step.build_key)
     stopped = [name for name in step.from_store if results[name].status == "stopped"]
     if stopped and run.options.stop_after != "fetch":

@@ -19,10 +19,11 @@ from spark_build.host.building import sandbox
 from spark_build.host.building.job import Job, Outputs, Shell
 from spark_build.host.building.provide import Provided, locate
 from spark_build.host.files import discard_tree, locked, remove_tree, write_atomically
-from spark_build.host.wheelhouse import store
+from spark_build.host.wheelhouse import judgements, rekey, store
 from spark_build.model.event import Emit, Note
 from spark_build.model.plan import BuildOptions, Step
 from spark_build.model.result import Cost, RecipeResult, Repetition, Status
+from spark_build.model.wheel import Finding
 from spark_build.setting import Setting
 
 LOG = "build.log"
@@ -57,11 +58,34 @@ def tools_of(step: Step) -> dict[str, str]:
     )
 
 
-def is_stored(setting: Setting, step: Step, key: str) -> bool:
-    """Whether the store has all that the step would make; an imported entry has no prefix."""
-    entry = store.read(setting.home.store, key)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """What the store has of all that a step would make."""
+
+    entry: store.Entry
+    stale: tuple[str, ...] = ()  # why it must be audited again before it is reused
+    lacking: str = ""  # why that is not possible, and it must be built again
+
+
+def kept_of(setting: Setting, step: Step, inputs: Mapping[str, Any]) -> Kept | None:
+    """The entry of these inputs, under today's key or that of an older spark-build."""
     makes_prefix = step.recipe.kind == "cmake" or bool(step.recipe.prefix.copy)
-    return entry is not None and (entry.prefix is not None or not makes_prefix)
+    entry = store.read(setting.home.store, digest(inputs))
+    if entry is not None and makes_prefix and entry.prefix is None:
+        return None  # an imported one has none
+    if entry is None:
+        entry = rekey.find(setting.home.store, step.recipe.name, inputs, with_prefix=makes_prefix)
+    if entry is None:
+        return None
+    judgement = judgements.wanted(step)
+    if judgements.holds(entry, digest(judgement)):
+        return Kept(entry=entry)
+    lacking = ""
+    if step.evaluated.features and not (entry.folder / LOG).is_file():
+        lacking = (
+            "whether it has the expected features only its build log could tell, which is not in the store"
+        )
+    return Kept(entry=entry, stale=judgements.changed(entry, judgement), lacking=lacking)
 
 
 def build_recipe(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult:
@@ -75,9 +99,8 @@ def build_recipe(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> R
         return _failure(step, work, error, time.monotonic() - start)
     key = digest(inputs)
     seconds = time.monotonic() - start
-    if outputs is None:
-        reason = "in the store: what it needs came out with the same content, or another run built it"
-        return result_of(step, "reused", reasons=(reason,), key=key)
+    if isinstance(outputs, str):
+        return result_of(step, "reused", reasons=(outputs,), key=key)
     if run.options.stop_after:
         tree = f"; its tree: {work}" if work.exists() else ""
         reason = f"after {run.options.stop_after}, as asked{tree}"
@@ -98,20 +121,53 @@ def _inputs(
 
 def _build_under_lock(
     run: Run, step: Step, inputs: Mapping[str, Any], provided: tuple[Provided, ...], work: Path
-) -> Mapping[str, Outputs] | None:
-    """Run the stages; None when somebody else built the same while we waited for the lock."""
-    key = digest(inputs)
+) -> Mapping[str, Outputs] | str:
+    """Run the stages; or say why what the store has is reused, which may have been audited again."""
     with _tree(run, step, work) as held:
-        if is_stored(run.setting, step, key):
-            return None
-        _fresh_tree(work, key)
+        found = kept_of(run.setting, step, inputs)
+        if found is not None and not found.lacking:
+            return _reused(run, step, inputs, found)
+        _fresh_tree(work, digest(inputs))
         with (work / LOG).open("ab") as log:
             outputs = staging.run_stages(
                 _job(run, step, inputs, provided, work, log, held), run.options.stop_after
             )
+        if not run.options.stop_after:
+            _judge_what_was_there(run, step, inputs, work)
         if run.options.stop_after in ("", "fetch"):
             discard_tree(work, run.setting.home.build / ".trash")
     return outputs
+
+
+def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: Kept) -> str:
+    """Make an entry one that counts today: under today's key, judged by what is asked today."""
+    if not found.stale:
+        return "in the store: what it needs came out with the same content, or another run built it"
+    reasons = "; ".join(found.stale)
+    run.emit(Note(recipe=step.recipe.name, message=f"in the store; auditing it again: {reasons}"))
+    findings = _audited_again(run, step, found.entry, found.entry.folder / LOG)
+    entry = found.entry
+    if entry.folder.name != digest(inputs):
+        # Judged before: what would not be reused is not taken over.
+        entry = rekey.take_over(run.setting.home.store, entry, step.key, inputs)
+    judgements.note(entry, judgements.wanted(step), findings)
+    return f"in the store, and audited again: {reasons}"
+
+
+def _judge_what_was_there(run: Run, step: Step, inputs: Mapping[str, Any], work: Path) -> None:
+    """Judge an entry that was there before this build of the same inputs, by the log of this build."""
+    found = kept_of(run.setting, step, inputs)
+    if found is not None and found.stale:
+        findings = _audited_again(run, step, found.entry, work / LOG)
+        judgements.note(found.entry, judgements.wanted(step), findings)
+
+
+def _audited_again(run: Run, step: Step, entry: store.Entry, log: Path) -> tuple[Finding, ...]:
+    from spark_build.stages import audit
+
+    return audit.again(
+        step, run.setting.target, entry, log, built_in=run.setting.home.build / step.recipe.name
+    )
 
 
 @contextmanager

@@ -28,12 +28,14 @@ def why(options: Options, recipe: str) -> None:
     """Say which inputs of RECIPE differ from those of its last build here."""
     from spark_build import engine
     from spark_build.core.planning.difference import differences
+    from spark_build.host.wheelhouse import rekey
 
     setting = options.setting()
     planned = engine.plan(setting, [recipe])
     step = _step(planned, recipe)
     last = _last_build(setting, recipe)
-    found = differences(last["inputs"], _inputs_now(setting, planned, step)) if last else ()
+    before = rekey.recorded_inputs(setting.home.store, last) if last else {}
+    found = differences(before, _inputs_now(setting, planned, step)) if last else ()
     if options.json:
         document = {
             "recipe": recipe,
@@ -46,7 +48,8 @@ def why(options: Options, recipe: str) -> None:
     if last is None:
         print(f"{recipe} was never built here for {setting.target.platform}, {setting.target.python}")
     elif not found:
-        print(f"{recipe}: nothing differs: it would be reused")
+        again = "".join(f" after another audit: {one}" for one in step.stale[:1])
+        print(f"{recipe}: nothing differs: it would be reused{again}")
     for one in found:
         print(f"{one.path}: {_shown(one.before)} -> {_shown(one.now)}")
 
@@ -65,7 +68,7 @@ def _inputs_now(setting: Setting, planned: Plan, step: Step) -> dict[str, Any]:
     from spark_build.host.building.provide import locate
     from spark_build.pipeline import tools_of
 
-    keys = {one.recipe.name: one.build_key for one in planned.steps if one.decision == "REUSE"}
+    keys = {one.recipe.name: one.stored_as for one in planned.steps if one.decision == "REUSE"}
     needs = {}
     for one in step.provisions:
         known = one.provider != "store" or one.need in keys

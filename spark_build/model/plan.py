@@ -55,6 +55,7 @@ class Evaluated:
     extra_sources: dict[str, Source]  # those that a variable refers to; others are not fetched
     label: str  # local version label of our builds: cu130.spark1
     wheel_version: str  # "2.13.0+cu130.spark1"
+    locked: str = ""  # sha256 of the locked build requirements; empty: they are pinned by version only
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +93,8 @@ class Step:
     patches: tuple[Patch, ...] = ()
     estimate: Estimate | None = None
     build_key: str = ""  # known once every need is in the store
+    stale: tuple[str, ...] = ()  # why what the store has is to be audited again before it is reused
+    stored_as: str = ""  # the key under which the store has it: an older one before it is taken over
     warnings: tuple[str, ...] = ()
 
     @property

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spark_build.core.planning.key import digest
 from spark_build.host.building.job import Job, Outputs
-from spark_build.host.wheelhouse import store
+from spark_build.host.wheelhouse import judgements, store
 from spark_build.host.wheels import papers
 
 NAME = "publish"
@@ -26,7 +27,7 @@ def intact(job: Job, _outputs: Outputs) -> bool:
 
 def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     """Commit; somebody else's identical entry is as good."""
-    audited = earlier["audit"]
+    audited, judgement = earlier["audit"], judgements.wanted(job.step)
     described = {
         "name": audited["name"],
         "version": audited["version"],
@@ -34,10 +35,12 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         "recipe": job.step.recipe.name,
         "requires": audited["requires"],
         "content_digest": audited["content_digest"],
+        "judgement": digest(judgement),
     }
     job.log.flush()
     made = {
         "key.json": _json({"key": job.key, "plan_key": job.step.key, "inputs": job.inputs}),
+        judgements.PAPER: _json({"key": digest(judgement), "inputs": judgement}),
         "audit.json": (job.work / "audit.json").read_bytes(),
         "build.log": Path(job.log.name).read_bytes(),
     }

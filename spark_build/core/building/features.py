@@ -11,9 +11,11 @@ import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from spark_build.model.recipe import Feature
 
+COMMAND = "$ "  # how a log begins the line of a command
 KEPT = 400  # remarks that may explain a missing feature
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _REMARK = re.compile(
@@ -72,6 +74,10 @@ class Watch:
         """Features that no line has spoken of yet."""
         return tuple(one for one in self._features if one.name not in self._seen)
 
+    def seen(self) -> tuple[Feature, ...]:
+        """Features that a line has spoken of."""
+        return tuple(one for one in self._features if one.name in self._seen)
+
     def _remember(self, line: str) -> None:
         """Keep what may be a reason: a remark in one line, or a CMake warning in several."""
         if line.startswith("CMake Warning"):
@@ -100,6 +106,25 @@ class Watch:
                 if len(word) > 2 and word in _letters(remark):
                     return remark
         return ""
+
+
+def kept(
+    features: Sequence[Feature], lines: Iterable[str]
+) -> tuple[tuple[Missing, ...], tuple[Feature, ...]]:
+    """(Missing features, those never spoken of) by a kept log: the last command that names one decides.
+
+    Earlier commands may be those of an attempt that failed for the very feature.
+    """
+    decided: dict[str, Missing | None] = {}
+    watch, missing = Watch(features), dict[str, Missing]()
+    for line in chain(lines, [COMMAND]):
+        if line.startswith(COMMAND):
+            decided |= {one.name: missing.get(one.name) for one in watch.seen()}
+            watch, missing = Watch(features), {}
+        elif found := watch.see(line):
+            missing.setdefault(found.feature.name, found)
+    unseen = tuple(one for one in features if one.name not in decided)
+    return tuple(one for one in decided.values() if one is not None), unseen
 
 
 def check(features: Sequence[Feature], lines: Iterable[str]) -> tuple[Missing, ...]:

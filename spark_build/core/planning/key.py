@@ -1,7 +1,8 @@
 """Keys: what must be equal for a result to be the same result.
 
 The plan key covers declared inputs and can be computed on any machine. The build key adds what only
-the building machine knows: the toolchain that was measured and the content of the needs.
+the building machine knows: the toolchain that was measured and the content of the needs. The judgement
+key covers what a finished result is judged by, which changes none of its bytes.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_build.model.plan import Evaluated, Provision
-from spark_build.model.recipe import Patch, Pin, Recipe, Repair, Source, Target, Variable
+from spark_build.model.recipe import DeviceRule, Patch, Pin, Recipe, Repair, Source, Target, Variable
 
-# Raise when the same inputs would now give other bytes (how wheels are built, repaired, rewritten).
-FORMAT = 2
+# Raise when the same inputs would now give other bytes (how wheels are built, repaired, rewritten), or
+# when what is written here changes; `brought_up` then says which older inputs still name the same bytes.
+FORMAT = 3
+UNKNOWING = 2  # the format before, which did not know whether a build might use the network
+# Raise when an audit rule, or the reading of features, judges differently: tests/unit/test_key.py notices.
+RULES = 1
 
 
 def canonical(value: Any) -> str:
@@ -49,10 +54,11 @@ def plan_inputs(
 ) -> dict[str, Any]:
     """The declared inputs of a build; `keys` maps a need from the store to its plan key.
 
-    Prose, costs and checks are left out: they do not reach the bytes.
+    Prose and costs are left out: nothing depends on them. What only judges is in `judgement_inputs`.
     """
     return {
         "format": FORMAT,
+        **_asked({"locked_requirements": evaluated.locked}),
         "recipe": {
             "name": recipe.name,
             "distribution": recipe.distribution,
@@ -68,6 +74,7 @@ def plan_inputs(
             },
             "prefix": {"copy": recipe.prefix.copy, "links": recipe.prefix.links},
             "repair": _repair(recipe.repair),
+            "network": recipe.build.network,
         },
         "version": pin.version,
         "source": source_identity(source),
@@ -83,10 +90,14 @@ def plan_inputs(
 
 
 def _repair(repair: Repair) -> dict[str, Any]:
-    """What is done to the wheel. What is not asked for stays out: a new way to repair changes no old key."""
+    """What is done to the wheel."""
     asked = {"platform": repair.platform, "strip": repair.strip, "clean_rpath": repair.clean_rpath}
-    always = {"bundle": repair.bundle, "exclude": sorted(repair.exclude)}
-    return always | {name: value for name, value in asked.items() if value}
+    return {"bundle": repair.bundle, "exclude": sorted(repair.exclude), **_asked(asked)}
+
+
+def _asked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are set. What is not asked for stays out: a field that is added later changes no old key."""
+    return {name: value for name, value in values.items() if value}
 
 
 def _value(variable: Variable, label: str) -> str:
@@ -110,3 +121,43 @@ def build_inputs(
     path, or a version, by the need's coupling.
     """
     return {**declared, "needs": dict(needs), "toolchain": dict(toolchain)}
+
+
+def brought_up(inputs: Mapping[str, Any], *, network: bool) -> dict[str, Any] | None:
+    """The inputs of a build by an older program as they are written today; None where they cannot be.
+
+    network: whether that build had leave to use the network, which its inputs do not say.
+    """
+    if inputs["format"] != UNKNOWING:
+        return None
+    return {**inputs, "format": FORMAT, "recipe": {**inputs["recipe"], "network": network}}
+
+
+def judgement_inputs(recipe: Recipe, evaluated: Evaluated, policies: str) -> dict[str, Any]:
+    """What decides whether a result is good; `policies` names the data of others that the rules ask.
+
+    Checks of a recipe are left out: they run in a fresh environment after each publication.
+    """
+    features: dict[str, list[str]] = {}
+    for feature in evaluated.features:
+        features.setdefault(feature.name, []).append(feature.value)
+    return {
+        "rules": RULES,
+        "policies": policies,
+        "requires": {"cuda": recipe.requires.cuda, "platforms": sorted(recipe.requires.platforms)},
+        "features": {name: ", ".join(sorted(values)) for name, values in features.items()},
+        "expect": sorted(recipe.cmake.expect),
+        # Why there is no device code is prose; that there is none is no error then.
+        "host_only": bool(recipe.audit.host_only),
+        "device": sorted((_device_rule(rule) for rule in recipe.audit.device), key=canonical),
+    }
+
+
+def _device_rule(rule: DeviceRule) -> dict[str, Any]:
+    """What is demanded of the device code of a library."""
+    return {
+        "library": rule.library,
+        "architectures": sorted(rule.architectures),
+        "require": sorted(rule.require),
+        "forbid": sorted(rule.forbid),
+    }

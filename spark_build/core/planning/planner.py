@@ -18,14 +18,20 @@ from spark_build.model.recipe import Need, Patch, Pin, Provider, Recipe, Source,
 
 
 class Found(NamedTuple):
-    """What the store says of a step; missing: why it does not have it, what changed since the last build."""
+    """What the store says of a step.
+
+    missing: why it does not have it, what changed since the last build; stale: why what it has must be
+    audited again; stored_as: its key in the store, where that is an older one.
+    """
 
     key: str
     stored: bool
     missing: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
+    stored_as: str = ""
 
 
-Lookup = Callable[[Step, Mapping[str, str]], Found]  # a step and the build keys of its needs from the store
+Lookup = Callable[[Step, Mapping[str, str]], Found]  # a step and the keys of its needs in the store
 
 
 class _Verdict(NamedTuple):
@@ -177,12 +183,17 @@ def _provision(need: Need, recipe: Recipe, train: Train, step: Step | None, wish
 
 def _decided(draft: Step, train: Train, target: Target, earlier: Mapping[str, Step], lookup: Lookup) -> Step:
     verdict = _unfit(draft.recipe, draft.pin, draft.source, train, target) or _blocked(draft, earlier)
-    build_key = ""
+    found = Found("", stored=False)
     if verdict is None:
-        build_key, verdict = _build_or_reuse(draft, earlier, lookup)
-    warnings = draft.warnings if verdict.decision != "SKIP" else ()
+        found, verdict = _build_or_reuse(draft, earlier, lookup)
     return replace(
-        draft, decision=verdict.decision, reasons=verdict.reasons, build_key=build_key, warnings=warnings
+        draft,
+        decision=verdict.decision,
+        reasons=verdict.reasons,
+        build_key=found.key,
+        stale=found.stale,
+        stored_as=found.stored_as or found.key if found.stored else "",
+        warnings=draft.warnings if verdict.decision != "SKIP" else (),
     )
 
 
@@ -215,15 +226,19 @@ def _blocked(step: Step, earlier: Mapping[str, Step]) -> _Verdict | None:
     return _Verdict("BLOCKED", tuple(reasons)) if reasons else None
 
 
-def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> tuple[str, _Verdict]:
+def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> tuple[Found, _Verdict]:
     rebuilt = [name for name in step.from_store if earlier[name].decision == "BUILD"]
     others = tuple(str(one) for one in step.provisions if one.provider != "store")
     if rebuilt:
-        return "", _Verdict("BUILD", (*(f"needs {name}, which is built first" for name in rebuilt), *others))
-    found = lookup(step, {name: earlier[name].build_key for name in step.from_store})
+        reasons = (*(f"needs {name}, which is built first" for name in rebuilt), *others)
+        return Found("", stored=False), _Verdict("BUILD", reasons)
+    found = lookup(step, {name: earlier[name].stored_as for name in step.from_store})
     if found.stored:
-        return found.key, _Verdict("REUSE", ("in the store with the same inputs and toolchain", *others))
-    return found.key, _Verdict("BUILD", (*(found.missing or ("not in the store",)), *others))
+        older = ("under the key that an older spark-build gave it",) if found.stored_as else ()
+        again = tuple(f"to be audited again: {reason}" for reason in found.stale)
+        reasons = ("in the store with the same inputs and toolchain", *older, *again, *others)
+        return found, _Verdict("REUSE", reasons)
+    return found, _Verdict("BUILD", (*(found.missing or ("not in the store",)), *others))
 
 
 def _estimate(recipe: Recipe, machine: Machine, limits: Limits, past: Expected | None) -> Estimate:

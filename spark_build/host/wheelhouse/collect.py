@@ -23,7 +23,7 @@ from spark_build.core.wheelhouse.keeping import beyond
 from spark_build.errors import StoreError
 from spark_build.host.files import remove_tree
 from spark_build.host.home import Home
-from spark_build.host.wheelhouse import generations, storeindex, views
+from spark_build.host.wheelhouse import generations, judgements, storeindex, views
 from spark_build.host.wheelhouse.store import RECORD, alone, entry_folder, in_use, leftovers
 from spark_build.host.wheelhouse.views import MANIFEST
 from spark_build.model.keeping import Collected, Taken
@@ -118,12 +118,15 @@ def _store(home: Home, age: float, doomed: set[Path], *, dry_run: bool) -> tuple
         taken += [
             _taken("entry", entry_folder(store, row["key"]), f"{row['name']} {row['version']}") for row in old
         ]
+        if not dry_run:
+            judgements.prune(store)  # of what other programs collected, too
         if dry_run or not taken:
             return taken, ""
         # Out of sight under the lock, which takes no time; deleted after it.
         trash = Path(tempfile.mkdtemp(prefix=".tmp-gone-", dir=store))
         for one in taken:
             Path(one.path).rename(trash / Path(one.path).name)
+        judgements.prune(store)
     with in_use(store, "deleting what was collected"):
         remove_tree(trash)
     return taken, ""

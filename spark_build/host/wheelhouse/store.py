@@ -57,6 +57,7 @@ class Entry:
     content_digest: str
     wheel: StoredWheel | None
     prefix: Path | None
+    judgement: str = ""  # the judgement key by which its build was found good; "": none that counts here
 
 
 @contextlib.contextmanager
@@ -144,6 +145,7 @@ def entry_of(folder: Path, record: Mapping[str, Any]) -> Entry:
             content_digest=record["content_digest"],
             wheel=wheel if wheel.filename else None,
             prefix=folder / PREFIX if record.get("prefix") else None,
+            judgement=str(record.get("judgement", "")),
         )
     except (KeyError, TypeError) as error:
         raise StoreError(
@@ -173,8 +175,9 @@ def commit(
 ) -> Entry:
     """Put a wheel, a prefix or both, with their papers, into the store; an existing entry is kept.
 
-    `described` has name, version, origin, recipe, requires and content_digest; `sha256` is the
-    wheel's, from a caller who has just computed it. Everything is on disk before the entry appears.
+    `described` has name, version, origin, recipe, requires and content_digest, of a build also its
+    judgement key; `sha256` is the wheel's, from a caller who has just computed it. Everything is on disk
+    before the entry appears.
     """
     for name in papers:
         if name in ("", ".", "..", RECORD, PREFIX, wheel and wheel.name) or "/" in name:
@@ -221,6 +224,39 @@ def _committed(
     except BaseException:
         remove_tree(temporary)
         raise
+
+
+def again(
+    store: Path, entry: Entry, *, key: str, changed: Mapping[str, bytes], kept_as: Mapping[str, str]
+) -> Entry:
+    """Put an entry under another key too, by hard links where possible.
+
+    changed: papers that are new; kept_as: under what name the old ones of those names stay. An entry that
+    has the key already is kept.
+    """
+    with in_use(store, "taking over an entry"):
+        existing = read(store, key)
+        if existing is not None:
+            return existing
+        record = record_of(entry.folder)
+        temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=store))
+        try:
+            papers = dict(record["papers"])
+            for name in [*papers, *([entry.wheel.filename] if entry.wheel else [])]:
+                copy_or_link(entry.folder / name, temporary / kept_as.get(name, name))
+            if entry.prefix is not None:
+                _take(entry.prefix, temporary / PREFIX)
+            papers |= {new: papers[old] for old, new in kept_as.items()}
+            for name, content in changed.items():
+                (temporary / name).write_bytes(content)
+                papers[name] = hashlib.sha256(content).hexdigest()
+            text = json.dumps({**record, "papers": papers}, indent=1, sort_keys=True) + "\n"
+            (temporary / RECORD).write_text(text)
+            _seal(temporary)
+            return _appear(temporary, entry_folder(store, key))
+        except BaseException:
+            remove_tree(temporary)
+            raise
 
 
 def _take(prefix: Path, destination: Path) -> None:

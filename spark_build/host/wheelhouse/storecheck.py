@@ -14,8 +14,8 @@ from typing import Any
 from spark_build.errors import StoreError
 from spark_build.host.files import remove_tree, sha256_of
 from spark_build.host.home import Home
+from spark_build.host.wheelhouse import judgements, storeindex
 from spark_build.host.wheelhouse import store as stores
-from spark_build.host.wheelhouse import storeindex
 from spark_build.host.wheelhouse.prefix import tree_digest
 from spark_build.host.wheelhouse.store import LOCK, PREFIX, RECORD, Entry, entry_of
 from spark_build.host.wheelhouse.suspect import Suspect, leftovers, suspect
@@ -41,6 +41,7 @@ def of_store(home: Home, wheels: dict[str, StoredWheel], left: list[Path] | None
                         yield _foreign(Path(entry.path))
         else:
             yield _foreign(path)
+    yield from judgements.check(home.store, busy=left is None)
 
 
 def _foreign(path: Path) -> Suspect:
