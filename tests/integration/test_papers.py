@@ -71,7 +71,8 @@ def test_beside_a_wheel(built: Root) -> None:
         one["name"]: one["digest"]["sha256"] for one in document["predicate"]["runDetails"]["byproducts"]
     }
     assert papers == {
-        name: sha256(folder / name) for name in ("audit.json", "build.log", "key.json", "sbom.json")
+        name: sha256(folder / name)
+        for name in ("audit.json", "build.log", "judgement.json", "key.json", "sbom.json")
     }
     sbom = check_sbom((folder / "sbom.json").read_bytes())
     assert sbom["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": sha256(wheel)}]

@@ -1,19 +1,34 @@
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.planning.key import build_inputs, canonical, digest, plan_inputs, source_identity
+from spark_build.core.building import features
+from spark_build.core.planning.key import (
+    brought_up,
+    build_inputs,
+    canonical,
+    digest,
+    judgement_inputs,
+    plan_inputs,
+    source_identity,
+)
 from spark_build.core.recipes.evaluate import evaluate
+from spark_build.core.wheels import audit, audit_device, audit_host, audit_packaging
 from spark_build.model.plan import Provision
 from spark_build.model.recipe import (
+    Audit,
     Build,
     Cmake,
+    DeviceRule,
     Feature,
     Naming,
     Need,
@@ -139,9 +154,10 @@ IRRELEVANT = {
     "where it makes sense": changed("recipe", requires=Requires(platforms=("linux-x86_64",))),
     "why it is needed": changed("recipe", needs=(Need(name="llvm", why="the compiler"),)),
     "where a need lies on this machine": {"provisions": (dataclasses.replace(LLVM, path="/opt"),)},
-    "what the build must find": changed(
+    "what the build must find (the judgement key has it)": changed(
         "recipe", features=(Feature(name="CUDA"),), cmake=Cmake(expect=("bin/x",))
     ),
+    "what the audit asks (the judgement key has it)": changed("recipe", audit=Audit(host_only="Python")),
     "a variant for something else": build(
         variants=(Variant(when=When(cuda=False), requires=("wheel==1",), env={"A": RECIPE.build.env["A"]}),)
     ),
@@ -149,7 +165,6 @@ IRRELEVANT = {
     "memory per job": build(memory_per_job_mib=9999),
     "core minutes": build(core_minutes=99.0),
     "disk": build(disk_mib=99999),
-    "leave to use the network": build(network=True),
     "order of the build requirements": build(requires=RECIPE.build.requires[::-1]),
     "order of the variables": build(env=backwards(RECIPE.build.env)),
     "reason of a variable": build(
@@ -184,6 +199,7 @@ RELEVANT = {
     "kind": changed("recipe", kind="cmake"),
     "version of a build requirement": build(requires=("setuptools==81.0.0", "wheel==0.45.1")),
     "one build requirement less": build(requires=("wheel==0.45.1",)),
+    "leave to use the network": build(network=True),
     "value of a variable": build(env={**RECIPE.build.env, "A": Variable(value="2", why="too")}),
     "name of a variable": build(env={"MAX_JOBS": RECIPE.build.env["MAX_JOBS"], "B": RECIPE.build.env["A"]}),
     "bundling": changed("recipe", repair=dataclasses.replace(RECIPE.repair, bundle=False)),
@@ -249,11 +265,12 @@ def test_every_field_of_a_recipe_was_thought_of() -> None:
     assert {field.name for field in dataclasses.fields(Recipe)} == {
         *("name", "distribution", "kind", "build", "repair", "needs", "patches"),  # in the key
         *("cmake", "prefix", "wheel"),
-        *("summary", "requires", "system", "verify", "notes", "features", "pin", "audit"),  # not
+        *("requires", "features", "audit"),  # in the judgement key, and `expect` of cmake
+        *("summary", "system", "verify", "notes", "pin"),  # in none
     }
     assert {field.name for field in dataclasses.fields(Build)} == {
-        *("requires", "env", "variants"),
-        *("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib", "network"),
+        *("requires", "env", "variants", "network"),  # in the key
+        *("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib"),  # not
     }
     assert {field.name for field in dataclasses.fields(Repair)} == {
         *("bundle", "exclude", "platform", "strip", "clean_rpath")
@@ -322,3 +339,169 @@ def test_the_declared_inputs_stay_as_they_were() -> None:
     before = canonical(declared)
     build_inputs(declared, {"llvm": "content"}, TOOLS)
     assert canonical(declared) == before
+
+
+# --- judgement key ----------------------------------------------------------------------------------
+
+
+RULE = DeviceRule(library="lib*.so", why="w", architectures=("12.1", "9.0"), require=("sm_121", "sm_90"))
+JUDGED = {
+    "recipe": dataclasses.replace(
+        RECIPE,
+        kind="cmake",
+        features=(Feature(name="USE_A"), Feature(name="USE_B", value="OFF")),
+        cmake=Cmake(expect=("bin/a", "bin/b")),
+        audit=Audit(device=(RULE, DeviceRule(library="b.so", why="w", forbid=("sm_50", "compute_50")))),
+    )
+}
+JUDGED_RECIPE: Recipe = JUDGED["recipe"]
+
+
+def judged(policies: str = "auditwheel 6", **fields: Any) -> str:
+    recipe = dataclasses.replace(JUDGED_RECIPE, **fields)
+    evaluated = evaluate(recipe, BASE["pin"], BASE["target"], BASE["train"])
+    return digest(judgement_inputs(recipe, evaluated, policies))
+
+
+def ruled(**fields: Any) -> dict[str, Any]:
+    return {"audit": Audit(device=(dataclasses.replace(RULE, **fields), *JUDGED_RECIPE.audit.device[1:]))}
+
+
+NOT_JUDGING: dict[str, dict[str, Any]] = {
+    "prose": {"summary": "other words", "notes": ("a note",)},
+    "order of the features": {"features": JUDGED_RECIPE.features[::-1]},
+    "reason of a feature": {
+        "features": (Feature(name="USE_A", why="it is fast"), *JUDGED_RECIPE.features[1:])
+    },
+    "a feature of something else": {
+        "features": (*JUDGED_RECIPE.features, Feature(name="X", when=When(cuda=False)))
+    },
+    "order of the expected files": {"cmake": Cmake(expect=("bin/b", "bin/a"))},
+    "order of the platforms": {"requires": Requires(platforms=("linux-aarch64", "linux-x86_64"))},
+    "order of the device rules": {"audit": Audit(device=JUDGED_RECIPE.audit.device[::-1])},
+    "order in a device rule": ruled(architectures=("9.0", "12.1"), require=("sm_90", "sm_121")),
+    "reason of a device rule": ruled(why="better said"),
+    "checks, which run after every publication": {"verify": Verify(checks=("demo",))},
+    "what reaches the bytes": {"build": Build(network=True), "wheel": Naming(version="{version}+{label}")},
+}
+JUDGING: dict[str, dict[str, Any]] = {
+    "one feature less": {"features": JUDGED_RECIPE.features[:1]},
+    "name of a feature": {"features": (Feature(name="USE_C"), *JUDGED_RECIPE.features[1:])},
+    "value of a feature": {"features": (Feature(name="USE_A", value="OFF"), *JUDGED_RECIPE.features[1:])},
+    "an expected file": {"cmake": Cmake(expect=("bin/a",))},
+    "need of a GPU": {"requires": Requires(cuda=True)},
+    "platforms": {"requires": Requires(platforms=("linux-x86_64",))},
+    "no device code wanted": {"audit": dataclasses.replace(JUDGED_RECIPE.audit, host_only="Python")},
+    "one device rule less": {"audit": Audit(device=(RULE,))},
+    "library of a device rule": ruled(library="*.so"),
+    "architectures of a device rule": ruled(architectures=("12.1",)),
+    "required code": ruled(require=("sm_121",)),
+    "forbidden code": ruled(forbid=("sm_50",)),
+    "rules of others": {"policies": "auditwheel 7"},
+}
+
+
+@pytest.mark.parametrize("what", NOT_JUDGING)
+def test_what_does_not_judge_leaves_the_judgement_key_alone(what: str) -> None:
+    assert judged(**NOT_JUDGING[what]) == judged()
+
+
+def test_what_judges_changes_the_judgement_key() -> None:
+    keys = [judged(), *(judged(**fields) for fields in JUDGING.values())]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("what", [name for name in JUDGING if name != "rules of others"])
+def test_what_only_judges_changes_no_other_key(what: str) -> None:
+    recipe = dataclasses.replace(JUDGED_RECIPE, **JUDGING[what])
+    assert key(recipe=recipe) == key(**JUDGED)
+
+
+@given(st.data())
+def test_a_key_depends_on_nothing_but_its_inputs(data: st.DataObject) -> None:
+    """Any mixture of changes: the plan key moves with the relevant ones, the judgement key with its own."""
+    fields: dict[str, Any] = {}
+    for table in (JUDGING, NOT_JUDGING):
+        names = [name for name in table if not {"policies", "build"} & table[name].keys()]
+        for name in data.draw(st.lists(st.sampled_from(names), unique=True, max_size=2)):
+            fields = {**table[name], **fields}
+    network = data.draw(st.booleans())
+    recipe = dataclasses.replace(
+        JUDGED_RECIPE, **fields, build=dataclasses.replace(RECIPE.build, network=network)
+    )
+    assert (key(recipe=recipe) == key(**JUDGED)) is not network
+    same = all(judged(**{name: value}) == judged() for name, value in fields.items())
+    assert (judged(**fields) == judged()) is same
+
+
+def test_every_field_that_judges_was_thought_of() -> None:
+    def names(kind: Any) -> set[str]:
+        return {field.name for field in dataclasses.fields(kind)}
+
+    assert names(Audit) == {"host_only", "device"}
+    assert names(DeviceRule) == {"library", "why", "architectures", "require", "forbid"}
+    assert names(Feature) == {"name", "value", "why", "when"}
+    assert names(Requires) == {"cuda", "platforms"}
+    assert names(Cmake) == {"source", "define", "expect"}
+
+
+def logic(module: ModuleType) -> list[str]:
+    """The lines of a module without its imports, comments and docstrings."""
+    assert module.__file__ is not None
+    text = Path(module.__file__).read_text()
+    prose = {
+        line
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    lines = enumerate(text.splitlines(), start=1)
+    return [line for number, line in lines if number not in prose and line.split("#")[0].strip()]
+
+
+def test_rules_that_changed_have_another_version() -> None:
+    """When this fails: raise RULES in key.py if anything may now be judged otherwise, then write the new
+    digest here."""
+    modules = (audit, audit_device, audit_host, audit_packaging, features)
+    code = digest([line for module in modules for line in logic(module)])
+    assert code[:16] == "20807cfbc8e04ccb"
+
+
+# --- fixed keys -------------------------------------------------------------------------------------
+
+
+def test_keys_are_the_same_for_good() -> None:
+    """What changes one of these makes every wheelhouse build or audit anew. Only raise them knowingly."""
+    declared = declared_by()
+    assert digest(declared) == "9dc9ddcd6e0c1a123ea8eeda60af3ae99910796d9685a39c83764176355be3d8"
+    assert (
+        digest(build_inputs(declared, {"llvm": "content"}, TOOLS))
+        == "e27577e583c6a00a11ee9fc4c4ea673a8fb7e628f7db4f10481b61cd94b05282"
+    )
+    recipe, evaluated = JUDGED_RECIPE, evaluate(JUDGED_RECIPE, BASE["pin"], BASE["target"], BASE["train"])
+    inputs = judgement_inputs(recipe, evaluated, "auditwheel 6")
+    assert (
+        digest({**inputs, "rules": 1}) == "7d9d1095b298d7c474d756a939cdb1c06c2031c496d83b78b947b860b81da844"
+    )
+
+
+def test_locked_requirements_are_in_the_keys_of_those_that_lock_some() -> None:
+    evaluated = evaluate(RECIPE, BASE["pin"], BASE["target"], BASE["train"])
+    given = {name: value for name, value in BASE.items() if name != "train"}
+    locked = dataclasses.replace(evaluated, locked="a" * 64)
+    assert plan_inputs(**given, evaluated=locked) == {
+        **plan_inputs(**given, evaluated=evaluated),
+        "locked_requirements": "a" * 64,
+    }
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_older_inputs_are_written_as_today(network: bool) -> None:
+    today = build_inputs(declared_by(**build(network=network)), {"llvm": "content"}, TOOLS)
+    recipe = {name: value for name, value in today["recipe"].items() if name != "network"}
+    older = {**today, "format": 2, "recipe": recipe}
+    assert brought_up(older, network=network) == today
+    assert brought_up(older, network=not network) != today
+    assert brought_up({**older, "format": 1}, network=network) is None
+    assert brought_up(today, network=network) is None, "today's says itself"

@@ -16,8 +16,10 @@ def changes(before: Sequence[StoredWheel], after: Sequence[StoredWheel]) -> tupl
     old, new = _by_name(before), _by_name(after)
     found: list[Change] = []
     for name in sorted(old.keys() | new.keys()):
-        gone = [wheel for wheel in old.get(name, ()) if wheel not in new.get(name, ())]
-        come = [wheel for wheel in new.get(name, ()) if wheel not in old.get(name, ())]
+        # By file, not by key: the same wheel may come under a newer key.
+        kept = {wheel.sha256 for wheel in old.get(name, ())} & {wheel.sha256 for wheel in new.get(name, ())}
+        gone = [wheel for wheel in old.get(name, ()) if wheel.sha256 not in kept]
+        come = [wheel for wheel in new.get(name, ()) if wheel.sha256 not in kept]
         while gone and come:
             was = gone.pop(0)
             # Another build of the same version, where there is one, before another version.
