@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +38,11 @@ def test_what_changed() -> None:
         change("removed", "d", "1.0", ""),
         change("added", "e", "", "1.0"),
     )
+
+
+def test_the_same_wheel_under_a_newer_key_is_no_change() -> None:
+    older = wheel("a")
+    assert changes([older], [dataclasses.replace(older, key="f" * 64)]) == ()
 
 
 def test_several_versions_side_by_side() -> None:

@@ -17,9 +17,9 @@ def changes(before: Sequence[StoredWheel], after: Sequence[StoredWheel]) -> tupl
     found: list[Change] = []
     for name in sorted(old.keys() | new.keys()):
         # By file, not by key: the same wheel may come under a newer key.
-        kept = {wheel.sha256 for wheel in old.get(name, ())} & {wheel.sha256 for wheel in new.get(name, ())}
-        gone = [wheel for wheel in old.get(name, ()) if wheel.sha256 not in kept]
-        come = [wheel for wheel in new.get(name, ()) if wheel.sha256 not in kept]
+        same = {_file(wheel) for wheel in old.get(name, ())} & {_file(wheel) for wheel in new.get(name, ())}
+        gone = [wheel for wheel in old.get(name, ()) if _file(wheel) not in same]
+        come = [wheel for wheel in new.get(name, ()) if _file(wheel) not in same]
         while gone and come:
             was = gone.pop(0)
             # Another build of the same version, where there is one, before another version.
@@ -30,6 +30,10 @@ def changes(before: Sequence[StoredWheel], after: Sequence[StoredWheel]) -> tupl
         found += [Change(kind="removed", name=name, before=wheel.version, after="") for wheel in gone]
         found += [Change(kind="added", name=name, before="", after=wheel.version) for wheel in come]
     return tuple(found)
+
+
+def _file(wheel: StoredWheel) -> tuple[str, str]:
+    return wheel.filename, wheel.sha256
 
 
 def _by_name(wheels: Sequence[StoredWheel]) -> dict[str, list[StoredWheel]]:
