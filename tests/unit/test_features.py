@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.building.features import Watch, agrees, check
+from spark_build.core.building.features import Watch, agrees, check, kept
 from spark_build.model.recipe import Feature
 
 CUDNN = Feature(name="USE_CUDNN", why="cuDNN not found: off with a warning")
@@ -125,3 +125,23 @@ def test_values(wanted: str, found: str, same: bool) -> None:
 @given(st.lists(st.text()))
 def test_any_output_is_survived(lines: list[str]) -> None:
     check([CUDNN], lines)
+
+
+def test_a_kept_log_is_judged_by_the_last_command_that_names_a_feature() -> None:
+    features = (Feature(name="USE_A"), Feature(name="USE_B"), Feature(name="USE_C"))
+    attempts = [
+        "$ cmake",
+        "USE_A: OFF",
+        "USE_B: ON",
+        "$ cmake",
+        "USE_A: ON",
+        "USE_B: OFF",
+        "$ ninja",
+        "[1/1]",
+    ]
+    missing, unseen = kept(features, attempts)
+    assert [(one.feature.name, one.found) for one in missing] == [("USE_B", "OFF")]
+    assert [one.name for one in unseen] == ["USE_C"]
+    assert kept(features[:1], [*attempts, "USE_A: ON", "USE_A: OFF"])[0], (
+        "within one command each line counts"
+    )

@@ -61,6 +61,18 @@ def pin(*, platform: str = "", unestablished: tuple[str, ...] = ()) -> Pin:
 ELSEWHERE = pin(platform="linux-aarch64")  # nothing to build from on this platform
 
 
+class OlderShop:
+    """A store in memory that has everything as an older program left it."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Mapping[str, str]] = {}
+
+    def lookup(self, step: Step, needs: Mapping[str, str]) -> Found:
+        self.asked[step.recipe.name] = dict(needs)
+        name = step.recipe.name
+        return Found(f"build key of {name}", True, stale=("rules changed",), stored_as=f"older key of {name}")
+
+
 class Shop:
     """A store in memory, which remembers what it was asked."""
 
@@ -78,7 +90,7 @@ def plan(
     names: tuple[str, ...] = (),
     pins: Mapping[str, Pin] | None = None,
     target: Target = CPU,
-    shop: Shop | None = None,
+    shop: Shop | OlderShop | None = None,
     provide: Mapping[str, str] | None = None,
 ) -> Plan:
     known = {one.name: one for one in recipes}
@@ -178,6 +190,19 @@ def test_build() -> None:
 def test_reuse() -> None:
     step = only(plan(recipe("onnx"), shop=Shop("onnx")))
     assert (step.decision, step.reasons) == ("REUSE", ("in the store with the same inputs and toolchain",))
+
+
+def test_what_is_stale_is_reused_after_another_audit() -> None:
+    shop = OlderShop()
+    llvm, torch = plan(recipe("torch", "llvm"), recipe("llvm"), shop=shop).steps
+    assert (llvm.decision, llvm.build_key) == ("REUSE", "build key of llvm")
+    assert llvm.reasons == (
+        "in the store with the same inputs and toolchain",
+        "under the key that an older spark-build gave it",
+        "to be audited again: rules changed",
+    )
+    assert torch.decision == "REUSE", "what an audit says rebuilds nothing"
+    assert shop.asked["torch"] == {"llvm": "older key of llvm"}, "there it lies until it is taken over"
 
 
 def test_a_need_that_is_built_first_hides_the_build_key() -> None:
