@@ -28,7 +28,7 @@ def find(store: Path, recipe: str, inputs: Mapping[str, Any], *, with_prefix: bo
         folder = stores.entry_folder(store, row["key"])
         try:
             recorded = json.loads((folder / KEY).read_bytes())["inputs"]
-            if network not in _leaves(folder):
+            if recorded["format"] != UNKNOWING or network not in _leaves(folder):
                 continue
             today = brought_up(recorded, network=network)
         except (OSError, ValueError, LookupError, TypeError):
