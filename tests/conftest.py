@@ -6,26 +6,35 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
-import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
+from hypothesis import HealthCheck, settings
 
 from spark_build.host.home import Home
 from spark_build.model.verification import Arm
 from spark_build.verify.arms import baseline_arm
+from tests import commands
+from tests.commands import invoke
 
 ROOT = Path(__file__).resolve().parents[1]
 # Started in the background of a script, the suite would hand SIGINT on as ignored to all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-CLI = [sys.executable, "-m", "spark_build"]
+# A loaded machine makes no example wrong.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
+
+CLI = commands.CLI
 SETUP = """
 from setuptools import Extension, setup
 setup(name="tiny", version="1.0", packages=["tiny"], ext_modules=[Extension("tiny._native", ["native.c"])])
@@ -99,11 +108,9 @@ class Root:
         links = f"{self.links} {os.environ.get('PIP_FIND_LINKS', '')}".strip()
         return {**os.environ, "PIP_FIND_LINKS": links, **self.env}
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run the command line to its end."""
-        return subprocess.run(
-            self.command(*arguments), env=self.environment(), capture_output=True, text=True, check=False
-        )
+    def run(self, *arguments: str, process: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run the command line to its end: in this process unless `process` asks for one of its own."""
+        return invoke(self.command(*arguments), env=self.environment(), process=process)
 
     def json(self, *arguments: str) -> Any:
         """Run with --json: stdout must be one JSON document."""
@@ -144,18 +151,46 @@ def root(tmp_path: Path) -> Root:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Root:
-    """A root in which `all` has run. Tests must leave it as it is."""
-    made = make_root(tmp_path_factory.mktemp("built"))
-    done = made.run("all")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return made
+def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The temporary folder of the whole run, whatever number of workers it has."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@contextmanager
+def first(folder: Path) -> Iterator[bool]:
+    """True for the one worker that must fill `folder`; the others wait until that is done."""
+    with FileLock(f"{folder}.lock"):
+        done = folder.with_name(f"{folder.name}.done")
+        yield not done.exists()
+        done.touch()
 
 
 @pytest.fixture(scope="session")
-def torch_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+def built(common: Path) -> Root:
+    """A root in which `all` has run. Tests must leave it as it is."""
+    base = common / "built"
+    with first(base) as mine:
+        if not mine:
+            return Root(folder=base / "root", links=base / "links")
+        made = make_root(base)
+        done = made.run("all")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return made
+
+
+@pytest.fixture
+def own_built(built: Root, tmp_path: Path) -> Root:
+    """A root of the test's own, as `built` was when its build had ended: nothing was made in this place."""
+    base = tmp_path / "built"
+    shutil.copytree(built.folder.parent, base, symlinks=True)
+    return Root(folder=base / "root", links=base / "links")
+
+
+@pytest.fixture(scope="session")
+def torch_home(common: Path) -> Home:
     """Folders in which the public torch for processors is installed once."""
-    state = tmp_path_factory.mktemp("torch")
+    state = common / "torch"
     return Home(
         data=(ROOT,),
         wheelhouse=state / "wheelhouse",
@@ -169,4 +204,32 @@ def torch_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 @pytest.fixture(scope="session")
 def baseline(torch_home: Home) -> Arm:
     """A real torch for processors. Tests must leave it as it is."""
-    return baseline_arm(torch_home, "2.13", torch_home.build / "baseline", lambda _: None)
+    torch_home.build.mkdir(parents=True, exist_ok=True)
+    with FileLock(torch_home.build / "tests.lock"):
+        return baseline_arm(torch_home, "2.13", torch_home.build / "baseline", lambda _: None)
+
+
+LONGER = {"slow": 600, "torch": 900, "network": 600, "machine": 300, "soak": 3600}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give what is marked as long more time than the others."""
+    for item in items:
+        names = {mark.name for mark in item.iter_markers()}
+        if names & LONGER.keys() and "timeout" not in names:
+            item.add_marker(pytest.mark.timeout(max(LONGER[name] for name in names & LONGER.keys())))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say at the end of the second part of a run (see run-tests) what came of its first."""
+    told = os.environ.get("TESTS_FIRST_PART", "")
+    if not told:
+        return
+    path, stats = Path(told), terminalreporter.stats
+    if path.exists():
+        terminalreporter.section("the part before, side by side")
+        terminalreporter.write(path.read_text())
+        return
+    counts = [f"{len(stats[name])} {name}" for name in sorted(stats) if name and name != "warnings"]
+    bad = [f"{name.upper()} {one.nodeid}" for name in ("failed", "error") for one in stats.get(name, [])]
+    path.write_text("\n".join([", ".join(counts), *bad, ""]))

@@ -7,8 +7,6 @@ those that started, the oldest run for whose growth there is memory, the others 
 from __future__ import annotations
 
 import contextlib
-import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -58,9 +56,7 @@ class Governor:
         self._limit = 0  # where jobs are stopped
         self._kept = 0  # for the first jobs of stages that wait
         self._told = 0.0
-        self._wake, self._woken = socket.socketpair()
-        self._wake.setblocking(False)
-        self._woken.setblocking(False)
+        self._wake = threading.Event()
 
     @property
     def reserve_mib(self) -> int:
@@ -123,8 +119,7 @@ class Governor:
 
     def _look(self) -> None:
         """Let the thread look at once."""
-        with contextlib.suppress(BlockingIOError):
-            self._wake.send(b"!")
+        self._wake.set()
 
     def _govern(self) -> None:
         """The thread: samples and adjusts until no stage is left."""
@@ -257,7 +252,5 @@ class Governor:
         """Until the next sample is due or something changed."""
         soon = self._memory + max(0.0, self._growth) * ALERT_HORIZON
         alert = soon > self._limit * ALERT_SHARE
-        ready, _, _ = select.select([self._woken], [], [], ALERT_SECONDS if alert else CALM_SECONDS)
-        if ready:
-            with contextlib.suppress(BlockingIOError):
-                self._woken.recv(4096)
+        if self._wake.wait(ALERT_SECONDS if alert else CALM_SECONDS):
+            self._wake.clear()
