@@ -22,6 +22,8 @@ from spark_build.host.building import sandbox
 from spark_build.host.environments import installers, pythons
 
 CLI = [sys.executable, "-m", "spark_build"]
+# Python, or the loader, reads these when a process starts.
+AT_START = ("PYTHON", "LD_", "LANG", "LC_", "COVERAGE_")
 MAIN = str(Path(entry.__file__).parents[1] / "__main__.py")
 
 
@@ -36,12 +38,13 @@ def invoke(
 ) -> subprocess.CompletedProcess[str]:
     """Run `[*CLI, ...]` to its end, in this process unless `process` asks for one of its own.
 
-    What the command starts inherits the captured output, too.
+    A process starts as well for variables that only count when one starts, and beside the main thread, which
+    alone may lend this process's environment, folder and descriptors.
     """
     words = [str(word) for word in command]
     assert words[: len(CLI)] == CLI, "this runs command lines of ours only"
-    if process or threading.current_thread() is not threading.main_thread():
-        # Environment, folder and descriptors belong to the whole process: only its main thread may lend them.
+    aside = threading.current_thread() is not threading.main_thread()
+    if process or aside or _starts_otherwise(env):
         done = subprocess.run(
             words, env=env, cwd=cwd, input=input, capture_output=True, text=True, check=False
         )
@@ -50,6 +53,13 @@ def invoke(
     if check:
         done.check_returncode()
     return done
+
+
+def _starts_otherwise(env: Mapping[str, str] | None) -> bool:
+    if env is None:
+        return False
+    changed = dict(env.items() ^ os.environ.items())
+    return any(name.startswith(AT_START) for name in changed)
 
 
 def _within(

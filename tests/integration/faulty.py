@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spark_build.model.verification import Arm
+from tests.commands import invoke
 from tests.conftest import CLI
 
 # Runs a script of ours in the real interpreter, after a fault was planted in its torch.
@@ -115,6 +115,6 @@ def verify(
     """Run a short burn-in by the real command: exit code, its JSON, and stderr."""
     environment = {**os.environ, **(env or {})}
     command = command_of(root, *arguments)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = invoke(command, env=environment)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout), done.stderr

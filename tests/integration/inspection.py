@@ -27,6 +27,7 @@ from elftools.elf.elffile import ELFFile
 from installer.sources import WheelFile
 from packaging.utils import parse_wheel_filename
 
+from tests.commands import invoke
 from tests.conftest import CLI
 
 DEVICE_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
@@ -142,9 +143,7 @@ def check(wheel: Path, cuobjdump: Path | None = None, *options: str) -> Any:
 
 def _inspect(wheel: Path, *options: str) -> str:
     command = [*CLI, "wheelhouse", "inspect", str(wheel), *options]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "100"}
-    )
+    done = invoke(command, env={**os.environ, "COLUMNS": "100"})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

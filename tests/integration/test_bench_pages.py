@@ -17,6 +17,7 @@ from spark_build.model.bench import Bench, bench_json
 from spark_build.model.verification import Check, Telemetry
 from spark_build.verify import bench_report
 from tests import benches
+from tests.commands import invoke
 from tests.conftest import CLI
 
 TWO: Mapping[str, Mapping[str, float]] = {"native": {}, "container": {"gemm": 1.5, "overhead": 1 / 1.3}}
@@ -61,7 +62,7 @@ def pages(bench: Bench, folder: Path) -> tuple[Page, str]:
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, "bench", *map(str, arguments)], capture_output=True, text=True, check=False)
+    return invoke([*CLI, "bench", *map(str, arguments)])
 
 
 def saved(bench: Bench, file: Path) -> Path:
@@ -331,7 +332,7 @@ def test_what_is_no_document_is_refused_by_all_that_read_one(tmp_path: Path, nam
         (("verify", "compare", file, file), "give the burn-in.json"),
         (("verify", "gate", file), "give the burn-in.json"),
     ):
-        done = subprocess.run([*CLI, *map(str, words)], capture_output=True, text=True, check=False)
+        done = invoke([*CLI, *map(str, words)])
         assert (done.returncode, done.stdout) == (2, ""), done.stderr
         assert done.stderr.startswith(f"error: {file}: ")
         assert f"\n  next: {hint}" in done.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.model.verification import Arm
+from tests.commands import invoke
 from tests.conftest import CLI
 
 # Threads that spin while they wait make everything ten times slower where others compute, too.
@@ -47,9 +48,7 @@ def command(root: Path, *arguments: str) -> list[str]:
 
 
 def bench(root: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
-        command(root, "--seed", "3", *arguments), capture_output=True, text=True, check=False
-    )
+    done = invoke(command(root, "--seed", "3", *arguments))
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -146,9 +145,7 @@ def test_planted_faults_are_found_and_the_others_go_on(baseline: Arm, tmp_path: 
 
 def test_a_device_that_cannot_be_used_ends_the_run(baseline: Arm, tmp_path: Path) -> None:
     wished = command(tmp_path, *arm(baseline), "--workload", "gemm", "--device", "cuda", "--rounds", "3")
-    done = subprocess.run(
-        [each for each in wished if each != "--json"], capture_output=True, text=True, check=False
-    )
+    done = invoke([each for each in wished if each != "--json"])
     assert done.returncode == 9
     (line,) = (each for each in done.stdout.splitlines() if each.startswith("FAILED"))
     assert re.match(r"FAILED prelude.run in a: \w+Error: .*CUDA", line)
@@ -165,7 +162,7 @@ def test_one_thread_is_slower_than_two_or_nothing_is_said(baseline: Arm, tmp_pat
     assert sorted(each["slot"]["arm"] for each in document["rounds"]) == ["one"] * 4 + ["two"] * 4
     (raw,) = tmp_path.glob("runs/*/bench.json")
     command = [*CLI, "--json", "bench", "compare", str(raw)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = invoke(command)
     compared = json.loads(done.stdout)
     assert {each["kind"] for each in compared["changes"]} == {"gemm"}
     slower = [each for each in compared["changes"] if each["finding"] == "slower"]
@@ -190,7 +187,7 @@ def test_an_interrupted_run_goes_on(baseline: Arm, tmp_path: Path) -> None:
     assert process.wait(timeout=60) == 130
     (kept,) = tmp_path.glob("runs/*/rounds-*/000-*.json")
     before = kept.read_bytes()
-    done = subprocess.run(command(tmp_path, *wished), capture_output=True, text=True, check=False)
+    done = invoke(command(tmp_path, *wished))
     document = json.loads(done.stdout)
     assert "going on with the run of" in done.stderr
     assert kept.read_bytes() == before
@@ -207,7 +204,7 @@ def test_what_is_refused_and_what_is_told(tmp_path: Path) -> None:
     assert "gemm" in document["error"]["hint"]
     code, document = said("--workload", "gemm")
     assert (code, "no environment with torch" in document["error"]["message"]) == (2, True)
-    done = subprocess.run(command(tmp_path, "--list"), capture_output=True, text=True, check=True)
+    done = invoke(command(tmp_path, "--list"), check=True)
     assert len(json.loads(done.stdout)["workloads"]) == 13
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import invoke
 from tests.conftest import CLI
 from tests.validators import check_provenance, check_sbom
 
@@ -154,7 +155,7 @@ class Chain:
     def run(self, *arguments: str) -> Any:
         """Run with --json; it must succeed."""
         options = ["--root", str(self.root), "--train", "t", "--target", "host-cpu", "--json"]
-        done = subprocess.run([*CLI, *options, *arguments], capture_output=True, text=True, check=False)
+        done = invoke([*CLI, *options, *arguments])
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
 
@@ -259,8 +260,6 @@ def test_an_existing_environment_provides(chain: Chain, tmp_path: Path) -> None:
 
 def test_a_provider_that_is_not_there(chain: Chain, tmp_path: Path) -> None:
     options = ["--root", str(chain.root), "--train", "t", "--provide", f"mini-torch={tmp_path}/nowhere"]
-    done = subprocess.run(
-        [*CLI, *options, "plan", "mini-vision"], capture_output=True, text=True, check=False
-    )
+    done = invoke([*CLI, *options, "plan", "mini-vision"])
     assert done.returncode == 2
     assert "there is no such folder" in done.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import invoke
 from tests.conftest import CLI, PROJECT, RECIPE, TRAIN, Root, make_root
 
 JSON_COMMANDS = (
@@ -43,7 +44,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_version() -> None:
-    done = subprocess.run([*CLI, "--version"], capture_output=True, text=True, check=True)
+    done = invoke([*CLI, "--version"], check=True)
     assert done.stdout.startswith("spark-build, version ")
 
 
@@ -114,10 +115,7 @@ def test_a_folder_of_ones_own_as_source(root: Root, tmp_path: Path) -> None:
     assert failed.returncode == 7
     look = f"{root.line} --provide llvm=public build --source {option} tiny --shell"
     assert f"look: {look}" in failed.stderr
-    shell = subprocess.run(
-        [*CLI, *shlex.split(look)[1:]],
-        env=root.environment(), input="cat native.c", capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+    shell = invoke([*CLI, *shlex.split(look)[1:]], env=root.environment(), input="cat native.c")
     assert (shell.returncode, shell.stdout) == (0, "no C"), shell.stderr
     missing = root.run("plan", "tiny", "--source", "tiny=nowhere")
     assert (missing.returncode, lines_of(missing.stderr)) == (
@@ -147,11 +145,8 @@ def test_json_of_commands_that_write(built: Root, tmp_path: Path) -> None:
     exported = built.json("wheelhouse", "export", str(tmp_path / "set.tar"), "--without-spark-build")
     assert exported["size"] == (tmp_path / "set.tar").stat().st_size
     other = Root(folder=tmp_path / "other", links=built.links)
-    imported = json.loads(
-        subprocess.check_output(
-            [*CLI, "--root", str(other.folder), "--json", "wheelhouse", "import", str(tmp_path / "set.tar")]
-        )
-    )
+    words = ["--root", str(other.folder), "--json", "wheelhouse", "import", str(tmp_path / "set.tar")]
+    imported = json.loads(invoke([*CLI, *words], check=True).stdout)
     assert [row["sha256"] for row in imported["wheels"]] == [row["sha256"] for row in exported["wheels"]]
     created = built.json("env", "create", str(tmp_path / "env"), "--without-pip")
     assert created["installed"] == ["tiny==1.0"]
@@ -216,7 +211,7 @@ def test_unknown_recipe(root: Root) -> None:
 
 
 def test_unknown_command() -> None:
-    done = subprocess.run([*CLI, "biuld"], capture_output=True, text=True, check=False)
+    done = invoke([*CLI, "biuld"])
     assert (done.returncode, lines_of(done.stderr)) == (
         2,
         ["error: no command 'biuld'; did you mean build?"],
@@ -224,7 +219,7 @@ def test_unknown_command() -> None:
 
 
 def test_no_command_shows_what_there_is() -> None:
-    done = subprocess.run(CLI, capture_output=True, text=True, check=False)
+    done = invoke(CLI)
     assert done.returncode == 2
     assert done.stdout.startswith("Usage:")
     assert "wheelhouse" in done.stdout

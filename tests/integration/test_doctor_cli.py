@@ -20,6 +20,7 @@ import pytest
 from spark_build.host.machine import reach, survey
 from spark_build.host.machine.access import Access
 from spark_build.model.facts import Indexes
+from tests.commands import invoke
 from tests.conftest import CLI, PROJECT, Root, make_root
 from tests.integration.webserver import serving
 
@@ -85,7 +86,7 @@ def test_a_tool_that_does_not_run_is_named_by_its_file(root: Root, tmp_path: Pat
 
     def asked() -> dict[str, Any]:
         command = root.command("--json", "doctor")
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+        done = invoke(command, env=env)
         found: dict[str, Any] = by_check(done)["cmake"]
         return found
 
@@ -195,9 +196,7 @@ def test_a_machine_without_index_that_has_everything(built: Root, tmp_path: Path
         "PIP_EXTRA_INDEX_URL": "",
     }
     environment["PIP_CONFIG_FILE"] = os.devnull
-    done = subprocess.run(
-        built.command("--json", "doctor"), env=environment, capture_output=True, text=True, check=False
-    )
+    done = invoke(built.command("--json", "doctor"), env=environment)
     assert by_check(done)["index"]["status"] == "warn"
     assert done.returncode == 0, done.stdout
 
@@ -231,10 +230,7 @@ def ran(root: Root) -> list[str]:
 
 
 def test_fix_does_nothing_unasked(mendable: Root) -> None:
-    done = subprocess.run(
-        mendable.command("doctor", "--fix"),
-        env=mendable.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = mendable.run("doctor", "--fix")
     assert (done.returncode, ran(mendable)) == (2, [])
     assert "--fix --yes" in done.stderr
 
@@ -373,5 +369,5 @@ def test_a_bundle_of_a_fresh_root(root: Root, tmp_path: Path) -> None:
 
 
 def test_help_is_there_without_a_machine() -> None:
-    done = subprocess.run([*CLI, "doctor", "--help"], capture_output=True, text=True, check=True)
+    done = invoke([*CLI, "doctor", "--help"], check=True)
     assert "--bundle" in done.stdout

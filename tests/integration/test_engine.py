@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import invoke
 from tests.conftest import Root
 from tests.integration.several import events, make, statuses
 
@@ -158,14 +159,7 @@ def test_a_shell_in_the_tree_of_a_failed_build(tmp_path: Path) -> None:
     assert done.returncode == 7
     assert f"look: {root.line} build a --shell" in done.stderr
     script = 'pwd; ls half-made; echo "$HOME"; ninja --version; touch seen; touch /usr/x; exit 5'
-    shell = subprocess.run(
-        root.command("build", "a", "--shell"),
-        env=root.environment(),
-        input=script,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    shell = invoke(root.command("build", "a", "--shell"), env=root.environment(), input=script)
     assert shell.returncode == 5, shell.stderr
     place, found, home, ninja = shell.stdout.split()
     assert (place, found, home) == ("/run/spark-build/tree/src", "half-made", "/run/spark-build/tree/home")

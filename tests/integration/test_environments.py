@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ensurepip
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from spark_build.host.environments import marker
 from spark_build.host.environments.install import choose
 from spark_build.host.environments.update import Wish, others, update
 from spark_build.model.environment import Change
+from tests.commands import invoke
 from tests.integration.environmenthouse import House
 from tests.integration.houses import home_in, make_wheel
 from tests.integration.test_install import flip, run_in, site
@@ -329,7 +329,7 @@ def test_the_journey_on_the_command_line(house: House, monkeypatch: pytest.Monke
 def runner(house: House) -> Callable[..., str]:
     def run(*arguments: str, code: int = 0) -> str:
         command = [sys.executable, "-m", "spark_build", "--root", str(house.root), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
+        done = invoke(command)
         assert done.returncode == code, done.stderr
         return done.stdout
 

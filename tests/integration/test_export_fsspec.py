@@ -24,6 +24,7 @@ from moto.server import ThreadedMotoServer
 from spark_build.errors import HostError
 from spark_build.host.transfer.parcel import Parcel, pack
 from spark_build.host.transfer.remote import _at, send
+from tests.commands import invoke
 from tests.conftest import Root
 from tests.integration.houses import demo_house, make_wheel, publish, put_built
 from tests.integration.test_export_remote import Sshd, arrived, sent, start_sshd
@@ -290,7 +291,7 @@ def test_what_is_missing_is_named(built: Root, tmp_path: Path, url: str, package
     hidden.write_text(f"import sys; sys.modules[{package!r}] = None\n")
     command = built.command("wheelhouse", "export", "--to", url, "--without-spark-build")
     env = {**built.environment(), "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = invoke(command, env=env)
     assert done.returncode == 4, done.stderr
     assert f"--to {url} needs {package}" in done.stderr
     assert f"next: {sys.executable} -m pip install {package}" in done.stderr

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from spark_build.host.wheels.devicecode import find_cuobjdump
+from tests.commands import invoke
 from tests.conftest import CLI, Root
 from tests.integration.devicewheels import AARCH64, DATA, NATIVE_121, SM_80, small
 from tests.integration.publicwheels import public_wheel
@@ -25,7 +26,7 @@ from tests.unit.fatbins import Made, container, elf
 def run(*arguments: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [*CLI, "wheelhouse", "inspect", *map(str, arguments)]
     environment = {**os.environ, "COLUMNS": "100", **(env or {})}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return invoke(command, env=environment)
 
 
 def inspected(*arguments: object) -> Any:

@@ -13,6 +13,7 @@ from spark_build.errors import StoreError
 from spark_build.host.environments import kernels
 from spark_build.host.environments.install import install
 from spark_build.host.wheelhouse.views import Generation
+from tests.commands import invoke
 from tests.integration.houses import demo_house, home_in, make_wheel, publish, put_built, put_public
 from tests.integration.test_install import run_in
 
@@ -77,6 +78,6 @@ def test_without_ipykernel_it_says_how_to_get_it(tmp_path: Path) -> None:
         house.folder.parent.parent.with_name(house.folder.parent.parent.name.replace("1.0", "2.13"))
     )
     command = [sys.executable, "-m", "spark_build", "--root", str(tmp_path), "env", "create", "--jupyter"]
-    done = subprocess.run([*command, str(tmp_path / "env")], capture_output=True, text=True, check=False)
+    done = invoke([*command, str(tmp_path / "env")])
     assert (done.returncode, (tmp_path / "env").exists()) == (10, False)
     assert "wheelhouse import" in done.stderr

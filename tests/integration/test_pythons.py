@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from spark_build.errors import HostError, UsageError
 from spark_build.host.environments import pythons
 from spark_build.host.environments.install import create, install
 from spark_build.host.wheelhouse.views import Generation
+from tests.commands import invoke
 from tests.integration.houses import demo_house, home_in, make_wheel, publish, put_built
 from tests.integration.test_install import run_in
 
@@ -132,9 +132,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     for place in (tmp_path / "wheelhouse" / "views").iterdir():
         place.rename(place.with_name(f"gb10-2.13-{ABI}"))
     command = [sys.executable, "-m", "spark_build", "--root", str(tmp_path), "--target", "gb10"]
-    done = subprocess.run(
-        [*command, "env", "create", str(tmp_path / "env")], capture_output=True, text=True, check=False
-    )
+    done = invoke([*command, "env", "create", str(tmp_path / "env")])
     assert done.returncode == 4
     assert "the wheels of target gb10 are for linux-aarch64, this machine is" in done.stderr
     assert "wheelhouse export" in done.stderr

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import invoke
 from tests.conftest import CLI
 from tests.integration.broken import BROKEN, TRAIN
 
@@ -18,9 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*CLI, "--root", str(root), *arguments], capture_output=True, text=True, check=False
-    )
+    return invoke([*CLI, "--root", str(root), *arguments])
 
 
 def document(root: Path, *arguments: str) -> Any:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from spark_build.core.judging.armspec import parse_arm
 from spark_build.errors import HostError, UsageError
 from spark_build.model.verification import Arm
 from spark_build.verify import arms, containers
+from tests.commands import invoke
 from tests.conftest import CLI
 from tests.integration.faulty import verify
 
@@ -126,7 +126,7 @@ def test_swaps_that_cannot_be(baseline: Arm) -> None:
 )
 def test_refusals(tmp_path: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
     command = [*CLI, "--root", str(tmp_path), "--train", "2.13", "--target", "host-cpu", "verify"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    done = invoke([*command, *arguments])
     assert done.returncode == code, done.stderr
     assert message in done.stderr
     assert list(tmp_path.iterdir()) == []
