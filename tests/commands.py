@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from spark_build.host.environments import installers, pythons
 CLI = [sys.executable, "-m", "spark_build"]
 # Python, or the loader, reads these when a process starts.
 AT_START = ("PYTHON", "LD_", "LANG", "LC_", "COVERAGE_")
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MAIN = str(Path(entry.__file__).parents[1] / "__main__.py")
 
 
@@ -97,6 +99,7 @@ def _text(file: IO[bytes]) -> str:
 def _as_at_start(arguments: list[str], env: Mapping[str, str], cwd: Path | None) -> Iterator[None]:
     """Let everything look as it does when Python starts, and put it back."""
     before, folder, argv, place = dict(os.environ), Path.cwd(), sys.argv, tempfile.tempdir
+    handlers = {number: signal.getsignal(number) for number in HANDLED}
     _forget()
     _set_environment(env)
     sys.argv, tempfile.tempdir = [MAIN, *arguments], None
@@ -109,6 +112,8 @@ def _as_at_start(arguments: list[str], env: Mapping[str, str], cwd: Path | None)
         os.chdir(folder)
         sys.argv, tempfile.tempdir = argv, place
         _set_environment(before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         _forget()
 
 

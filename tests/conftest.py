@@ -212,9 +212,12 @@ def baseline(torch_home: Home) -> Arm:
 LONGER = {"slow": 600, "torch": 900, "network": 600, "machine": 300, "soak": 3600}
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give what is marked as long more time than the others."""
+    """Mark what uses the public torch, and give what is marked as long more time than the others."""
     for item in items:
+        if "baseline" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.torch)
         names = {mark.name for mark in item.iter_markers()}
         if names & LONGER.keys() and "timeout" not in names:
             item.add_marker(pytest.mark.timeout(max(LONGER[name] for name in names & LONGER.keys())))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from spark_build.host.run import refuse_cancelled, start_detached
+from spark_build.host.run import leave, refuse_cancelled
 
 # From 128 KiB on, malloc maps each piece anew, and its page faults cost more than hashing it.
 CHUNK = 120 << 10
@@ -140,7 +140,7 @@ def discard_tree(path: Path, trash: Path) -> None:
     trash.mkdir(parents=True, exist_ok=True)
     # One rename to a name of its own: whatever lies in the trash may go at any time, the trash never.
     path.rename(trash / f"{path.name}.{secrets.token_hex(8)}")
-    start_detached(["nice", "-n", "19", "rm", "-rf", "--", *map(str, trash.iterdir())])
+    leave(["nice", "-n", "19", "rm", "-rf", "--", *map(str, trash.iterdir())])
 
 
 class Held(Exception):  # noqa: N818 - no error: somebody else is at work

@@ -208,6 +208,18 @@ def start_detached(
     )
 
 
+def leave(args: Sequence[str]) -> None:
+    """Start something short that nobody looks after: the system waits for it, not this process."""
+    subprocess.run(
+        ["sh", "-c", '"$@" &', "sh", *args],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        check=False,
+    )
+
+
 def _refuse_unstarted(program: str, line: str) -> None:
     """HostError when `line` is the supervisor's about `program`; a shell's "not found" is not."""
     for number in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.E2BIG, errno.ELOOP):

@@ -15,6 +15,7 @@ import pytest
 
 from spark_build.host.budget import memory
 from spark_build.host.budget.jobserver import Jobserver
+from tests.conftest import first
 
 # Logs when it begins and ends; takes some memory, a little at a time, and may go on without it.
 JOB = """
@@ -71,9 +72,16 @@ class Project:
 
 
 @pytest.fixture(scope="session")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tools(common: Path) -> Path:
     """A folder with ninja 1.13.2 and cmake; old/ has a ninja that knows no jobserver."""
-    folder = tmp_path_factory.mktemp("tools")
+    folder = common / "tools"
+    with first(folder) as mine:
+        if mine:
+            _install_tools(folder)
+    return folder
+
+
+def _install_tools(folder: Path) -> None:
     for place, wanted in ((folder / "new", "ninja==1.13.2"), (folder / "older", "ninja==1.11.1.1")):
         command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(place), wanted]
         subprocess.run([*command, *(["cmake>=3.20"] if place.name == "new" else [])], check=True, timeout=300)
@@ -84,7 +92,6 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).symlink_to(real)
-    return folder
 
 
 Make = Callable[..., Project]

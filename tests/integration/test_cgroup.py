@@ -30,6 +30,7 @@ def eat(mib: int) -> tuple[bool, int]:
     return limited, process.returncode
 
 
+@pytest.mark.machine
 def test_a_limit_holds_where_it_may_be_set() -> None:
     """Elsewhere nothing happens to the process, and the answer is no."""
     limited, code = eat(64)
@@ -37,6 +38,7 @@ def test_a_limit_holds_where_it_may_be_set() -> None:
     assert eat(1000)[1] == 0
 
 
+@pytest.mark.machine
 def test_nothing_is_left() -> None:
     limited, _ = eat(64)
     assert not list(Path("/sys/fs/cgroup").glob(f"**/{cgroup.PREFIX}*")) or not limited

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from spark_build.errors import UsageError
 from spark_build.host.home import Home
 from spark_build.host.wheelhouse import generations, views
@@ -25,6 +27,8 @@ from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.wheel import StoredWheel
 from tests.conftest import Root, make_root
 from tests.integration.houses import home_in, make_wheel, publish, put_built, put_public
+
+pytestmark = pytest.mark.slow
 
 SECONDS = float(os.environ.get("SPARK_BUILD_CROWD_SECONDS", "10"))
 GRACE = 25.0  # s; longer than an install takes here, however busy the machine is

@@ -34,6 +34,7 @@ def content(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/RECORD")}
 
 
+@pytest.mark.network
 def test_the_offline_node_needs_nothing_else(tmp_path: Path) -> None:
     home, generation = demo_house(tmp_path / "here")
     told: list[str] = []
@@ -82,6 +83,7 @@ PIP = [sys.executable, "-m", "pip", "--isolated", "install", "--ignore-installed
 PIP += [*closure.tags(SPARK), "--only-binary", ":all:"]
 
 
+@pytest.mark.network
 def test_a_spark_gets_wheels_of_its_own_kind(tmp_path: Path) -> None:
     """From any machine: the set's public wheels and spark-build's are the Spark's, as two resolvers see it."""
     home, there = home_in(tmp_path / "here"), home_in(tmp_path / "there")

@@ -12,6 +12,8 @@ from spark_build.host.budget.governor import Governor
 from tests.integration.houses import eventually
 from tests.integration.jobs import Make, below, is_stopped, make_project, tools
 
+pytestmark = pytest.mark.machine
+
 __all__ = ["make_project", "tools"]  # fixtures
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.inspection import check
 from tests.integration.publicwheels import public_cuobjdump, public_wheel
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 
 @pytest.mark.parametrize(

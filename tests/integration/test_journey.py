@@ -20,7 +20,7 @@ import pytest
 from tests.integration.inspection import check
 from tests.integration.test_launcher import copy_of_the_project
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 USE = """
 import onnx

@@ -46,6 +46,7 @@ def generation(tmp_path_factory: pytest.TempPathFactory) -> Generation:
     return publish(home, [put_built(home.store, make_wheel(root / "own")), *public])
 
 
+@pytest.mark.network
 def test_jupyter_finds_the_kernel_and_runs_code_in_it(
     generation: Generation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

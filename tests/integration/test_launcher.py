@@ -166,6 +166,7 @@ def test_is_found_through_links(ready: Path, user: dict[str, str], tmp_path: Pat
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.machine
 def test_later_starts_are_quick(ready: Path, user: dict[str, str]) -> None:
     def quickest(command: Path) -> float:
         times = []

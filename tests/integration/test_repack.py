@@ -14,17 +14,18 @@ import pytest
 from spark_build.host.home import locate
 from spark_build.host.recipes import catalogue
 from spark_build.host.wheels.elf import read_library
+from tests.commands import invoke
 from tests.conftest import CLI
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 
 @pytest.mark.parametrize(("target", "platform"), [("gb10", "aarch64"), ("h200", "x86_64")])
 def test_the_vendors_wheel_and_a_prefix(target: str, platform: str, tmp_path: Path) -> None:
     command = [*CLI, "--root", str(tmp_path), "--target", target, "--train", "2.13", "--json"]
-    done = subprocess.run([*command, "build", "cusparselt"], capture_output=True, text=True, check=False)
+    done = invoke([*command, "build", "cusparselt"])
     assert done.returncode == 0, done.stderr
-    listed = json.loads(subprocess.check_output([*command, "wheelhouse", "list"]))
+    listed = json.loads(invoke([*command, "wheelhouse", "list"]).stdout)
     (wheel,) = listed["wheels"]
     train = catalogue.load(locate(None).data).train("2.13")
     pinned = {
@@ -39,7 +40,7 @@ def test_the_vendors_wheel_and_a_prefix(target: str, platform: str, tmp_path: Pa
         assert read_library("libcusparseLt.so", file).machine == platform
     if platform == os.uname().machine:
         assert asked_itself(tmp_path, wheel["path"]) == [("version", "ok", "the library says 0.8.1")]
-    again = json.loads(subprocess.check_output([*command, "build", "cusparselt"]))
+    again = json.loads(invoke([*command, "build", "cusparselt"]).stdout)
     assert [row["status"] for row in again["results"]] == ["reused"]
 
 
@@ -57,7 +58,7 @@ def asked_itself(base: Path, wheel: str) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize("train", ["2.9", "2.11", "2.13", "2.15"])
 def test_a_spark_can_be_planned_anywhere(train: str, tmp_path: Path) -> None:
     command = [*CLI, "--root", str(tmp_path), "--target", "gb10", "--train", train, "--json", "plan"]
-    document = json.loads(subprocess.check_output(command))
+    document = json.loads(invoke(command).stdout)
     steps = {step["recipe"]: step for step in document["steps"]}
     assert len(steps) == 8
     order = list(steps)

@@ -1,7 +1,7 @@
 """Bytes flipped at random: readers give facts or one typed error, in bounded time and memory.
 
-SPARK_BUILD_FUZZ=5000 gives each reader of zips that many inputs, and those of libraries and of device code ten
-times as many; the seed is fixed.
+Each reader of zips gets 200 inputs, those of libraries and of device code ten times as many; ./run-tests --soak
+gives 1,000, or what SPARK_BUILD_FUZZ says. The seed is fixed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from tests.integration.devicewheels import DATA, NATIVE_121, SM_80
 from tests.integration.wheels import entries_of, write_zip
 from tests.unit.fatbins import elf
 
-COUNT = int(os.environ.get("SPARK_BUILD_FUZZ", "1000"))
+COUNTS = [200, pytest.param(int(os.environ.get("SPARK_BUILD_FUZZ", "1000")), marks=pytest.mark.soak)]
 SEED = 20250615
 PATIENCE = 5.0  # seconds for one input; the wheel has 20 KB
 GROWTH = 64 << 10  # KiB of resident memory over the whole run
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFF)
+
+pytestmark = pytest.mark.parametrize("count", COUNTS)
 
 
 def damaged(data: bytes, random_: random.Random) -> bytes:
@@ -104,10 +106,10 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz")
 
 
-def test_a_damaged_library_is_read_or_told(workshop: Path) -> None:
-    data, random_, watch = library(workshop), random.Random(SEED), Watch(10 * COUNT)
+def test_a_damaged_library_is_read_or_told(workshop: Path, count: int) -> None:
+    data, random_, watch = library(workshop), random.Random(SEED), Watch(10 * count)
     seen: Counter[str] = Counter()
-    for number in range(10 * COUNT):
+    for number in range(10 * count):
         # The header and the segment table, or a piece anywhere: tables, names, versions.
         start = 0 if random_.random() < 0.3 else random_.randrange(len(data))
         end = start + (1024 if random_.random() < 0.5 else 64)
@@ -117,19 +119,19 @@ def test_a_damaged_library_is_read_or_told(workshop: Path) -> None:
         watch.done(number)
     watch.end()
     print(dict(seen.most_common(5)), f"slowest {watch.slowest:.3f} s")
-    assert seen["unreadable"] > COUNT // 2
-    assert seen["x86_64"] + seen["aarch64"] > COUNT // 2
+    assert seen["unreadable"] > count // 2
+    assert seen["x86_64"] + seen["aarch64"] > count // 2
 
 
-def test_damaged_device_code_is_listed_or_told(workshop: Path) -> None:
+def test_damaged_device_code_is_listed_or_told(workshop: Path, count: int) -> None:
     """What nvcc made, alone, in objects and in a library with both kinds of sections."""
     made = [
         path.read_bytes() for path in sorted(DATA.iterdir()) if path.suffix in (".fatbin", ".o", ".cubin")
     ]
     whole = [*made, elf([(".nv_fatbin", NATIVE_121), ("__nv_relfatbin", SM_80)])]
-    random_, watch = random.Random(SEED + 3), Watch(10 * COUNT)
+    random_, watch = random.Random(SEED + 3), Watch(10 * count)
     seen: Counter[str] = Counter()
-    for number in range(10 * COUNT):
+    for number in range(10 * count):
         data = random_.choice(whole)
         # Headers stand before each piece of code, and tables at the end.
         start = random_.choice((0, 0, random_.randrange(len(data)), max(0, len(data) - 1024)))
@@ -141,18 +143,18 @@ def test_damaged_device_code_is_listed_or_told(workshop: Path) -> None:
         watch.done(number)
     watch.end()
     print(dict(seen), f"slowest {watch.slowest:.3f} s")
-    assert seen["told"] > COUNT
-    assert seen["listed"] > COUNT
+    assert seen["told"] > count
+    assert seen["listed"] > count
 
 
-def test_a_damaged_zip_is_read_or_refused(workshop: Path) -> None:
+def test_a_damaged_zip_is_read_or_refused(workshop: Path, count: int) -> None:
     wheel = sound(workshop / "zip", workshop)
     original = content_digest(wheel)
-    data, random_, watch = wheel.read_bytes(), random.Random(SEED + 1), Watch(COUNT)
+    data, random_, watch = wheel.read_bytes(), random.Random(SEED + 1), Watch(count)
     # Most bytes are compressed code, which all look alike: take the tables as often as everything else.
     directory = data.find(b"PK\x01\x02")
     seen: Counter[str] = Counter()
-    for number in range(COUNT):
+    for number in range(count):
         if random_.random() < 0.5:
             wheel.write_bytes(data[:directory] + damaged(data[directory:], random_))
         else:
@@ -163,15 +165,15 @@ def test_a_damaged_zip_is_read_or_refused(workshop: Path) -> None:
     print(dict(seen), f"slowest {watch.slowest:.3f} s")
     assert not seen["torn"]
     assert not seen["deceived"]
-    assert seen["refused"] > COUNT // 2
+    assert seen["refused"] > count // 2
 
 
-def test_a_damaged_file_in_a_zip_is_told(workshop: Path) -> None:
+def test_a_damaged_file_in_a_zip_is_told(workshop: Path, count: int) -> None:
     wheel = sound(workshop / "members", workshop)
     original = content_digest(wheel)
-    entries, random_, watch = dict(entries_of(wheel)), random.Random(SEED + 2), Watch(COUNT)
+    entries, random_, watch = dict(entries_of(wheel)), random.Random(SEED + 2), Watch(count)
     seen: Counter[str] = Counter()
-    for number in range(COUNT):
+    for number in range(count):
         name = random_.choice(list(entries))
         # Names, too: what RECORD lists and what the zip holds.
         changed = {
@@ -189,4 +191,4 @@ def test_a_damaged_file_in_a_zip_is_told(workshop: Path) -> None:
     print(dict(seen), f"slowest {watch.slowest:.3f} s")
     assert not seen["torn"]
     assert not seen["deceived"]
-    assert seen["sound"] < COUNT // 50
+    assert seen["sound"] < count // 50
