@@ -226,7 +226,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say at the end of the second part of a run (see run-tests) what came of its first."""
     told = os.environ.get("TESTS_FIRST_PART", "")
-    if not told:
+    if not told or "PYTEST_XDIST_WORKER" in os.environ:
         return
     path, stats = Path(told), terminalreporter.stats
     if path.exists():
