@@ -131,6 +131,13 @@ FAULTS = (
         tests=("test_what_may_go_is_nobodys",),
     ),
     Fault(
+        name="reuse although the judgement key differs",
+        module="spark_build.host.wheelhouse.judgements",
+        old="    if entry.judgement == judgement:\n        return True\n",
+        new="    if True:\n        return True\n",
+        tests=("test_a_judgement_speaks_of_certain_bytes", "test_what_came_from_elsewhere_is_judged_here"),
+    ),
+    Fault(
         name=".partial removed after a fetch",
         module="spark_build.host.sources.fetch",
         old="    return pinned.final\n",
