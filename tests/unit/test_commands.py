@@ -40,7 +40,7 @@ def test_everything_is_put_back(tmp_path: Path) -> None:
 
     before, opened = state(), len([*Path("/proc/self/fd").iterdir()])
     for words in (("recipes", "list"), ("attach", "nothing"), ("plan", "--no-such-option")):
-        invoke([*CLI, *words], env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, cwd=tmp_path)
+        invoke([*CLI, *words], env={**os.environ, "HOME": str(tmp_path)}, cwd=tmp_path)
     assert state() == before
     assert len([*Path("/proc/self/fd").iterdir()]) == opened
 
