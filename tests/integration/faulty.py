@@ -54,7 +54,8 @@ NVML_CLOCK_SM, NVML_TEMPERATURE_GPU, NVML_PERF_POLICY_THERMAL = 1, 0, 1
 NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP = 74
 NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN = 269
 class NVMLError(Exception): pass
-said = json.load(open(os.environ["FAKE_NVML"]))
+with open(os.environ["FAKE_NVML"]) as file:
+    said = json.load(file)
 begin = time.monotonic()
 def nvmlInit():
     if said.get("absent"): raise NVMLError("Driver Not Loaded")
