@@ -9,6 +9,7 @@ from spark_build import pipeline
 from spark_build.core.planning import planner
 from spark_build.core.planning.difference import changes
 from spark_build.core.planning.key import digest
+from spark_build.core.recipes.evaluate import for_target
 from spark_build.errors import UsageError
 from spark_build.host import parallel
 from spark_build.host.budget import history
@@ -24,9 +25,12 @@ from spark_build.pipeline import Run, build_recipe, inputs_of, kept_of, result_o
 from spark_build.setting import Setting
 
 
-def plan(setting: Setting, names: Sequence[str] = ()) -> Plan:
-    """Decide every recipe asked for (default: all) on this machine, with this store."""
-    for name in names:
+def plan(setting: Setting, names: Sequence[str] = (), also: Sequence[str] = ()) -> Plan:
+    """Decide every recipe asked for on this machine, with this store.
+
+    No names: all that are built by default here, and `also`.
+    """
+    for name in (*names, *also):
         setting.catalogue.recipe(name)
 
     def lookup(step: Step, needs: Mapping[str, str]) -> planner.Found:
@@ -43,15 +47,19 @@ def plan(setting: Setting, names: Sequence[str] = ()) -> Plan:
         missing = changes(rekey.recorded_inputs(setting.home.store, last), inputs) if last else ()
         return planner.Found(key, stored=False, missing=missing)
 
-    recipes = setting.catalogue.recipes
+    recipes = {
+        name: for_target(recipe, setting.target, setting.train)
+        for name, recipe in setting.catalogue.recipes.items()
+    }
     return planner.make_plan(
-        names or sorted(recipes),
+        [*names, *also],
         recipes,
         setting.train,
         setting.target,
         setting.machine,
         lookup,
         _known(setting),
+        others=() if names else sorted(recipes),
         limits=setting.limits,
         history={
             name: history.expected(

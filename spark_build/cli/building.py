@@ -88,10 +88,18 @@ def _build_options(function: Command) -> Command:
 @click.command("all")
 @click.argument("recipes", nargs=-1)
 @_build_options
+@click.option("--with", "also", metavar="NAME", multiple=True, help="Also one that is not built by default.")
 @click.option("--burn-in", is_flag=True, help="Also measure what the build is worth.")
 @click.option("--reverify", is_flag=True, help="Verify again what was verified.")
 @shared
-def all_(options: Options, recipes: tuple[str, ...], wish: Wish, burn_in: bool, reverify: bool) -> int:
+def all_(
+    options: Options,
+    recipes: tuple[str, ...],
+    wish: Wish,
+    also: tuple[str, ...],
+    burn_in: bool,
+    reverify: bool,
+) -> int:
     """Build what is missing, publish it, verify it. Safe to repeat: what is done stays done."""
     from spark_build.cli.measuring import Asked
     from spark_build.cli.verification import judge
@@ -100,7 +108,7 @@ def all_(options: Options, recipes: tuple[str, ...], wish: Wish, burn_in: bool, 
     setting = wish.setting(options)
 
     def ready(emit: Emit) -> Plan:
-        return _ready(setting, recipes, emit, wish)
+        return _ready(setting, recipes, emit, wish, also)
 
     if wish.detach and options.background is None:
         return start_background(options, setting.home.runs, ready)
@@ -209,13 +217,15 @@ def running(options: Options, runs: Path) -> Iterator[tuple[Path, Emit]]:
         yield journal.folder, emit
 
 
-def _ready(setting: Setting, recipes: Sequence[str], emit: Emit, wish: Wish) -> Plan:
+def _ready(
+    setting: Setting, recipes: Sequence[str], emit: Emit, wish: Wish, also: Sequence[str] = ()
+) -> Plan:
     """A plan whose requirements this machine meets; system packages are installed where allowed."""
     from spark_build import engine
     from spark_build.errors import HostError
     from spark_build.host.machine import doctor as doctors
 
-    planned = engine.plan(setting, recipes)
+    planned = engine.plan(setting, recipes, also)
     if not any(step.decision == "BUILD" for step in planned.steps):
         return planned
     failures = [
@@ -234,7 +244,7 @@ def _ready(setting: Setting, recipes: Sequence[str], emit: Emit, wish: Wish) -> 
     missing = doctors.packages_to_install(planned)
     suggested = () if wish.offline else doctors.packages_to_suggest(planned)
     # The installed tools are part of the build keys.
-    return engine.plan(setting, recipes) if install_packages(missing, suggested, emit) else planned
+    return engine.plan(setting, recipes, also) if install_packages(missing, suggested, emit) else planned
 
 
 def install_packages(missing: Sequence[str], suggested: Sequence[str], emit: Emit) -> bool:

@@ -28,6 +28,7 @@ class Options:
         self.verbosity = 0
         self.provide: dict[str, str] = {}
         self.source: dict[str, str] = {}
+        self.choices: dict[tuple[str, str], str] = {}  # (recipe, option): value
         self.background: Path | None = None  # the run's folder, in a process that --detach started
 
     def home(self) -> Home:
@@ -42,7 +43,8 @@ class Options:
         from spark_build.setting import settle
 
         home = self.home()
-        return settle(home, load(home.data), self.target, self.train, self.provide)
+        catalogue = load(home.data).with_options(self.choices)
+        return settle(home, catalogue, self.target, self.train, self.provide)
 
 
 def _store(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
@@ -52,6 +54,8 @@ def _store(context: click.Context, parameter: click.Parameter, value: Any) -> An
         options = context.ensure_object(Options)
         if name == "provide":
             options.provide |= dict(_provider(text) for text in value)
+        elif name == "option":
+            options.choices |= dict(_choice(text) for text in value)
         elif name in ("verbose", "quiet"):
             options.verbosity = int(value) if name == "verbose" else -1
         else:
@@ -105,6 +109,15 @@ def _provider(text: str) -> tuple[str, str]:
     return need, where
 
 
+def _choice(text: str) -> tuple[tuple[str, str], str]:
+    """Read RECIPE.OPTION=VALUE; an empty value is one, too."""
+    name, equals, value = text.partition("=")
+    recipe, _, option = name.partition(".")
+    if not recipe or not option or not equals:
+        raise click.BadParameter(f"--option {text}: write RECIPE.OPTION=VALUE, such as torch.blas=OpenBLAS")
+    return (recipe, option), value
+
+
 def shared(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the common options to a command and hand it the collected Options first."""
 
@@ -131,6 +144,12 @@ COMMON = (
         metavar="NAME=WHERE",
         multiple=True,
         help="Take a need from store, public (a public wheel), or a path.",
+    ),
+    _option(
+        "--option",
+        metavar="RECIPE.OPTION=VALUE",
+        multiple=True,
+        help="Choose what a recipe leaves open: `recipes show RECIPE` lists its options.",
     ),
     _option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."),
     _option("-v", "--verbose", is_flag=True, help="Say more."),

@@ -17,17 +17,24 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("recipes", nargs=-1)
+@click.option("--with", "also", metavar="NAME", multiple=True, help="Also one that is not built by default.")
 @click.option("--offline", is_flag=True, help="Also say what a build without network would lack.")
 @local_sources
 @shared
-def plan(options: Options, recipes: tuple[str, ...], source: dict[str, str], offline: bool) -> None:
+def plan(
+    options: Options,
+    recipes: tuple[str, ...],
+    source: dict[str, str],
+    also: tuple[str, ...],
+    offline: bool,
+) -> None:
     """Say for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
     from spark_build import engine
     from spark_build.host.sources.offline import missing
     from spark_build.setting import with_local_sources
 
     setting = with_local_sources(options.setting(), source)
-    planned = engine.plan(setting, recipes)
+    planned = engine.plan(setting, recipes, also)
     lacking = missing(planned, setting.home) if offline else ()
     if options.json:
         document: dict[str, Any] = {

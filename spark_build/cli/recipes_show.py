@@ -51,8 +51,9 @@ def show(options: Options, name: str, *, only_env: bool) -> None:
 
 def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
     from spark_build.core.planning.planner import choose_source, patches_for
-    from spark_build.core.recipes.evaluate import evaluate
+    from spark_build.core.recipes.evaluate import evaluate, for_target
 
+    recipe = for_target(recipe, setting.target, setting.train)
     evaluated = evaluate(recipe, pin, setting.target, setting.train)
     source = choose_source(pin, setting.target)
     return {
@@ -73,7 +74,7 @@ def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
         "cmake": dataclasses.asdict(recipe.cmake) if recipe.kind == "cmake" else None,
         "prefix": dataclasses.asdict(recipe.prefix) if recipe.kind == "repack" else None,
         "features": [{"name": one.name, "value": one.value, "why": one.why} for one in evaluated.features],
-        "system": {"apt": list(evaluated.apt), "dnf": list(recipe.system.dnf)},
+        "system": {"apt": list(evaluated.apt), "dnf": list(evaluated.dnf)},
         "costs": {
             "memory_per_job_mib": recipe.build.memory_per_job_mib,
             "threads_per_job": recipe.build.threads_per_job,

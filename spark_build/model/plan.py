@@ -51,6 +51,8 @@ class Evaluated:
     requires: tuple[str, ...]
     env: dict[str, Variable]
     apt: tuple[str, ...]
+    dnf: tuple[str, ...]
+    compile_flags: tuple[str, ...]
     features: tuple[Feature, ...]
     extra_sources: dict[str, Source]  # those that a variable refers to; others are not fetched
     label: str  # local version label of our builds: cu130.spark1

@@ -18,6 +18,7 @@ class When:
     platforms: tuple[str, ...] = ()
     trains: tuple[str, ...] = ()
     cuda: bool | None = None
+    options: dict[str, str] = field(default_factory=dict)  # options of the recipe that have this value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +69,7 @@ class Need:
     providers: tuple[Provider, ...] = ("store",)
     coupling: Coupling = "content"
     why: str = ""
+    when: When = field(default_factory=When)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,16 +78,31 @@ class Variable:
 
     value: str
     why: str
+    when: When = field(default_factory=When)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """What a user may choose with --option RECIPE.NAME=VALUE; {option:NAME} stands for the value."""
+
+    value: str  # unless another one is asked for
+    why: str
+    choices: tuple[str, ...] = ()  # empty: any text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
-    """What is different under a condition: pins and variables replace those of the same name."""
+    """What is different under a condition: pins, variables and costs replace those of the same name."""
 
     when: When
     requires: tuple[str, ...] = ()
     env: dict[str, Variable] = field(default_factory=dict)
     apt: tuple[str, ...] = ()
+    dnf: tuple[str, ...] = ()
+    default: bool | None = None  # of the recipe
+    memory_per_job_mib: int | None = None
+    core_minutes: float | None = None
+    disk_mib: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +114,7 @@ class Build:
     threads_per_job: int = 1  # processors that one job keeps busy
     core_minutes: float = 1.0  # CPU time of one clean build
     disk_mib: int = 1024
+    compile_flags: tuple[str, ...] = ()  # for C and C++; one with an option is left out while that is empty
     env: dict[str, Variable] = field(default_factory=dict)
     variants: tuple[Variant, ...] = ()
     network: bool = False  # whether the build may use the network; `plan` warns
@@ -160,6 +178,7 @@ class Requires:
     """What a target must offer for this recipe to make sense there."""
 
     cuda: bool = False
+    cpu: bool = False  # with cuda: may also be built for a target without CUDA
     platforms: tuple[str, ...] = ("linux-x86_64", "linux-aarch64")
 
 
@@ -201,6 +220,8 @@ class Recipe:
     summary: str
     kind: BuildKind
     build: Build
+    default: bool = True  # whether a command that names no recipe builds it
+    options: dict[str, Option] = field(default_factory=dict)
     requires: Requires = field(default_factory=Requires)
     pin: Pin | None = None  # for every train that does not list this component
     needs: tuple[Need, ...] = ()

@@ -56,10 +56,13 @@ def plan_inputs(
 
     Prose and costs are left out: nothing depends on them. What only judges is in `judgement_inputs`.
     """
+    # What not every recipe has stays out of the others' keys.
+    flags = {"compile_flags": list(evaluated.compile_flags)} if evaluated.compile_flags else {}
     return {
         "format": FORMAT,
         **_asked({"locked_requirements": evaluated.locked}),
         "recipe": {
+            **flags,
             "name": recipe.name,
             "distribution": recipe.distribution,
             "kind": recipe.kind,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from spark_build.core.building import budget
 from spark_build.core.planning.key import digest, plan_inputs
-from spark_build.core.recipes.evaluate import evaluate
+from spark_build.core.recipes.evaluate import evaluate, for_target
 from spark_build.model.history import Expected
 from spark_build.model.machine import Limits, Machine
 from spark_build.model.plan import Decision, Estimate, Plan, Provision, Step
@@ -102,22 +102,27 @@ def make_plan(
     lookup: Lookup,
     provide: Mapping[str, str] | None = None,
     *,
+    others: Iterable[str] = (),
     limits: Limits | None = None,
     history: Mapping[str, Expected] | None = None,
 ) -> Plan:
     """Decide every recipe asked for and every one it needs. `lookup` knows the store.
 
-    provide: need -> "store", "public" or a path, where it is to come from; limits: default, all of the
+    others: recipes that are decided as well, but only built where their `default` says so. provide: need -> "store", "public" or a path, where it is to come from; limits: default, all of the
     machine; history: what recipes will probably take.
     """
-    wished = provide or {}
+    wished, names = provide or {}, tuple(names)
     limits = limits or limits_of(machine, target, jobs=None, memory_mib=None)
     elsewhere = {name for name, wish in wished.items() if wish != "store"}
+    recipes = {name: for_target(recipe, target, train) for name, recipe in recipes.items()}
+    named = {*names, *(wished.keys() - elsewhere)}
     steps: dict[str, Step] = {}
-    for name in closure_of(names, recipes, elsewhere):
+    for name in closure_of([*names, *others], recipes, elsewhere):
         draft = _draft(recipes[name], recipes, train, target, machine, steps, wished)
         estimate = _estimate(recipes[name], machine, limits, (history or {}).get(name))
-        steps[name] = _decided(replace(draft, estimate=estimate), train, target, steps, lookup)
+        is_wanted = recipes[name].default or name in named
+        draft = replace(draft, estimate=estimate)
+        steps[name] = _decided(draft, train, target, steps, lookup, is_wanted=is_wanted)
     return Plan(target=target, train=train, steps=tuple(steps.values()))
 
 
@@ -181,8 +186,20 @@ def _provision(need: Need, recipe: Recipe, train: Train, step: Step | None, wish
     )
 
 
-def _decided(draft: Step, train: Train, target: Target, earlier: Mapping[str, Step], lookup: Lookup) -> Step:
-    verdict = _unfit(draft.recipe, draft.pin, draft.source, train, target) or _blocked(draft, earlier)
+def _decided(
+    draft: Step,
+    train: Train,
+    target: Target,
+    earlier: Mapping[str, Step],
+    lookup: Lookup,
+    *,
+    is_wanted: bool,
+) -> Step:
+    verdict = _unfit(draft.recipe, draft.pin, draft.source, train, target)
+    if verdict is None and not is_wanted:
+        reason = f"not built for {target.name} unless named (--with {draft.recipe.name})"
+        verdict = _Verdict("SKIP", (reason,))
+    verdict = verdict or _blocked(draft, earlier)
     found = Found("", stored=False)
     if verdict is None:
         found, verdict = _build_or_reuse(draft, earlier, lookup)

@@ -2,24 +2,63 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from spark_build.core.recipes.placeholders import fill
 from spark_build.model.plan import Evaluated
-from spark_build.model.recipe import Pin, Recipe, Target, Train, When
+from spark_build.model.recipe import Build, Pin, Recipe, Target, Train, Variable, Variant, When
 
 # The first that speaks the jobserver is 1.13; Debian 12 and Ubuntu 24.04 have older ones.
 NINJA = "ninja==1.13.2"
 
 
-def holds(when: When, target: Target, train: Train) -> bool:
-    """Whether a condition is met."""
+def holds(when: When, recipe: Recipe, target: Target, train: Train) -> bool:
+    """Return whether a condition of this recipe is met."""
     return (
         (not when.platforms or target.platform in when.platforms)
         and (not when.trains or train.name in when.trains)
         and (when.cuda is None or when.cuda == bool(target.cuda_architectures))
+        and all(recipe.options[name].value == value for name, value in when.options.items())
     )
+
+
+def for_target(recipe: Recipe, target: Target, train: Train) -> Recipe:
+    """Return the recipe as it is for this target: its needs, its costs, what it requires, its default.
+
+    Variables, pins and features are settled by `evaluate`.
+    """
+    variants = _variants(recipe, target, train)
+    default = [one.default for one in variants if one.default is not None]
+    without_cuda = recipe.requires.cpu and not target.cuda_architectures
+    return replace(
+        recipe,
+        build=_costs(recipe.build, variants),
+        cmake=replace(recipe.cmake, define=_with_options(recipe.cmake.define, recipe)),
+        default=default[-1] if default else recipe.default,
+        needs=tuple(need for need in recipe.needs if holds(need.when, recipe, target, train)),
+        requires=replace(recipe.requires, cuda=recipe.requires.cuda and not without_cuda),
+    )
+
+
+def _variants(recipe: Recipe, target: Target, train: Train) -> list[Variant]:
+    return [one for one in recipe.build.variants if holds(one.when, recipe, target, train)]
+
+
+def _costs(build: Build, variants: Iterable[Variant]) -> Build:
+    """Return the build with what its variants say of memory, time and disk; the last one counts."""
+    for one in variants:
+        build = replace(
+            build,
+            memory_per_job_mib=one.memory_per_job_mib or build.memory_per_job_mib,
+            core_minutes=one.core_minutes or build.core_minutes,
+            disk_mib=one.disk_mib or build.disk_mib,
+        )
+    return build
 
 
 def label(target: Target, train: Train) -> str:
@@ -33,23 +72,28 @@ def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluate
 
     Whatever is compiled gets a ninja that shares the machine.
     """
-    variants = [one for one in recipe.build.variants if holds(one.when, target, train)]
+    variants = _variants(recipe, target, train)
     pins = {canonicalize_name(Requirement(text).name): text for text in recipe.build.requires}
-    env = dict(recipe.build.env)
-    apt = list(recipe.system.apt)
+    env = {
+        name: one for name, one in recipe.build.env.items() if holds(one.when, recipe, target, train)
+    }
+    apt, dnf = list(recipe.system.apt), list(recipe.system.dnf)
     for variant in variants:
         pins |= {canonicalize_name(Requirement(text).name): text for text in variant.requires}
-        env |= variant.env
+        env |= {name: one for name, one in variant.env.items() if holds(one.when, recipe, target, train)}
         apt += [name for name in variant.apt if name not in apt]
+        dnf += [name for name in variant.dnf if name not in dnf]
     if recipe.kind != "repack":
         pins.setdefault(canonicalize_name("ninja"), NINJA)
     names = {"version": pin.version, "label": label(target, train)}
     texts = [variable.value for variable in (*env.values(), *recipe.cmake.define.values())]
     return Evaluated(
         requires=tuple(pins[name] for name in sorted(pins)),
-        env=env,
+        env=_with_options(env, recipe),
         apt=tuple(apt),
-        features=tuple(one for one in recipe.features if holds(one.when, target, train)),
+        dnf=tuple(dnf),
+        compile_flags=_flags(recipe),
+        features=tuple(one for one in recipe.features if holds(one.when, recipe, target, train)),
         extra_sources={
             name: source
             for name, source in pin.extra_sources.items()
@@ -58,3 +102,22 @@ def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluate
         label=names["label"],
         wheel_version=fill(recipe.wheel.version, names, where=f"recipes/{recipe.name}.toml: wheel.version"),
     )
+
+
+_OPTION = re.compile(r"\{option:([^{}]*)\}")
+
+
+def _with_options(variables: Mapping[str, Variable], recipe: Recipe) -> dict[str, Variable]:
+    return {name: replace(one, value=_chosen(one.value, recipe)) for name, one in variables.items()}
+
+
+def _chosen(text: str, recipe: Recipe) -> str:
+    """Return the text with the recipe's options filled in; what else stands in braces stays."""
+    return _OPTION.sub(lambda found: recipe.options[found[1]].value, text)
+
+
+def _flags(recipe: Recipe) -> tuple[str, ...]:
+    """Return the compiler flags, without those whose option is empty."""
+    flags = recipe.build.compile_flags
+    wanted = [one for one in flags if all(recipe.options[name].value for name in _OPTION.findall(one))]
+    return tuple(_chosen(one, recipe) for one in wanted)

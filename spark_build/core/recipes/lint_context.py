@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from spark_build.core.planning.planner import patches_for
 from spark_build.core.recipes import archs
-from spark_build.core.recipes.evaluate import holds
+from spark_build.core.recipes.evaluate import for_target, holds
 from spark_build.core.recipes.lint_tables import FOLKLORE, NEEDED_PATCHES
 from spark_build.core.recipes.positions import Path
 from spark_build.core.recipes.rawtables import allows, version_of
@@ -38,26 +38,33 @@ Placed = dict[str, tuple[Path, Variable]]
 
 def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Iterator[Remark]:
     """What is wrong with a recipe for this target and train."""
+    recipe = for_target(recipe, target, train)
     if recipe.requires.cuda and not target.cuda_architectures:
         return
     if target.platform not in recipe.requires.platforms:
         return
     env = settled(recipe, target, train)
     yield from _extras(recipe, pin, env)
-    yield from _must_set(recipe, env)
     if target.cuda_architectures:
+        yield from _must_set(recipe, env)
         yield from _lists(recipe, target, env)
         yield from _patches(recipe, pin, target, train, env)
 
 
 def settled(recipe: Recipe, target: Target, train: Train) -> Placed:
     """The environment of this target and train, each variable with the place it comes from."""
-    env: Placed = {name: (("build", "env", name), one) for name, one in recipe.build.env.items()}
-    for index, variant in enumerate(recipe.build.variants):
-        if holds(variant.when, target, train):
-            for name, one in variant.env.items():
-                env[name] = (("build", "variants", index, "env", name), one)
-    return env
+    listed: list[tuple[Path, Mapping[str, Variable]]] = [(("build",), recipe.build.env)]
+    listed += [
+        (("build", "variants", index), variant.env)
+        for index, variant in enumerate(recipe.build.variants)
+        if holds(variant.when, recipe, target, train)
+    ]
+    return {
+        name: ((*path, "env", name), one)
+        for path, env in listed
+        for name, one in env.items()
+        if holds(one.when, recipe, target, train)
+    }
 
 
 def _extras(recipe: Recipe, pin: Pin, env: Placed) -> Iterator[Remark]:
@@ -93,7 +100,7 @@ def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Remark]:
     """Architecture lists: by placeholder for the right reader, or by hand and accepted by it."""
     file = recipe_file(recipe.name)
     wanted = _MUST_HAVE_LIST.get(recipe.name)
-    if wanted and wanted not in env:
+    if wanted and wanted not in env and recipe.requires.cuda:
         hint = f"set it to {{arch_list:{_consumer(recipe, wanted)}}}"
         yield Remark(
             "error", file, ("build",), f"{wanted} is not set: what is built for is left to a guess", hint

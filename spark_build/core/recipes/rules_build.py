@@ -25,7 +25,7 @@ PLACEHOLDERS = (
     "wheel_version",
     "prefix",
 )
-WITH_ARGUMENT = ("arch_list", "need", "version", "extra")
+WITH_ARGUMENT = ("arch_list", "need", "version", "extra", "option")
 
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
 _TARGET = re.compile(r"(sm|compute)_(\d{2,3}[af]?|\d{0,3}\*)")

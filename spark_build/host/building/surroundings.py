@@ -47,7 +47,7 @@ def path_of(job: Job) -> str:
 
 def variables(job: Job, known: Values, epoch: int) -> dict[str, str]:
     """The allow-listed environment of a build, with the recipe's variables filled in."""
-    flags = f"-ffile-prefix-map={job.work}=/build"
+    flags = " ".join([f"-ffile-prefix-map={job.work}=/build", *job.step.evaluated.compile_flags])
     base = {
         "PATH": path_of(job),
         "HOME": str(job.work / "home"),

@@ -28,6 +28,13 @@ class Catalogue:
         """The recipe of that name; UsageError names the near ones."""
         return _find(self.recipes, name, "recipe")
 
+    def with_options(self, choices: Mapping[tuple[str, str], str]) -> Catalogue:
+        """Return the catalogue in which recipes have these options: (recipe, option): value."""
+        recipes = dict(self.recipes)
+        for (name, option), value in choices.items():
+            recipes[name] = _with_option(recipes.get(name) or self.recipe(name), option, value)
+        return replace(self, recipes=recipes)
+
     def train(self, name: str | None = None) -> Train:
         """The train of that name, else the default one; UsageError when there is none."""
         if name is None:
@@ -107,6 +114,17 @@ class _Reader:
             line = Positions(self.texts[file]).line(("default",))
             message = f"train {defaults[0]} is the default already"
             self.problems.append(Problem(file=file, line=line, message=message))
+
+
+def _with_option(recipe: Recipe, name: str, value: str) -> Recipe:
+    option = recipe.options.get(name)
+    if option is None:
+        known = ", ".join(sorted(recipe.options)) or "none"
+        raise UsageError(f"{recipe.name} has no option '{name}'", hint=f"options: {known}")
+    if option.choices and value not in option.choices:
+        choices = ", ".join(one or "'' (empty)" for one in option.choices)
+        raise UsageError(f"--option {recipe.name}.{name}={value}: choose one of {choices}")
+    return replace(recipe, options={**recipe.options, name: replace(option, value=value)})
 
 
 def _find(known: Mapping[str, T], name: str, what: str) -> T:
