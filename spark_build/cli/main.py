@@ -58,6 +58,8 @@ def run() -> None:
     """Run the command line and exit with the code of the contract."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _on_signal)
+    # A script's shell starts what it puts into the background with interrupts ignored, and Python keeps that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if DETACHED in os.environ:
         from spark_build.cli.attaching import be_background
 

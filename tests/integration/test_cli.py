@@ -357,9 +357,12 @@ def test_two_at_the_same_time_build_once(tmp_path: Path) -> None:
 def test_signals_end_everything_and_the_next_run_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     hanging = "import os, time\nwhile not os.path.exists('../go-on'): time.sleep(0.1)\n"
     root = make_root(tmp_path, {**PROJECT, "setup.py": hanging + PROJECT["setup.py"]})
+    # As a script's shell starts what it puts into the background.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     process = subprocess.Popen(
         root.command("build", "tiny"), env=root.environment(), stderr=subprocess.PIPE, text=True
     )
+    signal.signal(signal.SIGINT, before)
     building = str(root.folder / "build")
     deadline = time.monotonic() + 60
     while not any(root.folder.glob("build/tiny/*/build-started")) and time.monotonic() < deadline:

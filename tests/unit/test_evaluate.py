@@ -6,14 +6,18 @@ import dataclasses
 
 import pytest
 
-from spark_build.core.recipes.evaluate import NINJA, evaluate, holds, label
+from spark_build.core.recipes.evaluate import NINJA, evaluate, for_target, holds, label
 from spark_build.errors import RecipeError
 from spark_build.model.recipe import (
     Build,
+    Cmake,
     Feature,
     Naming,
+    Need,
+    Option,
     Pin,
     Recipe,
+    Requires,
     Source,
     System,
     Target,
@@ -50,6 +54,7 @@ RECIPE = Recipe(
     system=System(apt=("g++",)),
     features=(Feature(name="USE_CUDA", when=When(cuda=True)), Feature(name="ALWAYS")),
     wheel=Naming(version="{version}+{label}"),
+    options={"blas": Option(value="OpenBLAS", why="w"), "march": Option(value="", why="w")},
 )
 
 
@@ -91,7 +96,64 @@ def test_a_wheel_version_of_unknown_parts() -> None:
         (When(trains=("2.9", "2.13")), True, True),
         (When(trains=("2.9",)), False, False),
         (When(platforms=("linux-aarch64",), cuda=False), False, False),
+        (When(options={"blas": "OpenBLAS"}), True, True),
+        (When(options={"blas": "MKL"}), False, False),
+        (When(options={"blas": "OpenBLAS"}, cuda=True), False, True),
     ],
 )
 def test_all_that_is_given_must_hold(when: When, cpu: bool, gb10: bool) -> None:
-    assert (holds(when, CPU, TRAIN), holds(when, GB10, TRAIN)) == (cpu, gb10)
+    assert (holds(when, RECIPE, CPU, TRAIN), holds(when, RECIPE, GB10, TRAIN)) == (cpu, gb10)
+
+
+# --- variables, flags, needs and costs on a condition -----------------------------------------------
+
+
+def only_with_cuda(value: str) -> Variable:
+    return Variable(value=value, why="w", when=When(cuda=True))
+
+
+def test_a_variable_is_set_only_where_its_condition_holds() -> None:
+    variant = Variant(when=When(platforms=("linux-x86_64",)), env={"A": only_with_cuda("3")})
+    build = Build(env={"A": Variable(value="1", why="w"), "B": only_with_cuda("2")}, variants=(variant,))
+    recipe = dataclasses.replace(RECIPE, build=build)
+    here, there = evaluate(recipe, PIN, CPU, TRAIN).env, evaluate(recipe, PIN, GB10, TRAIN).env
+    # A variant's variable that does not count leaves that of [build] alone.
+    assert {name: one.value for name, one in here.items()} == {"A": "1"}
+    assert {name: one.value for name, one in there.items()} == {"A": "1", "B": "2"}
+
+
+def test_an_option_reaches_variables_definitions_and_flags() -> None:
+    blas = Variable(value="{option:blas} {jobs}", why="w")
+    recipe = dataclasses.replace(
+        RECIPE,
+        build=Build(env={"BLAS": blas}, compile_flags=("-march={option:march}", "-DB={option:blas}")),
+        cmake=Cmake(define={"BLAS": blas}),
+    )
+    found = evaluate(recipe, PIN, CPU, TRAIN)
+    assert found.env["BLAS"].value == "OpenBLAS {jobs}"
+    assert found.compile_flags == ("-DB=OpenBLAS",)  # that of an empty option is left out
+    assert for_target(recipe, CPU, TRAIN).cmake.define["BLAS"].value == "OpenBLAS {jobs}"
+    chosen = {**RECIPE.options, "march": Option(value="x86-64-v3", why="w")}
+    newer = evaluate(dataclasses.replace(recipe, options=chosen), PIN, CPU, TRAIN)
+    assert newer.compile_flags == ("-march=x86-64-v3", "-DB=OpenBLAS")
+
+
+def test_a_recipe_without_cuda_has_its_own_needs_costs_and_default() -> None:
+    without = Variant(
+        when=When(cuda=False), default=False, memory_per_job_mib=1600, disk_mib=8192, apt=("a",), dnf=("d",)
+    )
+    recipe = dataclasses.replace(
+        RECIPE,
+        build=Build(memory_per_job_mib=4096, core_minutes=7, disk_mib=40960, variants=(without,)),
+        requires=Requires(cuda=True, cpu=True),
+        needs=(Need(name="cusparselt", when=When(cuda=True)), Need(name="numpy")),
+    )
+    here, there = for_target(recipe, CPU, TRAIN), for_target(recipe, GB10, TRAIN)
+    assert (here.default, here.requires.cuda, [one.name for one in here.needs]) == (False, False, ["numpy"])
+    assert (there.default, there.requires.cuda) == (True, True)
+    assert [one.name for one in there.needs] == ["cusparselt", "numpy"]
+    costs = [(one.memory_per_job_mib, one.core_minutes, one.disk_mib) for one in (here.build, there.build)]
+    assert costs == [(1600, 7, 8192), (4096, 7, 40960)]
+    evaluated = evaluate(here, PIN, CPU, TRAIN)
+    assert (evaluated.apt, evaluated.dnf) == (("g++", "a"), ("d",))
+    assert not for_target(dataclasses.replace(recipe, requires=Requires(cuda=True)), GB10, TRAIN).requires.cpu

@@ -32,6 +32,7 @@ from spark_build.model.recipe import (
     Feature,
     Naming,
     Need,
+    Option,
     Patch,
     Pin,
     Prefix,
@@ -152,6 +153,13 @@ IRRELEVANT = {
     "checks": changed("recipe", verify=Verify(checks=("demo",))),
     "system packages (the build key has their versions)": changed("recipe", system=System(apt=("g++",))),
     "where it makes sense": changed("recipe", requires=Requires(platforms=("linux-x86_64",))),
+    "whether it is built unasked": changed("recipe", default=False),
+    "an option that nothing refers to": changed("recipe", options={"blas": Option(value="MKL", why="w")}),
+    "a compiler flag whose option is empty": changed(
+        "recipe",
+        options={"march": Option(value="", why="w")},
+        build=dataclasses.replace(RECIPE.build, compile_flags=("-march={option:march}",)),
+    ),
     "why it is needed": changed("recipe", needs=(Need(name="llvm", why="the compiler"),)),
     "where a need lies on this machine": {"provisions": (dataclasses.replace(LLVM, path="/opt"),)},
     "what the build must find (the judgement key has it)": changed(
@@ -239,6 +247,17 @@ RELEVANT = {
     "what a prefix holds": changed("recipe", prefix=Prefix(copy={"lib": "lib"})),
     "links of a prefix": changed("recipe", prefix=Prefix(links={"a.so": "a.so.1"})),
     "a variant that holds": build(variants=(Variant(when=When(), requires=("wheel==0.46.0",)),)),
+    "a compiler flag": build(compile_flags=("-O3",)),
+    "an option": changed(
+        "recipe",
+        options={"blas": Option(value="MKL", why="w")},
+        build=dataclasses.replace(RECIPE.build, env={"BLAS": Variable(value="{option:blas}", why="w")}),
+    ),
+    "another value of an option": changed(
+        "recipe",
+        options={"blas": Option(value="OpenBLAS", why="w")},
+        build=dataclasses.replace(RECIPE.build, env={"BLAS": Variable(value="{option:blas}", why="w")}),
+    ),
     "a variable of a variant that holds": build(
         variants=(Variant(when=When(cuda=True), env={"A": Variable(value="3", why="w")}),)
     ),
@@ -266,10 +285,11 @@ def test_every_field_of_a_recipe_was_thought_of() -> None:
         *("name", "distribution", "kind", "build", "repair", "needs", "patches"),  # in the key
         *("cmake", "prefix", "wheel"),
         *("requires", "features", "audit"),  # in the judgement key, and `expect` of cmake
-        *("summary", "system", "verify", "notes", "pin"),  # in none
+        "options",  # through what refers to them
+        *("summary", "system", "verify", "notes", "pin", "default"),  # in none
     }
     assert {field.name for field in dataclasses.fields(Build)} == {
-        *("requires", "env", "variants", "network"),  # in the key
+        *("requires", "env", "variants", "network", "compile_flags"),  # in the key
         *("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib"),  # not
     }
     assert {field.name for field in dataclasses.fields(Repair)} == {

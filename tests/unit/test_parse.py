@@ -166,7 +166,7 @@ def test_misspelt_key_is_not_also_missing() -> None:
 
 def test_key_that_is_near_nothing_lists_the_known_ones() -> None:
     found = of_recipe('why = "setup.py"', 'why = "setup.py"\nzzz = 1')
-    assert found == ["13: unknown key 'zzz' in build.env.MAX_JOBS (known: value, why)"]
+    assert found == ["13: unknown key 'zzz' in build.env.MAX_JOBS (known: value, when, why)"]
 
 
 @pytest.mark.parametrize(

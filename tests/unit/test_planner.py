@@ -29,6 +29,8 @@ from spark_build.model.recipe import (
     SourceKind,
     Target,
     Train,
+    Variant,
+    When,
 )
 
 CPU = Target(name="host-cpu", summary="s", platform="linux-x86_64", python="cp311")
@@ -40,6 +42,15 @@ MACHINE = Machine(platform="linux-x86_64", python="cp311", cores=8, memory_mib=1
 
 def source(kind: SourceKind = "sdist", platform: str = "") -> Source:
     return Source(kind=kind, platform=platform, sha256="a" * 64, commit="b" * 40)
+
+
+def on_demand(name: str, *needs: Need) -> Recipe:
+    """A recipe like torch: for CUDA, and without it only when named."""
+    return dataclasses.replace(
+        recipe(name, cuda=True, variants=(Variant(when=When(cuda=False), default=False),)),
+        requires=Requires(cuda=True, cpu=True),
+        needs=needs,
+    )
 
 
 def recipe(name: str, *needs: str, cuda: bool = False, **build: Any) -> Recipe:
@@ -92,12 +103,14 @@ def plan(
     target: Target = CPU,
     shop: Shop | OlderShop | None = None,
     provide: Mapping[str, str] | None = None,
+    others: tuple[str, ...] = (),
 ) -> Plan:
     known = {one.name: one for one in recipes}
     components = dict(pins) if pins is not None else {name: pin() for name in known}
     train = Train(name="2.13", summary="s", components=components)
     lookup = (shop or Shop()).lookup
-    return make_plan(names or tuple(known), known, train, target, MACHINE, lookup, provide)
+    asked = names if names or others else tuple(known)
+    return make_plan(asked, known, train, target, MACHINE, lookup, provide, others=others)
 
 
 def only(planned: Plan) -> Step:
@@ -417,3 +430,51 @@ def test_estimates_are_for_the_jobs_that_fit(per_job: int, jobs: int) -> None:
     assert (step.estimate.jobs, step.estimate.memory_mib) == (jobs, jobs * per_job)
     assert step.estimate.seconds == pytest.approx(3600 / jobs)
     assert step.estimate.disk_mib == 7
+
+
+# --- what is built only when it is named ------------------------------------------------------------
+
+CUSPARSELT = recipe("cusparselt", cuda=True)
+TORCH = on_demand("torch", Need(name="cusparselt", when=When(cuda=True)))
+VISION = on_demand("vision", Need(name="torch", providers=("store", "public")))
+STACK = (recipe("onnx"), CUSPARSELT, TORCH, VISION)
+NAMES = tuple(one.name for one in STACK)
+
+
+def decisions(planned: Plan) -> dict[str, str]:
+    return {step.recipe.name: step.decision for step in planned.steps}
+
+
+def test_what_is_not_built_by_default_waits_to_be_named() -> None:
+    planned = plan(*STACK, others=NAMES)
+    assert decisions(planned) == {"onnx": "BUILD", "cusparselt": "SKIP", "torch": "SKIP", "vision": "SKIP"}
+    reasons = {step.recipe.name: step.reasons for step in planned.steps}
+    assert reasons["torch"] == ("not built for host-cpu unless named (--with torch)",)
+    spark = decisions(plan(*STACK, others=NAMES, target=GB10))
+    assert spark == dict.fromkeys(NAMES, "BUILD")
+
+
+def test_a_name_adds_it_to_the_others() -> None:
+    assert decisions(plan(*STACK, names=("torch",), others=NAMES))["torch"] == "BUILD"
+    alone = plan(*STACK, names=("torch",))
+    assert decisions(alone) == {"torch": "BUILD"}  # no need for cuSPARSELt without CUDA
+    assert only(alone).needs == ()
+
+
+def test_a_need_that_was_not_named_comes_as_a_public_wheel() -> None:
+    planned = plan(*STACK, names=("vision",))
+    assert decisions(planned) == {"torch": "SKIP", "vision": "BUILD"}
+    assert [one.provider for one in planned.steps[-1].provisions] == ["public"]
+    for named, wish in ((("torch", "vision"), None), (("vision",), {"torch": "store"})):
+        planned = plan(*STACK, names=named, provide=wish)
+        assert decisions(planned) == {"torch": "BUILD", "vision": "BUILD"}
+        assert [one.provider for one in planned.steps[-1].provisions] == ["store"]
+
+
+def test_what_a_variant_costs_is_what_the_plan_says() -> None:
+    small = Variant(when=When(cuda=False), memory_per_job_mib=500, core_minutes=8, disk_mib=70)
+    one = recipe("torch", memory_per_job_mib=4000, core_minutes=80, disk_mib=7000, variants=(small,))
+    found = [only(plan(one, target=target)).estimate for target in (CPU, GB10)]
+    assert [(each.memory_per_job_mib, each.disk_mib) for each in found if each] == [(500, 70), (4000, 7000)]
+    assert found[0] is not None
+    assert found[0].seconds == 60  # 8 minutes of 8 jobs

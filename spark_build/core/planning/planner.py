@@ -108,8 +108,9 @@ def make_plan(
 ) -> Plan:
     """Decide every recipe asked for and every one it needs. `lookup` knows the store.
 
-    others: recipes that are decided as well, but only built where their `default` says so. provide: need -> "store", "public" or a path, where it is to come from; limits: default, all of the
-    machine; history: what recipes will probably take.
+    provide: need -> "store", "public" or a path, where it is to come from; others: recipes that are
+    decided as well, but built only where their `default` says so; limits: default, all of the machine;
+    history: what recipes will probably take.
     """
     wished, names = provide or {}, tuple(names)
     limits = limits or limits_of(machine, target, jobs=None, memory_mib=None)

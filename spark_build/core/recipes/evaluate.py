@@ -74,9 +74,7 @@ def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluate
     """
     variants = _variants(recipe, target, train)
     pins = {canonicalize_name(Requirement(text).name): text for text in recipe.build.requires}
-    env = {
-        name: one for name, one in recipe.build.env.items() if holds(one.when, recipe, target, train)
-    }
+    env = {name: one for name, one in recipe.build.env.items() if holds(one.when, recipe, target, train)}
     apt, dnf = list(recipe.system.apt), list(recipe.system.dnf)
     for variant in variants:
         pins |= {canonicalize_name(Requirement(text).name): text for text in variant.requires}

@@ -116,6 +116,8 @@ def _trains(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
         (("build", "variants", index, "when"), one.when) for index, one in enumerate(recipe.build.variants)
     ]
     whens += [(("features", index, "when"), one.when) for index, one in enumerate(recipe.features)]
+    whens += [(("needs", index, "when"), one.when) for index, one in enumerate(recipe.needs)]
+    whens += [((*path, "when"), variable.when) for path, _, variable in variables(recipe)]
     places += [((*path, "trains"), when.trains) for path, when in whens]
     for path, names in places:
         for index, name in enumerate(names):

@@ -12,7 +12,8 @@ from packaging.utils import canonicalize_name
 
 from spark_build.core.recipes.archs import CONSUMERS, minimum_cuda
 from spark_build.core.recipes.positions import Path
-from spark_build.core.recipes.rawtables import Finding, below, items, platforms, table, tables, version_of
+from spark_build.core.recipes.rawtables import Finding, below, items, table, tables, version_of
+from spark_build.core.recipes.rules_options import condition_findings, option_findings
 
 # What a value may refer to; recipes/README.md explains each. Those with an argument: {need:llvm}.
 PLACEHOLDERS = (
@@ -34,23 +35,30 @@ _TARGET = re.compile(r"(sm|compute)_(\d{2,3}[af]?|\d{0,3}\*)")
 def build_findings(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
     """What is wrong with how a recipe is built."""
     build = table(raw, "build")
-    for key in ("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib"):
-        amount = build.get(key, 1)
-        if isinstance(amount, int | float) and not (math.isfinite(amount) and amount > 0):
-            yield ("build", key), f"build.{key} must be more than 0"
+    yield from _amounts(build, ("build",))
     yield from _changes(build, ("build",), needs)
     for index, variant in tables(build, "variants"):
         path: Path = ("build", "variants", index)
+        yield from _amounts(variant, path)
         yield from _changes(variant, path, needs)
-        yield from _when(table(variant, "when"), (*path, "when"))
-        if "when" in variant and not any(value != [] for value in table(variant, "when").values()):
+        if "when" in variant and not any(value not in ([], {}) for value in table(variant, "when").values()):
             yield path, "a variant without a condition: say when, or move it to [build]"
+    yield from option_findings(raw)
+    yield from condition_findings(raw)
     yield from _cmake(raw, needs)
     yield from _prefix(raw)
     yield from _features(raw)
     yield from _audit(raw)
     yield from _repair(raw)
     yield from _naming(table(raw, "wheel").get("version"))
+
+
+def _amounts(part: Mapping[str, Any], path: Path) -> Iterator[Finding]:
+    """Yield the costs, of [build] or of one variant, that are no amounts."""
+    for key in ("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib"):
+        amount = part.get(key, 1)
+        if isinstance(amount, int | float) and not (math.isfinite(amount) and amount > 0):
+            yield (*path, key), f"build.{key} must be more than 0"
 
 
 def _changes(part: Mapping[str, Any], path: Path, needs: list[Any]) -> Iterator[Finding]:
@@ -110,10 +118,6 @@ def _placeholder(text: str, needs: list[Any]) -> str:
     return f"unknown placeholder {{{text}}} (known: {options})"
 
 
-def _when(when: Mapping[str, Any], path: Path) -> Iterator[Finding]:
-    yield from platforms(when, path)
-
-
 def _cmake(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
     cmake = table(raw, "cmake")
     if "cmake" in raw and raw.get("kind") in ("pep517", "repack"):
@@ -124,6 +128,8 @@ def _cmake(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
         if not re.fullmatch(f"{_NAME}(:[A-Z]+)?", name):
             yield path, f"'{name}' is no name of a CMake variable"
         yield from _variable(name, variable, path, needs)
+        if isinstance(variable, dict) and "when" in variable:
+            yield (*path, "when"), "a CMake definition takes no condition"
     expected = cmake.get("expect")
     for index, file in enumerate(expected if isinstance(expected, list) else []):
         yield from below(file, ("cmake", "expect", index), "the expected file")
@@ -154,7 +160,6 @@ def _features(raw: Mapping[str, Any]) -> Iterator[Finding]:
         seen.append((name, when))
         if feature.get("name") == "":
             yield (*path, "name"), "a feature needs the name that the configure summary prints"
-        yield from _when(table(feature, "when"), (*path, "when"))
 
 
 def _audit(raw: Mapping[str, Any]) -> Iterator[Finding]:
