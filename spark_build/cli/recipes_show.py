@@ -70,6 +70,9 @@ def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
         "patches": [_patch(patch) for patch in patches_for(recipe, setting.train)],
         "needs": [dataclasses.asdict(need) for need in recipe.needs],
         "requires": list(evaluated.requires),
+        "options": {name: dataclasses.asdict(one) for name, one in recipe.options.items()},
+        "compile_flags": list(evaluated.compile_flags),
+        "built_by_default": recipe.default,
         "env": _environment(setting, recipe, pin, evaluated),
         "cmake": dataclasses.asdict(recipe.cmake) if recipe.kind == "cmake" else None,
         "prefix": dataclasses.asdict(recipe.prefix) if recipe.kind == "repack" else None,
@@ -133,6 +136,8 @@ def _print(document: Document) -> None:
     print(f"{document['recipe']} {document['version']}: {document['summary']}")
     print(f"  for {document['target']}, train {document['train']}; kind {document['kind']}")
     print(f"  makes {document['distribution']} {document['wheel_version']}")
+    if not document["built_by_default"]:
+        print(f"  built for {document['target']} only when named")
     pinned = [("source", document["source"] or {}), *document["extra_sources"].items()]
     for name, source in pinned:
         place = source.get("filename") or source.get("url", "none")
@@ -140,7 +145,9 @@ def _print(document: Document) -> None:
     _block("patches", [_patch_line(one) for one in document["patches"]])
     _block("needs", [_need_line(one) for one in document["needs"]])
     _block("build environment", [" ".join(document["requires"])] if document["requires"] else [])
+    _block("options", [_option_line(document["recipe"], *one) for one in document["options"].items()])
     _block("variables", _env_lines(document["env"]))
+    _block("compiler flags", document["compile_flags"])
     _kind_blocks(document)
     _block("must be on", [f"{one['name']} = {one['value']}  # {one['why']}" for one in document["features"]])
     _block("repair", _repair_lines(document["repair"]))
@@ -195,6 +202,11 @@ def _audit_lines(audit: Document) -> list[str]:
 def _need_line(need: Document) -> str:
     anew = "content changes" if need["coupling"] == "content" else "version changes"
     return f"{need['name']} from {', '.join(need['providers'])}; built anew when its {anew}  # {need['why']}"
+
+
+def _option_line(recipe: str, name: str, option: Document) -> str:
+    choices = ", ".join(one or "''" for one in option["choices"])
+    return f"{recipe}.{name}={option['value']}{f' (of {choices})' if choices else ''}  # {option['why']}"
 
 
 def _cost_line(costs: Document) -> str:

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from spark_build.core.recipes.placeholders import fill
 from spark_build.model.plan import Evaluated
-from spark_build.model.recipe import Build, Pin, Recipe, Target, Train, Variable, Variant, When
+from spark_build.model.recipe import Audit, Build, Pin, Recipe, Target, Train, Variable, Variant, When
 
 # The first that speaks the jobserver is 1.13; Debian 12 and Ubuntu 24.04 have older ones.
 NINJA = "ninja==1.13.2"
@@ -42,6 +42,7 @@ def for_target(recipe: Recipe, target: Target, train: Train) -> Recipe:
         default=default[-1] if default else recipe.default,
         needs=tuple(need for need in recipe.needs if holds(need.when, recipe, target, train)),
         requires=replace(recipe.requires, cuda=recipe.requires.cuda and not without_cuda),
+        audit=Audit() if without_cuda else recipe.audit,  # all of it concerns device code
     )
 
 
