@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from spark_build.errors import SourceError
 from spark_build.host.building.torch_wheels import best_file
@@ -100,8 +101,10 @@ def _is_sound(path: Path, announced: str) -> bool:
 
 def _best(pin: str, paths: Sequence[Path]) -> Path | None:
     """The wheel among these that pip would take for the pin on this interpreter."""
-    (exactly,) = Requirement(pin).specifier
-    files = [IndexFile(project="", filename=path.name, url=str(path)) for path in paths]
+    name, (exactly,) = canonicalize_name(Requirement(pin).name), Requirement(pin).specifier
+    # A wheel's name has no dash before its version: other projects may have the same version.
+    own = [path for path in paths if canonicalize_name(path.name.partition("-")[0]) == name]
+    files = [IndexFile(project=name, filename=path.name, url=str(path)) for path in own]
     best = best_file(files, exactly.version)
     return Path(best.url) if best else None
 
