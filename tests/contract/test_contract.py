@@ -1,0 +1,60 @@
+"""What users and their scripts rely on: help, documents, exit codes and files of earlier versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.contract import harness, record
+from tests.contract.cases import CASES, Case
+
+ACCEPT = (
+    "If users shall see this: python -m tests.contract.record {name}, and name the change in CHANGELOG.md."
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return harness.unpack(tmp_path_factory.mktemp("contract"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_prints_what_it_printed(case: Case, place: Path) -> None:
+    recorded = json.loads((record.DOCUMENTS / f"{case.name}.json").read_text())
+    found = record.outcome_of(case, place)
+    different = harness.differences(recorded, found)
+    assert not different, "\n".join(["", case.line, *different, ACCEPT.format(name=case.name)])
+
+
+@pytest.mark.parametrize("command", harness.commands(), ids=harness.help_name)
+def test_helps_as_it_helped(command: tuple[str, ...]) -> None:
+    name = harness.help_name(command)
+    recorded, found = (record.HELP / f"{name}.txt").read_text(), harness.help_of(command)
+    different = harness.lines_that_differ(recorded.splitlines(), found.splitlines())
+    assert harness.words(recorded) == harness.words(found), "\n".join(
+        ["", *different, ACCEPT.format(name=name)]
+    )
+
+
+def test_every_command_and_recording_is_compared() -> None:
+    assert {file.stem for file in record.HELP.iterdir()} == {
+        harness.help_name(each) for each in harness.commands()
+    }
+    names = [case.name for case in CASES]
+    assert len(names) == len(set(names))
+    assert {file.stem for file in record.DOCUMENTS.iterdir()} == set(names)
+
+
+def test_new_fields_are_no_difference_and_lost_ones_are() -> None:
+    kept = {"stdout": {"a": 1, "rows": [{"b": "x"}]}, "exit_code": 0}
+    more = {"stdout": {"a": 1, "rows": [{"b": "x", "new": 1}], "c": 2}, "exit_code": 0}
+    assert harness.differences(kept, more) == []
+    assert harness.differences(more, kept) == [
+        "stdout.c: was 2, is missing",
+        "stdout.rows[0].new: was 1, is missing",
+    ]
+    assert harness.differences({"n": 1}, {"n": True}) == ["n: was 1, is true"]
+    assert harness.differences({"n": "ANY number"}, {"n": 3.5}) == []
+    assert harness.differences({"n": "ANY number"}, {"n": "3"}) == ['n: was a number, is "3"']
