@@ -93,6 +93,8 @@ def sparkline(values: Sequence[float]) -> str:
         return ""
     top = max(values)
     bottom = min(STEADY * top, *values)
+    if top == bottom:  # a tenth less than the smallest floats is no less
+        return BARS[-1] * len(values)
     steps = len(BARS) - 1
     return "".join(BARS[round((value - bottom) / (top - bottom) * steps)] for value in values)
 

@@ -156,6 +156,7 @@ def test_time_left_follows_the_pace() -> None:
 def test_sparklines() -> None:
     assert sparkline(()) == sparkline((0.0,)) == ""
     assert sparkline((100, 99, 97)) == "█▇▆"  # a percent is a bar, not a cliff
+    assert sparkline((5e-324, 5e-324)) == "██"  # nothing lies between it and zero
     assert sparkline((0, 50, 100)) == "▁▅█"
 
 

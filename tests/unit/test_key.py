@@ -461,7 +461,7 @@ def test_every_field_that_judges_was_thought_of() -> None:
     assert names(Audit) == {"host_only", "device"}
     assert names(DeviceRule) == {"library", "why", "architectures", "require", "forbid"}
     assert names(Feature) == {"name", "value", "why", "when"}
-    assert names(Requires) == {"cuda", "platforms"}
+    assert names(Requires) == {"cuda", "cpu", "platforms"}
     assert names(Cmake) == {"source", "define", "expect"}
 
 
