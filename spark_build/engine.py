@@ -124,8 +124,8 @@ def shell(
     """A shell in a recipe's tree, as its build sees it; the tree is locked meanwhile."""
     steps = {step.recipe.name: step for step in planned.steps}
     step = steps[name]
-    if step.recipe.kind == "repack":
-        raise UsageError(f"{name} is only repacked: there is no tree to enter")
+    if not step.recipe.is_compiled:
+        raise UsageError(f"{name} is only unpacked: there is no tree to enter")
     missing = [need for need in step.from_store if steps[need].decision != "REUSE"]
     if missing:
         raise UsageError(f"{name} needs {', '.join(missing)} first", hint=f"spark-build build {missing[0]}")

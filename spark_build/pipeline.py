@@ -51,11 +51,11 @@ def inputs_of(
 
 def tools_of(step: Step) -> dict[str, str]:
     """The measured toolchain of a step; what is only repacked depends on no tool of this machine."""
-    if step.recipe.kind == "repack":
+    if not step.recipe.is_compiled:
         return {}
-    return probe.toolchain(
-        cuda=step.recipe.requires.cuda, packages=step.evaluated.apt, strip=step.recipe.repair.strip
-    )
+    # A toolkit of the store has no path here: the key has its content.
+    toolkit = next((one.path for one in step.provisions if one.need == "cuda"), "")
+    return probe.toolchain(cuda_home=toolkit, packages=step.evaluated.apt, strip=step.recipe.repair.strip)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +69,7 @@ class Kept:
 
 def kept_of(setting: Setting, step: Step, inputs: Mapping[str, Any]) -> Kept | None:
     """The entry of these inputs, under today's key or that of an older spark-build."""
-    makes_prefix = step.recipe.kind == "cmake" or bool(step.recipe.prefix.copy)
+    makes_prefix = step.recipe.kind in ("cmake", "assemble") or bool(step.recipe.prefix.copy)
     entry = store.read(setting.home.store, digest(inputs))
     if entry is not None and makes_prefix and entry.prefix is None:
         return None  # an imported one has none

@@ -1,6 +1,6 @@
 """A folder for --root in which a torch extension with CUDA kernels of our own (tests/data/kernels) is built.
 
-Needs nothing but Python: `python -m tests.kernels ROOT TORCH_VERSION` makes one on a machine with a GPU.
+Needs nothing but Python: `python -m tests.kernels ROOT TORCH_VERSION [TRAIN]` makes one on a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ def write_sdist(folder: Path) -> str:
     return hashlib.sha256((folder / SDIST).read_bytes()).hexdigest()
 
 
-def make_root(folder: Path, links: Path, torch: str) -> None:
+def make_root(folder: Path, links: Path, torch: str, toolkit: str = "") -> None:
     """Recipe, patch, train `t`, a target NAME-here for each shipped one with a GPU, and every-here for all of
-    these GPUs at once; the sdist in `links`."""
+    these GPUs at once; the sdist in `links`. toolkit: the shipped train whose CUDA toolkit is taken; otherwise
+    it is the machine's own."""
     recipes = folder / "recipes"
     for name in ("trains", "targets"):
         (recipes / name).mkdir(parents=True)
@@ -72,6 +73,9 @@ def make_root(folder: Path, links: Path, torch: str) -> None:
     pin = hashlib.sha256((DATA / "patches/kernels/0001-wide.patch").read_bytes()).hexdigest()
     (recipes / "kernels.toml").write_text((DATA / "kernels.toml").read_text().replace("@PATCH@", pin))
     train = TRAIN.format(torch=torch, no_sdist="0" * 64, sdist=SDIST, sha256=write_sdist(links))
+    if toolkit:
+        shipped = (RECIPES / f"trains/{toolkit}.toml").read_text()
+        train += shipped[shipped.index("[components.cuda]") : shipped.index("[components.cusparselt]")]
     (recipes / "trains/t.toml").write_text(train)
     targets = cuda_targets()
     every = sorted({one for architectures in targets.values() for one in architectures}, key=float)
@@ -82,4 +86,4 @@ def make_root(folder: Path, links: Path, torch: str) -> None:
 
 
 if __name__ == "__main__":
-    make_root(Path(sys.argv[1]), Path(sys.argv[1]) / "links", sys.argv[2])
+    make_root(Path(sys.argv[1]), Path(sys.argv[1]) / "links", *sys.argv[2:])

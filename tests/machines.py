@@ -28,6 +28,8 @@ from spark_build.model.facts import Asked, Facts, Indexes
 from spark_build.model.machine import Diagnosis, Gpu, Machine
 from spark_build.setting import Setting, settle
 
+# Their toolkits are NVIDIA's packages, and are what is to be looked at.
+PROVIDED = {"cuda": "/usr/local/cuda"}
 MACHINES = Path(__file__).parent / "data" / "machines"
 
 
@@ -141,7 +143,9 @@ class Simulated(Access):
             else targets.resolve(catalogue.target(target), machine)
         )
         limits = planner.limits_of(machine, goal, jobs=None, memory_mib=None)
-        return dataclasses.replace(settled, machine=machine, target=goal, limits=limits)
+        return dataclasses.replace(
+            settled, machine=machine, target=goal, limits=limits, provide=self.data.get("provide", PROVIDED)
+        )
 
 
 def diagnose(

@@ -75,7 +75,7 @@ def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
         "built_by_default": recipe.default,
         "env": _environment(setting, recipe, pin, evaluated),
         "cmake": dataclasses.asdict(recipe.cmake) if recipe.kind == "cmake" else None,
-        "prefix": dataclasses.asdict(recipe.prefix) if recipe.kind == "repack" else None,
+        "prefix": dataclasses.asdict(recipe.prefix) if recipe.kind in ("repack", "assemble") else None,
         "features": [{"name": one.name, "value": one.value, "why": one.why} for one in evaluated.features],
         "system": {"apt": list(evaluated.apt), "dnf": list(evaluated.dnf)},
         "costs": {

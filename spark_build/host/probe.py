@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spark_build.host.run import capture
@@ -16,7 +16,8 @@ from spark_build.model.machine import Gpu, Machine
 
 MIB = 1 << 20
 # Where compilers are looked for, also by builds: not the user's PATH, whose shims need his HOME.
-SYSTEM_PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+CUDA = "/usr/local/cuda"  # where NVIDIA's packages and images put a toolkit
 SYSTEM = {"PATH": SYSTEM_PATH, "LC_ALL": "C"}
 
 
@@ -30,6 +31,7 @@ def probe() -> Machine:
         memory_mib=memory.get("MemTotal", 0),
         available_mib=min(memory.get("MemAvailable", 0), _cgroup_room_mib()),
         gpus=_gpus(),
+        prefixes={"cuda": home} if (home := cuda_home(os.environ)) else {},
     )
 
 
@@ -63,22 +65,34 @@ def _gpus() -> tuple[Gpu, ...]:
     )
 
 
-def nvcc_version() -> str:
-    """nvcc's release such as "13.0"; empty without nvcc."""
-    found = re.search(r"release (\d+\.\d+)", capture(["nvcc", "--version"], env={"PATH": SYSTEM_PATH}) or "")
+def cuda_home(environ: Mapping[str, str], root: Path = Path("/")) -> str:
+    """The CUDA toolkit of this machine: CUDA_HOME, CUDA_PATH, else the usual place; empty without one."""
+    for home in (environ.get("CUDA_HOME", ""), environ.get("CUDA_PATH", ""), CUDA):
+        if home.startswith("/") and os.access(root / home.lstrip("/") / "bin/nvcc", os.X_OK):
+            return home.rstrip("/")
+    return ""
+
+
+def nvcc_version(home: str) -> str:
+    """The release of a toolkit's nvcc such as "13.0"; empty without nvcc."""
+    said = capture([f"{home}/bin/nvcc", "--version"], env=SYSTEM) if home else ""
+    found = re.search(r"release (\d+\.\d+)", said or "")
     return found.group(1) if found else ""
 
 
-def toolchain(*, cuda: bool, packages: Sequence[str], strip: bool = False) -> dict[str, str]:
-    """The tools and system packages that decide a build's bytes, with their versions."""
+def toolchain(*, cuda_home: str, packages: Sequence[str], strip: bool = False) -> dict[str, str]:
+    """The tools and system packages that decide a build's bytes, with their versions.
+
+    cuda_home: a toolkit that is no need with a content of its own; empty where there is none to measure.
+    """
     compiler = (capture(["c++", "--version"], env=SYSTEM) or "missing").splitlines()[0]
     tools = {
         "c++": compiler,
         "libc": os.confstr("CS_GNU_LIBC_VERSION") or "unknown",
         "python": f"{platform.python_version()} {sysconfig.get_config_var('SOABI')}",
     }
-    if cuda:
-        tools["nvcc"] = nvcc_version() or "missing"
+    if cuda_home:
+        tools["nvcc"] = nvcc_version(cuda_home) or "missing"
     if strip:
         tools["strip"] = (capture(["strip", "--version"], env=SYSTEM) or "missing").splitlines()[0]
     versions = package_versions(packages)

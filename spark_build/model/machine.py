@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -24,6 +25,9 @@ class Machine:
     memory_mib: int
     available_mib: int
     gpus: tuple[Gpu, ...] = ()
+    prefixes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # recipe -> where the system has it: a CUDA toolkit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

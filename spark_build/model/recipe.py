@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 SourceKind = Literal["git", "archive", "sdist", "wheel", "local"]
-BuildKind = Literal["pep517", "cmake", "repack"]
+BuildKind = Literal["pep517", "cmake", "repack", "assemble"]
 Provider = Literal["store", "public", "path"]
 Coupling = Literal["content", "version"]
 
@@ -130,11 +130,26 @@ class Cmake:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prefix:
-    """A development prefix made from a repacked wheel."""
+class Stub:
+    """A library to link with in the place of one that only the GPU driver brings; made from a header."""
 
-    copy: dict[str, str] = field(default_factory=dict)  # folder in the wheel -> folder in the prefix
+    library: str  # "lib/stubs/libcuda.so"
+    soname: str  # "libcuda.so.1"
+    header: str  # "include/cuda.h"
+    functions: str  # how the names of its functions begin: "cu"
+    answer: int  # what each of them returns when it is called all the same: an error code of this library
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prefix:
+    """A development prefix made from one vendor's wheel (repack) or from several (assemble)."""
+
+    copy: dict[str, str] = field(
+        default_factory=dict
+    )  # folder in a wheel -> folder in the prefix, "." its top
     links: dict[str, str] = field(default_factory=dict)  # symbolic link -> what it points to, beside it
+    unversioned: tuple[str, ...] = ()  # folders in which libX.so is to point to libX.so.N
+    stubs: tuple[Stub, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,6 +250,11 @@ class Recipe:
     audit: Audit = field(default_factory=Audit)
     verify: Verify = field(default_factory=Verify)
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether its build executes anything; vendors' wheels are only unpacked, on any machine."""
+        return self.kind not in ("repack", "assemble")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

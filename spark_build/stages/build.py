@@ -70,7 +70,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     remove_tree(job.dist)
     for folder in (job.dist, job.work / "home", job.work / "tmp"):
         folder.mkdir(parents=True, exist_ok=True)
-    if job.step.recipe.kind == "repack":
+    if not job.step.recipe.is_compiled:
         return {**asdict(_execute_nothing(job)), "sandbox": {"kind": "not needed", "network": False}}
     started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     is_whole = not job.build_started.exists()
@@ -96,9 +96,9 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
 
 def _execute_nothing(job: Job) -> Product:
     def refuse(*_: object) -> None:
-        raise StageError("repacking executes nothing")
+        raise StageError("unpacking wheels executes nothing")
 
-    return builder_for("repack").build(job, refuse, {})
+    return builder_for(job.step.recipe.kind).build(job, refuse, {})
 
 
 @contextmanager

@@ -34,8 +34,8 @@ def intact(job: Job, outputs: Outputs) -> bool:
 
 def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     """Create the environment, install what was fetched and nothing more, check that the pins agree."""
-    if job.step.recipe.kind == "repack":
-        return {"installed": []}  # nothing is executed: any machine can repack for any other
+    if not job.step.recipe.is_compiled:
+        return {"installed": []}  # nothing is executed: any machine can do it for any other
     here = f"{sys.platform}-{platform.machine()}"
     if job.target.platform != here:
         raise HostError(

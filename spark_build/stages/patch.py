@@ -27,7 +27,7 @@ def intact(job: Job, _outputs: Outputs) -> bool:
     Only ninja knows which objects of a killed build are whole; make and setuptools trust truncated
     ones, so such a tree starts afresh.
     """
-    if job.step.recipe.kind == "repack":
+    if not job.step.recipe.is_compiled:
         return True
     if not job.source.is_dir():
         return False
@@ -41,8 +41,8 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     source, recipe = job.step.source, job.step.recipe.name
     if source is None:
         raise SourceError(f"{recipe} has no source")
-    if job.step.recipe.kind == "repack":
-        return {"epoch": 0, "extra": {}}  # the vendor's file stays as it is
+    if not job.step.recipe.is_compiled:
+        return {"epoch": 0, "extra": {}}  # the vendor's files stay as they are
     remove_tree(job.source)
     job.build_started.unlink(missing_ok=True)
     kinds.write_tree(source, earlier["fetch"], folder=job.home.sources, destination=job.source)

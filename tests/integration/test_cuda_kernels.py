@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from spark_build.host.probe import nvcc_version
+from spark_build.host.probe import cuda_home
 from spark_build.model.verification import Arm
 from tests import kernels
 from tests.conftest import Root
 from tests.integration.inspection import check
 from tests.integration.publicwheels import public_cuobjdump
 
-pytestmark = pytest.mark.skipif(not nvcc_version(), reason="builds for CUDA want a toolkit")
+HOME = cuda_home(os.environ)
+pytestmark = pytest.mark.skipif(not HOME, reason="builds for CUDA want a toolkit")
 
 TARGETS = kernels.cuda_targets()
 ALL = sorted({one for architectures in TARGETS.values() for one in architectures}, key=float)
@@ -80,7 +81,7 @@ def test_it_loads_beside_its_torch_and_refuses_a_tensor_that_is_on_no_gpu(
     find = "import torch; print(torch.__path__[0].rpartition('/')[0])"
     site = subprocess.check_output([baseline.python, "-c", find], text=True).strip()
     use = "import torch; from demo_kernels import _C; _C.softmax(torch.ones(2, 2), 0)"
-    env = {**os.environ, "PYTHONPATH": site, "LD_LIBRARY_PATH": "/usr/local/cuda/lib64"}
+    env = {**os.environ, "PYTHONPATH": site, "LD_LIBRARY_PATH": f"{HOME}/lib64"}
     done = subprocess.run(
         [tmp_path / "env/bin/python", "-c", use], env=env, capture_output=True, text=True, check=False
     )

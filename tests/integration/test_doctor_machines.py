@@ -111,9 +111,14 @@ def test_what_no_plan_needs_is_no_failure(folder: Path) -> None:
     """The same worn Spark, nothing to be built: a repacked wheel needs no compiler, driver or index."""
     _, building_all = diagnose(Simulated("spark-worn"), folder, *STACK)
     _, found = diagnose(Simulated("spark-worn", disk_free_mib=90000), folder, "cusparselt")
-    for check in ("kernel", "cuda-headers", "cudnn", "compiler", "python-headers"):
+    for check in ("kernel", "python-headers"):
         assert building_all[check].status == "fail", check
         assert found[check].status == "warn", check
+    for check in ("cuda-headers", "cudnn"):
+        assert building_all[check].status == "fail", check
+    assert not {"cuda", "cuda-headers", "cudnn", "nvcc"} & set(
+        found
+    )  # nothing is compiled: no toolkit is needed
 
 
 # --- each check: what makes it complain -----------------------------------------------------------
@@ -399,11 +404,13 @@ def test_one_nvcc_under_two_names_is_one(tmp_path: Path) -> None:
     real.parent.mkdir(parents=True)
     real.touch(mode=0o755)
     (tmp_path / "usr/local/cuda").symlink_to("cuda-13.0")
-    assert cudafiles.compilers(machine) == (Nvcc(path="/usr/local/cuda/bin/nvcc", version="13.0.88", rank=0),)
+    assert cudafiles.compilers(machine, "/usr/local/cuda") == (
+        Nvcc(path="/usr/local/cuda/bin/nvcc", version="13.0.88", rank=0),
+    )
 
 
 def test_libraries_in_two_places_are_both_seen() -> None:
-    found = cudafiles.libraries(Simulated("spark-worn"), "linux-aarch64")["NCCL"]
+    found = cudafiles.libraries(Simulated("spark-worn"), "linux-aarch64", "/usr/local/cuda")["NCCL"]
     assert found.headers == {"/usr/include/nccl.h": "2.27.7", "/usr/local/include/nccl.h": "2.26.2"}
 
 

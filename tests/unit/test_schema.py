@@ -33,4 +33,4 @@ def test_references_lead_somewhere() -> None:
 
 def test_what_a_recipe_must_have() -> None:
     assert set(schema("recipe")["required"]) == {"name", "distribution", "summary", "kind", "build"}
-    assert schema("recipe")["properties"]["kind"]["enum"] == ["pep517", "cmake", "repack"]
+    assert schema("recipe")["properties"]["kind"]["enum"] == ["pep517", "cmake", "repack", "assemble"]

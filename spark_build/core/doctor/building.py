@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from spark_build.core.building import budget
-from spark_build.core.doctor.wants import Wants, install_line, version
+from spark_build.core.doctor.wants import Wants, install_line, repository_note, version
 from spark_build.model.basics import Basics
 from spark_build.model.machine import Diagnosis, Machine
 
@@ -132,15 +132,31 @@ def gpu(facts: Basics, wants: Wants) -> Diagnosis | None:
 
 
 def toolkit(facts: Basics, wants: Wants) -> Diagnosis | None:
-    """Whether the CUDA toolkit that builds take is new enough for the target."""
+    """Whether what is compiled for the GPU has a CUDA toolkit that is new enough."""
     if not wants.is_for_gpu:
         return None
-    wanted = wants.plan.target.cuda
-    if facts.nvcc and version(facts.nvcc) >= version(wanted):
-        return Diagnosis(check="cuda", status="ok", message=f"CUDA toolkit {facts.nvcc}")
-    message = f"CUDA toolkit {facts.nvcc or 'missing'}, this target wants {wanted or 'one'} or newer"
+    wanted, home = wants.plan.target.cuda, wants.toolkit
     package = f"cuda-toolkit-{(wanted or '13.0').replace('.', '-')}"
-    return Diagnosis(check="cuda", status="fail", message=message, fix=f"sudo apt-get install -y {package}")
+    if wants.lacks_toolkit:
+        names = ", ".join(wants.lacks_toolkit)
+        message = f"{names}: no CUDA toolkit: CUDA_HOME names none, none is in /usr/local/cuda, and train "
+        message += f"{wants.plan.train.name} has no version of the recipe cuda"
+        fix = "--provide cuda=DIR, --train with one that has it, or: " + install_line([package])
+        return Diagnosis(check="cuda", status="fail", message=message + repository_note([package]), fix=fix)
+    if not home:
+        brought = wants.brings_toolkit
+        if not brought:
+            return None
+        message = f"CUDA toolkit {brought}: the recipe cuda brings it"
+        return Diagnosis(check="cuda", status="ok", message=message)
+    if facts.nvcc and version(facts.nvcc) >= version(wanted):
+        return Diagnosis(check="cuda", status="ok", message=f"CUDA toolkit {facts.nvcc} in {home}")
+    message = (
+        f"CUDA toolkit {facts.nvcc or 'missing'} in {home}, this target wants {wanted or 'one'} or newer"
+    )
+    message += repository_note([package])
+    fix = f"--provide cuda=store (the recipe brings one), or: {install_line([package])}"
+    return Diagnosis(check="cuda", status="fail", message=message, fix=fix)
 
 
 def packages(facts: Basics, _wants: Wants) -> Diagnosis:
@@ -148,7 +164,7 @@ def packages(facts: Basics, _wants: Wants) -> Diagnosis:
     missing = facts.missing_packages
     if not missing:
         return Diagnosis(check="packages", status="ok", message="all system packages are there")
-    message = f"missing {', '.join(missing)}"
+    message = f"missing {', '.join(missing)}{repository_note(missing)}"
     if not facts.has_apt:
         fix = f"install what your system calls {', '.join(missing)}"
         return Diagnosis(check="packages", status="fail", message=message, fix=fix)
@@ -160,7 +176,10 @@ def sandbox(facts: Basics, _wants: Wants) -> Diagnosis:
     if facts.sandbox == "bubblewrap":
         return Diagnosis(check="sandbox", status="ok", message="bubblewrap keeps builds in their tree")
     safe = facts.has_apt and not facts.has_bubblewrap
-    fix = "allow unprivileged user namespaces (in a container: let the host's administrator do so)"
+    fix = (
+        "allow unprivileged user namespaces (in a container: let the host's administrator do so; "
+        "in a chroot: enter it by pivot_root)"
+    )
     if not facts.has_bubblewrap:
         fix = install_line(["bubblewrap"]) if safe else "install what your system calls bubblewrap"
     elif mends := _switches(facts):
@@ -185,8 +204,14 @@ def _is_safe(facts: Basics, setting: str) -> bool:
 def namespaces(facts: Basics, _wants: Wants) -> Diagnosis:
     """Whether ordinary users may have the namespaces that sandboxes are made of."""
     forbidding = _switches(facts)
+    if not forbidding and facts.has_bubblewrap and facts.sandbox != "bubblewrap":
+        message = (
+            f"no setting forbids user namespaces, and yet bubblewrap does not run: {facts.sandbox_limits}"
+        )
+        return Diagnosis(check="namespaces", status="warn", message=message, fix=sandbox(facts, _wants).fix)
     if not forbidding:
-        return Diagnosis(check="namespaces", status="ok", message="user namespaces are allowed")
+        tried = "bubblewrap ran" if facts.has_bubblewrap else "not tried: there is no bubblewrap"
+        return Diagnosis(check="namespaces", status="ok", message=f"user namespaces are allowed ({tried})")
     name, fix = forbidding[0]
     said = f"{name.replace('/', '.')} = {facts.forbids_namespaces[name]}"
     if facts.may_namespaces and name == APPARMOR:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_build.core.doctor.wants import Wants, install_line, version
+from spark_build.core.doctor.wants import Wants, install_line, repository_note, version
 from spark_build.model.facts import Facts, Library
 from spark_build.model.machine import Diagnosis
 
@@ -60,17 +60,18 @@ def nvccs(facts: Facts, wants: Wants) -> Diagnosis | None:
 
 def headers(facts: Facts, wants: Wants) -> Diagnosis | None:
     """The toolkit's headers and libraries for this processor: targets/sbsa-linux, targets/x86_64-linux."""
-    if not wants.is_for_gpu or not facts.basics.nvcc:
+    if not wants.toolkit or not facts.basics.nvcc:
         return None
     found = facts.toolkit
     number = "-".join(facts.basics.nvcc.split(".")[:2])
-    fix = install_line([f"cuda-toolkit-{number}"])
+    package = f"cuda-toolkit-{number}"
+    fix = f"--provide cuda=store (the recipe brings all of it), or: {install_line([package])}"
     status = wants.severity(needed=wants.cuda)
     if found.foreign:
         message = f"libraries of another processor in {found.folder}: {', '.join(found.foreign)}"
         return Diagnosis(check="cuda-headers", status=status, message=message, fix=fix)
     if found.missing:
-        message = f"{found.folder} lacks {', '.join(found.missing)}"
+        message = f"{found.folder} lacks {', '.join(found.missing)}{repository_note([package])}"
         return Diagnosis(check="cuda-headers", status=status, message=message, fix=fix)
     return Diagnosis(check="cuda-headers", status="ok", message=f"headers and libraries in {found.folder}")
 
@@ -81,9 +82,7 @@ def _library(facts: Facts, wants: Wants, name: str, check: str) -> tuple[Library
     package = wants.packages.get(name, "")
     numbers = [one for one in (*found.headers.values(), *found.files.values()) if one]
     known = numbers[0] if numbers else "of unknown version"
-    lacking = facts.basics.missing_packages
-    # One command for all of them where it is the package that lacks.
-    fix = install_line(lacking if package in lacking else [package]) if package else ""
+    fix = install_line([package]) if package else ""
     linkable = any(path.endswith(".so") for path in found.files)
     lacks = [what for what, there in (("headers", found.headers), ("library", linkable)) if not there]
     if len(lacks) == 2 and not package:
@@ -91,7 +90,7 @@ def _library(facts: Facts, wants: Wants, name: str, check: str) -> tuple[Library
         return found, known, Diagnosis(check=check, status="ok", message=message)
     if lacks:
         status = wants.severity(needed=bool(package))
-        message = f"{name}: {' and '.join(lacks)} missing"
+        message = f"{name}: {' and '.join(lacks)} missing{repository_note([package])}"
         safe = bool(fix) and facts.basics.has_apt
         return found, known, Diagnosis(check=check, status=status, message=message, fix=fix, safe=safe)
     return found, known, None
@@ -99,7 +98,7 @@ def _library(facts: Facts, wants: Wants, name: str, check: str) -> tuple[Library
 
 def cudnn(facts: Facts, wants: Wants) -> Diagnosis | None:
     """cuDNN 9 with headers."""
-    if not wants.is_for_gpu:
+    if not wants.toolkit:
         return None
     _, number, finding = _library(facts, wants, "cuDNN", "cudnn")
     if finding is not None:
@@ -115,7 +114,7 @@ def cudnn(facts: Facts, wants: Wants) -> Diagnosis | None:
 
 def cublas(facts: Facts, wants: Wants) -> Diagnosis | None:
     """cuBLAS; on a Spark the one that is fast there."""
-    if not wants.is_for_gpu:
+    if not wants.toolkit:
         return None
     _, number, finding = _library(facts, wants, "cuBLAS", "cublas")
     if finding is not None:
@@ -131,7 +130,7 @@ def cublas(facts: Facts, wants: Wants) -> Diagnosis | None:
 
 def cufile(facts: Facts, wants: Wants) -> Diagnosis | None:
     """cuFile, and whether it really is direct or copies through the processor's memory."""
-    if not wants.is_for_gpu:
+    if not wants.toolkit:
         return None
     found, number, finding = _library(facts, wants, "cuFile", "cufile")
     if finding is not None or not found.files:
@@ -151,7 +150,7 @@ def cufile(facts: Facts, wants: Wants) -> Diagnosis | None:
 
 def nccl(facts: Facts, wants: Wants) -> Diagnosis | None:
     """NCCL, in one version."""
-    if not wants.is_for_gpu:
+    if not wants.toolkit:
         return None
     found, number, finding = _library(facts, wants, "NCCL", "nccl")
     if finding is not None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from spark_build.model.plan import Evaluated, Provision
-from spark_build.model.recipe import DeviceRule, Patch, Pin, Recipe, Repair, Source, Target, Variable
+from spark_build.model.recipe import DeviceRule, Patch, Pin, Prefix, Recipe, Repair, Source, Target, Variable
 
 # Raise when the same inputs would now give other bytes (how wheels are built, repaired, rewritten), or
 # when what is written here changes; `brought_up` then says which older inputs still name the same bytes.
@@ -75,7 +76,7 @@ def plan_inputs(
                     name: _value(variable, evaluated.label) for name, variable in recipe.cmake.define.items()
                 },
             },
-            "prefix": {"copy": recipe.prefix.copy, "links": recipe.prefix.links},
+            "prefix": _prefix(recipe.prefix),
             "repair": _repair(recipe.repair),
             "network": recipe.build.network,
         },
@@ -90,6 +91,13 @@ def plan_inputs(
         },
         "needs": {one.need: _declared_need(one, keys) for one in provisions},
     }
+
+
+def _prefix(prefix: Prefix) -> dict[str, Any]:
+    """How the prefix is made; what is not asked for stays out of the keys."""
+    asked = {"unversioned": list(prefix.unversioned), "stubs": [asdict(one) for one in prefix.stubs]}
+    always = {"copy": prefix.copy, "links": prefix.links}
+    return always | {name: value for name, value in asked.items() if value}
 
 
 def _repair(repair: Repair) -> dict[str, Any]:

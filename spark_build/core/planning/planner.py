@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from spark_build.core.building import budget
 from spark_build.core.planning.key import digest, plan_inputs
-from spark_build.core.recipes.evaluate import evaluate, for_target
+from spark_build.core.recipes.evaluate import evaluate, for_target, sources_for
 from spark_build.model.history import Expected
 from spark_build.model.machine import Limits, Machine
 from spark_build.model.plan import Decision, Estimate, Plan, Provision, Step
@@ -67,7 +67,7 @@ def closure_of(
 
 def choose_source(pin: Pin, target: Target) -> Source | None:
     """The first source in order of preference for the target's platform."""
-    return next((source for source in pin.sources if source.platform in ("", target.platform)), None)
+    return next(iter(sources_for(pin, target)), None)
 
 
 def patches_for(recipe: Recipe, train: Train) -> tuple[Patch, ...]:
@@ -143,7 +143,9 @@ def _draft(
     patches = () if source and source.kind == "local" else patches_for(recipe, train)
     evaluated = evaluate(recipe, pin, target, train)
     provisions = tuple(
-        _provision(need, recipes[need.name], train, earlier.get(need.name), wished.get(need.name, ""))
+        _provision(
+            need, recipes[need.name], train, machine, earlier.get(need.name), wished.get(need.name, "")
+        )
         for need in recipe.needs
     )
     keys = {one.need: earlier[one.need].key for one in provisions if one.provider == "store"}
@@ -167,15 +169,21 @@ def _draft(
 _WORDS: dict[str, Provider] = {"store": "store", "public": "public"}
 
 
-def _provision(need: Need, recipe: Recipe, train: Train, step: Step | None, wish: str) -> Provision:
+def _provision(
+    need: Need, recipe: Recipe, train: Train, machine: Machine, step: Step | None, wish: str
+) -> Provision:
     """The provider asked for, else the usual one.
 
-    Where the target cannot have it built, the public wheel will do if the recipe allows it.
+    Where the store cannot have it, the system's own prefix or the public wheel will do if it is allowed.
     """
     provider: Provider = need.providers[0]
+    found = machine.prefixes.get(need.name, "")
+    lost = provider == "store" and step is not None and step.decision in ("SKIP", "BLOCKED")
     if wish:
-        provider = _WORDS.get(wish, "path")
-    elif provider == "store" and "public" in need.providers and step is not None and step.decision == "SKIP":
+        provider, found = _WORDS.get(wish, "path"), wish
+    elif lost and "path" in need.providers and found:
+        provider = "path"
+    elif lost and "public" in need.providers and step is not None and step.decision == "SKIP":
         provider = "public"
     return Provision(
         need=need.name,
@@ -183,7 +191,7 @@ def _provision(need: Need, recipe: Recipe, train: Train, step: Step | None, wish
         provider=provider,
         coupling=need.coupling,
         version=train.components[need.name].version if need.name in train.components else "",
-        path=wish if provider == "path" else "",
+        path=found if provider == "path" else "",
     )
 
 
@@ -256,6 +264,11 @@ def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> 
         again = tuple(f"to be audited again: {reason}" for reason in found.stale)
         reasons = ("in the store with the same inputs and toolchain", *older, *again, *others)
         return found, _Verdict("REUSE", reasons)
+    count = 1 + len(step.evaluated.extra_sources)
+    if step.recipe.kind == "assemble":
+        others += (
+            f"from {count} of the vendor's wheels; stays on this machine: others make it from the pins",
+        )
     return found, _Verdict("BUILD", (*(found.missing or ("not in the store",)), *others))
 
 
@@ -291,7 +304,7 @@ def _warnings(
     ]
     if recipe.build.network:
         warnings.append("its build may use the network")
-    if recipe.kind != "repack" and target.platform != machine.platform:
+    if recipe.is_compiled and target.platform != machine.platform:
         warnings.append(f"builds on {target.platform} only; this machine is {machine.platform}")
     elif recipe.kind == "pep517" and target.python != machine.python:
         warnings.append(f"builds with {target.python} only; this is {machine.python}")

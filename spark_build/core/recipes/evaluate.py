@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from spark_build.core.recipes.placeholders import fill
 from spark_build.model.plan import Evaluated
-from spark_build.model.recipe import Audit, Build, Pin, Recipe, Target, Train, Variable, Variant, When
+from spark_build.model.recipe import Audit, Build, Pin, Recipe, Source, Target, Train, Variable, Variant, When
 
 # The first that speaks the jobserver is 1.13; Debian 12 and Ubuntu 24.04 have older ones.
 NINJA = "ninja==1.13.2"
@@ -68,6 +68,11 @@ def label(target: Target, train: Train) -> str:
     return f"{kind}.spark{train.revision}"
 
 
+def sources_for(pin: Pin, target: Target) -> tuple[Source, ...]:
+    """The sources for the target's platform, in order of preference; an assembled prefix is made of all."""
+    return tuple(source for source in pin.sources if source.platform in ("", target.platform))
+
+
 def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluated:
     """Settle all conditions; a variant's pins and variables replace those of the same name.
 
@@ -82,10 +87,9 @@ def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluate
         env |= {name: one for name, one in variant.env.items() if holds(one.when, recipe, target, train)}
         apt += [name for name in variant.apt if name not in apt]
         dnf += [name for name in variant.dnf if name not in dnf]
-    if recipe.kind != "repack":
+    if recipe.is_compiled:
         pins.setdefault(canonicalize_name("ninja"), NINJA)
     names = {"version": pin.version, "label": label(target, train)}
-    texts = [variable.value for variable in (*env.values(), *recipe.cmake.define.values())]
     return Evaluated(
         requires=tuple(pins[name] for name in sorted(pins)),
         env=_with_options(env, recipe),
@@ -93,11 +97,7 @@ def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluate
         dnf=tuple(dnf),
         compile_flags=_flags(recipe),
         features=tuple(one for one in recipe.features if holds(one.when, recipe, target, train)),
-        extra_sources={
-            name: source
-            for name, source in pin.extra_sources.items()
-            if any(f"{{extra:{name}}}" in text for text in texts)
-        },
+        extra_sources=_extra_sources(recipe, pin, target, env),
         label=names["label"],
         wheel_version=fill(recipe.wheel.version, names, where=f"recipes/{recipe.name}.toml: wheel.version"),
     )
@@ -120,3 +120,17 @@ def _flags(recipe: Recipe) -> tuple[str, ...]:
     flags = recipe.build.compile_flags
     wanted = [one for one in flags if all(recipe.options[name].value for name in _OPTION.findall(one))]
     return tuple(_chosen(one, recipe) for one in wanted)
+
+
+def _extra_sources(
+    recipe: Recipe, pin: Pin, target: Target, env: Mapping[str, Variable]
+) -> dict[str, Source]:
+    """Return the sources beside the component's own that the build refers to, or that are assembled."""
+    if recipe.kind == "assemble":
+        return {source.filename: source for source in sources_for(pin, target)[1:]}
+    texts = [variable.value for variable in (*env.values(), *recipe.cmake.define.values())]
+    return {
+        name: source
+        for name, source in pin.extra_sources.items()
+        if any(f"{{extra:{name}}}" in text for text in texts)
+    }

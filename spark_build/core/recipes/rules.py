@@ -104,9 +104,17 @@ def _pin_rules(path: Path, name: str, pin: Mapping[str, Any]) -> Iterator[Findin
     commits = [str(source.get("commit", "")) for _, source in sources if source.get("kind") == "git"]
     if not _is_hash_version(pin.get("version"), commits):
         yield from _version_rule(pin.get("version"), (*path, "version"))
+    # Of several projects: a set that makes one prefix, in which each wheel has its own version.
+    is_set = len({str(source.get("project")) for _, source in sources if source.get("kind") == "wheel"}) > 1
+    seen: set[tuple[str, str]] = set()
     for index, source in sources:
         yield from _source_rules((*path, "sources", index), source)
-        yield from _filename_rule((*path, "sources", index), source, pin.get("version"))
+        version = None if is_set else pin.get("version")
+        yield from _filename_rule((*path, "sources", index), source, version)
+        which = (str(source.get("project")), str(source.get("platform")))
+        if is_set and which in seen:
+            yield (*path, "sources", index), f"{which[0]} is in this set already, for the same platform"
+        seen.add(which)
     for extra, source in table(pin, "extra_sources").items():
         if isinstance(source, dict):
             yield from _source_rules((*path, "extra_sources", extra), source)
@@ -179,6 +187,7 @@ def _need_rules(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
             yield path, f"{name} cannot need itself"
         if name is not None and name in needs[:index]:
             yield path, f"the need '{name}' is listed twice"
+        yield from platforms(table(need, "when"), ("needs", index, "when"))
         if need.get("providers") == []:
             yield ("needs", index, "providers"), f"the need '{name}' has no provider: store, public or path"
 

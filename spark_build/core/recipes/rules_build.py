@@ -20,7 +20,6 @@ PLACEHOLDERS = (
     "python",
     "pybind11_cmake_dir",
     "jobs",
-    "cuda_home",
     "version",
     "label",
     "wheel_version",
@@ -108,6 +107,8 @@ def _variable(name: str, variable: object, path: Path, needs: list[Any]) -> Iter
 def _placeholder(text: str, needs: list[Any]) -> str:
     """What is wrong with {text}; empty when nothing is."""
     verb, _, argument = text.partition(":")
+    if text == "cuda_home":
+        return "{cuda_home} is gone: write {need:cuda}, and add the need 'cuda'"
     if argument and verb == "need" and argument not in needs:
         return f"{{{text}}}: this recipe has no need '{argument}'"
     if verb == "arch_list" and argument not in CONSUMERS:
@@ -120,7 +121,7 @@ def _placeholder(text: str, needs: list[Any]) -> str:
 
 def _cmake(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
     cmake = table(raw, "cmake")
-    if "cmake" in raw and raw.get("kind") in ("pep517", "repack"):
+    if "cmake" in raw and raw.get("kind") in ("pep517", "repack", "assemble"):
         yield ("cmake",), f"[cmake] has no meaning in a recipe of kind {raw['kind']}"
     yield from below(cmake.get("source"), ("cmake", "source"), "the source folder")
     for name, variable in table(cmake, "define").items():
@@ -148,6 +149,28 @@ def _prefix(raw: Mapping[str, Any]) -> Iterator[Finding]:
         yield from below(link, path, "the link")
         if isinstance(goal, str) and (not goal or "/" in goal or goal in (".", "..")):
             yield path, f"the link points to '{goal}', which must be the name of a file beside it"
+    yield from _assembled(raw, prefix)
+
+
+def _assembled(raw: Mapping[str, Any], prefix: Mapping[str, Any]) -> Iterator[Finding]:
+    """What only a prefix of several wheels has, and what it must have."""
+    if raw.get("kind") == "assemble" and not table(prefix, "copy"):
+        yield ("kind",), "a recipe of kind assemble needs [prefix] copy: which folders of the wheels to take"
+    for key in ("unversioned", "stubs"):
+        if key in prefix and raw.get("kind") == "repack":
+            yield ("prefix", key), f"prefix.{key} has no meaning in a recipe of kind repack"
+    for index, folder in enumerate(items(prefix, "unversioned")):
+        yield from below(folder, ("prefix", "unversioned", index), "the folder")
+    for index, stub in tables(prefix, "stubs"):
+        for key in ("library", "header"):
+            yield from below(stub.get(key), ("prefix", "stubs", index, key), f"the {key}")
+        soname, answer = stub.get("soname"), stub.get("answer")
+        if isinstance(soname, str) and not re.fullmatch(r"[^\s/]+\.so[^\s/]*", soname):
+            yield ("prefix", "stubs", index, "soname"), f"'{soname}' is no soname: write libcuda.so.1"
+        if stub.get("functions") == "":
+            yield ("prefix", "stubs", index, "functions"), "say how the names of the functions begin"
+        if isinstance(answer, int) and not 0 <= answer < 1 << 16:
+            yield ("prefix", "stubs", index, "answer"), "the answer must be from 0 to 65535"
 
 
 def _features(raw: Mapping[str, Any]) -> Iterator[Finding]:
@@ -178,7 +201,7 @@ def _audit(raw: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _repair(raw: Mapping[str, Any]) -> Iterator[Finding]:
     repair, kind = table(raw, "repair"), raw.get("kind")
-    useful = {"repack": ("exclude",), "cmake": ()}.get(str(kind), tuple(repair))
+    useful = {"repack": ("exclude",), "cmake": (), "assemble": ()}.get(str(kind), tuple(repair))
     for key in repair:
         if key not in useful:
             why = "the vendor's wheel is kept byte for byte" if kind == "repack" else "it makes no wheel"

@@ -34,9 +34,7 @@ def draft(name: str, found: Survey, pin: Pin, requires: Sequence[str], needs: Ma
         kind="pep517",
         notes=found.notes,
         pin=pin,
-        needs=tuple(
-            Need(name=need, providers=("store", "public"), why=why) for need, why in sorted(needs.items())
-        ),
+        needs=_needs(found, needs),
         build=Build(
             requires=tuple(requires),
             memory_per_job_mib=memory,
@@ -66,6 +64,8 @@ def render(recipe: Recipe, *, head: str, about_requires: str) -> str:
         lines += ["", "[[pin.sources]]", *_pairs(source, *(one.name for one in fields(Source)), skip=True)]
     for need in recipe.needs:
         lines += ["", "[[needs]]", *_pairs(need, "name", "providers", "why", skip=True)]
+        if need.when.cuda:
+            lines.append("when = { cuda = true }")
     lines += ["", "[build]", *_comment(about_requires), *_list("requires", recipe.build.requires)]
     costs = _pairs(recipe.build, "memory_per_job_mib", "core_minutes", "disk_mib")
     lines += [f"{line} {ESTIMATE}" for line in costs]
@@ -136,12 +136,22 @@ def _env(found: Survey, pin: Pin) -> dict[str, Variable]:
     return env
 
 
+def _needs(found: Survey, needs: Mapping[str, str]) -> tuple[Need, ...]:
+    """Other components, and nvcc for what has CUDA code; the recipe `cuda` brings it."""
+    listed = [Need(name=need, providers=("store", "public"), why=why) for need, why in sorted(needs.items())]
+    if found.cuda_files and "cuda" not in needs:
+        why = "nvcc and the toolkit's headers, for the .cu files"
+        listed.append(Need(name="cuda", providers=("store", "path"), why=why, when=When(cuda=True)))
+    return tuple(listed)
+
+
 def _variants(found: Survey) -> tuple[Variant, ...]:
     if not (found.torch_extension and found.cuda_files):
         return ()
     reader = "torch/utils/cpp_extension.py"
     value = "{arch_list:cpp_extension}"
     env = {"TORCH_CUDA_ARCH_LIST": Variable(value=value, why=f"{reader}: else the GPUs seen here")}
+    env["CUDA_HOME"] = Variable(value="{need:cuda}", why=f"{reader}: which toolkit")
     if found.force_cuda:
         env["FORCE_CUDA"] = Variable(value="1", why="setup.py: CUDA code although no GPU is seen")
     return (Variant(when=When(cuda=True), env=env),)

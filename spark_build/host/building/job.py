@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,9 @@ class Job:
     def seen(self, text: str) -> str:
         """A word or path of a command as the build must write it to find our folders."""
         for real, place in self.places.items():
-            text = text.replace(str(real), str(place))
+            # Not within a longer name: /usr/local/cuda-13.0 is not below /usr/local/cuda.
+            pattern, shown = rf"{re.escape(str(real))}(?![\w.-])", str(place).replace("\\", r"\\")
+            text = re.sub(pattern, shown, text)
         return text
 
     def unseen(self, text: str) -> str:

@@ -26,7 +26,6 @@ def values(job: Job, earlier: Mapping[str, Outputs], jobs: int) -> Values:
         "wheel_version": job.step.evaluated.wheel_version,
         "label": job.step.evaluated.label,
         "prefix": f"{NOWHERE}/{job.step.recipe.name}",
-        "cuda_home": "/usr/local/cuda",
         "pybind11_cmake_dir": lambda: _pybind11_cmake_dir(job),
     }
     for consumer in archs.CONSUMERS:
@@ -41,8 +40,9 @@ def values(job: Job, earlier: Mapping[str, Outputs], jobs: int) -> Values:
 
 
 def path_of(job: Job) -> str:
-    """PATH of a build: its environment first."""
-    return f"{job.environment / 'bin'}:{SYSTEM_PATH}"
+    """PATH of a build: its environment first, then the CUDA toolkit that it needs."""
+    toolkits = [f"{one.prefix}/bin" for one in job.provided if one.provision.need == "cuda" and one.prefix]
+    return ":".join([str(job.environment / "bin"), *toolkits, SYSTEM_PATH])
 
 
 def variables(job: Job, known: Values, epoch: int) -> dict[str, str]:

@@ -6,13 +6,32 @@ from concurrent.futures import ThreadPoolExecutor
 
 from spark_build.core.doctor import reading
 from spark_build.host.machine.access import Access
-from spark_build.host.probe import SYSTEM_PATH
 from spark_build.model.facts import Library, Nvcc, Toolkit
 
-HOME = "/usr/local/cuda"  # where recipes expect it
 TARGETS = {"linux-aarch64": "sbsa-linux", "linux-x86_64": "x86_64-linux"}
 TRIPLETS = {"linux-aarch64": "aarch64-linux-gnu", "linux-x86_64": "x86_64-linux-gnu"}
-NEEDED = ("include/cuda_runtime_api.h", "include/crt/host_config.h", "lib/libcudart.so")
+# What torch and whatever includes its headers is compiled with, and the package of each where it has its own.
+NEEDED = (
+    *(
+        f"include/{name}"
+        for name in (
+            "cuda.h",
+            "cuda_runtime_api.h",
+            "crt/host_config.h",
+            "cublas_v2.h",
+            "cufft.h",
+            "cupti.h",
+            "curand.h",
+            "cusolverDn.h",
+            "cusparse.h",
+            "nvJitLink.h",
+            "nvml.h",
+            "nvrtc.h",
+            "nvtx3/nvtx3.hpp",
+        )
+    ),
+    "lib/libcudart.so",
+)
 # Name: the header that has the version, its macros, the library.
 LIBRARIES = {
     "cuDNN": ("cudnn_version.h", ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL"), "libcudnn"),
@@ -22,10 +41,10 @@ LIBRARIES = {
 }
 
 
-def compilers(access: Access) -> tuple[Nvcc, ...]:
-    """Every nvcc that builds, then the user's shell would find, then those in other toolkits."""
+def compilers(access: Access, home: str) -> tuple[Nvcc, ...]:
+    """Every nvcc: that of the toolkit of builds, those on the user's PATH, those in other toolkits."""
     shell = access.which_all("nvcc", access.environ.get("PATH", ""))
-    every = [*access.which_all("nvcc", SYSTEM_PATH), *shell, *access.glob("/usr/local/cuda*/bin/nvcc")]
+    every = [*access.which_all("nvcc", f"{home}/bin"), *shell, *access.glob("/usr/local/cuda*/bin/nvcc")]
     distinct = {access.real(path): path for path in reversed(every)}
     paths = [path for path in dict.fromkeys(every) if distinct[access.real(path)] == path]
     with ThreadPoolExecutor() as pool:
@@ -39,9 +58,11 @@ def compilers(access: Access) -> tuple[Nvcc, ...]:
     )
 
 
-def toolkit(access: Access, platform: str) -> Toolkit:
-    """What is in the folder of the toolkit for this processor."""
-    folder = f"{HOME}/targets/{TARGETS.get(platform, 'x86_64-linux')}"
+def toolkit(access: Access, platform: str, home: str) -> Toolkit:
+    """What is in the folder of the toolkit for this processor; nothing without a toolkit."""
+    if not home:
+        return Toolkit()
+    folder = _folder(access, platform, home)
     gcc, clang = reading.host_limits(access.read(f"{folder}/include/crt/host_config.h"))
     runtime = access.glob(f"{folder}/lib/libcudart.so*")
     return Toolkit(
@@ -57,10 +78,16 @@ def toolkit(access: Access, platform: str) -> Toolkit:
     )
 
 
-def libraries(access: Access, platform: str) -> dict[str, Library]:
-    """cuDNN, cuBLAS, cuFile and NCCL: their headers and files."""
+def _folder(access: Access, platform: str, home: str) -> str:
+    """Where headers and libraries for a processor are: NVIDIA's packages have a folder for each."""
+    folder = f"{home}/targets/{TARGETS.get(platform, 'x86_64-linux')}"
+    return folder if access.exists(folder) else home
+
+
+def libraries(access: Access, platform: str, home: str) -> dict[str, Library]:
+    """cuDNN, cuBLAS, cuFile and NCCL: their headers and files, in the toolkit and beside it."""
     triplet = TRIPLETS.get(platform, "")
-    kit = f"{HOME}/targets/{TARGETS.get(platform, '')}"
+    kit = _folder(access, platform, home)
     includes = _folders(
         access, f"{kit}/include", f"/usr/include/{triplet}", "/usr/include", "/usr/local/include"
     )

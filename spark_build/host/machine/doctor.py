@@ -32,7 +32,7 @@ def basics(access: Access, home: Home, wants: Wants, machine: Machine) -> Basics
     with ThreadPoolExecutor() as pool:  # each of them starts a program and waits
         sandbox, caching = pool.submit(access.sandbox), pool.submit(access.cache)
         missing = access.missing_packages(_packages(wants))
-        nvcc = _nvcc(access) if wants.is_for_gpu else ""
+        nvcc = _nvcc(access, wants.toolkit)
         found, cache = sandbox.result(), caching.result()
     short = building.largest_job(wants)[1] > building.room(machine, wants)
     where = ", with a remote cache; it compiles outside the sandbox" if cache.remote else ""
@@ -62,9 +62,8 @@ def basics(access: Access, home: Home, wants: Wants, machine: Machine) -> Basics
     )
 
 
-def _nvcc(access: Access) -> str:
-    path = next(iter(access.which_all("nvcc", SYSTEM_PATH)), "")
-    return reading.nvcc(access.ask([path, "--version"]) or "")[0] if path else ""
+def _nvcc(access: Access, home: str) -> str:
+    return reading.nvcc(access.ask([f"{home}/bin/nvcc", "--version"]) or "")[0] if home else ""
 
 
 def _packages(wants: Wants) -> list[str]:
@@ -83,7 +82,7 @@ def packages_to_install(plan: Plan) -> tuple[str, ...]:
 
 def packages_to_suggest(plan: Plan) -> tuple[str, ...]:
     """System packages without which the builds work, but not as well: the sandbox, the compiler cache."""
-    compiles = any(step.decision == "BUILD" and step.recipe.kind != "repack" for step in plan.steps)
+    compiles = any(step.decision == "BUILD" and step.recipe.is_compiled for step in plan.steps)
     wanted = {"bubblewrap": "bwrap", "ccache": "ccache"}
     if os.environ.get(caches.CHOICE) == "none":
         del wanted["ccache"]

@@ -10,7 +10,7 @@ from spark_build.core.doctor.wants import Wants
 from spark_build.host.home import Home
 from spark_build.host.machine import cudafiles, doctor, gpus
 from spark_build.host.machine.access import Access
-from spark_build.host.probe import SYSTEM_PATH
+from spark_build.host.probe import CUDA, SYSTEM_PATH
 from spark_build.model.facts import Cluster, Driver, Facts, Gpu, Indexes, Link, System, Tools
 from spark_build.model.machine import Machine
 
@@ -31,7 +31,8 @@ def gather(
     with ThreadPoolExecutor(max_workers=8) as pool:
         asked = pool.submit(indexes)
         cards = pool.submit(_cards, access, needed=wants.is_for_gpu or bool(machine.gpus))
-        nvccs = pool.submit(cudafiles.compilers, access) if wants.is_for_gpu else None
+        kit = wants.toolkit
+        nvccs = pool.submit(cudafiles.compilers, access, kit) if kit else None
         found = pool.submit(tools, access)
         cluster = pool.submit(_cluster, access) if with_cluster else None
         basics = doctor.basics(access, home, wants, machine)
@@ -43,8 +44,8 @@ def gather(
             driver=driver,
             gpus=cards_found,
             nvccs=nvccs.result() if nvccs else (),
-            toolkit=cudafiles.toolkit(access, machine.platform),
-            libraries=cudafiles.libraries(access, machine.platform),
+            toolkit=cudafiles.toolkit(access, machine.platform, kit),
+            libraries=cudafiles.libraries(access, machine.platform, kit or CUDA),
             gds=access.exists("/sys/module/nvidia_fs"),
             compat_allowed=reading.allows_compat(access.read("/etc/cufile.json")),
             indexes=asked.result(),

@@ -34,6 +34,9 @@ def ages(train: Train) -> list[Age]:
 
 def _age(name: str, pin: Pin, indexes: Indexes) -> Age:
     """The first source that answers decides."""
+    if len({source.project for source in pin.sources if source.kind == "wheel"}) > 1:
+        state = "unknown (a set of wheels that belong together: the project that it is for decides)"
+        return Age(recipe=name, pinned=pin.version, newest="", source="", state=state)
     reasons: list[str] = []
     for source in pin.sources:
         try:

@@ -80,7 +80,7 @@ def _of_patches(step: Step, home: Home) -> Iterator[str]:
 
 def _of_needs(step: Step, home: Home, public: Callable[[Provision], str]) -> Iterator[str]:
     """Public wheels for the build environment, unless that is there already."""
-    if step.recipe.kind == "repack" or _has_environment(step, home):
+    if not step.recipe.is_compiled or _has_environment(step, home):
         return
     for one in step.provisions:
         if one.provider == "public" and one.coupling == "content" and (lacking := public(one)):

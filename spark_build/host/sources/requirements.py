@@ -29,7 +29,7 @@ from spark_build.model.recipe import Source, Target
 def wanted(step: Step, target: Target) -> tuple[str, ...]:
     """The pins of a step's build environment; none where it is not built on this machine."""
     here = f"{sys.platform}-{platform.machine()}"
-    return () if step.recipe.kind == "repack" or target.platform != here else step.evaluated.requires
+    return () if not step.recipe.is_compiled or target.platform != here else step.evaluated.requires
 
 
 def obtain(

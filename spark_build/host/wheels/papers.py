@@ -111,7 +111,7 @@ def _origin(job: Job, earlier: Mapping[str, Outputs], *, beside: bool) -> Origin
             "toolchain": job.inputs["toolchain"],
         },
         materials=(*_sources(job), *_requirements(job, earlier), *_needs(job, earlier, beside=beside)),
-        python_package=recipe.kind != "cmake",
+        python_package=recipe.kind in ("pep517", "repack"),
     )
 
 
@@ -138,6 +138,8 @@ def material_of(name: str, source: Source, version: str) -> Material:
     if source.kind == "archive":
         uri = "" if is_local(source.url) else shown(source.url)
     else:
+        if source.kind == "wheel":  # of a set, each has a version of its own
+            version = source.filename.split("-")[1]
         uri = purl.pypi(source.project, version, file_name=source.filename)
     return Material(
         role="source",

@@ -1,4 +1,4 @@
-"""The ways to build, one small module each: pep517, cmake, repack."""
+"""The ways to build, one small module each: pep517, cmake, repack, assemble."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Builder(Protocol):
 
 def builder_for(kind: str) -> Builder:
     """The module for a recipe's kind."""
-    from spark_build.host.building.builders import cmake, pep517, repack
+    from spark_build.host.building.builders import assemble, cmake, pep517, repack
 
-    known: dict[str, Builder] = {"pep517": pep517, "cmake": cmake, "repack": repack}
+    known: dict[str, Builder] = {"pep517": pep517, "cmake": cmake, "repack": repack, "assemble": assemble}
     return known[kind]

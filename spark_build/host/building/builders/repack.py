@@ -49,13 +49,19 @@ def _extract(wheel: zipfile.ZipFile, folder: str, destination: Path) -> None:
         relative = PurePosixPath(name.removeprefix(f"{folder}/"))
         if ".." in relative.parts or relative.is_absolute():
             raise AuditError(f"{wheel.filename} holds the unsafe name {name!r}")
-        path = destination / relative
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with wheel.open(name) as content, path.open("wb") as out:
-                shutil.copyfileobj(content, out, 1 << 20)
-        except OSError as error:
-            if error.errno not in _NAMES:
-                raise
-            raise AuditError(f"{wheel.filename}: {name!r} cannot be written: {error.strerror}") from error
-        path.chmod(0o755 if wheel.getinfo(name).external_attr >> 16 & 0o111 else 0o644)
+        write_file(wheel, wheel.getinfo(name), destination / relative)
+
+
+def write_file(wheel: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> None:
+    """Write one file of a wheel with its executable bit; AuditError for a name that no file can have."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with wheel.open(info) as content, path.open("wb") as out:
+            shutil.copyfileobj(content, out, 1 << 20)
+    except OSError as error:
+        if error.errno not in _NAMES:
+            raise
+        raise AuditError(
+            f"{wheel.filename}: {info.filename!r} cannot be written: {error.strerror}"
+        ) from error
+    path.chmod(0o755 if info.external_attr >> 16 & 0o111 else 0o644)
