@@ -9,7 +9,7 @@ from spark_build.host.recipes.catalogue import Catalogue, load
 from spark_build.model.recipe import Source
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-EIGHT = {"cusparselt", "llvm", "triton", "torch", "torchvision", "torchaudio", "flash-attn", "onnx"}
+NINE = {"cuda", "cusparselt", "llvm", "triton", "torch", "torchvision", "torchaudio", "flash-attn", "onnx"}
 TARGET = 'name = "box"\nsummary = "A box"\nplatform = "host"\npython = "host"\n'
 
 
@@ -27,7 +27,7 @@ def write(base: Path, files: dict[str, str]) -> Path:
 
 
 def test_shipped_files_load(shipped: Catalogue) -> None:
-    assert set(shipped.recipes) == EIGHT
+    assert set(shipped.recipes) == NINE
     assert set(shipped.trains) == {"2.9", "2.11", "2.13", "2.15"}
     assert set(shipped.targets) == {"gb10", "thor", "rtx50", "h200", "host-cpu"}
     assert shipped.train().name == "2.13"
@@ -36,7 +36,7 @@ def test_shipped_files_load(shipped: Catalogue) -> None:
 
 def test_every_train_pins_every_recipe(shipped: Catalogue) -> None:
     for train in shipped.trains.values():
-        assert set(train.components) == EIGHT, train.name
+        assert set(train.components) == NINE, train.name
 
 
 def test_only_onnx_needs_no_cuda(shipped: Catalogue) -> None:
@@ -92,7 +92,7 @@ def test_first_folder_wins(tmp_path: Path) -> None:
     both = load([tmp_path, ROOT])
     assert both.target("gb10").summary == "Mine"
     assert both.target("box").summary == "A box"
-    assert set(both.recipes) == EIGHT
+    assert set(both.recipes) == NINE
     assert load([ROOT, tmp_path]).target("gb10").summary != "Mine"
 
 
@@ -136,7 +136,7 @@ def test_unknown_names_suggest_near_ones(shipped: Catalogue) -> None:
     assert caught.value.exit_code == 2
     assert caught.value.message == "no recipe is named 'onx': did you mean 'onnx'?"
     assert caught.value.hint
-    assert "recipes: cusparselt, flash-attn" in caught.value.hint
+    assert "recipes: cuda, cusparselt" in caught.value.hint
     with pytest.raises(UsageError, match=r"no train is named '9\.9'"):
         shipped.train("9.9")
     with pytest.raises(UsageError, match="no target is named 'GB10': did you mean 'gb10'"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from spark_build.core.doctor import building, checks, cluster, cuda, gpu, system, tools
-from spark_build.core.doctor.wants import Wants
+from spark_build.core.doctor.wants import Wants, install_line
 from spark_build.host.machine import cudafiles, gpus
 from spark_build.model.facts import Asked, Driver, Facts, Gpu, Indexes, Library, Link, Nvcc
 from spark_build.model.machine import Diagnosis, Limits
@@ -107,6 +108,34 @@ def test_a_board_that_nothing_is_for(folder: Path) -> None:
     assert not {"gpu", "cuda", "driver", "nvcc", "cudnn", "gpu-clocks"} & set(found)
 
 
+def test_what_the_recipe_brings_is_not_asked_for(folder: Path) -> None:
+    """With the toolkit of the recipe, nothing of NVIDIA's repository is wanted, nor looked at."""
+    machine = Simulated("spark-worn", provide={}, missing_packages=["g++"])
+    _, found = diagnose(machine, folder, *STACK)
+    assert found["cuda"].message == "CUDA toolkit 13.0.3: the recipe cuda brings it"
+    assert not {"nvcc", "cuda-headers", "cudnn", "cublas", "cufile", "nccl"} & set(found)
+    assert found["packages"].message == "missing g++"
+
+
+def test_every_header_that_a_toolkit_lacks_is_named(folder: Path, tmp_path: Path) -> None:
+    machine = Simulated("spark")
+    shutil.copytree(machine.root, tmp_path / "root", symlinks=True)
+    machine.root = tmp_path / "root"
+    include = machine.root / "usr/local/cuda/targets/sbsa-linux/include"
+    names = ("cusparse.h", "cusolverDn.h", "cufft.h", "curand.h", "nvrtc.h", "nvJitLink.h", "cublas_v2.h")
+    for name in names:
+        (include / name).unlink()
+    _, found = diagnose(machine, folder, *STACK)
+    assert found["cuda-headers"].status == "fail"
+    assert all(f"include/{name}" in found["cuda-headers"].message for name in names)
+
+
+def test_packages_of_two_repositories_are_two_commands() -> None:
+    line = install_line(["g++", "libnccl-dev"])
+    assert line.endswith("install -y g++ && sudo apt-get install -y libnccl-dev")
+    assert install_line(["--only-upgrade", "libnccl-dev"]).endswith("install -y --only-upgrade libnccl-dev")
+
+
 def test_what_no_plan_needs_is_no_failure(folder: Path) -> None:
     """The same worn Spark, nothing to be built: a repacked wheel needs no compiler, driver or index."""
     _, building_all = diagnose(Simulated("spark-worn"), folder, *STACK)
@@ -184,6 +213,9 @@ CASES: tuple[tuple[Any, Change, str, str, str], ...] = (
     (building.python, put(basics__python="3.10.4"), "fail", "3.10.4", "SPARK_BUILD_PYTHON"),
     (building.gpu, put(basics__machine__gpus=()), "warn", "no GPU here", ""),
     (building.toolkit, put(basics__nvcc=""), "fail", "missing", "cuda-toolkit-13-0"),
+    (building.toolkit, put(basics__nvcc=""), "fail", "in NVIDIA's apt repository only", "--provide cuda=store"),
+    (cuda.headers, put(toolkit__missing=("include/cusparse.h", "include/nvrtc.h")), "fail", "cusparse.h, include/nvrtc.h", "cuda=store"),
+    (building.namespaces, put(basics__sandbox="none", basics__forbids_namespaces={}), "warn", "bubblewrap does not run", "pivot_root"),
     (building.toolkit, put(basics__nvcc="12.9"), "fail", "12.9", "cuda-toolkit-13-0"),
     (building.packages, put(basics__missing_packages=("g++",)), "fail", "missing g++", "apt-get install -y g++"),
     (building.packages, put(basics__missing_packages=("g++",), basics__has_apt=False), "fail", "g++", "what your system calls"),

@@ -211,6 +211,67 @@ def test_wrong_recipe(old: str, new: str, expected: str) -> None:
     assert expected in of_recipe(old, new)
 
 
+ASSEMBLED = """\
+name = "kit"
+distribution = "kit"
+summary = "a toolkit"
+kind = "assemble"
+[build]
+[prefix]
+copy = { "vendor" = "." }
+unversioned = ["lib"]
+[[prefix.stubs]]
+library = "lib/stubs/libcuda.so"
+soname = "libcuda.so.1"
+header = "include/cuda.h"
+functions = "cu"
+answer = 34
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('copy = { "vendor" = "." }\n', "", "kind assemble needs [prefix] copy"),
+        ('kind = "assemble"', 'kind = "repack"', "prefix.stubs has no meaning in a recipe of kind repack"),
+        (
+            'kind = "assemble"',
+            'kind = "repack"',
+            "prefix.unversioned has no meaning in a recipe of kind repack",
+        ),
+        ('["lib"]', '["../lib"]', "the folder '../lib' must be a relative path without '..'"),
+        ('"lib/stubs/libcuda.so"', '"/libcuda.so"', "the library '/libcuda.so' must be a relative path"),
+        ('"libcuda.so.1"', '"cuda"', "'cuda' is no soname: write libcuda.so.1"),
+        ('functions = "cu"', 'functions = ""', "say how the names of the functions begin"),
+        ("answer = 34", "answer = 65536", "the answer must be from 0 to 65535"),
+        (
+            "[build]",
+            "[build]\n[repair]\nbundle = true",
+            "repair.bundle has no meaning in a recipe of kind assemble",
+        ),
+    ],
+)
+def test_wrong_assembled_prefix(old: str, new: str, expected: str) -> None:
+    assert parse_recipe(ASSEMBLED, "recipes/kit.toml").prefix.stubs[0].answer == 34
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(ASSEMBLED.replace(old, new), "recipes/kit.toml")
+    assert expected in str(caught.value.problems)
+
+
+def test_a_set_of_wheels_has_each_project_once_for_a_platform() -> None:
+    wheel = (
+        '{{ kind = "wheel", project = "{0}", filename = "{0}-{1}-py3-none-any.whl", sha256 = "'
+        + "0" * 64
+        + '" }}'
+    )
+    train = 'name = "t"\nsummary = "s"\n[components.kit]\nversion = "13.0"\nsources = [{}]\n'
+    two = ", ".join([wheel.format("a", "1.0"), wheel.format("b", "2.0")])
+    assert len(parse_train(train.format(two), "recipes/trains/t.toml").components["kit"].sources) == 2
+    with pytest.raises(RecipeError) as caught:
+        parse_train(train.format(f"{two}, {wheel.format('a', '1.1')}"), "recipes/trains/t.toml")
+    assert "a is in this set already, for the same platform" in str(caught.value.problems)
+
+
 def test_unknown_placeholder() -> None:
     (found,) = of_recipe("{jobs}", "{job}")
     assert found.startswith("11: unknown placeholder {job} (known: ")

@@ -118,6 +118,44 @@ def only(planned: Plan) -> Step:
     return step
 
 
+# --- a prefix that the system may have ---------------------------------------------------------------
+
+HOPPER = Target(name="h", summary="s", platform="linux-x86_64", python="cp311", cuda_architectures=("9.0",))
+
+
+def with_toolkit(machine: Machine, target: Target, wish: str = "", *, pinned: bool = True) -> Step:
+    """The step of a recipe that needs `cuda`, from the store or by a path; of targets with a GPU only."""
+    wheels = tuple(
+        Source(kind="wheel", project=name, filename=f"{name}-1-py3-none-any.whl", sha256=name * 64)
+        for name in ("a", "b")
+    )
+    toolkit = dataclasses.replace(recipe("cuda", cuda=True), kind="assemble")
+    need = Need(name="cuda", providers=("store", "path"), when=When(cuda=True))
+    user = dataclasses.replace(recipe("user"), needs=(need,))
+    pins = {"user": pin()} | ({"cuda": Pin(version="13.0.3", sources=wheels)} if pinned else {})
+    train = Train(name="t", summary="s", components=pins)
+    provide = {"cuda": wish} if wish else {}
+    known = {"cuda": toolkit, "user": user}
+    return make_plan(["user"], known, train, target, machine, Shop().lookup, provide).steps[-1]
+
+
+def test_the_store_comes_before_the_systems_prefix() -> None:
+    machine = dataclasses.replace(MACHINE, prefixes={"cuda": "/opt/kit"})
+    (first,) = with_toolkit(machine, HOPPER).provisions
+    assert (first.provider, first.path) == ("store", "")
+    (second,) = with_toolkit(machine, HOPPER, pinned=False).provisions
+    assert (second.provider, second.path) == ("path", "/opt/kit")
+    (asked,) = with_toolkit(machine, HOPPER, "/my/kit").provisions
+    assert (asked.provider, asked.path) == ("path", "/my/kit")
+    nowhere = with_toolkit(MACHINE, HOPPER, pinned=False)
+    assert (nowhere.decision, nowhere.reasons) == ("BLOCKED", ("needs cuda, which is SKIP",))
+
+
+def test_a_need_of_gpus_is_none_without_one() -> None:
+    step = with_toolkit(MACHINE, CPU)
+    assert (step.decision, step.provisions) == ("BUILD", ())
+
+
 # --- order ------------------------------------------------------------------------------------------
 
 

@@ -94,7 +94,9 @@ def test_a_torch_extension() -> None:
     assert recipe.build.env["MAX_JOBS"].value == "{jobs}"
     (variant,) = recipe.build.variants
     assert variant.when.cuda
-    assert set(variant.env) == {"FORCE_CUDA", "TORCH_CUDA_ARCH_LIST"}
+    assert set(variant.env) == {"CUDA_HOME", "FORCE_CUDA", "TORCH_CUDA_ARCH_LIST"}
+    (toolkit,) = (need for need in recipe.needs if need.name == "cuda")
+    assert toolkit.when.cuda  # built without a GPU, it needs none
     assert not recipe.requires.cuda
     assert recipe.repair.exclude == ("libc10*.so", "libtorch*.so", "libcudart.so.*")
 

@@ -84,12 +84,19 @@ def plan_inputs(
         "source": source_identity(source),
         "extra_sources": {name: source_identity(extra) for name, extra in evaluated.extra_sources.items()},
         "patches": [patch.sha256 for patch in patches],
-        "target": {
-            "platform": target.platform,
-            "python": target.python,
-            "cuda_architectures": list(target.cuda_architectures),
-        },
+        "target": _target(recipe, target),
         "needs": {one.need: _declared_need(one, keys) for one in provisions},
+    }
+
+
+def _target(recipe: Recipe, target: Target) -> dict[str, Any]:
+    """What of the target decides the bytes; an assembled prefix serves every GPU and Python of a platform."""
+    if recipe.kind == "assemble":
+        return {"platform": target.platform}
+    return {
+        "platform": target.platform,
+        "python": target.python,
+        "cuda_architectures": list(target.cuda_architectures),
     }
 
 

@@ -96,6 +96,7 @@ READ = {
     "flash-attn": {**_CPP_EXTENSION, **_all(_FLASH_ATTN, "setup.py")},
     "onnx": _all(_ONNX, "setup.py, since 1.23 scikit-build-core and CMakeLists.txt"),
     "llvm": {},
+    "cuda": {},
     "cusparselt": {},
 }  # fmt: skip
 

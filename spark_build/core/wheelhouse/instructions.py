@@ -19,11 +19,18 @@ class Licence:
 
 
 def install_text(
-    title: str, wheels: Sequence[StoredWheel], python: str, *, with_tool: bool, view: str = ""
+    title: str,
+    wheels: Sequence[StoredWheel],
+    python: str,
+    *,
+    with_tool: bool,
+    view: str = "",
+    pins: Sequence[str] = (),
 ) -> str:
     """How to install from the folder.
 
-    `python`: the ABI ("cp312"), "" when it is not known; `view`: the options that select the wheels' view.
+    `python`: the ABI ("cp312"), "" when it is not known; `view`: the options that select the wheels' view;
+    `pins`: files with the pins of what is not handed on.
     """
     own = [wheel.name for wheel in wheels if wheel.origin != "public"] or [wheel.name for wheel in wheels]
     names = " ".join(own)
@@ -63,7 +70,29 @@ spark-build itself, which takes the wheels in, proves every one and verifies the
 """
     else:
         text += "With spark-build on this machine: spark-build wheelhouse import .\n"
+    for name in pins:
+        recipe = name.partition("-")[0]
+        text += f"""
+The wheels were compiled with {recipe}, which is not in this folder: NVIDIA's licence does not let it be
+handed on. Installing does not want it. Another machine makes the same from its pins ({name}):
+spark-build build {recipe}
+"""
     return text
+
+
+def pins_text(recipe: str, version: str, platform: str, wheels: Sequence[tuple[str, str]]) -> str:
+    """Pins of a vendor's wheels as pip reads them: (file name, sha256) of each."""
+    lines = [
+        f"# {recipe} {version} for {platform}: what the wheels in this folder were compiled with.",
+        "# It is not here: NVIDIA's licence does not let its compilers and most of its tools be handed on",
+        "# (CUDA EULA 1.1.2, and 2.6 attachment A).",
+        f"# Another machine makes the same: spark-build build {recipe}. The wheels alone:",
+        "# pip download --no-deps --require-hashes -r THIS_FILE",
+    ]
+    for filename, sha256 in sorted(wheels):
+        name, number = filename.split("-")[:2]
+        lines.append(f"{name.replace('_', '-')}=={number} --hash=sha256:{sha256}")
+    return "\n".join(lines) + "\n"
 
 
 def notice_text(

@@ -1,17 +1,22 @@
-"""NVIDIA's licence notice, from what lies in the wheels themselves."""
+"""NVIDIA's licence notice, and the pins of what its licence does not let us hand on."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from packaging.metadata import parse_email
 
-from spark_build.core.wheelhouse.instructions import Licence, notice_text
+from spark_build.core.wheelhouse.instructions import Licence, notice_text, pins_text
 from spark_build.errors import AuditError
+from spark_build.host.wheelhouse.store import entry_folder
+from spark_build.host.wheelhouse.storeindex import rows
 from spark_build.host.wheels.wheelfile import TEXT, dist_info, files_of, opened
 from spark_build.host.wheels.wheeltext import sane
+from spark_build.model.wheel import StoredWheel
 
 # Redistributable libraries of the CUDA toolkit and beside it, under any version.
 _LIBRARIES = re.compile(
@@ -40,6 +45,45 @@ def notice(wheels: Sequence[Path]) -> str:
         if vendor or libraries:
             licences += texts
     return notice_text(vendors, bundled, licences) if vendors or bundled else ""
+
+
+def pins_of(store: Path, wheels: Sequence[StoredWheel]) -> dict[str, str]:
+    """File name -> requirements with hashes, for each prefix of vendor's wheels that these were built with.
+
+    The prefix itself is never handed on; from the pins another machine makes the same.
+    """
+    needs: dict[str, set[str]] = {}
+    for wheel in wheels:
+        for name, identity in _key_inputs(store, wheel.key).get("needs", {}).items():
+            needs.setdefault(name, set()).add(identity)
+    found: dict[str, str] = {}
+    for row in rows(store) if needs else ():
+        if row["content_digest"] in needs.get(row["recipe"], ()):
+            inputs = _key_inputs(store, row["key"])
+            if inputs.get("recipe", {}).get("kind") == "assemble":
+                platform = inputs["target"]["platform"]
+                name = f"{row['recipe']}-{row['version']}-{platform}.pins.txt"
+                found[name] = pins_text(row["recipe"], row["version"], platform, _sources(store, row["key"]))
+    return found
+
+
+def _key_inputs(store: Path, key: str) -> dict[str, Any]:
+    """The inputs of an entry that was built; none of a public wheel."""
+    return dict(_paper(store, key, "key.json").get("inputs", {}))
+
+
+def _sources(store: Path, key: str) -> list[tuple[str, str]]:
+    """The wheels' file names and hashes, as the entry's provenance has them."""
+    definition = _paper(store, key, "provenance.json").get("predicate", {}).get("buildDefinition", {})
+    return [(one["name"], one["digest"]["sha256"]) for one in definition.get("resolvedDependencies", ())]
+
+
+def _paper(store: Path, key: str, name: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((entry_folder(store, key) / name).read_text())
+    except (OSError, ValueError):  # the export itself will say what is damaged
+        return {}
+    return found
 
 
 def _inside(path: Path) -> tuple[bool, list[str], list[Licence]]:

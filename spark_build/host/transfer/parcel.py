@@ -20,7 +20,7 @@ from spark_build.core.planning.resolve import needed
 from spark_build.core.wheelhouse.instructions import install_text
 from spark_build.errors import StoreError, UsageError
 from spark_build.host.files import CHUNK, sha256_of
-from spark_build.host.transfer.licences import notice
+from spark_build.host.transfer.licences import notice, pins_of
 from spark_build.host.wheelhouse import store as stores
 from spark_build.host.wheelhouse import views
 from spark_build.host.wheelhouse.views import Generation
@@ -128,8 +128,12 @@ def pack(
     content = [one for wheel in chosen for one in _of_wheel(store, wheel)]
     own = [_from_file(f"{TOOL}/{path.name}", path) for path in sorted(tool)]
     title = f"Wheels of {view}, generation {generation.number}"
+    pins = pins_of(store, chosen)
     texts = {
-        "INSTALL.txt": install_text(title, chosen, python, with_tool=bool(own), view=options),
+        "INSTALL.txt": install_text(
+            title, chosen, python, with_tool=bool(own), view=options, pins=sorted(pins)
+        ),
+        **pins,
         "NOTICE.txt": notice([store / wheel.key[:2] / wheel.key / wheel.filename for wheel in chosen]),
         **views.papers(chosen),
     }

@@ -49,7 +49,7 @@ def last_build(store: Path, recipe: str, target: Target) -> Mapping[str, Any] | 
         folder = entry_folder(store, row["key"])
         key: dict[str, Any] = json.loads((folder / "key.json").read_text())
         made_for = key["inputs"]["target"]
-        if (made_for["platform"], made_for["python"]) == (target.platform, target.python):
+        if made_for["platform"] == target.platform and made_for.get("python", target.python) == target.python:
             return key
     return None
 
