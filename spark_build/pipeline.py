@@ -55,6 +55,7 @@ def tools_of(step: Step) -> dict[str, str]:
         return {}
     # A toolkit of the store has no path here: the key has its content.
     toolkit = next((one.path for one in step.provisions if one.need == "cuda"), "")
+    toolkit = toolkit or probe.machine_toolkit(step.recipe)
     return probe.toolchain(cuda_home=toolkit, packages=step.evaluated.apt, strip=step.recipe.repair.strip)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from spark_build.host.run import capture
 from spark_build.model.machine import Gpu, Machine
+from spark_build.model.recipe import Recipe
 
 MIB = 1 << 20
 # Where compilers are looked for, also by builds: not the user's PATH, whose shims need his HOME.
@@ -71,6 +72,16 @@ def cuda_home(environ: Mapping[str, str], root: Path = Path("/")) -> str:
         if home.startswith("/") and os.access(root / home.lstrip("/") / "bin/nvcc", os.X_OK):
             return home.rstrip("/")
     return ""
+
+
+def machine_toolkit(recipe: Recipe) -> str:
+    """Return the machine's CUDA toolkit for a recipe that wants CUDA and names no need for it.
+
+    Recipes written before the toolkit was a recipe are like that.
+    """
+    if not recipe.requires.cuda or any(need.name == "cuda" for need in recipe.needs):
+        return ""
+    return cuda_home(os.environ) or CUDA
 
 
 def nvcc_version(home: str) -> str:

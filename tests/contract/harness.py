@@ -74,10 +74,14 @@ NOW = 1_800_000_000.0  # long after the root was recorded: what has an age for g
 SYSTEM = "Linux-6.1.0-x86_64-with-glibc2.36"
 
 
-def toolchain(*, cuda: bool, packages: object, strip: bool = False) -> dict[str, str]:
+def toolchain(*, cuda_home: str, packages: object, strip: bool = False) -> dict[str, str]:
     """Stand in for the measured one."""
     del packages
-    return {**TOOLCHAIN, **({"nvcc": "missing"} if cuda else {}), **({"strip": "missing"} if strip else {})}
+    return {
+        **TOOLCHAIN,
+        **({"nvcc": "missing"} if cuda_home else {}),
+        **({"strip": "missing"} if strip else {}),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import CLI
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 KERNEL = "#include <cub/cub.cuh>\n__global__ void twice(float *p) { p[threadIdx.x] *= 2; }\n"
 
@@ -25,7 +25,15 @@ def test_nvcc_of_the_assembled_toolkit_compiles_for_a_spark(tmp_path: Path) -> N
     (prefix,) = tmp_path.glob("wheelhouse/store/??/*/prefix")
     source, result = tmp_path / "k.cu", tmp_path / "k.o"
     source.write_text(KERNEL)
-    nvcc = [prefix / "bin/nvcc", "-gencode", "arch=compute_121a,code=sm_121a", "-c", source, "-o", result]
+    nvcc: list[str | Path] = [
+        prefix / "bin/nvcc",
+        "-gencode",
+        "arch=compute_121a,code=sm_121a",
+        "-c",
+        source,
+        "-o",
+        result,
+    ]
     subprocess.run(nvcc, check=True, env={"PATH": "/usr/bin:/bin"})
     said = subprocess.check_output([prefix / "bin/cuobjdump", "-lelf", result], text=True)
     assert "sm_121a.cubin" in said

@@ -55,6 +55,9 @@ def _variable(component: str, path: Path, name: str, variable: Variable) -> Iter
     elif known is None and name not in COMMON and not _FILE.search(variable.why):
         say = f"the reason for {name} names no file that reads it"
         yield Remark("warning", file, (*path, "why"), say, "such as: setup.py: what it does there")
+    if "{cuda_home}" in variable.value:
+        say = "{cuda_home} is a toolkit of the machine, which is not part of the build key"
+        yield Remark("warning", file, (*path, "value"), say, "add the need 'cuda' and write {need:cuda}")
     if name == "TORCH_NVCC_FLAGS" and "gencode" in variable.value:
         say = "-gencode in TORCH_NVCC_FLAGS compiles every file for one more architecture"
         yield Remark("error", file, (*path, "value"), say, "use TORCH_CUDA_ARCH_LIST")

@@ -20,6 +20,7 @@ PLACEHOLDERS = (
     "python",
     "pybind11_cmake_dir",
     "jobs",
+    "cuda_home",
     "version",
     "label",
     "wheel_version",
@@ -107,8 +108,6 @@ def _variable(name: str, variable: object, path: Path, needs: list[Any]) -> Iter
 def _placeholder(text: str, needs: list[Any]) -> str:
     """What is wrong with {text}; empty when nothing is."""
     verb, _, argument = text.partition(":")
-    if text == "cuda_home":
-        return "{cuda_home} is gone: write {need:cuda}, and add the need 'cuda'"
     if argument and verb == "need" and argument not in needs:
         return f"{{{text}}}: this recipe has no need '{argument}'"
     if verb == "arch_list" and argument not in CONSUMERS:

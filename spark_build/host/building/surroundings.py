@@ -10,7 +10,7 @@ from spark_build.errors import StageError
 from spark_build.host import venv
 from spark_build.host.building.builders import NOWHERE
 from spark_build.host.building.job import Job, Outputs
-from spark_build.host.probe import SYSTEM_PATH
+from spark_build.host.probe import CUDA, SYSTEM_PATH, machine_toolkit
 from spark_build.host.run import capture
 
 Values = Mapping[str, str | Callable[[], str]]
@@ -26,6 +26,7 @@ def values(job: Job, earlier: Mapping[str, Outputs], jobs: int) -> Values:
         "wheel_version": job.step.evaluated.wheel_version,
         "label": job.step.evaluated.label,
         "prefix": f"{NOWHERE}/{job.step.recipe.name}",
+        "cuda_home": toolkit_of(job) or CUDA,
         "pybind11_cmake_dir": lambda: _pybind11_cmake_dir(job),
     }
     for consumer in archs.CONSUMERS:
@@ -41,8 +42,16 @@ def values(job: Job, earlier: Mapping[str, Outputs], jobs: int) -> Values:
 
 def path_of(job: Job) -> str:
     """PATH of a build: its environment first, then the CUDA toolkit that it needs."""
-    toolkits = [f"{one.prefix}/bin" for one in job.provided if one.provision.need == "cuda" and one.prefix]
-    return ":".join([str(job.environment / "bin"), *toolkits, SYSTEM_PATH])
+    toolkit = toolkit_of(job)
+    return ":".join([str(job.environment / "bin"), *([f"{toolkit}/bin"] if toolkit else []), SYSTEM_PATH])
+
+
+def toolkit_of(job: Job) -> str:
+    """Return the CUDA toolkit of a build: its need's prefix, else the machine's; empty without CUDA."""
+    for one in job.provided:
+        if one.provision.need == "cuda" and one.prefix is not None:
+            return str(one.prefix)
+    return machine_toolkit(job.step.recipe)
 
 
 def variables(job: Job, known: Values, epoch: int) -> dict[str, str]:
