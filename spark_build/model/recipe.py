@@ -42,6 +42,9 @@ class Source:
     platform: str = ""  # only for this platform ("linux-aarch64"); empty: any
     submodules: bool = False
     note: str = ""
+    folder: str = ""  # of an extra source: NAME of {extra:NAME}, shared with others; empty: its own name
+    # Path in it -> path in that folder; empty: all of it.
+    copy: dict[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,6 +121,7 @@ class Build:
     env: dict[str, Variable] = field(default_factory=dict)
     variants: tuple[Variant, ...] = ()
     network: bool = False  # whether the build may use the network; `plan` warns
+    place: dict[str, Variable] = field(default_factory=dict)  # folder in the source <- an extra source's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spark_build.core.recipes.placeholders import fill
 from spark_build.errors import PatchError, SourceError
 from spark_build.host.building import patching
 from spark_build.host.building.job import Job, Outputs
@@ -54,7 +56,9 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         except PatchError as error:
             error.message = f"{error.message} (source: {recipe} {job.step.pin.version})"
             raise
-    return {"epoch": epoch, "extra": _extra(job, earlier["fetch"]["extra"])}
+    extra = _extra(job, earlier["fetch"]["extra"])
+    _place(job, extra)
+    return {"epoch": epoch, "extra": extra}
 
 
 def _newest(folder: Path) -> float:
@@ -70,11 +74,23 @@ def _newest(folder: Path) -> float:
 
 def _extra(job: Job, fetched: Mapping[str, Outputs]) -> dict[str, str]:
     """Write the trees of the extra sources: name -> folder, which {extra:NAME} stands for."""
+    remove_tree(job.work / "extra")
     folders = {}
     for name, source in job.step.evaluated.extra_sources.items():
-        folder = job.work / "extra" / name
-        remove_tree(folder)
+        shared = source.folder or name
+        folder = job.work / "extra" / shared
         folder.parent.mkdir(parents=True, exist_ok=True)
-        kinds.write_tree(source, fetched[name], folder=job.home.sources, destination=folder)
-        folders[name] = str(folder)
+        kinds.lay_tree(source, fetched[name], folder=job.home.sources, destination=folder)
+        folders[shared] = str(folder)
     return folders
+
+
+def _place(job: Job, extra: Mapping[str, str]) -> None:
+    """Copy what the recipe places into the source's tree, beside the files that are there."""
+    known = {f"extra:{name}": folder for name, folder in extra.items()}
+    for path, variable in job.step.recipe.build.place.items():
+        where = f"recipes/{job.step.recipe.name}.toml: build.place.{path}"
+        placed = Path(fill(variable.value, known, where=where))
+        if not placed.is_dir():
+            raise SourceError(f"{variable.value} is no folder, which is to be placed at {path}", where=where)
+        shutil.copytree(placed, job.source / path, symlinks=True, dirs_exist_ok=True)

@@ -81,6 +81,18 @@ def test_only_extra_sources_that_are_referred_to() -> None:
     assert list(evaluate(RECIPE, PIN, CPU, TRAIN).extra_sources) == ["absl"]
 
 
+def test_extra_sources_that_share_a_folder_are_those_of_the_platform() -> None:
+    tools = {
+        f"tool-{number}": dataclasses.replace(EXTRA, platform=platform, folder="vendor")
+        for number, platform in enumerate(("linux-x86_64", "linux-aarch64", ""))
+    }
+    build = Build(place={"backend": Variable(value="{extra:vendor}/bin", why="w")})
+    recipe = dataclasses.replace(RECIPE, build=build)
+    pin = dataclasses.replace(PIN, extra_sources=tools)
+    assert list(evaluate(recipe, pin, CPU, TRAIN).extra_sources) == ["tool-0", "tool-2"]
+    assert list(evaluate(recipe, pin, GB10, TRAIN).extra_sources) == ["tool-1", "tool-2"]
+
+
 def test_a_wheel_version_of_unknown_parts() -> None:
     wrong = dataclasses.replace(RECIPE, wheel=Naming(version="{version}+{jobs}"))
     with pytest.raises(RecipeError, match="jobs"):

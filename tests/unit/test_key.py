@@ -226,6 +226,13 @@ RELEVANT = {
     ),
     "extra source's name": changed("pin", extra_sources={"abseil": GIT}),
     "no extra source": changed("pin", extra_sources={}),
+    "what of an extra source is laid": changed(
+        "pin", extra_sources={"protobuf": dataclasses.replace(GIT, copy={"src": "include"})}
+    ),
+    "where an extra source is laid": changed(
+        "pin", extra_sources={"x": dataclasses.replace(GIT, folder="protobuf")}
+    ),
+    "what is placed in the source": build(place={"third_party": Variable(value="{extra:protobuf}", why="w")}),
     "content of a patch": {"patches": (dataclasses.replace(PATCHES[0], sha256="3" * 64), PATCHES[1])},
     "a patch less": {"patches": PATCHES[:1]},
     "order of the patches": {"patches": PATCHES[::-1]},
@@ -289,14 +296,14 @@ def test_every_field_of_a_recipe_was_thought_of() -> None:
         *("summary", "system", "verify", "notes", "pin", "default"),  # in none
     }
     assert {field.name for field in dataclasses.fields(Build)} == {
-        *("requires", "env", "variants", "network", "compile_flags"),  # in the key
+        *("requires", "env", "variants", "network", "compile_flags", "place"),  # in the key
         *("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib"),  # not
     }
     assert {field.name for field in dataclasses.fields(Repair)} == {
         *("bundle", "exclude", "platform", "strip", "clean_rpath")
     }
     assert {field.name for field in dataclasses.fields(Source)} == {
-        *("kind", "commit", "sha256", "submodules"),
+        *("kind", "commit", "sha256", "submodules", "folder", "copy"),
         *("project", "filename", "url", "mirrors", "tag", "platform", "note"),
     }
 

@@ -315,6 +315,19 @@ def test_unknown_placeholder() -> None:
             'data.tar.gz"\nmirrors = "https://m.example.org/d"',
             "26: components.demo.extra_sources.data.mirrors must be an array, not 'https://m.",
         ),
+        ('data.tar.gz"', 'data.tar.gz"\nfolder = "A b"', "26: the name 'A b' must be in lower case"),
+        (
+            'data.tar.gz"',
+            'data.tar.gz"\ncopy = { "../x" = "x" }',
+            "26: the path in the source '../x' must be a relative path",
+        ),
+        (
+            'data.tar.gz"',
+            'data.tar.gz"\ncopy = { x = "/x" }',
+            "26: the path in the folder '/x' must be a relative path",
+        ),
+        ("submodules = true", 'copy = { x = "x" }', "21: 'copy' has a meaning in an extra source only"),
+        ("submodules = true", 'folder = "x"', "21: 'folder' has a meaning in an extra source only"),
         ('"01234567"', '"0123456f"', "29: '0123456f' is no version"),
         ('numpy = "2.3.5"', 'numpy = "2.x"', "5: '2.x' is no version"),
         (

@@ -59,6 +59,7 @@ def plan_inputs(
     """
     # What not every recipe has stays out of the others' keys.
     flags = {"compile_flags": list(evaluated.compile_flags)} if evaluated.compile_flags else {}
+    placed = recipe.build.place
     return {
         "format": FORMAT,
         **_asked({"locked_requirements": evaluated.locked}),
@@ -79,14 +80,22 @@ def plan_inputs(
             "prefix": _prefix(recipe.prefix),
             "repair": _repair(recipe.repair),
             "network": recipe.build.network,
+            **({"place": {path: one.value for path, one in placed.items()}} if placed else {}),
         },
         "version": pin.version,
         "source": source_identity(source),
-        "extra_sources": {name: source_identity(extra) for name, extra in evaluated.extra_sources.items()},
+        "extra_sources": {
+            name: source_identity(extra) | _laid(extra) for name, extra in evaluated.extra_sources.items()
+        },
         "patches": [patch.sha256 for patch in patches],
         "target": _target(recipe, target),
         "needs": {one.need: _declared_need(one, keys) for one in provisions},
     }
+
+
+def _laid(extra: Source) -> dict[str, Any]:
+    """Where the files of an extra source are laid; as with repairs, the default changes no old key."""
+    return {key: value for key, value in (("folder", extra.folder), ("copy", extra.copy)) if value}
 
 
 def _target(recipe: Recipe, target: Target) -> dict[str, Any]:

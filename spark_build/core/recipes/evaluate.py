@@ -128,9 +128,11 @@ def _extra_sources(
     """Return the sources beside the component's own that the build refers to, or that are assembled."""
     if recipe.kind == "assemble":
         return {source.filename: source for source in sources_for(pin, target)[1:]}
-    texts = [variable.value for variable in (*env.values(), *recipe.cmake.define.values())]
+    referring = (*env.values(), *recipe.cmake.define.values(), *recipe.build.place.values())
+    texts = [variable.value for variable in referring]
     return {
         name: source
         for name, source in pin.extra_sources.items()
-        if any(f"{{extra:{name}}}" in text for text in texts)
+        if source.platform in ("", target.platform)
+        and any(f"{{extra:{source.folder or name}}}" in text for text in texts)
     }

@@ -23,6 +23,7 @@ from spark_build.core.recipes.positions import Path
 from spark_build.core.recipes.rawtables import (
     PLATFORMS,
     Finding,
+    below,
     items,
     name_rule,
     one_of,
@@ -115,9 +116,18 @@ def _pin_rules(path: Path, name: str, pin: Mapping[str, Any]) -> Iterator[Findin
         if is_set and which in seen:
             yield (*path, "sources", index), f"{which[0]} is in this set already, for the same platform"
         seen.add(which)
+        for key in ("copy", "folder"):
+            if key in source:
+                yield (*path, "sources", index, key), f"'{key}' has a meaning in an extra source only"
     for extra, source in table(pin, "extra_sources").items():
         if isinstance(source, dict):
-            yield from _source_rules((*path, "extra_sources", extra), source)
+            where: Path = (*path, "extra_sources", extra)
+            yield from _source_rules(where, source)
+            yield from _filename_rule(where, source, None)
+            yield from name_rule(source.get("folder") or None, (*where, "folder"))
+            for inside, laid in table(source, "copy").items():
+                yield from below(inside, (*where, "copy", inside), "the path in the source")
+                yield from below(laid, (*where, "copy", inside), "the path in the folder")
 
 
 def _source_rules(path: Path, source: Mapping[str, Any]) -> Iterator[Finding]:

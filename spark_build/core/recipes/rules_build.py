@@ -45,6 +45,10 @@ def build_findings(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding
             yield path, "a variant without a condition: say when, or move it to [build]"
     yield from option_findings(raw)
     yield from condition_findings(raw)
+    for folder, variable in table(build, "place").items():
+        path = ("build", "place", folder)
+        yield from below(folder, path, "the folder in the source")
+        yield from _placed(folder, variable, path)
     yield from _cmake(raw, needs)
     yield from _prefix(raw)
     yield from _features(raw)
@@ -103,6 +107,17 @@ def _variable(name: str, variable: object, path: Path, needs: list[Any]) -> Iter
         problem = _placeholder(placeholder, needs)
         if problem:
             yield (*path, "value"), problem
+
+
+def _placed(folder: str, variable: object, path: Path) -> Iterator[Finding]:
+    """What is placed in the source comes from an extra source."""
+    if not isinstance(variable, dict):
+        return
+    if variable.get("why") == "":
+        yield (*path, "why"), f"say why something is placed at {folder}: name the file that reads it"
+    value = variable.get("value")
+    if isinstance(value, str) and not re.fullmatch(r"\{extra:[^{}]+\}(/[^{}]*)?", value):
+        yield (*path, "value"), f"'{value}' is no extra source: write {{extra:NAME}}"
 
 
 def _placeholder(text: str, needs: list[Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import filecmp
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -89,3 +91,40 @@ def write_tree(source: Source, obtained: Mapping[str, Any], *, folder: Path, des
     remove_tree(unpacked)
     unpack(Path(obtained["archive"]), unpacked).rename(destination)
     remove_tree(unpacked)
+
+
+def lay_tree(source: Source, obtained: Mapping[str, Any], *, folder: Path, destination: Path) -> None:
+    """Write the files that an extra source is wanted for to `destination`, beside what others laid there.
+
+    Raises SourceError for what the source lacks, and for a file that is there with another content.
+    """
+    if not source.copy and not destination.exists():
+        write_tree(source, obtained, folder=folder, destination=destination)
+        return
+    whole = destination.with_name(f"{destination.name}.whole")
+    remove_tree(whole)
+    write_tree(source, obtained, folder=folder, destination=whole)
+    for inside, laid in (source.copy or {".": "."}).items():
+        wanted = whole / inside
+        if not wanted.exists():
+            hint = "look into the source, and mend its copy in the pin"
+            raise SourceError(f"{obtained['name']} has no {inside}", hint=hint)
+        for file in [wanted] if wanted.is_file() else _files_below(wanted):
+            place = destination / laid / file.relative_to(wanted)
+            if os.path.lexists(place) and not _is_same(file, place):
+                say = f"{obtained['name']} and another extra source lay two different {place.name}"
+                raise SourceError(say, hint="give one of them a folder of its own")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, place, follow_symlinks=False)
+    remove_tree(whole)
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """Return the files and links of a tree, in an order that does not depend on the disk."""
+    return sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Return whether both are plain files of the same content (wheels bring empty __init__.py)."""
+    plain = not one.is_symlink() and not other.is_symlink()
+    return plain and filecmp.cmp(one, other, shallow=False)
