@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+TRITON = Path(__file__).parents[2] / "recipes" / "triton.toml"
+PLACED = TRITON.read_text().partition("{extra:nvidia}")[0].count("\n") + 1
 HASH, COMMIT = "0" * 64, "0" * 40
 
 HEAD = """\
@@ -176,6 +180,7 @@ BROKEN: dict[str, tuple[dict[str, str], list[str]]] = {
             "recipes/trains/mine.toml:11: torch 2.13.0 requires triton==3.7.1 (the public wheel's Requires-Dist), not 3.6.0",
             "recipes/trains/mine.toml:15: triton 3.6.0 is written against LLVM f6ded0be897e, not 000000000000 (see cmake/llvm-hash.txt at its tag)",
             "recipes/trains/mine.toml:16: no recipe is named 'touch': did you mean 'torch'?",
+            f"recipes/triton.toml:{PLACED}: {{extra:nvidia}}: triton 3.6.0 has no extra source 'nvidia' [train mine] (add it to the train's extra_sources)",
         ],
     ),
     "the seed's torch": (

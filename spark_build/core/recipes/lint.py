@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from spark_build.core.recipes.lint_context import context_remarks
+from spark_build.core.recipes.lint_extras import unused_extras
 from spark_build.core.recipes.lint_recipe import recipe_remarks
 from spark_build.core.recipes.lint_train import pair_remarks, pin_remarks, target_remarks, train_remarks
 from spark_build.core.recipes.parse import parse_recipe, parse_target, parse_train
@@ -126,6 +127,7 @@ def _remarks(
                 if pin is not None:
                     found = context_remarks(recipe, pin, target, train)
                     yield from ((context, one) for one in found)
+    yield from ((nowhere, one) for one in unused_extras(recipes, trains, targets))
 
 
 def _settled(target: Target) -> tuple[Target, ...]:

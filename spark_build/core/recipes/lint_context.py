@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from spark_build.core.planning.planner import patches_for
 from spark_build.core.recipes import archs
 from spark_build.core.recipes.evaluate import for_target, holds
-from spark_build.core.recipes.lint_tables import FOLKLORE, NEEDED_PATCHES
+from spark_build.core.recipes.lint_tables import DOWNLOADERS, FOLKLORE, NEEDED_PATCHES
 from spark_build.core.recipes.positions import Path
 from spark_build.core.recipes.rawtables import allows, version_of
 from spark_build.core.recipes.remark import Remark, Severity, recipe_file
@@ -24,7 +24,6 @@ _MUST_HAVE_LIST = {
 }
 # (component, variable, value, what happens otherwise)
 _MUST_SET = (
-    ("flash-attn", "FLASH_ATTENTION_FORCE_BUILD", "TRUE", "setup.py downloads a prebuilt wheel"),
     (
         "torchvision",
         "FORCE_CUDA",
@@ -44,7 +43,8 @@ def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> I
     if target.platform not in recipe.requires.platforms:
         return
     env = settled(recipe, target, train)
-    yield from _extras(recipe, pin, env)
+    yield from _extras(recipe, pin, target, env)
+    yield from _downloads(recipe, pin, env)
     if target.cuda_architectures:
         yield from _must_set(recipe, env)
         yield from _lists(recipe, target, env)
@@ -67,15 +67,21 @@ def settled(recipe: Recipe, target: Target, train: Train) -> Placed:
     }
 
 
-def _extras(recipe: Recipe, pin: Pin, env: Placed) -> Iterator[Remark]:
+def _extras(recipe: Recipe, pin: Pin, target: Target, env: Placed) -> Iterator[Remark]:
     """{extra:NAME} must be among the pin's extra sources."""
     values = [((*path, "value"), one.value) for path, one in env.values()]
     values += [(("cmake", "define", name, "value"), one.value) for name, one in recipe.cmake.define.items()]
+    values += [(("build", "place", name, "value"), one.value) for name, one in recipe.build.place.items()]
+    names = {
+        source.folder or name
+        for name, source in pin.extra_sources.items()
+        if source.platform in ("", target.platform)
+    }
     for path, value in values:
         for name in re.findall(r"\{extra:([^{}]*)\}", value):
-            if name not in pin.extra_sources:
+            if name not in names:
                 say = f"{{extra:{name}}}: {recipe.name} {pin.version} has no extra source '{name}'"
-                known = ", ".join(sorted(pin.extra_sources))
+                known = ", ".join(sorted(names))
                 hint = f"known: {known}" if known else "add it to the train's extra_sources"
                 yield Remark("error", recipe_file(recipe.name), path, say, hint)
 
@@ -89,6 +95,22 @@ def _must_set(recipe: Recipe, env: Placed) -> Iterator[Remark]:
             have = "is not set" if variable is None else f"is '{variable.value}'"
             say = f"{name} {have}: {otherwise}"
             yield Remark("error", recipe_file(component), path, say, f"set it to {value}")
+
+
+def _downloads(recipe: Recipe, pin: Pin, env: Placed) -> Iterator[Remark]:
+    """A build that is known to download something by itself must be told not to."""
+    version = version_of(pin.version)
+    if recipe.build.network or version is None:
+        return
+    for component, versions, names, pattern, otherwise, hint in DOWNLOADERS:
+        if recipe.name != component or not allows(versions, version):
+            continue
+        given = {name: env[name] for name in names.split() if name in env}
+        if any(re.fullmatch(pattern, variable.value) for _, variable in given.values()):
+            continue
+        name, (path, variable) = next(iter(given.items()), (names.split()[0], (("build",), None)))
+        have = "is not set" if variable is None else f"is '{variable.value}'"
+        yield Remark("error", recipe_file(component), path, f"{name} {have}: {otherwise}", hint)
 
 
 def _consumer(recipe: Recipe, variable: str) -> str:

@@ -188,3 +188,32 @@ NEEDED_PATCHES = (
         "setup.py asks for C++17, and the headers of torch >= 2.14 refuse less than C++20",
     ),
 )  # fmt: skip
+
+# (component, its versions, variables, what the value of one of them must match, otherwise, what to do).
+# What a build downloads by itself: not told off, it fails in the sandbox or takes what nobody pinned.
+DOWNLOADERS = (
+    (
+        "flash-attn", ">=0", "FLASH_ATTENTION_FORCE_BUILD", "TRUE",
+        "setup.py downloads a prebuilt wheel", "set it to TRUE",
+    ),
+    (
+        "triton", ">=0", "LLVM_SYSPATH", ".+",
+        "setup.py downloads a prebuilt LLVM", "set it to {need:llvm}",
+    ),
+    (
+        "triton", ">=0", "TRITON_OFFLINE_BUILD", "(?i:ON|1|YES|TRUE|Y)",
+        "setup.py downloads NVIDIA's archives", "set it to ON, and place the tools with [build.place]",
+    ),
+    (
+        "triton", ">=0", "TRITON_APPEND_CMAKE_ARGS", r"(.*\s)?-DTRITON_BUILD_UT=(OFF|0)(\s.*)?",
+        "CMake clones googletest", "add -DTRITON_BUILD_UT=OFF",
+    ),
+    (
+        "triton", "<3.8", "TRITON_BUILD_PROTON JSON_SYSPATH", r"(?i:OFF|0|NO|FALSE|N)|\{extra:.+\}.*",
+        "setup.py downloads nlohmann/json", "set it to OFF, or JSON_SYSPATH to {extra:json}",
+    ),
+    (
+        "onnx", ">=0", "CMAKE_ARGS", r".*-DFETCHCONTENT_(FULLY_DISCONNECTED=ON|SOURCE_DIR_PROTOBUF=\S).*",
+        "CMake downloads protobuf where it finds none", "add -DFETCHCONTENT_FULLY_DISCONNECTED=ON",
+    ),
+)  # fmt: skip
