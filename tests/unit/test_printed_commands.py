@@ -141,13 +141,18 @@ class Judge:
         words = [word.lstrip(FIELD) or FIELD if word.lstrip(FIELD) in COMMANDS else word for word in words]
         command: click.Command = cli
         context = click.Context(cli, info_name="spark-build")
+        is_own = "--root" in words  # a root of the reader's own has its own recipes, trains and targets
         while True:
             try:
                 values, words, _ = command.make_parser(context).parse_args(args=words)
             except click.UsageError as error:
                 return error.format_message()
             problem = next(
-                filter(None, (self._value(one, values.get(str(one.name))) for one in command.params)), ""
+                filter(
+                    None,
+                    (self._value(one, values.get(str(one.name)), is_own=is_own) for one in command.params),
+                ),
+                "",
             )
             if problem:
                 return problem
@@ -170,7 +175,7 @@ class Judge:
                 click.Context(inner, parent=context, info_name=words[0]),
             )
 
-    def _value(self, parameter: click.Parameter, value: object) -> str:
+    def _value(self, parameter: click.Parameter, value: object, *, is_own: bool) -> str:
         """What is wrong with the value of an option or argument; "" for none."""
         words = [
             one for one in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(one, str)
@@ -179,6 +184,8 @@ class Judge:
         for word in (one for one in words if not is_open(one)):
             if isinstance(parameter.type, click.Choice) and word not in parameter.type.choices:
                 return f"{parameter.name} cannot be {word}"
+            if is_own:
+                continue
             if parameter.name in named and word.partition("=")[0] not in self._recipes:
                 return f"no recipe is named {word}"
             if word not in self._known.get(str(parameter.name), {word}):
