@@ -40,13 +40,15 @@ def invoke(
 ) -> subprocess.CompletedProcess[str]:
     """Run `[*CLI, ...]` to its end, in this process unless `process` asks for one of its own.
 
-    A process starts as well for variables that only count when one starts, and beside the main thread, which
-    alone may lend this process's environment, folder and descriptors.
+    A process starts as well for --detach, for variables that only count when one starts, and beside the main
+    thread, which alone may lend this process's environment, folder and descriptors.
     """
     words = [str(word) for word in command]
     assert words[: len(CLI)] == CLI, "this runs command lines of ours only"
     aside = threading.current_thread() is not threading.main_thread()
-    if process or aside or _starts_otherwise(env):
+    # What is detached starts again from this process's own command line.
+    detached = "--detach" in words
+    if process or aside or detached or _starts_otherwise(env):
         done = subprocess.run(
             words, env=env, cwd=cwd, input=input, capture_output=True, text=True, check=False
         )
@@ -121,6 +123,7 @@ def _forget() -> None:
     """Drop what a process learns about its machine and keeps."""
     processes._cancelled.clear()
     sandbox._told.clear()
+    sandbox.choose.cache_clear()
     installers._runs.cache_clear()
     pythons.inspect.cache_clear()
 

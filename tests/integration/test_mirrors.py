@@ -103,7 +103,7 @@ def test_a_mirror_with_another_commit_is_not_believed(
         get(mirrored(commit, first, f"{server.url}/nothing"), tmp_path / "never")
     assert caught.value.message.startswith(f"none of 2 places gives commit {commit}: ")
     assert "\n" not in caught.value.message
-    assert not (tmp_path / "never").exists()
+    assert leftovers(tmp_path / "never") == []
 
 
 def test_submodules_named_beside_the_repository_come_from_beside_its_mirror(

@@ -20,7 +20,8 @@ STAMP = 'define_macros=[("STAMP", str(__import__("time").time_ns()))]'
 def left(root: Root) -> list[Path]:
     """Trees, locks and the folder of repetitions in the build folder; .trash is being deleted."""
     build = root.folder / "build"
-    return [*build.glob("[!.]*/*"), *build.glob("again")]
+    trees = [path for path in build.glob("[!.]*/*") if path.parent.name != "again"]
+    return [*trees, *build.glob("again/*/*")]
 
 
 def test_the_same_bytes_in_another_folder(root: Root) -> None:
