@@ -209,7 +209,7 @@ def baseline(torch_home: Home) -> Arm:
         return baseline_arm(torch_home, "2.13", torch_home.build / "baseline", lambda _: None)
 
 
-LONGER = {"slow": 600, "torch": 900, "network": 600, "machine": 300, "soak": 3600}
+LONGER = {"slow": 1800, "torch": 1800, "network": 900, "machine": 600, "soak": 3600}
 
 
 @pytest.hookimpl(tryfirst=True)
