@@ -32,7 +32,9 @@ class Terminal:
     def __init__(self, command: list[str], env: Mapping[str, str], columns: int = 80) -> None:
         self.parent, child = pty.openpty()
         fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        variables = {**os.environ, "TERM": "xterm-256color", **env}
+        # pytest's workers are told a width, which would count for more than the terminal's.
+        own = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        variables = {**own, "TERM": "xterm-256color", **env}
         # util-linux: the terminal then sends Ctrl-C to the command, as it does to a user's
         self.process = subprocess.Popen(
             ["setsid", "--ctty", "--wait", *command], stdin=child, stdout=child, stderr=child, env=variables
