@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from spark_build.core.recipes.rawtables import PLATFORMS
+from spark_build.errors import SourceError
+from spark_build.host.sources.kinds import lay_tree
+from spark_build.model.recipe import Source
 from tests.conftest import PROJECT, RECIPE, TRAIN, Root, make_root
 
 SETUP = """
@@ -114,3 +117,21 @@ def test_what_cannot_be_laid_is_said(
     done = placing.run("build", "tiny", "--no-closure")
     assert done.returncode == 5, done.stdout + done.stderr
     assert expected in done.stderr
+
+
+def test_a_link_of_one_source_does_not_lead_another_one_out_of_the_folder(tmp_path: Path) -> None:
+    outside, vendor = tmp_path / "laid/outside", tmp_path / "laid/vendor"
+    outside.mkdir(parents=True)
+    first, second = tmp_path / "first", tmp_path / "second"
+    (first / "a/b/c").mkdir(parents=True)
+    (first / "a/b/c/way").symlink_to("../../outside")  # within the source, and out of the folder once laid
+    (second / "way").mkdir(parents=True)
+    (second / "way/planted").write_text("x")
+    sources = [
+        Source(kind="local", url=str(first), copy={"a/b/c": "sub"}),
+        Source(kind="local", url=str(second), copy={".": "sub"}),
+    ]
+    lay_tree(sources[0], {"name": "first"}, folder=tmp_path, destination=vendor)
+    with pytest.raises(SourceError, match="outside its folder"):
+        lay_tree(sources[1], {"name": "second"}, folder=tmp_path, destination=vendor)
+    assert list(outside.iterdir()) == []

@@ -16,6 +16,7 @@ from spark_build.core.planning.planner import (
     make_plan,
     patches_for,
 )
+from spark_build.host.probe import machine_toolkit
 from spark_build.model.machine import Limits, Machine
 from spark_build.model.plan import Plan, Step
 from spark_build.model.recipe import (
@@ -516,3 +517,14 @@ def test_what_a_variant_costs_is_what_the_plan_says() -> None:
     assert [(each.memory_per_job_mib, each.disk_mib) for each in found if each] == [(500, 70), (4000, 7000)]
     assert found[0] is not None
     assert found[0].seconds == 60  # 8 minutes of 8 jobs
+
+
+def test_only_older_recipes_take_the_machines_toolkit_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    older = recipe("older", cuda=True)
+    assert machine_toolkit(older)
+    assert machine_toolkit(recipe("newer", "cuda", cuda=True)) == ""
+    # Its need for the toolkit is left out where there is no GPU; a CPU build must not depend on nvcc.
+    assert machine_toolkit(dataclasses.replace(older, requires=Requires(cuda=True, cpu=True))) == ""
+    assert machine_toolkit(recipe("plain")) == ""

@@ -114,6 +114,9 @@ def lay_tree(source: Source, obtained: Mapping[str, Any], *, folder: Path, desti
             if os.path.lexists(place) and not _is_same(file, place):
                 say = f"{obtained['name']} and another extra source lay two different {place.name}"
                 raise SourceError(say, hint="give one of them a folder of its own")
+            # A link that was harmless where it was unpacked may lead elsewhere from here.
+            if not place.parent.resolve().is_relative_to(destination.resolve()):
+                raise SourceError(f"{obtained['name']} would lay {place.name} outside its folder")
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file, place, follow_symlinks=False)
     remove_tree(whole)
