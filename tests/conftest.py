@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 from spark_build.host.home import Home
 from spark_build.model.verification import Arm
 from spark_build.verify.arms import baseline_arm
-from tests import commands
+from tests import commands, processes
 from tests.commands import invoke
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,11 +119,13 @@ class Root:
         return json.loads(done.stdout)
 
     def state(self) -> set[str]:
-        """Every file and link below the root that a command may have made; folders stay for the next one."""
-        found = self.folder.rglob("*")
-        return {
-            str(path.relative_to(self.folder)) for path in found if path.is_symlink() or not path.is_dir()
-        }
+        """Every file and link below the root that a command may have made; folders stay for the next one.
+
+        What lies in the trash is left out: a process of its own deletes it, at a time of its own.
+        """
+        found = {path for path in self.folder.rglob("*") if path.is_symlink() or not path.is_dir()}
+        trash = self.folder / "build" / ".trash"
+        return {str(path.relative_to(self.folder)) for path in found if trash not in path.parents}
 
     def recipe(self, text: str) -> None:
         """Replace the recipe."""
@@ -142,6 +144,12 @@ def make_root(base: Path, files: Mapping[str, str] = PROJECT, *, disk: int = 50)
     root.recipe(RECIPE.format(disk=disk))
     root.train(TRAIN.format(sha256=hashlib.sha256(sdist.read_bytes()).hexdigest()))
     return root
+
+
+@pytest.fixture(autouse=True)
+def no_process_outlives_its_test() -> Iterator[None]:
+    yield
+    processes.end_all()
 
 
 @pytest.fixture

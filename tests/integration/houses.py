@@ -17,6 +17,7 @@ from spark_build.host.wheelhouse import views
 from spark_build.host.wheelhouse.views import Generation
 from spark_build.host.wheels.wheelfile import content_digest, read_facts
 from spark_build.model.wheel import StoredWheel
+from tests import processes
 from tests.integration.wheels import record_of, write_zip
 
 VIEW = f"host-cpu-1.0-cp{sys.version_info.major}{sys.version_info.minor}"
@@ -136,7 +137,7 @@ def snapshot(folder: Path) -> dict[str, str]:
 
 def start(code: str, *arguments: object, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """A real Python process that runs `code`; talk to it through its stdin and stdout."""
-    return subprocess.Popen(
+    return processes.start(
         [sys.executable, "-c", code, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -15,6 +15,7 @@ import pytest
 
 from spark_build.host.budget import memory
 from spark_build.host.budget.jobserver import Jobserver
+from tests import processes
 from tests.conftest import first
 
 # Logs when it begins and ends; takes some memory, a little at a time, and may go on without it.
@@ -47,7 +48,7 @@ class Project:
         env = {"PATH": self.path}
         if jobserver is not None:
             env = jobserver.environment(self.path)
-        process = subprocess.Popen(command, cwd=self.folder, env=env, stdout=subprocess.DEVNULL)
+        process = processes.start(command, cwd=self.folder, env=env, stdout=subprocess.DEVNULL)
         self.started.append(process)
         return process
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.model.verification import Arm
+from tests import processes
 from tests.commands import invoke
 from tests.conftest import CLI
 
@@ -131,7 +132,7 @@ PLANTED = {
 def test_planted_faults_are_found_and_the_others_go_on(baseline: Arm, tmp_path: Path) -> None:
     workloads = [fault.partition(":")[2] for fault in PLANTED]
     named = [part for name in (*dict.fromkeys(workloads), "elementwise") for part in ("--workload", name)]
-    short = ("--duration", "0.1", "--patience", "40")
+    short = ("--duration", "0.1", "--timeout", "40")
     code, document = bench(tmp_path, *arm(baseline), *named, *short, "--inject", ",".join(PLANTED))
     found = checks(document)
     assert code == 9
@@ -178,7 +179,7 @@ def test_one_thread_is_slower_than_two_or_nothing_is_said(baseline: Arm, tmp_pat
 
 def test_an_interrupted_run_goes_on(baseline: Arm, tmp_path: Path) -> None:
     wished = (*arm(baseline), "--workload", "elementwise", "--rounds", "3", "--duration", "0.1")
-    process = subprocess.Popen(
+    process = processes.start(
         command(tmp_path, *wished), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     while process.poll() is None and not list(tmp_path.glob("runs/*/rounds-*/000-*.json")):

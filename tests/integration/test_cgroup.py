@@ -8,6 +8,7 @@ import pytest
 
 from spark_build.host.budget import cgroup
 from spark_build.host.budget.cgroup import Hierarchy
+from tests import processes
 
 # Waits to be told, then takes 300 MiB.
 EATER = "import sys; sys.stdin.read(1); held = b'x' * (300 << 20)"
@@ -21,9 +22,7 @@ V1_MOUNTS = [
 
 def eat(mib: int) -> tuple[bool, int]:
     """Whether a limit was set, and how a process ended that takes 300 MiB under it."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", EATER], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    process = processes.start([sys.executable, "-c", EATER], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     limited = cgroup.limit(process.pid, mib)
     process.communicate(b"x", timeout=60)
     cgroup.release(process.pid)
@@ -45,7 +44,7 @@ def test_nothing_is_left() -> None:
 
 
 def test_a_process_that_is_gone() -> None:
-    process = subprocess.Popen(["true"])
+    process = processes.start(["true"])
     process.wait()
     assert not cgroup.limit(process.pid, 64)
     cgroup.release(process.pid)

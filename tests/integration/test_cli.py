@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.commands import invoke
 from tests.conftest import CLI, PROJECT, RECIPE, TRAIN, Root, make_root
 
@@ -182,7 +183,7 @@ def test_no_control_codes_without_a_terminal(built: Root) -> None:
 
 def test_no_control_codes_with_no_color_on_a_terminal(built: Root) -> None:
     parent, child = pty.openpty()
-    process = subprocess.Popen(
+    process = processes.start(
         built.command("all", "--reverify"),
         env={**built.environment(), "NO_COLOR": "1", "TERM": "xterm"},
         stdout=child,
@@ -338,7 +339,7 @@ def test_two_at_the_same_time_build_once(tmp_path: Path) -> None:
     slow = {**PROJECT, "setup.py": "import time; time.sleep(3)\n" + PROJECT["setup.py"]}
     root = make_root(tmp_path, slow)
     processes = [
-        subprocess.Popen(
+        processes.start(
             root.command("--json", "all"), env=root.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         for _ in range(2)
@@ -359,7 +360,7 @@ def test_signals_end_everything_and_the_next_run_goes_on(tmp_path: Path, number:
     root = make_root(tmp_path, {**PROJECT, "setup.py": hanging + PROJECT["setup.py"]})
     # As a script's shell starts what it puts into the background.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process = subprocess.Popen(
+    process = processes.start(
         root.command("build", "tiny"), env=root.environment(), stderr=subprocess.PIPE, text=True
     )
     signal.signal(signal.SIGINT, before)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from spark_build.host.wheelhouse.collect import collect
 from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.keeping import Collected
 from spark_build.model.wheel import StoredWheel
+from tests import processes
 from tests.conftest import PROJECT, SETUP, make_root
 from tests.integration.houses import (
     end,
@@ -210,7 +210,7 @@ def test_a_real_build_keeps_the_store(tmp_path: Path) -> None:
     home = home_in(root.folder)
     put_public(home.store, make_wheel(tmp_path / "d", "alone"))
     age(home, 30)
-    building = subprocess.Popen(root.command("build", "tiny", "--no-closure"), env=root.environment())
+    building = processes.start(root.command("build", "tiny", "--no-closure"), env=root.environment())
     assert eventually(lambda: any(root.folder.glob("build/tiny/*/build-started")), seconds=60)
     done = gc(home)
     assert done.taken == ()

@@ -24,6 +24,7 @@ from spark_build.core.events import encode
 from spark_build.errors import HostError
 from spark_build.host import background
 from spark_build.model.event import Note
+from tests import processes
 from tests.conftest import CLI, PROJECT, RECIPE, TRAIN, Root, make_root
 
 # Steps as ninja prints them, then nothing until the test says so.
@@ -129,14 +130,14 @@ def terminal(root: Root, *command: str) -> Iterator[Terminal]:
     master, child = pty.openpty()
     env = {**root.environment(), "TERM": "xterm", "COLUMNS": "150"}
     env.pop("NO_COLOR", None)
-    process = subprocess.Popen(
+    process = processes.start(
         ["setsid", "--ctty", *command],
         env=env,
         stdin=child,
         stdout=child,
         stderr=child,
         # A suite under nohup would hand it on as ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     os.close(child)
     try:
@@ -315,7 +316,7 @@ def test_stop_ends_it_in_good_order(held: Root) -> None:
 
 def test_killed_while_watched(held: Root) -> None:
     started = detach(held)
-    watcher = subprocess.Popen(
+    watcher = processes.start(
         held.command("attach"), env=held.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )  # fmt: skip
     assert watcher.stderr is not None
@@ -337,7 +338,8 @@ def test_killed_while_watched(held: Root) -> None:
 def test_another_process_with_its_number_is_not_taken_for_it(held: Root) -> None:
     started = detach(held)
     os.kill(started.pid, signal.SIGKILL)
-    wait_for(lambda: not started.alive)
+    # The process may look dead while a thread of it still holds the lock.
+    wait_for(lambda: not background.is_alive(started.folder))
     with subprocess.Popen(["sleep", "600"]) as other, contextlib.ExitStack() as stack:
         stack.callback(other.kill)
         path = started.folder / background.RECORD

@@ -20,6 +20,7 @@ import pytest
 from spark_build.host.machine import reach, survey
 from spark_build.host.machine.access import Access
 from spark_build.model.facts import Indexes
+from tests import processes
 from tests.commands import invoke
 from tests.conftest import CLI, PROJECT, Root, make_root
 from tests.integration.webserver import serving
@@ -251,7 +252,7 @@ def test_fix_runs_what_is_safe_and_looks_again(mendable: Root) -> None:
 @pytest.mark.parametrize(("answer", "happens"), [(b"n\n", False), (b"y\n", True)])
 def test_fix_asks_on_a_terminal(mendable: Root, answer: bytes, happens: bool) -> None:
     parent, child = pty.openpty()
-    process = subprocess.Popen(
+    process = processes.start(
         mendable.command("doctor", "--fix"),
         env={**mendable.environment(), "NO_COLOR": "1"},
         stdin=child, stdout=child, stderr=child, start_new_session=True,

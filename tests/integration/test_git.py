@@ -18,6 +18,7 @@ import pytest
 from spark_build.errors import HostError, SourceError
 from spark_build.host.sources.git import commit_time, export_commit, fetch_commit
 from spark_build.model.recipe import Source
+from tests import processes
 from tests.integration.gitrepos import (
     WHEN,
     Repository,
@@ -259,7 +260,7 @@ fetch_commit(Source(kind="git", url=sys.argv[1], commit=sys.argv[2]), folder=Pat
 
 def start(source: Source, cache: Path) -> subprocess.Popen[bytes]:
     args = [sys.executable, "-c", FETCH, source.url, source.commit, str(cache)]
-    return subprocess.Popen(args, cwd=Path(__file__).parents[2], stderr=subprocess.PIPE)
+    return processes.start(args, cwd=Path(__file__).parents[2], stderr=subprocess.PIPE)
 
 
 def until(condition: Callable[[], object], seconds: float = 20) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from spark_build.host.budget import history
 from spark_build.host.home import Home, locate
 from spark_build.model.history import Taken
+from tests import processes
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ for peak in range(5):
     history.record(locate(sys.argv[1]), "tiny", history.Taken(
         peak_mib_per_job=peak, peak_mib=1, seconds=1, jobs=1))
 """
-    running = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) for _ in range(4)]
+    running = [processes.start([sys.executable, "-c", script, str(tmp_path)]) for _ in range(4)]
     assert [process.wait(timeout=60) for process in running] == [0] * 4
     assert sorted(history.peaks(home, "tiny")) == sorted([*range(5)] * 4)
     assert [path.name for path in file_of(home).parent.iterdir()] == ["tiny.json"]

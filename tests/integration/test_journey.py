@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests import processes
 from tests.integration.inspection import check
 from tests.integration.test_launcher import copy_of_the_project
 
@@ -140,7 +141,7 @@ def digest(root: Path) -> str:
 def test_kill_during_the_compile_then_again_gives_the_same_wheel(checkout: Checkout, tmp_path: Path) -> None:
     root = tmp_path / "killed"
     arguments = ["./spark-build", "--root", str(root), "all"]
-    process = subprocess.Popen(arguments, cwd=checkout.folder, env=checkout.env, stderr=subprocess.DEVNULL)
+    process = processes.start(arguments, cwd=checkout.folder, env=checkout.env, stderr=subprocess.DEVNULL)
     total = 0
     deadline = time.monotonic() + 900
     while time.monotonic() < deadline and process.poll() is None:

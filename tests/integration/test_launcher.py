@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
+
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER_FILES = ("spark-build", "tools/setup.sh")
 # What a connected machine types to prepare a folder for others (the launcher's own header says so).
@@ -39,6 +41,7 @@ packages = ["spark_build"]
 """
 TINY_MAIN = """\
 import json, os, sys
+
 
 def run():
     seen = {"arguments": sys.argv[1:], "directory": os.getcwd(), "user": os.environ.get("PIP_USER")}
@@ -247,7 +250,7 @@ def test_a_failed_installation_leaves_no_half_environment(tiny: Path, user: dict
 
 
 def test_a_killed_installation_is_repaired(tiny: Path, user: dict[str, str]) -> None:
-    first = subprocess.Popen(
+    first = processes.start(
         [tiny / "spark-build"],
         env=user,
         stdout=subprocess.DEVNULL,
@@ -267,7 +270,7 @@ def test_a_killed_installation_is_repaired(tiny: Path, user: dict[str, str]) -> 
 
 
 def test_of_two_at_once_one_waits(tiny: Path, user: dict[str, str]) -> None:
-    first = subprocess.Popen(
+    first = processes.start(
         [tiny / "spark-build"], env=user, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     wait_for((tiny / ".venv/setup").exists)

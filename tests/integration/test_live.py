@@ -8,7 +8,6 @@ import os
 import pty
 import re
 import struct
-import subprocess
 import termios
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from spark_build.core.judging.ticks import parse_tick
 from spark_build.host.journal import EVENTS, Journal
 from spark_build.model.event import BurnInStarted, MachineSeen, RateSeen, RoundFinished
 from spark_build.model.verification import Arm
+from tests import processes
 from tests.integration.faulty import AS_IF_CUDA, command_of, fake_nvml, faulty, verify
 
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -36,7 +36,7 @@ class Terminal:
         own = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         variables = {**own, "TERM": "xterm-256color", **env}
         # util-linux: the terminal then sends Ctrl-C to the command, as it does to a user's
-        self.process = subprocess.Popen(
+        self.process = processes.start(
             ["setsid", "--ctty", "--wait", *command], stdin=child, stdout=child, stderr=child, env=variables
         )
         os.close(child)

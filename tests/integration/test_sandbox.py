@@ -24,6 +24,7 @@ import pytest
 from spark_build.errors import HostError
 from spark_build.host.building.sandbox import PLACE, Sandbox, choose, refuse_unstarted, wrap
 from spark_build.host.run import Completed, run
+from tests import processes
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.integration.houses import eventually
 from tests.integration.test_run import alive, is_free
@@ -223,7 +224,7 @@ while not os.path.exists("../go-on"): time.sleep(0.05)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_orphan_and_the_next_run_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     root = make_root(tmp_path, project(FAMILY))
-    process = subprocess.Popen(
+    process = processes.start(
         root.command("build", "tiny", "--no-closure"), env=root.environment(), stderr=subprocess.DEVNULL
     )
     try:

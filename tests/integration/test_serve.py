@@ -25,6 +25,7 @@ from spark_build.host.wheelhouse import store as stores
 from spark_build.host.wheelhouse import views
 from spark_build.host.wheelhouse.views import Generation
 from spark_build.model.wheel import StoredWheel
+from tests import processes
 from tests.conftest import CLI
 from tests.integration.houses import VIEW, demo_house, eventually, make_wheel, publish, put_built, snapshot
 from tests.integration.servers import Served, served
@@ -491,7 +492,7 @@ def test_a_missing_library_is_named_with_the_line_to_type(
 def downloading(house: tuple[Home, Generation]) -> tuple[subprocess.Popen[str], socket.socket, int]:
     """A server, a client that has begun to read a large wheel from it, and how much it got."""
     words = [*CLI, "--root", str(house[0].wheelhouse.parent), "wheelhouse", "serve", "--port", "0"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = processes.start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     port = int(process.stdout.readline().split()[1].rstrip("/").rpartition(":")[2])
     client = socket.create_connection(("127.0.0.1", port), timeout=20)

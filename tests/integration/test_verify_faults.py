@@ -10,6 +10,7 @@ import pytest
 
 from spark_build.core.judging.order import block_order
 from spark_build.model.verification import Arm
+from tests import processes
 from tests.integration.faulty import AS_IF_CUDA, CORRUPTED, NAN, SLOWED, command_of, fake_nvml, faulty, verify
 
 
@@ -108,7 +109,7 @@ def test_a_driver_that_is_not_there_leaves_unknown(baseline: Arm, tmp_path: Path
 )
 def test_a_round_that_crashes_or_hangs(baseline: Arm, tmp_path: Path, instead: str, evidence: str) -> None:
     bad = faulty(tmp_path / "bad", baseline, instead=instead)
-    code, document, _ = verify(tmp_path / "root", "--arm", f"bad={bad}", "--rounds", "2", "--patience", "2")
+    code, document, _ = verify(tmp_path / "root", "--arm", f"bad={bad}", "--rounds", "2", "--timeout", "2")
     assert (code, document["burn_in"]["verdict"]) == (9, "FUNCTIONAL-FAIL")
     assert evidence in document["burn_in"]["explanation"]
     assert document["burn_in"]["rounds"] == 1
@@ -116,7 +117,7 @@ def test_a_round_that_crashes_or_hangs(baseline: Arm, tmp_path: Path, instead: s
 
 def test_an_interrupted_burn_in_goes_on(baseline: Arm, tmp_path: Path) -> None:
     wished = ("--arm", sound(baseline), "--rounds", "2")
-    process = subprocess.Popen(
+    process = processes.start(
         command_of(tmp_path, *wished), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     while process.poll() is None and not list(tmp_path.glob("runs/*/rounds-*/001-*.json")):
