@@ -76,6 +76,9 @@ def reap() -> dict[int, int]:
 def step_back(nice: int) -> None:
     """Let everything else on the machine have processor and disk first."""
     os.nice(nice)
+    # Where the kernel groups processes by session, niceness counts within a session only; this one is ours.
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
+        file.write(str(nice))
     number = IOPRIO_SET.get(os.uname().machine)
     if number is not None:
         ctypes.CDLL(None).syscall(number, 1, 0, LOWEST_BEST_EFFORT)

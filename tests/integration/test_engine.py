@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import processes
 from tests.commands import invoke
 from tests.conftest import Root
 from tests.integration.several import events, make, statuses
@@ -33,6 +35,8 @@ def work():
     subprocess.run(["ninja", "-j8"], check=True)
     print("ORDER", open("log").read().replace("\\n", ""))
     print("JOBS", os.environ["MAX_JOBS"], "NICE", os.nice(0))
+    if os.path.exists("/proc/self/autogroup"):
+        print("SESSION", open("/proc/self/autogroup").read())
 """
 
 
@@ -120,6 +124,8 @@ def test_ninja_takes_what_the_budget_gives_whatever_the_project_says(tmp_path: P
     assert most == 2
     assert "JOBS 2 " in log
     assert int(log.partition(" NICE ")[2].split()[0]) >= min(19, os.nice(0) + 10)
+    if Path("/proc/self/autogroup").exists():
+        assert re.search(r"SESSION /autogroup-\d+ nice 10$", log, re.MULTILINE)
     assert document["results"][0]["peak_memory_mib"] > 0
     told = [one for one in events(root) if one["event"] == "Usage"]
     assert told
@@ -192,7 +198,7 @@ def test_paths_do_not_reach_the_wheel(tmp_path: Path) -> None:
 def test_a_signal_ends_all_builds(tmp_path: Path, number: signal.Signals) -> None:
     hang = "def work():\n    subprocess.run(['sh', '-c', 'trap \"\" TERM; sleep 600 & wait'])\n"
     root = make(tmp_path, {"a": hang, "b": hang})
-    process = subprocess.Popen(
+    process = processes.start(
         root.command("build", "a", "b", "--jobs", "2"), env=root.environment(), stderr=-1
     )
     deadline = time.monotonic() + 60
@@ -211,7 +217,7 @@ def test_a_signal_ends_all_builds(tmp_path: Path, number: signal.Signals) -> Non
 def test_eight_at_once_build_once(tmp_path: Path) -> None:
     root = make(tmp_path, {"a": SLEEP})
     running: list[Any] = [
-        subprocess.Popen(root.command("--json", "build", "a"), env=root.environment(), stdout=-1, stderr=-1)
+        processes.start(root.command("--json", "build", "a"), env=root.environment(), stdout=-1, stderr=-1)
         for _ in range(8)
     ]
     found = [statuses(json.loads(process.communicate()[0]))["a"] for process in running]
