@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_build.cli import render
-from spark_build.cli.options import Options, shared
+from spark_build.cli.options import Options, Renamed, shared
 
 if TYPE_CHECKING:
     from spark_build.core.bench.trial import Trial
@@ -27,8 +27,10 @@ HINT = "give a bench.json of `spark-build bench run`, or a CSV: environment,metr
               help="Compare only these; the first is the baseline.")  # fmt: skip
 @click.option("--lower-is-better", "lower", multiple=True, metavar="METRIC",
               help="Of a CSV's metric whose unit does not say so.")  # fmt: skip
-@click.option("--fail-over", type=click.FloatRange(min=0), metavar="PERCENT",
-              help="Exit 9 when a case takes that much longer.")  # fmt: skip
+@click.option(
+    "--fail-above", "--fail-over", "fail_over", cls=Renamed, type=click.FloatRange(min=0), metavar="PERCENT",
+    help="Exit 9 when a case takes that much longer.",
+)  # fmt: skip
 @shared
 def compare(
     options: Options,

@@ -9,7 +9,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked
-from spark_build.cli.options import Options, shared
+from spark_build.cli.options import Options, Renamed, shared
 
 if TYPE_CHECKING:
     from spark_build.host.wheelhouse.views import Generation
@@ -33,8 +33,23 @@ MAXIMUM = ".maximum"
 @click.option("--quick/--full", default=None, help="Small and short, or 30 s for each case.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each arm.")
 @click.option("--duration", type=POSITIVE, help="Seconds of one timed window.")
-@click.option("--cool", type=POSITIVE, metavar="CELSIUS", help="Cool down to this before each round.")
-@click.option("--patience", type=POSITIVE, help="Seconds after which a silent workload counts as hung.")
+@click.option(
+    "--cooldown",
+    "--cool",
+    "cool",
+    cls=Renamed,
+    type=POSITIVE,
+    metavar="CELSIUS",
+    help="Cool down to this before each round.",
+)
+@click.option(
+    "--timeout",
+    "--patience",
+    "patience",
+    cls=Renamed,
+    type=POSITIVE,
+    help="Seconds after which a silent workload counts as hung.",
+)
 @click.option("--seed", type=int, help="Seed of data and order (default: random, recorded).")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What computes (default: target).")
 @click.option("--profile", type=click.Choice(["torch", "nsys"]), help="Capture traces; no time is taken.")

@@ -15,7 +15,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.attaching import start_background
 from spark_build.cli.hints import typeable
-from spark_build.cli.options import SIZE, Options, local_sources, shared
+from spark_build.cli.options import SIZE, Options, Renamed, local_sources, shared
 from spark_build.cli.planning import print_plan
 from spark_build.cli.results import Outcome, compared, conclude, document
 
@@ -73,7 +73,14 @@ def _build_options(function: Command) -> Command:
     for declare in (
         click.option("--no-closure", is_flag=True, help="Leave the third-party wheels out."),
         click.option("--offline", is_flag=True, help="Use only what is here already."),
-        click.option("--insist", is_flag=True, help="Build although too little memory is free."),
+        click.option(
+            "--ignore-memory",
+            "--insist",
+            "insist",
+            cls=Renamed,
+            is_flag=True,
+            help="Build although too little memory is free.",
+        ),
         click.option("--stop-after", type=click.Choice(STAGES), help="Go no further than this stage."),
         click.option("--keep-going", is_flag=True, help="After a failure start independent recipes, too."),
         click.option("--memory", type=SIZE, help="Memory for all builds together, such as 64G."),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from spark_build.cli.options import Renamed
+
 if TYPE_CHECKING:
     from spark_build.verify.session import Wish
 
@@ -82,7 +84,14 @@ def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
     positive = click.FloatRange(min=0, min_open=True)
     for declare in (
         click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What computes (default: target)."),
-        click.option("--patience", type=positive, help="Seconds after which a round counts as hung."),
+        click.option(
+            "--timeout",
+            "--patience",
+            "patience",
+            cls=Renamed,
+            type=positive,
+            help="Seconds after which a round counts as hung.",
+        ),
         click.option("--seed", type=int, help="Seed of data and order (default: random, recorded)."),
         click.option("--quick/--full", default=None, help="Few short rounds (indicative), or a verdict."),
         click.option(

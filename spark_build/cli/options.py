@@ -131,6 +131,18 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
     return decorated
 
 
+class Renamed(click.Option):
+    """An option that is shown by its first name only; the others are what it was called before."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the names and the help text to print."""
+        names, self.opts = self.opts, self.opts[:1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = names
+
+
 def _option(*names: str, **named: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option(*names, expose_value=False, callback=_store, **named)
 

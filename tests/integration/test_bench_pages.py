@@ -231,7 +231,7 @@ def test_what_one_run_lacks_does_not_pass(tmp_path: Path) -> None:
         for each in bench.rounds
     )
     lost = dataclasses.replace(bench, rounds=rounds)
-    done = run("compare", saved(lost, tmp_path / "bench.json"), "--fail-over", "10")
+    done = run("compare", saved(lost, tmp_path / "bench.json"), "--fail-above", "10")
     assert done.returncode == 11
     assert "left out: gemm.fp16.4096: not in container" in done.stdout
     page, text = pages(lost, tmp_path / "out")
@@ -268,10 +268,10 @@ def test_comparing_says_it_in_words_and_by_exit_code(tmp_path: Path) -> None:
     assert "overhead 20-40%: something is set up wrongly; look next at" in done.stdout
     assert "driver: do driver and libraries" in done.stdout
     assert "indicative: " in done.stdout
-    slow = run("compare", file, "--fail-over", "10")
+    slow = run("compare", file, "--fail-above", "10")
     assert slow.returncode == 9
     assert "slower by more than 10%: tiny.step" in slow.stdout
-    told = run("compare", file, "--fail-over", "10", "--json")
+    told = run("compare", file, "--fail-above", "10", "--json")
     document: dict[str, Any] = json.loads(told.stdout)
     assert (told.returncode, document["exit_code"]) == (9, 9)
     assert {each["kind"] for each in document["classes"]} == {"gemm", "memory", "convolution", "overhead"}
@@ -292,7 +292,7 @@ def test_comparing_says_it_in_words_and_by_exit_code(tmp_path: Path) -> None:
         ("environment,metric,value\na,ms,1\n", (), "only one environment: a"),
         ("environment,metric,value\na,ms,1\nb,ms,1\n", ("--arm", "c"), "no arm 'c'"),
         ("environment,metric,value\na,ms,1\nb,ms,1\n", ("--lower-is-better", "fps"), "no such metric"),
-        ("environment,metric,value\na,ms,1\n", ("--fail-over", "x"), "not a valid float"),
+        ("environment,metric,value\na,ms,1\n", ("--fail-above", "x"), "not a valid float"),
     ],
 )
 def test_bad_input_is_one_clear_error(
@@ -305,7 +305,7 @@ def test_bad_input_is_one_clear_error(
     assert done.stdout == ""
     assert done.stderr.count("error: ") == 1
     assert problem in done.stderr
-    assert "next: " in done.stderr or extra == ("--fail-over", "x")
+    assert "next: " in done.stderr or extra == ("--fail-above", "x")
 
 
 BAD = {

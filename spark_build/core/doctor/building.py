@@ -107,7 +107,7 @@ def memory(facts: Basics, wants: Wants) -> Diagnosis:
     if limits.memory_mib is not None and free == limits.memory_mib:
         return Diagnosis(check="memory", status="fail", message=message, fix=f"--memory {size}M or more")
     users = ", ".join(f"{one} ({mib} MiB)" for one, mib in facts.largest_users)
-    fix = f"end what uses most ({users}), or build with --insist"
+    fix = f"end what uses most ({users}), or build with --ignore-memory"
     return Diagnosis(check="memory", status="fail", message=message, fix=fix)
 
 
