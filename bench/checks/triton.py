@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -16,8 +18,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 # This file has the name of a package, for which its folder must not stand in.
 sys.path[:] = [str(HERE.parent), *(entry for entry in sys.path if Path(entry or ".").resolve() != HERE)]
-CACHE = tempfile.TemporaryDirectory(prefix="triton-")  # nothing that another run compiled
-os.environ["TRITON_CACHE_DIR"] = CACHE.name
+CACHE = tempfile.mkdtemp(prefix="triton-")  # nothing that another run compiled
+atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+os.environ["TRITON_CACHE_DIR"] = CACHE
 
 from judging import PREFIX, Skip, inside, need_compiler, run  # noqa: E402 - the path comes first
 

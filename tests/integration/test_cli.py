@@ -338,14 +338,14 @@ def test_failing_compiler_names_the_error_and_keeps_the_log(tmp_path: Path) -> N
 def test_two_at_the_same_time_build_once(tmp_path: Path) -> None:
     slow = {**PROJECT, "setup.py": "import time; time.sleep(3)\n" + PROJECT["setup.py"]}
     root = make_root(tmp_path, slow)
-    processes = [
+    running = [
         processes.start(
             root.command("--json", "all"), env=root.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         for _ in range(2)
     ]  # fmt: skip
-    outputs = [process.communicate() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
+    outputs = [process.communicate() for process in running]
+    assert [process.returncode for process in running] == [0, 0], outputs
     statuses = sorted(
         row["status"] for out, _ in outputs for row in json.loads(out)["results"] if row["recipe"] == "tiny"
     )
