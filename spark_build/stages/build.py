@@ -98,7 +98,7 @@ def _execute_nothing(job: Job) -> Product:
     def refuse(*_: object) -> None:
         raise StageError("unpacking wheels executes nothing")
 
-    return builder_for(job.step.recipe.kind).build(job, refuse, {})
+    return builder_for(job.step.recipe.kind)(job, refuse, {})
 
 
 @contextmanager
@@ -205,7 +205,7 @@ def _build(
         if done.returncode != 0:
             raise _first_error(job, done.output)
 
-    product = builder_for(job.step.recipe.kind).build(job, runner, values)
+    product = builder_for(job.step.recipe.kind)(job, runner, values)
     for feature in watch.unseen():
         job.log.write(f"warning: nothing was printed about the expected feature {feature.name}\n".encode())
     return product

@@ -26,14 +26,19 @@ class Product:
 class Builder(Protocol):
     """A way to build."""
 
-    def build(self, job: Job, runner: Runner, values: Mapping[str, str | Callable[[], str]]) -> Product:
+    def __call__(self, job: Job, runner: Runner, values: Mapping[str, str | Callable[[], str]], /) -> Product:
         """Build in job.source; `values` fill placeholders. Raises StageError."""
         ...
 
 
 def builder_for(kind: str) -> Builder:
-    """The module for a recipe's kind."""
+    """Return the function that builds recipes of a kind."""
     from spark_build.host.building.builders import assemble, cmake, pep517, repack
 
-    known: dict[str, Builder] = {"pep517": pep517, "cmake": cmake, "repack": repack, "assemble": assemble}
+    known: dict[str, Builder] = {
+        "pep517": pep517.build,
+        "cmake": cmake.build,
+        "repack": repack.build,
+        "assemble": assemble.build,
+    }
     return known[kind]
