@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from spark_build import process as processes
+from spark_build.build import sandbox
 from spark_build.cli import main as entry
-from spark_build.host import run as processes
-from spark_build.host.building import sandbox
-from spark_build.host.environments import installers, pythons
+from spark_build.environments import installers, interpreters
 
 CLI = [sys.executable, "-m", "spark_build"]
 # Python, or the loader, reads these when a process starts.
@@ -125,7 +125,7 @@ def _forget() -> None:
     sandbox._told.clear()
     sandbox.choose.cache_clear()
     installers._runs.cache_clear()
-    pythons.inspect.cache_clear()
+    interpreters.inspect.cache_clear()
 
 
 def _set_environment(wanted: Mapping[str, str]) -> None:

@@ -20,9 +20,9 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
-from spark_build.host.home import Home
-from spark_build.model.verification import Arm
-from spark_build.verify.arms import baseline_arm
+from spark_build.measure.arms import baseline_arm
+from spark_build.measure.model import Arm
+from spark_build.paths import Home
 from tests import commands, processes
 from tests.commands import invoke
 

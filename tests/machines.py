@@ -16,17 +16,17 @@ from typing import Any
 
 import pynvml
 
+from spark_build.build import plan
+from spark_build.build.compiler_cache import Cache
+from spark_build.build.context import Setting, settle
+from spark_build.build.sandbox import Sandbox
 from spark_build.cli.doctor import examine, print_findings
-from spark_build.core.planning import planner
-from spark_build.core.recipes import targets
-from spark_build.host.building.caches import Cache
-from spark_build.host.building.sandbox import Sandbox
-from spark_build.host.home import locate
-from spark_build.host.machine.access import Access
-from spark_build.host.recipes.catalogue import load
-from spark_build.model.facts import Asked, Facts, Indexes
-from spark_build.model.machine import Diagnosis, Gpu, Machine
-from spark_build.setting import Setting, settle
+from spark_build.doctor.model import Asked, Facts, Indexes
+from spark_build.doctor.probe import Access
+from spark_build.machine import Diagnosis, Gpu, Machine
+from spark_build.paths import locate
+from spark_build.recipes import targets
+from spark_build.recipes.loader import load
 
 # Their toolkits are NVIDIA's packages, and are what is to be looked at.
 PROVIDED = {"cuda": "/usr/local/cuda"}
@@ -142,7 +142,7 @@ class Simulated(Access):
             if target == "auto"
             else targets.resolve(catalogue.target(target), machine)
         )
-        limits = planner.limits_of(machine, goal, jobs=None, memory_mib=None)
+        limits = plan.limits_of(machine, goal, jobs=None, memory_mib=None)
         return dataclasses.replace(
             settled, machine=machine, target=goal, limits=limits, provide=self.data.get("provide", PROVIDED)
         )

@@ -6,9 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 
-from spark_build.core.judging.order import block_order
-from spark_build.core.judging.verdict import assess
-from spark_build.model.verification import (
+from spark_build.measure.model import (
     Arm,
     Case,
     CaseResult,
@@ -19,6 +17,8 @@ from spark_build.model.verification import (
     Telemetry,
     Verdict,
 )
+from spark_build.measure.order import block_order
+from spark_build.measure.verdict import assess
 
 CASE = Case(dtype="fp32", size=2048, layout="ab")
 ARMS = (

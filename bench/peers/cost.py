@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark_build.host.wheelhouse import store
+from spark_build.wheelhouse import store
 
 HERE = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark_build.host.budget import memory
+from spark_build.resources import memory
 
 HERE = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent

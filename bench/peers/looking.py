@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from spark_build.host.wheels import devicecode
+from spark_build.wheels import device_code
 
 ROUNDS = 5
 VENDOR = ("nvidia-cusparselt-cu13==0.8.0", "--platform", "manylinux2014_aarch64")
@@ -79,14 +79,14 @@ def main() -> None:
             cuobjdump.chmod(0o755)
 
         def listings() -> None:
-            for option in (devicecode.LIST_ELF, devicecode.LIST_PTX):
+            for option in (device_code.LIST_ELF, device_code.LIST_PTX):
                 quietly([str(cuobjdump), option, str(library)])
 
-        pairs = [(wall(lambda: devicecode.read_library(library)), wall(listings)) for _ in range(ROUNDS)]
+        pairs = [(wall(lambda: device_code.read_library(library)), wall(listings)) for _ in range(ROUNDS)]
         ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
         print(f"a library of {library.stat().st_size / 1e6:.0f} MB: {ours:.3f} s")
         print(f"cuobjdump's two listings: {theirs:.2f} s, {theirs / ours:.1f} times as long")
-        same = not devicecode.cross_check(library, cuobjdump)
+        same = not device_code.cross_check(library, cuobjdump)
         print(f"both list the same: {'yes' if same else 'NO'}")
         inspect = [sys.executable, "-m", "spark_build", "wheelhouse", "inspect", str(wheel)]
         unzip = ["unzip", "-qo", str(wheel), "-d", f"{folder}/out"]

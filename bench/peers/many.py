@@ -22,13 +22,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_build.core.wheelhouse.keeping import changes
-from spark_build.host.home import locate
-from spark_build.host.wheelhouse import generations, storeindex, views
-from spark_build.host.wheelhouse.checking import check
-from spark_build.host.wheelhouse.collect import collect
-from spark_build.host.wheelhouse.store import RECORD, entry_folder
-from spark_build.model.wheel import StoredWheel
+from spark_build.environments.fsck import check
+from spark_build.paths import locate
+from spark_build.wheelhouse import generations, storeindex, wheelhouse_generations
+from spark_build.wheelhouse.gc import collect
+from spark_build.wheelhouse.keeping import changes
+from spark_build.wheelhouse.store import RECORD, entry_folder
+from spark_build.wheels.model import StoredWheel
 
 MOMENT = (2020, 1, 1, 0, 0, 0)
 VIEW = f"host-cpu-t-cp{sys.version_info.major}{sys.version_info.minor}"
@@ -128,21 +128,21 @@ def measure(root: Path, count: int) -> dict[str, Times]:
     make_train(root)
     wheels = [make_entry(home.store, number) for number in range(count + ROUNDS)]
     view = home.views / VIEW
-    views.publish(view, home.store, lambda _: (wheels[:count], ""))
+    generations.publish(view, home.store, lambda _: (wheels[:count], ""))
     more = iter(wheels[count:])
 
     def publish() -> None:
-        views.publish(view, home.store, lambda old: ([*(old.wheels if old else ()), next(more)], ""))
+        generations.publish(view, home.store, lambda old: ([*(old.wheels if old else ()), next(more)], ""))
 
     def compare() -> None:
-        now, before = (views.read(view / "generations" / str(number)) for number in (2, 1))
+        now, before = (generations.read(view / "generations" / str(number)) for number in (2, 1))
         assert len(changes(before.wheels, now.wheels)) == 1
 
     def whole() -> None:
         assert check(home, deep=False, repair=False, told=lambda _done, _total: None) == ()
 
     def gc() -> None:
-        folder = view / "generations" / str(min(views.numbers(view)))
+        folder = view / "generations" / str(min(generations.numbers(view)))
         os.utime(folder, (0, 0))
         done = collect(home, keep=1, older_than=3600, grace=0, dry_run=False)
         assert len(done.taken) == 1
@@ -152,7 +152,7 @@ def measure(root: Path, count: int) -> dict[str, Times]:
         storeindex.next_serial(home.store, "small1", "1.0")
 
     return {
-        "read current": fastest(lambda: views.current(view)),
+        "read current": fastest(lambda: generations.current(view)),
         "check": fastest(whole),
         "$ list": fastest(command(root, "list")),
         "$ check": fastest(command(root, "check")),
@@ -160,7 +160,7 @@ def measure(root: Path, count: int) -> dict[str, Times]:
         "serial": fastest(lambda: storeindex.next_serial(home.store, "small1", "1.0")),
         "publish one more": fastest(publish),
         "changes": fastest(compare),
-        "rollback": fastest(lambda: generations.rollback(view, None), 1),
+        "rollback": fastest(lambda: wheelhouse_generations.rollback(view, None), 1),
         "$ generations (6)": fastest(command(root, "generations")),
         "check (6)": fastest(whole),
         "gc of one": fastest(gc, 3),

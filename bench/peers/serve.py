@@ -23,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(HERE))
 
-from spark_build.host.wheelhouse.views import Generation  # noqa: E402 - the path comes first
+from spark_build.wheelhouse.generations import Generation  # noqa: E402 - the path comes first
 from tests.integration.houses import VIEW, home_in, make_wheel, publish, put_built  # noqa: E402 - the path comes first
 
 PROJECTS = 200

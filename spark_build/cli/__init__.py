@@ -1,1 +1,1 @@
-"""The command line: thin commands, one error handler, rendering apart."""
+"""The command line: one module per command group."""

@@ -18,17 +18,17 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import typeable
 from spark_build.cli.options import DETACHED, Options, shared
-from spark_build.core.units import duration
+from spark_build.text import duration
 
 if TYPE_CHECKING:
-    from spark_build.host.background import Background
-    from spark_build.model.event import Emit
+    from spark_build.build.background import Background
+    from spark_build.events import Emit
 
 
 def start_background(options: Options, runs: Path, check: Callable[[Emit], object]) -> int:
     """Run this very command line again in the background, once `check` has found nothing wrong."""
-    from spark_build.host import background
-    from spark_build.host.journal import new_run
+    from spark_build.build import background
+    from spark_build.journal import new_run
 
     with render.view(options.verbosity) as view:
         check(view.emit)
@@ -46,8 +46,8 @@ def start_background(options: Options, runs: Path, check: Callable[[Emit], objec
 
 def be_background(folder: str) -> int:
     """The process that `start_background` starts; returns the exit code."""
+    from spark_build.build import background
     from spark_build.cli.main import Stopped, main
-    from spark_build.host import background
 
     # A session of its own gets none from a terminal; this is for a shell that sends it by hand.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -74,7 +74,7 @@ def attach(options: Options, run: str | None, listing: bool, stop: bool) -> int:
 
     RUN is what --detach printed; without it, the newest one that runs. Ctrl-C only stops watching.
     """
-    from spark_build.host import background
+    from spark_build.build import background
 
     runs = background.find_all(options.home().runs)
     if listing:
@@ -122,7 +122,7 @@ class _Replay:
 
 def _watch(options: Options, run: Background) -> None:
     """Show what has happened and what happens, as the command itself would in the foreground."""
-    from spark_build.host import background
+    from spark_build.build import background
 
     if run.alive and options.verbosity >= 0:
         age = duration((datetime.now(UTC) - run.started).total_seconds())
@@ -148,8 +148,8 @@ def _left(options: Options, run: Background) -> int:
 
 def _conclude(options: Options, watched: Background) -> int:
     """What the run printed, and its exit code."""
+    from spark_build.build import background
     from spark_build.errors import HostError
-    from spark_build.host import background
 
     run = background.find(watched.folder) or watched
     click.echo((run.folder / background.STDERR).read_bytes(), err=True, nl=False)
@@ -178,7 +178,7 @@ def _is_json(output: bytes) -> bool:
 
 def _stop(options: Options, run: Background) -> int:
     """End a run; one that has ended is fine, too."""
-    from spark_build.host import background
+    from spark_build.build import background
 
     if run.alive:
         background.stop(run)

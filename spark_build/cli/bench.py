@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from spark_build.cli.lazy import LazyGroup
+from spark_build.cli.lazy_group import LazyGroup
 
 COMMANDS = {
     "run": ("spark_build.cli.bench_run", "run", "Run the workloads in one environment or more."),

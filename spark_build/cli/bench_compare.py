@@ -12,9 +12,9 @@ from spark_build.cli import render
 from spark_build.cli.options import Options, Renamed, shared
 
 if TYPE_CHECKING:
-    from spark_build.core.bench.trial import Trial
     from spark_build.errors import InconclusiveError
-    from spark_build.model.comparing import CaseChange, Compared
+    from spark_build.measure.comparing import CaseChange, Compared
+    from spark_build.measure.trial import Trial
 
 FILE = click.Path(path_type=Path)
 HINT = "give a bench.json of `spark-build bench run`, or a CSV: environment,metric,value"
@@ -41,9 +41,9 @@ def compare(
     fail_over: float | None,
 ) -> int:
     """Compare the arms of FILE (bench.json or CSV), or FILE with NEW."""
-    from spark_build.core.bench.compare import compare as compare_all
-    from spark_build.core.bench.compare import exit_code
-    from spark_build.core.text import printable
+    from spark_build.core_text import printable
+    from spark_build.measure.comparison import compare as compare_all
+    from spark_build.measure.comparison import exit_code
 
     trial = _trial(file, new, arms, lower)
     compared = compare_all(trial)
@@ -71,8 +71,8 @@ def _nothing(trial: Trial, file: Path) -> InconclusiveError:
 
 
 def _trial(file: Path, new: Path | None, arms: tuple[str, ...], lower: tuple[str, ...]) -> Trial:
-    from spark_build.core.bench.trial import chosen, joined
     from spark_build.errors import UsageError
+    from spark_build.measure.trial import chosen, joined
 
     old = _read(file, lower)
     if new is not None:
@@ -92,8 +92,8 @@ def _trial(file: Path, new: Path | None, arms: tuple[str, ...], lower: tuple[str
 
 def _picked(pair: tuple[Trial, Trial], arms: tuple[str, ...]) -> tuple[Trial, Trial]:
     """One arm of each file: the same name, or one name for either."""
-    from spark_build.core.bench.trial import chosen
     from spark_build.errors import UsageError
+    from spark_build.measure.trial import chosen
 
     if len(arms) > 2:
         raise UsageError("two files: name one arm, or one for each", hint="--arm A --arm B")
@@ -102,11 +102,11 @@ def _picked(pair: tuple[Trial, Trial], arms: tuple[str, ...]) -> tuple[Trial, Tr
 
 def _read(file: Path, lower: tuple[str, ...]) -> Trial:
     """By what is in it: JSON begins with a brace."""
-    from spark_build.cli.documents import json_of, text_of
-    from spark_build.core.bench.document import bench_from_json
-    from spark_build.core.bench.longform import trial_from_csv
-    from spark_build.core.bench.trial import from_bench
+    from spark_build.cli.json_input import json_of, text_of
     from spark_build.errors import UsageError
+    from spark_build.measure.csv_io import trial_from_csv
+    from spark_build.measure.document import bench_from_json
+    from spark_build.measure.trial import from_bench
 
     text = text_of(file, HINT)
     if not text.lstrip().startswith(("{", "[")):
@@ -117,9 +117,9 @@ def _read(file: Path, lower: tuple[str, ...]) -> Trial:
 
 
 def _show(compared: Compared) -> None:
-    from spark_build.core.bench.bands import BANDS, said
-    from spark_build.core.bench.words import headline, interval
-    from spark_build.core.text import printable
+    from spark_build.core_text import printable
+    from spark_build.measure.bands import BANDS, said
+    from spark_build.measure.report.words import headline, interval
 
     rows = [
         [
@@ -159,6 +159,6 @@ def _show(compared: Compared) -> None:
 
 
 def _value(value: float, change: CaseChange) -> str:
-    from spark_build.core.units import quantity
+    from spark_build.text import quantity
 
     return quantity(value, change.unit)

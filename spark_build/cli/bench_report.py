@@ -19,9 +19,9 @@ FILE = click.Path(path_type=Path)
 @shared
 def report(options: Options, file: Path, out: Path | None) -> int:
     """Write report.html, report.md and samples.csv from BENCH.json."""
-    from spark_build.cli.documents import json_of, text_of
-    from spark_build.core.bench.document import HINT, bench_from_json
-    from spark_build.verify.bench_report import write
+    from spark_build.cli.json_input import json_of, text_of
+    from spark_build.measure.bench_report import write
+    from spark_build.measure.document import HINT, bench_from_json
 
     raw = json_of(text_of(file, HINT), str(file), HINT)
     folder = out or file.parent

@@ -12,10 +12,10 @@ from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, Renamed, shared
 
 if TYPE_CHECKING:
-    from spark_build.host.wheelhouse.views import Generation
-    from spark_build.model.bench import Bench, BenchRound
-    from spark_build.model.verification import Check
-    from spark_build.verify.suite.running import Wish
+    from spark_build.measure.bench import Bench, BenchRound
+    from spark_build.measure.model import Check
+    from spark_build.measure.suite import Wish
+    from spark_build.wheelhouse.generations import Generation
 
 Device = Literal["cpu", "cuda"]
 POSITIVE = click.FloatRange(min=0, min_open=True)
@@ -74,8 +74,8 @@ def run(
     """Run the workloads in one environment or more; what a figure means is proved beside it."""
     if listed:
         return _list(options)
-    from spark_build.core.judging.armspec import parse_arms
-    from spark_build.verify.suite.running import Wish
+    from spark_build.measure.armspec import parse_arms
+    from spark_build.measure.suite import Wish
 
     setting = options.setting()
     device = device or ("cuda" if setting.target.cuda_architectures else "cpu")
@@ -111,9 +111,9 @@ def _generation(options: Options, wish: Wish) -> Generation | None:
 
 
 def _measure(options: Options, wish: Wish) -> int:
-    from spark_build.cli.building import running
+    from spark_build.cli.build import running
     from spark_build.errors import NothingCheckedError, VerificationError
-    from spark_build.verify.suite import running as suite
+    from spark_build.measure import suite
 
     setting, generation = options.setting(), _generation(options, wish)
     with running(options, setting.home.runs) as (_, emit):
@@ -122,7 +122,7 @@ def _measure(options: Options, wish: Wish) -> int:
     measured = any(each.figures for each in result.rounds)
     code = VerificationError.exit_code if failed else 0 if measured else NothingCheckedError.exit_code
     if options.json:
-        from spark_build.model.bench import bench_json
+        from spark_build.measure.bench import bench_json
 
         document = bench_json(result)
         for each in document["rounds"]:  # bench.json has them
@@ -153,7 +153,7 @@ def _or_nothing(code: int) -> int:
 
 def _failed(result: Bench) -> list[tuple[BenchRound, Check]]:
     """What failed, with its round; one without a report is a failure, too."""
-    from spark_build.model.verification import Check
+    from spark_build.measure.model import Check
 
     checks = [(each, check) for each in result.rounds for check in each.checks]
     return [each for each in checks if each[1].status == "fail"] + [
@@ -165,10 +165,10 @@ def _failed(result: Bench) -> list[tuple[BenchRound, Check]]:
 
 def _print(result: Bench) -> None:
     """A row for each case: every arm's rate, and what holds it."""
-    from spark_build.core.bench.classes import places
-    from spark_build.core.bench.held import held_by
-    from spark_build.core.judging.stats import geometric_mean
-    from spark_build.core.units import quantity
+    from spark_build.measure.bounds import places
+    from spark_build.measure.held import held_by
+    from spark_build.measure.statistics import geometric_mean
+    from spark_build.text import quantity
 
     rows = []
     places_of = places(result, result.arms[0].name)
@@ -194,8 +194,8 @@ def _print(result: Bench) -> None:
 
 def _print_memory(result: Bench) -> None:
     """What was free before each arm began, and what would have found room in it."""
-    from spark_build.core.bench.memory import MODELS, free_memory, kv_room
-    from spark_build.core.units import size
+    from spark_build.measure.memory import MODELS, free_memory, kv_room
+    from spark_build.text import size
 
     for arm in result.arms:
         rounds = [each for each in result.rounds if each.slot.arm == arm.name]
@@ -213,10 +213,10 @@ def _profile(options: Options, wish: Wish, tool: Literal["torch", "nsys"]) -> in
     """Capture traces, and say what the cases spend their time on."""
     from dataclasses import asdict
 
-    from spark_build.cli.building import running
+    from spark_build.cli.build import running
     from spark_build.errors import NothingCheckedError, VerificationError
-    from spark_build.verify.suite import running as suite
-    from spark_build.verify.suite.profiling import capture, need
+    from spark_build.measure import suite
+    from spark_build.measure.profiling import capture, need
 
     need(tool, wish.arms)
     setting, generation = options.setting(), _generation(options, wish)
@@ -242,7 +242,7 @@ def _profile(options: Options, wish: Wish, tool: Literal["torch", "nsys"]) -> in
 
 
 def _list(options: Options) -> int:
-    from spark_build.verify.suite.running import script_of, workloads_of
+    from spark_build.measure.suite import script_of, workloads_of
 
     known = workloads_of(script_of(options.home()))
     if options.json:

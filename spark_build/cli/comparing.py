@@ -10,7 +10,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.options import Options, shared
-from spark_build.core.units import flops
+from spark_build.text import flops
 
 FILE = click.Path(path_type=Path)
 
@@ -22,7 +22,7 @@ FILE = click.Path(path_type=Path)
 @shared
 def compare(options: Options, old: Path, new: Path, arm: str | None) -> int:
     """Say what changed from burn-in OLD.json to NEW.json."""
-    from spark_build.core.judging.crossrun import compare_runs
+    from spark_build.measure.compare_runs import compare_runs
 
     crossed = compare_runs(_read(old), _read(new), arm)
     if options.json:
@@ -54,8 +54,8 @@ def compare(options: Options, old: Path, new: Path, arm: str | None) -> int:
 @shared
 def gate(options: Options, new: Path | None, min_ratio: float, against: Path | None) -> int:
     """Exit 0 when NEW.json (default: the last burn-in) is fast enough, 9 when not, 11 when unknown."""
-    from spark_build.core.judging.crossrun import gate_run
     from spark_build.errors import InconclusiveError, VerificationError
+    from spark_build.measure.compare_runs import gate_run
 
     file = new or _last(options)
     decision, why = gate_run(_read(file), min_ratio, _read(against) if against else None)
@@ -71,8 +71,8 @@ def gate(options: Options, new: Path | None, min_ratio: float, against: Path | N
 
 
 def _read(file: Path) -> dict[str, Any]:
-    from spark_build.cli.documents import json_of, text_of
-    from spark_build.core.judging.crossrun import HINT, check_document
+    from spark_build.cli.json_input import json_of, text_of
+    from spark_build.measure.compare_runs import HINT, check_document
 
     return check_document(json_of(text_of(file, HINT), str(file), HINT), str(file))
 

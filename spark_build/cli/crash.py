@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spark_build import __version__
-from spark_build.core.redact import scrub
+from spark_build.redact import scrub
 
 
 def write_report(root: str | None, error: BaseException) -> Path | None:
@@ -39,7 +39,7 @@ def write_report(root: str | None, error: BaseException) -> Path | None:
 
 def _runs(root: str | None) -> Path:
     from spark_build.errors import SparkBuildError
-    from spark_build.host.home import locate
+    from spark_build.paths import locate
 
     try:
         return locate(root).runs

@@ -15,10 +15,10 @@ from spark_build.cli import render
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.host.machine.access import Access
-    from spark_build.model.facts import Facts, Indexes
-    from spark_build.model.machine import Diagnosis
-    from spark_build.setting import Setting
+    from spark_build.build.context import Setting
+    from spark_build.doctor.model import Facts, Indexes
+    from spark_build.doctor.probe import Access
+    from spark_build.machine import Diagnosis
 
 
 @click.command()
@@ -32,9 +32,9 @@ def doctor(
     options: Options, recipes: tuple[str, ...], fix: bool, yes: bool, cluster: bool, bundle: str | None
 ) -> int:
     """Check this machine for what the builds need; each finding says what mends it."""
+    from spark_build.doctor import support as bundles
+    from spark_build.doctor.probe import Access
     from spark_build.errors import HostError, UsageError
-    from spark_build.host.machine import bundle as bundles
-    from spark_build.host.machine.access import Access
 
     if fix and not yes and not sys.stdin.isatty():
         raise UsageError("--fix asks before each command, and there is no terminal", hint="--fix --yes")
@@ -72,26 +72,24 @@ def examine(
     indexes: Callable[[], Indexes] | None = None,
 ) -> tuple[Facts, tuple[Diagnosis, ...]]:
     """Gather and judge everything; `indexes` instead of asking those that pip is configured for."""
-    from spark_build import engine
-    from spark_build.core.doctor import checks
-    from spark_build.core.doctor.wants import Wants
-    from spark_build.host.machine import reach, survey
-    from spark_build.host.sources import offline
+    from spark_build.build import offline, scheduler
+    from spark_build.doctor import checks, collect, index_connectivity
+    from spark_build.doctor.wants import Wants
 
-    planned = engine.plan(setting, recipes)
+    planned = scheduler.plan(setting, recipes)
     wants = Wants(plan=planned, limits=setting.limits)
 
     def ask() -> Indexes:
-        return reach.reachable(lambda: len(offline.missing(planned, setting.home)))
+        return index_connectivity.reachable(lambda: len(offline.missing(planned, setting.home)))
 
-    facts = survey.gather(
+    facts = collect.gather(
         access, setting.home, wants, setting.machine, indexes=indexes or ask, with_cluster=with_cluster
     )
     return facts, checks.everything(facts, wants)
 
 
 def _mend(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str, int]]:
-    from spark_build.host.machine import mending
+    from spark_build.doctor import mending
 
     def agree(command: str, mended: list[Diagnosis]) -> bool:
         for one in mended:

@@ -14,8 +14,8 @@ from spark_build.cli.options import Options, shared
 from spark_build.cli.wheelhouse import listing
 
 if TYPE_CHECKING:
-    from spark_build.host.wheelhouse.views import Generation
-    from spark_build.model.keeping import Change, Kept
+    from spark_build.wheelhouse.generations import Generation
+    from spark_build.wheelhouse.model import Change, Kept
 
 SHOWN = 6  # changes in a line of the table; --json has all
 
@@ -29,7 +29,7 @@ def tell(message: str) -> None:
 @shared
 def generations(options: Options) -> None:
     """Show every generation, and what changed in it against the one that it was made from."""
-    from spark_build.host.wheelhouse.generations import states
+    from spark_build.wheelhouse.wheelhouse_generations import states
 
     view = options.setting().view
     rows = [_described(view, one) for one in states(view)]
@@ -48,9 +48,9 @@ def generations(options: Options) -> None:
 
 def _described(view: Path, state: Kept) -> dict[str, Any]:
     """A generation as JSON; one whose manifest cannot be read says so."""
-    from spark_build.core.wheelhouse.keeping import changes
     from spark_build.errors import StoreError
-    from spark_build.host.wheelhouse import views
+    from spark_build.wheelhouse import generations as wheelhouse_generations
+    from spark_build.wheelhouse.keeping import changes
 
     folder = view / "generations" / str(state.number)
     row = {
@@ -66,12 +66,12 @@ def _described(view: Path, state: Kept) -> dict[str, Any]:
         "problem": None,
     }
     try:
-        found = views.read(folder)
+        found = wheelhouse_generations.read(folder)
     except StoreError as error:
         return row | {"problem": error.message}
     before = _before(view, found)
     wheels = before.wheels if before else ()
-    verdict = views.verdict_of(found)
+    verdict = wheelhouse_generations.verdict_of(found)
     checks = verdict.get("checks", []) if verdict else []
     return row | {
         "verified": bool(checks) and not any(check["status"] == "fail" for check in checks),
@@ -85,12 +85,12 @@ def _described(view: Path, state: Kept) -> dict[str, Any]:
 def _before(view: Path, found: Generation) -> Generation | None:
     """What a generation is compared with: the one it was made from, else the next older that is readable."""
     from spark_build.errors import StoreError
-    from spark_build.host.wheelhouse import views
+    from spark_build.wheelhouse import generations as wheelhouse_generations
 
-    older = [number for number in reversed(views.numbers(view)) if number < found.number]
+    older = [number for number in reversed(wheelhouse_generations.numbers(view)) if number < found.number]
     for number in sorted(older, key=lambda number: number != found.before):
         with suppress(StoreError):
-            return views.read(view / "generations" / str(number))
+            return wheelhouse_generations.read(view / "generations" / str(number))
     return None
 
 
@@ -116,10 +116,10 @@ def _words(change: dict[str, Any]) -> str:
 @shared
 def rollback(options: Options, number: int | None) -> None:
     """Make generation NUMBER current again; by default the one that the current was made from."""
-    from spark_build.core.wheelhouse.keeping import changes
-    from spark_build.host.wheelhouse import generations as host
+    from spark_build.wheelhouse import wheelhouse_generations
+    from spark_build.wheelhouse.keeping import changes
 
-    was, found = host.rollback(options.setting().view, number, tell)
+    was, found = wheelhouse_generations.rollback(options.setting().view, number, tell)
     changed = changes(was.wheels, found.wheels) if was else ()
     if options.json:
         document = {
@@ -145,10 +145,10 @@ def _print_changes(changed: tuple[Change, ...]) -> None:
 @shared
 def remove(options: Options, wheels: tuple[str, ...], force: bool) -> None:
     """Publish a generation without these wheels. The store keeps them until `gc`."""
-    from spark_build.host.wheelhouse import generations as host
+    from spark_build.wheelhouse import wheelhouse_generations
 
     setting = options.setting()
-    made, gone, lacking = host.remove(
+    made, gone, lacking = wheelhouse_generations.remove(
         setting.view, setting.home.store, wheels, markers=setting.markers, force=force, waiting=tell
     )
     if options.json:
@@ -162,13 +162,13 @@ def remove(options: Options, wheels: tuple[str, ...], force: bool) -> None:
 
 def _pinning(options: Options, number: int | None, *, wanted: bool) -> None:
     from spark_build.errors import UsageError
-    from spark_build.host.wheelhouse import generations as host
+    from spark_build.wheelhouse import wheelhouse_generations
 
     view = options.setting().view
-    chosen = number or host.current_number(view)
+    chosen = number or wheelhouse_generations.current_number(view)
     if not chosen:
         raise UsageError(f"nothing is published for {view.name} yet", hint="spark-build all")
-    new = (host.pin if wanted else host.unpin)(view, chosen, tell)
+    new = (wheelhouse_generations.pin if wanted else wheelhouse_generations.unpin)(view, chosen, tell)
     if options.json:
         render.print_json({"generation": chosen, "pinned": wanted, "new": new})
         return

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from spark_build.cli.burning import (
+from spark_build.cli.burn_in_progress import (
     UNKNOWN,
     Burn,
     by_state,
@@ -23,8 +23,8 @@ from spark_build.cli.burning import (
     power_text,
     sparkline,
 )
-from spark_build.core.units import duration, flops
-from spark_build.model.event import Event, MachineSeen
+from spark_build.events import Event, MachineSeen
+from spark_build.text import duration, flops
 
 TONES = {"fail": "bold red", "warn": "yellow", "ok": "green", "unknown": "dim"}
 PER_SECOND = 2  # it is drawn: on a CPU the drawing takes from what is measured

@@ -12,7 +12,7 @@ import click
 from spark_build.cli.options import Renamed
 
 if TYPE_CHECKING:
-    from spark_build.verify.session import Wish
+    from spark_build.measure.session import Wish
 
 DTYPES = ("fp16", "bf16", "tf32", "fp32", "fp8", "fp4")
 LAYOUTS = {"ab": ("ab",), "linear": ("linear",), "both": ("ab", "linear")}
@@ -45,14 +45,14 @@ class Asked:
 
     def needs_wheelhouse(self) -> bool:
         """Whether the arms are left to us, or one of them is the wheelhouse."""
-        from spark_build.core.judging.armspec import parse_arms
+        from spark_build.measure.armspec import parse_arms
 
         return not self.arm or any(wish.what == "wheelhouse" for wish in parse_arms(self.arm))
 
     def wish(self, *, cuda: bool) -> Wish:
         """As the burn-in understands it; `cuda`: whether the target has a GPU."""
-        from spark_build.core.judging.armspec import parse_arms
-        from spark_build.verify.session import Wish
+        from spark_build.measure.armspec import parse_arms
+        from spark_build.measure.session import Wish
 
         if self.sweep and self.size:
             raise click.UsageError("--sweep chooses the sizes: leave --size away")

@@ -11,8 +11,8 @@ import click
 if TYPE_CHECKING:  # imported lazily: commands that need no recipes must start fast
     from pathlib import Path
 
-    from spark_build.host.home import Home
-    from spark_build.setting import Setting
+    from spark_build.build.context import Setting
+    from spark_build.paths import Home
 
 DETACHED = "SPARK_BUILD_DETACHED"  # tells the process that --detach starts which folder is its own
 
@@ -33,14 +33,14 @@ class Options:
 
     def home(self) -> Home:
         """The folders to work with."""
-        from spark_build.host.home import locate
+        from spark_build.paths import locate
 
         return locate(self.root)
 
     def setting(self) -> Setting:
         """Recipes, machine, target and train."""
-        from spark_build.host.recipes.catalogue import load
-        from spark_build.setting import settle
+        from spark_build.build.context import settle
+        from spark_build.recipes.loader import load
 
         home = self.home()
         catalogue = load(home.data).with_options(self.choices)

@@ -15,9 +15,9 @@ from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.model.event import Emit
-    from spark_build.model.recipe import Patch, Source
-    from spark_build.setting import Setting
+    from spark_build.build.context import Setting
+    from spark_build.events import Emit
+    from spark_build.recipes.model import Patch, Source
 
 UNKNOWN = ("unknown", "unverified")  # not tried against a source
 
@@ -71,9 +71,9 @@ def _tree(text: str) -> tuple[str, Path]:
 
 def _check_recipe(setting: Setting, name: str, tree: Path | None, emit: Emit, *, offline: bool) -> list[_Row]:
     """All patches of one recipe, in order, each on top of those before it."""
-    from spark_build.core.planning.planner import patches_for
+    from spark_build.build.plan import patches_for
     from spark_build.errors import SourceError
-    from spark_build.host.files import remove_tree
+    from spark_build.files import remove_tree
 
     wanted = patches_for(setting.catalogue.recipes[name], setting.train)
     if not wanted:
@@ -93,8 +93,8 @@ def _check_recipe(setting: Setting, name: str, tree: Path | None, emit: Emit, *,
 def _fetched(setting: Setting, name: str, scratch: Path, emit: Emit, *, offline: bool) -> Path:
     """The recipe's pinned source, unpacked."""
     from spark_build.errors import SourceError
-    from spark_build.host.sources import kinds
-    from spark_build.model.event import Note, Progress
+    from spark_build.events import Note, Progress
+    from spark_build.sources import source_types
 
     source = _source(setting, name)
     if source is None:
@@ -109,14 +109,14 @@ def _fetched(setting: Setting, name: str, scratch: Path, emit: Emit, *, offline:
     folder = setting.home.sources
     emit(Note(recipe=name, message="fetching the source"))
     with (scratch / "log").open("wb") as log:
-        obtained = kinds.obtain(source, folder=folder, offline=offline, log=log, progress=progress)
-    kinds.write_tree(source, obtained, folder=folder, destination=scratch / "src")
+        obtained = source_types.obtain(source, folder=folder, offline=offline, log=log, progress=progress)
+    source_types.write_tree(source, obtained, folder=folder, destination=scratch / "src")
     return scratch / "src"
 
 
 def _source(setting: Setting, name: str) -> Source | None:
     """What would be built here; for a component of other machines only, its first source."""
-    from spark_build.core.planning.planner import choose_source
+    from spark_build.build.plan import choose_source
 
     pin = setting.train.components.get(name)
     if pin is None:
@@ -126,26 +126,26 @@ def _source(setting: Setting, name: str) -> Source | None:
 
 def _check_all(setting: Setting, name: str, wanted: Sequence[Patch], tree: Path, work: Path) -> list[_Row]:
     """Check in `work`, which gets only what the patches touch."""
-    from spark_build.core import hunks
+    from spark_build.build import hunks
+    from spark_build.build import patches as build_patches
     from spark_build.errors import PatchError
-    from spark_build.host.building import patching
 
     rows = []
     seen: set[str] = set()
     for patch in wanted:
         try:
-            file = patching.located(patch, setting.home)
+            file = build_patches.located(patch, setting.home)
         except PatchError as error:
             rows.append(_Row(recipe=name, patch=patch.file, state="does-not-apply", detail=error.message))
             continue
         text = file.read_bytes().decode(errors="surrogateescape")
         touched = hunks.touched(hunks.parse(text))
-        problem = patching.copy_touched([path for path in touched if path not in seen], tree, work)
+        problem = build_patches.copy_touched([path for path in touched if path not in seen], tree, work)
         seen |= set(touched)
-        found = patching.check(file, work)
+        found = build_patches.check(file, work)
         detail = problem or found.detail
         if found.state == "applies" and not problem:
-            patching.apply(file, work, work.parent, None)
+            build_patches.apply(file, work, work.parent, None)
             detail = f"marked unverified: {patch.unverified}" if patch.unverified else ""
         state = "does-not-apply" if problem else found.state
         rows.append(_Row(recipe=name, patch=patch.file, state=state, detail=detail))

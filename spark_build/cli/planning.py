@@ -9,10 +9,10 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.options import Options, local_sources, shared
-from spark_build.core.units import duration
+from spark_build.text import duration
 
 if TYPE_CHECKING:
-    from spark_build.model.plan import Plan, Step
+    from spark_build.recipes.plan import Plan, Step
 
 
 @click.command()
@@ -29,12 +29,12 @@ def plan(
     offline: bool,
 ) -> None:
     """Say for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
-    from spark_build import engine
-    from spark_build.host.sources.offline import missing
-    from spark_build.setting import with_local_sources
+    from spark_build.build import scheduler
+    from spark_build.build.context import with_local_sources
+    from spark_build.build.offline import missing
 
     setting = with_local_sources(options.setting(), source)
-    planned = engine.plan(setting, recipes, also)
+    planned = scheduler.plan(setting, recipes, also)
     lacking = missing(planned, setting.home) if offline else ()
     if options.json:
         document: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from spark_build.cli import render
-from spark_build.cli.lazy import LazyGroup
+from spark_build.cli.lazy_group import LazyGroup
 from spark_build.cli.options import Options, shared
 
 # name: (module, function, what `--help` says); modules load only when their command runs.

@@ -14,8 +14,8 @@ from spark_build.cli import render
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.core.recipes.lint import LintFinding
     from spark_build.errors import Problem
+    from spark_build.recipes.lint import LintFinding
 
 FOLDERS = ("recipes", "recipes/trains", "recipes/targets")
 
@@ -25,10 +25,10 @@ FOLDERS = ("recipes", "recipes/trains", "recipes/targets")
 @shared
 def lint(options: Options, recipes: tuple[str, ...]) -> int:
     """Check recipes, trains and targets, for all targets and trains; exit 3 when there are errors."""
-    from spark_build.core.recipes.lint import lint_texts
-    from spark_build.core.recipes.parse import nearest
     from spark_build.errors import RecipeError, UsageError
-    from spark_build.host.recipes.catalogue import load
+    from spark_build.recipes.lint import lint_texts
+    from spark_build.recipes.loader import load
+    from spark_build.recipes.parse import nearest
 
     data = options.home().data
     texts = _texts(data)
@@ -78,6 +78,6 @@ def _print(options: Options, findings: Sequence[LintFinding]) -> None:
 @shared
 def schema(_options: Options, kind: str) -> None:
     """Print the JSON Schema of recipe, train or target files; editors check and complete with it."""
-    from spark_build.core.recipes.schema import schema_text
+    from spark_build.recipes.schema import schema_text
 
     print(schema_text(kind), end="")

@@ -14,9 +14,9 @@ from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.host.home import Home
-    from spark_build.host.recipes.pinning import Row
-    from spark_build.host.recipes.scaffold import Created
+    from spark_build.authoring.pins import Row
+    from spark_build.authoring.recipes_scaffold import Created
+    from spark_build.paths import Home
 
 
 @click.command("new")
@@ -40,9 +40,9 @@ def new(
     force: bool,
 ) -> int:
     """Write a pinned recipe for any library that has an sdist or a repository."""
+    from spark_build.authoring.recipes_scaffold import Request, create, shadowed
     from spark_build.errors import UsageError
-    from spark_build.host.recipes.catalogue import load
-    from spark_build.host.recipes.scaffold import Request, create, shadowed
+    from spark_build.recipes.loader import load
 
     if bool(sdist) == bool(git):
         raise UsageError("give one source", hint="--sdist PKG==VER or --git URL@TAG")
@@ -88,8 +88,8 @@ def _document(created: Created) -> dict[str, Any]:
 @shared
 def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, only_check: bool) -> int:
     """Write missing hashes into the selected train, compare them, or move to another version."""
+    from spark_build.authoring import pins
     from spark_build.errors import UsageError
-    from spark_build.host.recipes import pinning
 
     home = options.home()
     if moves and (names or only_check):
@@ -99,14 +99,14 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
     if moves:
         for move in moves:
             name, _, version = move.partition("=")
-            (site,) = pinning.sites(home, options.train, [name])
-            moved, files = pinning.move(site, version.lstrip("="))
+            (site,) = pins.sites(home, options.train, [name])
+            moved, files = pins.move(site, version.lstrip("="))
             rows += moved
             changed += map(str, files)
     elif only_check:
-        rows = pinning.check(pinning.sites(home, options.train, names))
+        rows = pins.check(pins.sites(home, options.train, names))
     else:
-        rows, files = pinning.fill(pinning.sites(home, options.train, names))
+        rows, files = pins.fill(pins.sites(home, options.train, names))
         changed += map(str, files)
     _show(options, rows, list(dict.fromkeys(changed)))
     lost = [
@@ -123,8 +123,8 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
 @shared
 def outdated(options: Options) -> int:
     """Compare the selected train's pins with the newest versions that can be found."""
-    from spark_build.host.recipes.catalogue import load
-    from spark_build.host.recipes.outdated import ages
+    from spark_build.authoring.outdated import ages
+    from spark_build.recipes.loader import load
 
     train = load(options.home().data).train(options.train)
     found = ages(train)
@@ -171,6 +171,6 @@ def _own_folder(home: Home) -> Path:
 
 def _root_option(options: Options, base: Path) -> list[str]:
     """--root, when the recipe would not be found without it."""
-    from spark_build.host.home import locate
+    from spark_build.paths import locate
 
     return [] if options.root is None and base in locate(None).data else ["--root", str(base)]

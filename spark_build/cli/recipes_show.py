@@ -13,9 +13,9 @@ from spark_build.cli import render
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.model.plan import Evaluated
-    from spark_build.model.recipe import Patch, Pin, Recipe, Source
-    from spark_build.setting import Setting
+    from spark_build.build.context import Setting
+    from spark_build.recipes.model import Patch, Pin, Recipe, Source
+    from spark_build.recipes.plan import Evaluated
 
 Document = dict[str, Any]
 
@@ -50,8 +50,8 @@ def show(options: Options, name: str, *, only_env: bool) -> None:
 
 
 def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
-    from spark_build.core.planning.planner import choose_source, patches_for
-    from spark_build.core.recipes.evaluate import evaluate, for_target
+    from spark_build.build.plan import choose_source, patches_for
+    from spark_build.recipes.evaluation import evaluate, for_target
 
     recipe = for_target(recipe, setting.target, setting.train)
     evaluated = evaluate(recipe, pin, setting.target, setting.train)
@@ -94,9 +94,9 @@ def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
 
 def _environment(setting: Setting, recipe: Recipe, pin: Pin, evaluated: Evaluated) -> Document:
     """Each variable with its value as far as it is known here, as it stands in the file, and its reason."""
-    from spark_build.core.planning.planner import jobs_for
-    from spark_build.core.recipes import archs
-    from spark_build.core.recipes.evaluate import label
+    from spark_build.build.plan import jobs_for
+    from spark_build.recipes import archs
+    from spark_build.recipes.evaluation import label
 
     capabilities = setting.target.cuda_architectures
     values = {

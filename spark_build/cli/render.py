@@ -9,10 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any, Protocol, Self
 
-from spark_build.cli import burning
-from spark_build.core.building import pace
-from spark_build.core.units import duration, size
-from spark_build.model.event import (
+from spark_build.cli import burn_in_progress
+from spark_build.events import (
     BurnInFinished,
     BurnInStarted,
     Event,
@@ -24,7 +22,9 @@ from spark_build.model.event import (
     StageStarted,
     Usage,
 )
-from spark_build.model.history import Expected
+from spark_build.resources import pace
+from spark_build.resources.history import Expected
+from spark_build.text import duration, size
 
 
 def is_plain(stream: IO[str]) -> bool:
@@ -171,21 +171,21 @@ class Lines:
         self._left = _TimeLeft(clock)
         self._shown: dict[tuple[str, str], tuple[float, int]] = {}
         self._usage: Usage | None = None
-        self._burn: burning.Burn | None = None
+        self._burn: burn_in_progress.Burn | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *details: object) -> None:
         if self._burn is not None:
-            print(burning.kept(self._burn), file=sys.stderr, flush=True)
+            print(burn_in_progress.kept(self._burn), file=sys.stderr, flush=True)
 
     def emit(self, event: Event) -> None:
         """Print a line when there is something to say."""
         line = describe(event)
-        self._burn = burning.follow(self._burn, event, self._clock())
+        self._burn = burn_in_progress.follow(self._burn, event, self._clock())
         if self._burn is not None and isinstance(event, RoundFinished) and not event.kept:
-            line = burning.round_line(self._burn, self._clock())
+            line = burn_in_progress.round_line(self._burn, self._clock())
         if isinstance(event, StageStarted):
             self._left.begin(event)
             self._shown.pop((event.recipe, event.stage), None)

@@ -11,11 +11,11 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import typeable
 from spark_build.cli.options import Options
-from spark_build.core.units import duration, size
+from spark_build.text import duration, size
 
 if TYPE_CHECKING:
-    from spark_build.host.wheelhouse.views import Generation
-    from spark_build.model.result import RecipeResult, Repetition
+    from spark_build.result import RecipeResult, Repetition
+    from spark_build.wheelhouse.generations import Generation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from spark_build.cli import render
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.host.serving.listen import Tls
+    from spark_build.wheelhouse.listen import Tls
 
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
@@ -42,10 +42,10 @@ def serve(
 
     Without --generation: all views, and what is published meanwhile.
     """
-    from spark_build.host.serving import listen
+    from spark_build.wheelhouse import listen
 
     listen.require_stack()
-    from spark_build.host.serving.site import Shelf, application
+    from spark_build.wheelhouse.server import Shelf, application
 
     if key and not certificate:
         raise click.UsageError("--key needs --certificate")
@@ -67,7 +67,7 @@ def serve(
 
 
 def _warn(host: str, tls: Tls | None, token: str) -> None:
-    from spark_build.host.serving.site import is_loopback
+    from spark_build.wheelhouse.server import is_loopback
 
     if is_loopback(host):
         return
@@ -88,8 +88,8 @@ def _warn(host: str, tls: Tls | None, token: str) -> None:
 def _announce(
     options: Options, views: list[str], listening: socket.socket, host: str, *, tls: Tls | None, token: str
 ) -> None:
-    from spark_build.core.wheelhouse.frontpage import install_lines
-    from spark_build.host.serving.site import is_loopback
+    from spark_build.wheelhouse.frontpage import install_lines
+    from spark_build.wheelhouse.server import is_loopback
 
     shown = socket.gethostname() if host in ("0.0.0.0", "::", "") else host  # noqa: S104 - only compared
     shown = f"[{shown}]" if ":" in shown else shown

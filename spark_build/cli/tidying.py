@@ -13,10 +13,10 @@ from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.keeping import tell
 from spark_build.cli.options import Options, shared
-from spark_build.core.units import duration, size
+from spark_build.text import duration, size
 
 if TYPE_CHECKING:
-    from spark_build.model.keeping import Collected, Fault
+    from spark_build.wheelhouse.model import Collected, Fault
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 MOST = 200  # wheels of a view that `check` resolves unasked
@@ -56,7 +56,7 @@ def gc(options: Options, keep: int, older_than: float, grace: float, dry_run: bo
     Never the current generation, a pinned one, or what those were built from. A generation's age
     counts from when it was last current.
     """
-    from spark_build.host.wheelhouse.collect import collect
+    from spark_build.wheelhouse.gc import collect
 
     home = options.home()
     done = collect(home, keep=keep, older_than=older_than, grace=grace, dry_run=dry_run, waiting=tell)
@@ -100,10 +100,10 @@ def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> i
 
     Exit code 10 for faults, 12 where there is nothing.
     """
-    from spark_build.host.recipes.catalogue import load
-    from spark_build.host.wheelhouse.checking import check as examine
-    from spark_build.host.wheelhouse.checking import is_empty, unresolved
-    from spark_build.model.event import Progress
+    from spark_build.environments.fsck import check as examine
+    from spark_build.environments.fsck import is_empty, unresolved
+    from spark_build.events import Progress
+    from spark_build.recipes.loader import load
 
     with render.view(options.verbosity) as view:
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_build.cli import render
-from spark_build.core.text import printable
-from spark_build.core.units import size
-from spark_build.core.wheels.alone import advice
-from spark_build.core.wheels.audit_device import order
-from spark_build.core.wheels.linkage import Needed
-from spark_build.core.wheels.wheeldiff import Change, counts, roles
-from spark_build.model.device import DeviceCode
-from spark_build.model.wheel import Finding, Library, WheelFacts
+from spark_build.core_text import printable
+from spark_build.text import size
+from spark_build.wheels.alone import advice
+from spark_build.wheels.device import DeviceCode
+from spark_build.wheels.diff import Change, counts, roles
+from spark_build.wheels.linkage import Needed
+from spark_build.wheels.model import Finding, Library, WheelFacts
+from spark_build.wheels.rules_device import order
 
 if TYPE_CHECKING:
-    from spark_build.host.wheels.devicecode import Difference
+    from spark_build.wheels.device_code import Difference
 
 LARGEST = 5
 SHOWN = 40  # libraries, or differences of one kind; --json has them all

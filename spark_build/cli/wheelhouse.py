@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
-from spark_build.cli.lazy import LazyGroup
+from spark_build.cli.lazy_group import LazyGroup
 from spark_build.cli.options import Options, shared
-from spark_build.core.units import size
+from spark_build.text import size
 
 if TYPE_CHECKING:
-    from spark_build.host.wheelhouse.views import Generation
+    from spark_build.wheelhouse.generations import Generation
 
 
 # name: (module, function, what `--help` says)
 COMMANDS = {
     "list": ("spark_build.cli.wheelhouse", "list_", "Show the wheels of the current generation."),
-    "inspect": ("spark_build.cli.inspect_wheel", "inspect", "Say what is inside a wheel, or compare two."),
+    "inspect": ("spark_build.cli.inspect", "inspect", "Say what is inside a wheel, or compare two."),
     "path": ("spark_build.cli.wheelhouse", "path", "Print the folder to point installers at."),
     "generations": ("spark_build.cli.keeping", "generations", "Show what changed in each generation."),
     "rollback": ("spark_build.cli.keeping", "rollback", "Make an earlier generation current again."),
@@ -27,8 +27,8 @@ COMMANDS = {
     "unpin": ("spark_build.cli.keeping", "unpin", "Let a pinned generation go again."),
     "gc": ("spark_build.cli.tidying", "gc", "Take away what nobody needs any more."),
     "check": ("spark_build.cli.tidying", "check", "See whether everything is whole; --repair mends."),
-    "export": ("spark_build.cli.transferring", "export", "Write a generation for another machine."),
-    "import": ("spark_build.cli.transferring", "import_", "Take in wheels, after proving every one."),
+    "export": ("spark_build.cli.transfer", "export", "Write a generation for another machine."),
+    "import": ("spark_build.cli.transfer", "import_", "Take in wheels, after proving every one."),
     "serve": ("spark_build.cli.serving", "serve", "Serve the wheels to other nodes over HTTP."),
 }
 
@@ -42,10 +42,10 @@ def wheelhouse(_options: Options) -> None:
 def current(options: Options) -> Generation:
     """The current generation of the selected view."""
     from spark_build.errors import StoreError
-    from spark_build.host.wheelhouse import views
+    from spark_build.wheelhouse import generations
 
     view = options.setting().view
-    found = views.current(view)
+    found = generations.current(view)
     if found is None:
         others = sorted(path.parent.name for path in view.parent.glob("*/current"))
         known = f"; there are {', '.join(others)} (--target, --train)" if others else ""

@@ -23,13 +23,13 @@ from unittest import mock
 import click
 
 # The modules in which something is replaced are imported whole and named here only.
-from spark_build import __version__
+from spark_build import __version__, paths
+from spark_build import probe as spark_build_probe
 from spark_build.cli import main as program
-from spark_build.host import home, probe
-from spark_build.host.environments import pythons
-from spark_build.host.machine import access, reach
-from spark_build.model.environment import Interpreter
-from spark_build.model.machine import Machine
+from spark_build.doctor import index_connectivity, probe
+from spark_build.environments import interpreters
+from spark_build.environments.model import Interpreter
+from spark_build.machine import Machine
 from tests.machines import Simulated
 
 HERE = Path(__file__).resolve().parent
@@ -121,9 +121,9 @@ def elsewhere(place: Path, shipped: str = "shipped", *, width: int = 400) -> Ite
     told = {"HOME": str(user), "COLUMNS": str(width), "NO_COLOR": "1", "PIP_NO_INDEX": "1"}
     with (
         mock.patch.dict(os.environ, {**kept, **told}, clear=True),
-        mock.patch.object(home, "PACKAGE", place / shipped / "spark_build"),
-        mock.patch.object(probe, "probe", return_value=MACHINE),
-        mock.patch.object(probe, "toolchain", toolchain),
+        mock.patch.object(paths, "PACKAGE", place / shipped / "spark_build"),
+        mock.patch.object(spark_build_probe, "probe", return_value=MACHINE),
+        mock.patch.object(spark_build_probe, "toolchain", toolchain),
         mock.patch.object(platform, "platform", return_value=SYSTEM),
         contextlib.chdir(place),
     ):
@@ -140,9 +140,9 @@ def simulated(place: Path) -> Iterator[None]:
         return dataclasses.replace(INTERPRETER, path=str(path)) if here else None
 
     with (
-        mock.patch.object(access, "Access", return_value=machine),
-        mock.patch.object(reach, "reachable", return_value=machine.indexes()),
-        mock.patch.object(pythons, "inspect", python),
+        mock.patch.object(probe, "Access", return_value=machine),
+        mock.patch.object(index_connectivity, "reachable", return_value=machine.indexes()),
+        mock.patch.object(interpreters, "inspect", python),
         mock.patch.object(time, "time", return_value=NOW),
     ):
         yield

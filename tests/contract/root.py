@@ -23,9 +23,9 @@ from pathlib import Path
 from unittest import mock
 
 from spark_build.cli import main as program
-from spark_build.host.home import Home
-from spark_build.model.bench import bench_json
-from spark_build.verify.arms import baseline_arm
+from spark_build.measure.arms import baseline_arm
+from spark_build.measure.bench import bench_json
+from spark_build.paths import Home
 from tests import benches
 from tests.conftest import PROJECT, RECIPE, SETUP, TRAIN, make_sdist
 from tests.contract import harness

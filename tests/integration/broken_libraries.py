@@ -6,14 +6,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.integration.corpus import (
-    ABSOLUTE,
-    MACHINE,
-    TAG,
-    case,
-    library,
-    with_files,
-)
+from tests.integration.corpus import ABSOLUTE, MACHINE, TAG, case, library, with_files
 from tests.integration.wheels import PURE, write_wheel
 
 

@@ -7,16 +7,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from tests.integration.corpus import (
-    CENTRAL,
-    END,
-    LOCAL,
-    case,
-    everywhere,
-    set_field,
-    sound,
-    with_bytes,
-)
+from tests.integration.corpus import CENTRAL, END, LOCAL, case, everywhere, set_field, sound, with_bytes
 from tests.integration.wheels import entries_of, write_zip
 
 with_bytes("truncated", "no readable wheel: File is not a zip file", lambda raw: raw[: len(raw) // 2])

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_build.host.environments import marker
-from spark_build.host.environments.install import create
-from spark_build.host.environments.update import Wish, check, update
-from spark_build.host.home import Home
-from spark_build.host.wheelhouse.views import Generation
-from spark_build.model.environment import Change, State
-from spark_build.model.wheel import StoredWheel
+from spark_build.environments import marker
+from spark_build.environments.create import create
+from spark_build.environments.model import Change, State
+from spark_build.environments.update import Wish, check, update
+from spark_build.paths import Home
+from spark_build.wheelhouse.generations import Generation
+from spark_build.wheels.model import StoredWheel
 from tests.integration.houses import make_wheel, publish, put_built
 from tests.integration.test_install import INSTALLED, run_in
 

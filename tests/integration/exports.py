@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_build.host.home import Home
-from spark_build.host.transfer.archive import write_archive
-from spark_build.host.transfer.parcel import pack
-from spark_build.host.transfer.taking import take_in
-from spark_build.host.wheelhouse.views import Generation
-from spark_build.model.recipe import Target
-from tests.integration.houses import (
-    VIEW,
-)
+from spark_build.paths import Home
+from spark_build.recipes.model import Target
+from spark_build.transfer.bundle import pack
+from spark_build.transfer.bundle_import import take_in
+from spark_build.transfer.bundle_write import write_archive
+from spark_build.wheelhouse.generations import Generation
+from tests.integration.houses import VIEW
 
 TOP = f"{VIEW}-1"
 Member = tuple[tarfile.TarInfo, bytes]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_build.model.verification import Arm
+from spark_build.measure.model import Arm
 from tests.commands import invoke
 from tests.conftest import CLI
 

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from spark_build.core.planning.key import digest
-from spark_build.host.files import sha256_of
-from spark_build.host.home import Home
-from spark_build.host.wheelhouse import store as stores
-from spark_build.host.wheelhouse import views
-from spark_build.host.wheelhouse.views import Generation
-from spark_build.host.wheels.wheelfile import content_digest, read_facts
-from spark_build.model.wheel import StoredWheel
+from spark_build.build.keys import digest
+from spark_build.files import sha256_of
+from spark_build.paths import Home
+from spark_build.wheelhouse import generations
+from spark_build.wheelhouse import store as stores
+from spark_build.wheelhouse.generations import Generation
+from spark_build.wheels.model import StoredWheel
+from spark_build.wheels.reader import content_digest, read_facts
 from tests import processes
 from tests.integration.wheels import record_of, write_zip
 
@@ -101,7 +101,7 @@ def _commit(store: Path, wheel: Path, *, key: str, origin: str, papers: Mapping[
 
 def publish(home: Home, wheels: Iterable[StoredWheel], *, view: str = VIEW) -> Generation:
     chosen = list(wheels)
-    return views.publish(home.views / view, home.store, lambda _: (chosen, ""))[0]
+    return generations.publish(home.views / view, home.store, lambda _: (chosen, ""))[0]
 
 
 def demo_house(root: Path) -> tuple[Home, Generation]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.host.budget import memory
-from spark_build.host.budget.jobserver import Jobserver
+from spark_build.resources import memory
+from spark_build.resources.jobserver import Jobserver
 from tests import processes
 from tests.conftest import first
 

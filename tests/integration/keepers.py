@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from spark_build.host.home import Home
+from spark_build.paths import Home
 from tests.conftest import Root, make_root
 from tests.integration.houses import home_in
 

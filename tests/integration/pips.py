@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.pipconfig import PipConfig
-from spark_build.host.sources.index import Indexes
+from spark_build.sources.pipconfig import PipConfig
+from spark_build.sources.simple_api import Indexes
 from tests.integration.webserver import sha256
 
 NAME = "demo_pkg-1.0.tar.gz"

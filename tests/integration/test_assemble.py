@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spark_build.host.wheels.elf import read_library
+from spark_build.wheels.elf import read_library
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 
 HERE = f"linux-{platform.machine()}"

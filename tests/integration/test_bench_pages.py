@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from spark_build.cli.bench_run import _print
-from spark_build.model.bench import Bench, bench_json
-from spark_build.model.verification import Check, Telemetry
-from spark_build.verify import bench_report
+from spark_build.measure import bench_report
+from spark_build.measure.bench import Bench, bench_json
+from spark_build.measure.model import Check, Telemetry
 from tests import benches
 from tests.commands import invoke
 from tests.conftest import CLI

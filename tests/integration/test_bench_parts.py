@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from spark_build.model.verification import Arm
-from spark_build.verify.suite.running import MOST_CASES
+from spark_build.measure.model import Arm
+from spark_build.measure.suite import MOST_CASES
 
 PARTS = Path(__file__).with_name("suiteparts.py")
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from spark_build.model.verification import Arm
+from spark_build.measure.model import Arm
 from tests import processes
 from tests.commands import invoke
 from tests.conftest import CLI

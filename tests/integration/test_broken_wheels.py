@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.wheels.audit import audit
 from spark_build.errors import AuditError
-from spark_build.host.transfer.archive import write_archive
-from spark_build.host.transfer.parcel import pack
-from spark_build.host.wheels.policies import symbol_policies, system_libraries
-from spark_build.host.wheels.wheelfile import content_digest, facts_and_digest
+from spark_build.transfer.bundle import pack
+from spark_build.transfer.bundle_write import write_archive
+from spark_build.wheels.audit import audit
+from spark_build.wheels.policies import symbol_policies, system_libraries
+from spark_build.wheels.reader import content_digest, facts_and_digest
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.integration import broken_libraries, broken_texts, broken_zips
 from tests.integration.corpus import CASES, MACHINE, PYTHON, sound

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.judging.verdict import exit_code
 from spark_build.errors import UsageError
-from spark_build.host.home import Home
-from spark_build.model.event import Event, Note, Progress
-from spark_build.model.verification import Arm, BurnIn, Settings, burn_in_json
-from spark_build.verify import arms, burnin
-from spark_build.verify.battery import run_checks
+from spark_build.events import Event, Note, Progress
+from spark_build.measure import arms, burnin
+from spark_build.measure.battery import run_checks
+from spark_build.measure.model import Arm, BurnIn, Settings, burn_in_json
+from spark_build.measure.verdict import exit_code
+from spark_build.paths import Home
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "bench" / "gemm.py"
@@ -150,7 +150,7 @@ def script(folder: Path, name: str, body: str) -> str:
 
 
 def test_crashes_hangs_and_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_build.verify.rounds.time_limit", lambda _: 1)
+    monkeypatch.setattr("spark_build.measure.rounds.time_limit", lambda _: 1)
     crash = Arm(
         name="a", role="baseline", origin="", python=script(tmp_path, "crash", "echo no torch; exit 3")
     )

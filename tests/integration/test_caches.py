@@ -1,7 +1,7 @@
 """Builds through the real ccache, g++, CMake, ninja and setuptools. ccache must be installed (run-tests).
 
 nvcc is a stand-in here that does with g++ what nvcc 13.0 was seen to do: -E prints one device pass, -MD
-lists the files of all passes. What ccache makes of the real one stands in spark_build/host/building/wrappers.py.
+lists the files of all passes. What ccache makes of the real one stands in spark_build/build/wrappers.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.building.cachestats import CacheUse
+from spark_build.build import compiler_cache, sandbox
+from spark_build.build.cachestats import CacheUse
+from spark_build.build.compiler_cache import Cache
 from spark_build.errors import HostError, UsageError
-from spark_build.host.building import caches, sandbox
-from spark_build.host.building.caches import Cache
 from tests.integration.jobs import tools
 
 __all__ = ["tools"]  # fixture
@@ -87,8 +87,8 @@ class House:
         cache: Path | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> tuple[subprocess.CompletedProcess[str], CacheUse]:
-        setup = caches.prepare(
-            caches.choose({"PATH": self.search}),
+        setup = compiler_cache.prepare(
+            compiler_cache.choose({"PATH": self.search}),
             folder=cache or self.cache,
             work=work,
             links=work / "compiler-cache",
@@ -116,7 +116,7 @@ class House:
             text=True,
             check=False,
         )
-        return done, caches.use_of(setup.log)
+        return done, compiler_cache.use_of(setup.log)
 
     def build(self, work: Path, command: str = COMPILE, **variables: str) -> CacheUse:
         done, use = self.start(work, command, variables=variables)
@@ -347,8 +347,8 @@ def test_a_full_disk_does_not_fail_the_build(house: House) -> None:
     bwrap = ["bwrap", "--bind", "/", "/", "--dev", "/dev", "--size", "65536", "--tmpfs", str(house.cache)]
     work = house.tree("a")
     house.cache.mkdir()
-    setup = caches.prepare(
-        caches.choose({"PATH": PATH}),
+    setup = compiler_cache.prepare(
+        compiler_cache.choose({"PATH": PATH}),
         folder=house.cache,
         work=work,
         links=work / "links",
@@ -363,8 +363,8 @@ def test_a_full_disk_does_not_fail_the_build(house: House) -> None:
 
 def test_the_folder_stays_within_its_size(house: House) -> None:
     def limit(environ: Mapping[str, str]) -> str:
-        setup = caches.prepare(
-            caches.choose({"PATH": PATH}),
+        setup = compiler_cache.prepare(
+            compiler_cache.choose({"PATH": PATH}),
             folder=house.cache,
             work=house.folder,
             links=house.folder / "links",
@@ -389,7 +389,7 @@ def programs(tmp_path: Path) -> Path:
 
 
 def choose(programs: Path, **environ: str) -> Cache:
-    return caches.choose({"PATH": str(programs), **environ})
+    return compiler_cache.choose({"PATH": str(programs), **environ})
 
 
 def test_ccache_is_the_usual_one(programs: Path) -> None:
@@ -403,7 +403,7 @@ def test_ccache_is_the_usual_one(programs: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("variable", caches.REMOTES)
+@pytest.mark.parametrize("variable", compiler_cache.REMOTES)
 def test_sccache_where_a_remote_is_configured(programs: Path, variable: str) -> None:
     found = choose(programs, **{variable: "on"})
     assert (found.kind, found.version, found.remote) == ("sccache", "0.16.0", True)
@@ -440,7 +440,7 @@ def test_a_server_that_does_not_start_is_an_error(programs: Path) -> None:
     (programs / "sccache").write_text(
         "#!/bin/sh\n[ $1 = --version ] && echo sccache 0.16.0\n# SCCACHE_SERVER_UDS\n"
     )
-    setup = caches.prepare(
+    setup = compiler_cache.prepare(
         choose(programs, SCCACHE_BUCKET="b"),
         folder=programs,
         work=programs,
@@ -448,7 +448,7 @@ def test_a_server_that_does_not_start_is_an_error(programs: Path) -> None:
         search=PATH,
         environ={},
     )
-    with pytest.raises(HostError), caches.serving(setup, work=programs, environ={"PATH": PATH}):
+    with pytest.raises(HostError), compiler_cache.serving(setup, work=programs, environ={"PATH": PATH}):
         pass
 
 
@@ -460,7 +460,7 @@ def test_a_server_runs_as_long_as_the_build(programs: Path) -> None:
         "[ $1 = --version ] && echo sccache 0.16.0 && exit\n# SCCACHE_SERVER_UDS\n"
         """echo '{"stats":{"cache_hits":{"counts":{"CUDA":1}},"cache_misses":{"counts":{}},"not_cached":{}}}'\n"""
     )
-    setup = caches.prepare(
+    setup = compiler_cache.prepare(
         choose(programs, SCCACHE_BUCKET="b"),
         folder=programs,
         work=programs,
@@ -468,12 +468,12 @@ def test_a_server_runs_as_long_as_the_build(programs: Path) -> None:
         search=PATH,
         environ={},
     )
-    with caches.serving(setup, work=programs, environ={"PATH": PATH}) as served:
+    with compiler_cache.serving(setup, work=programs, environ={"PATH": PATH}) as served:
         socket = served.variables["SCCACHE_SERVER_UDS"]
         assert len(socket) < 100
         assert Path(socket).parent in served.readable
         assert served.writable == ()
-    assert caches.use_of(served.log) == CacheUse(hits=1)
+    assert compiler_cache.use_of(served.log) == CacheUse(hits=1)
     said = [line.split()[0] for line in calls.read_text().splitlines()]
     assert said == ["--version", "--start-server", "--show-stats", "--stop-server"]
     assert calls.read_text().splitlines()[1] == f"--start-server {socket} {programs}"

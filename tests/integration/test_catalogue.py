@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import RecipeError, UsageError
-from spark_build.host.recipes.catalogue import Catalogue, load
-from spark_build.model.recipe import Source
+from spark_build.recipes.loader import Catalogue, load
+from spark_build.recipes.model import Source
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NINE = {"cuda", "cusparselt", "llvm", "triton", "torch", "torchvision", "torchaudio", "flash-attn", "onnx"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.host.budget import cgroup
-from spark_build.host.budget.cgroup import Hierarchy
+from spark_build.resources import cgroup
+from spark_build.resources.cgroup import Hierarchy
 from tests import processes
 
 # Waits to be told, then takes 300 MiB.

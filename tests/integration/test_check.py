@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.host.files import sha256_of
-from spark_build.host.home import Home
-from spark_build.host.wheelhouse import store, views
-from spark_build.host.wheelhouse.checking import check
-from spark_build.host.wheelhouse.store import in_use
-from spark_build.host.wheelhouse.views import Generation
-from spark_build.model.keeping import Fault
-from spark_build.model.wheel import StoredWheel
+from spark_build.environments.fsck import check
+from spark_build.files import sha256_of
+from spark_build.paths import Home
+from spark_build.wheelhouse import generations, store
+from spark_build.wheelhouse.generations import Generation
+from spark_build.wheelhouse.model import Fault
+from spark_build.wheelhouse.store import in_use
+from spark_build.wheels.model import StoredWheel
 from tests.integration.houses import demo_house, make_wheel, publish, put_built, put_public, snapshot
 from tests.integration.keepers import VIEW as CLI_VIEW
 from tests.integration.keepers import root_and_home
@@ -165,7 +165,7 @@ def test_what_can_be_mended(tmp_path: Path, name: str) -> None:
     after = snapshot(home.wheelhouse)
     if "manifest" not in name:
         assert after == before
-    assert views.read(made.folder).wheels == made.wheels
+    assert generations.read(made.folder).wheels == made.wheels
 
 
 @pytest.mark.parametrize("name", HOPELESS)

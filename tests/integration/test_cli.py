@@ -82,9 +82,9 @@ def test_nothing_to_do_imports_no_stage(built: Root) -> None:
         check=True,
     )
     imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
-    assert "spark_build.core.planning.planner" in imported
+    assert "spark_build.build.plan" in imported
     heavy = {"requests", "pypi_simple", "bs4", "auditwheel", "git", "starlette", "pynvml", "build"}
-    assert not imported & (heavy | {"spark_build.stages.build", "spark_build.host.wheels.repair"})
+    assert not imported & (heavy | {"spark_build.build.stages.compilation", "spark_build.wheels.repair"})
 
 
 def test_a_folder_of_ones_own_as_source(root: Root, tmp_path: Path) -> None:

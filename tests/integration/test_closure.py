@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from spark_build.environments import closure
 from spark_build.errors import SourceError
-from spark_build.host.environments import closure
-from spark_build.host.home import Home
-from spark_build.model.recipe import Target
-from spark_build.model.wheel import StoredWheel
+from spark_build.paths import Home
+from spark_build.recipes.model import Target
+from spark_build.wheels.model import StoredWheel
 from tests.integration.houses import home_in, make_wheel, put_built
 
 SPARK = Target(name="gb10", summary="", platform="linux-aarch64", python="cp312")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.planning.key import digest
+from spark_build.build.keys import digest
 from spark_build.errors import StoreError
-from spark_build.host.home import Home
-from spark_build.host.wheelhouse import generations, store, views
-from spark_build.host.wheelhouse.collect import collect
-from spark_build.host.wheelhouse.views import Generation
-from spark_build.model.keeping import Collected
-from spark_build.model.wheel import StoredWheel
+from spark_build.paths import Home
+from spark_build.wheelhouse import generations, store, wheelhouse_generations
+from spark_build.wheelhouse.gc import collect
+from spark_build.wheelhouse.generations import Generation
+from spark_build.wheelhouse.model import Collected
+from spark_build.wheels.model import StoredWheel
 from tests import processes
 from tests.conftest import PROJECT, SETUP, make_root
 from tests.integration.houses import (
@@ -37,7 +37,7 @@ DAY = 86400.0
 BUILDER = """
 import sys
 from pathlib import Path
-from spark_build.host.wheelhouse.store import in_use
+from spark_build.wheelhouse.store import in_use
 with in_use(Path(sys.argv[1]), "building"):
     print("ready", flush=True)
     sys.stdin.readline()
@@ -96,13 +96,13 @@ def test_the_rule(home: Home) -> None:
     assert gc(home, keep=4).taken == ()
     assert gc(home, older=31 * DAY).taken == ()
     assert names(gc(home, keep=3)) == {f"{VIEW} 1", "demo 1.0"}
-    generations.pin(view, 2)
+    wheelhouse_generations.pin(view, 2)
     done = gc(home)
     assert names(done) == {f"{VIEW} 3", "demo 3.0"}
     assert done.freed > 0
-    assert views.numbers(view) == [2, 4]
+    assert generations.numbers(view) == [2, 4]
     assert len(keys(home)) == 2
-    generations.unpin(view, 2)
+    wheelhouse_generations.unpin(view, 2)
     assert names(gc(home)) == {f"{VIEW} 2", "demo 2.0"}
     assert gc(home).taken == ()
 
@@ -119,24 +119,24 @@ def test_looking_changes_nothing(home: Home) -> None:
 
 
 def test_the_current_one_stays_wherever_it_is(home: Home) -> None:
-    generations.rollback(home.views / VIEW, 1)
+    wheelhouse_generations.rollback(home.views / VIEW, 1)
     assert names(gc(home)) == {f"{VIEW} {number}" for number in (2, 3)} | {"demo 2.0", "demo 3.0"}
-    found = views.current(home.views / VIEW)
+    found = generations.current(home.views / VIEW)
     assert found is not None
     assert (found.folder / found.wheels[0].filename).is_file()
 
 
 def test_time_for_installers_counts_from_the_last_switch(home: Home) -> None:
     """4 was current until just now: who was told its path may still be reading."""
-    generations.rollback(home.views / VIEW, 2)
+    wheelhouse_generations.rollback(home.views / VIEW, 2)
     release(home, "5.0")  # 2 is not current any more, either
     done = gc(home, older=0, grace=3600)
     assert names(done) == {f"{VIEW} 1", f"{VIEW} 3", "demo 1.0", "demo 3.0"}
-    assert views.numbers(home.views / VIEW) == [2, 4, 5]
+    assert generations.numbers(home.views / VIEW) == [2, 4, 5]
 
 
 def test_what_another_view_shows_stays(home: Home) -> None:
-    first = views.read(home.views / VIEW / "generations" / "1")
+    first = generations.read(home.views / VIEW / "generations" / "1")
     publish(home, first.wheels, view="another")
     age(home, 30)
     assert "demo 1.0" not in names(gc(home))
@@ -222,7 +222,7 @@ def test_a_real_build_keeps_the_store(tmp_path: Path) -> None:
 def test_pages_of_the_index_that_nobody_shows(home: Home) -> None:
     """Generations share them: the same wheel in another one is the same page."""
     view = home.views / VIEW
-    first = views.read(view / "generations" / "1")
+    first = generations.read(view / "generations" / "1")
     publish(home, first.wheels, view=VIEW)  # 5 shows what 1 showed
     age(home, 30)
     assert shown(home, 5) == shown(home, 1)

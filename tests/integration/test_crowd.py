@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
+from spark_build.environments.fsck import check
 from spark_build.errors import UsageError
-from spark_build.host.home import Home
-from spark_build.host.wheelhouse import generations, views
-from spark_build.host.wheelhouse.checking import check
-from spark_build.host.wheelhouse.collect import collect
-from spark_build.host.wheelhouse.store import entry_folder
-from spark_build.host.wheelhouse.views import Generation
-from spark_build.model.wheel import StoredWheel
+from spark_build.paths import Home
+from spark_build.wheelhouse import generations, wheelhouse_generations
+from spark_build.wheelhouse.gc import collect
+from spark_build.wheelhouse.generations import Generation
+from spark_build.wheelhouse.store import entry_folder
+from spark_build.wheels.model import StoredWheel
 from tests.conftest import Root, make_root
 from tests.integration.houses import home_in, make_wheel, publish, put_built, put_public
 
@@ -64,7 +64,7 @@ def publisher(home: Home, log: Path, number: int, turn: int) -> None:
         seen[:] = [one for one in before.wheels if one.name != name]
         return [*seen, own], ""
 
-    made, new = views.publish(home.views / VIEW, home.store, choose)
+    made, new = generations.publish(home.views / VIEW, home.store, choose)
     assert new
     assert set(made.wheels) == {*seen, own}
     for one in made.wheels:
@@ -79,8 +79,8 @@ def roller(home: Home, _log: Path, _number: int, _turn: int) -> None:
     view = home.views / VIEW
     try:
         # Not to the old ones: what was made from them would keep their wheels, rightly.
-        there = [number for number in views.numbers(view) if number >= 2 * OLD]
-        generations.rollback(view, random.choice(there[-5:]))
+        there = [number for number in generations.numbers(view) if number >= 2 * OLD]
+        wheelhouse_generations.rollback(view, random.choice(there[-5:]))
     except UsageError as error:
         if "has no generation" not in error.message:  # collected just now
             raise

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from spark_build.host.probe import cuda_home
-from spark_build.model.verification import Arm
+from spark_build.measure.model import Arm
+from spark_build.probe import cuda_home
 from tests import kernels
 from tests.conftest import Root
 from tests.integration.inspection import check

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.events import encode
+from spark_build.build import background
+from spark_build.core_events import encode
 from spark_build.errors import HostError
-from spark_build.host import background
-from spark_build.model.event import Note
+from spark_build.events import Note
 from tests import processes
 from tests.conftest import CLI, PROJECT, RECIPE, TRAIN, Root, make_root
 

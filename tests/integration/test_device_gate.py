@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from spark_build.core.wheels.fatbin import MAX_ITEMS
-from spark_build.host.wheels.wheelfile import read_facts
+from spark_build.wheels.fatbin import MAX_ITEMS
+from spark_build.wheels.reader import read_facts
 from tests.conftest import NATIVE, PROJECT, RECIPE, Root, make_root
 from tests.integration.devicewheels import NATIVE_121, SM_80, small
 from tests.integration.wheels import write_wheel

@@ -15,16 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.wheels.fatbin import MAX_ITEMS, FatbinError
 from spark_build.errors import AuditError, HostError
-from spark_build.host.wheels.devicecode import (
-    Difference,
-    cross_check,
-    find_cuobjdump,
-    read_library,
-)
-from spark_build.host.wheels.wheelfile import read_facts
-from spark_build.model.device import Code
+from spark_build.wheels.device import Code
+from spark_build.wheels.device_code import Difference, cross_check, find_cuobjdump, read_library
+from spark_build.wheels.fatbin import MAX_ITEMS, FatbinError
+from spark_build.wheels.reader import read_facts
 from tests.integration.publicwheels import public_cuobjdump, public_wheel
 from tests.integration.wheels import write_wheel
 from tests.unit.fatbins import Made, archive, container, elf
@@ -252,8 +247,8 @@ def test_cuobjdump_on_path_comes_first(tmp_path: Path, monkeypatch: pytest.Monke
 MEASURED = r"""
 import re, sys
 from pathlib import Path
-from spark_build.host.wheels import devicecode
-code = devicecode.read_library(Path(sys.argv[1]))
+from spark_build.wheels import device_code
+code = device_code.read_library(Path(sys.argv[1]))
 peak = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
 print(code.sass, code.problems, peak[1])
 """

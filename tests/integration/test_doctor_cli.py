@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from spark_build.host.machine import reach, survey
-from spark_build.host.machine.access import Access
-from spark_build.model.facts import Indexes
+from spark_build.doctor import collect, index_connectivity
+from spark_build.doctor.model import Indexes
+from spark_build.doctor.probe import Access
 from tests import processes
 from tests.commands import invoke
 from tests.conftest import CLI, PROJECT, Root, make_root
@@ -51,7 +51,7 @@ def test_what_it_says_of_this_machine_is_so(root: Root) -> None:
 
 def test_this_machine_by_other_means() -> None:
     access = Access()
-    seen = survey.system(access)
+    seen = collect.system(access)
     free = subprocess.run(["free", "-m"], capture_output=True, text=True, check=False).stdout
     if free:  # procps is not everywhere
         assert seen.swap_total_mib == int(free.splitlines()[2].split()[1])
@@ -134,7 +134,7 @@ def configured(monkeypatch: pytest.MonkeyPatch, *urls: str) -> Indexes:
     monkeypatch.setenv("PIP_INDEX_URL", urls[0])
     if urls[1:]:
         monkeypatch.setenv("PIP_EXTRA_INDEX_URL", " ".join(urls[1:]))
-    return reach.reachable(lambda: 3)
+    return index_connectivity.reachable(lambda: 3)
 
 
 def test_each_index_says_for_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

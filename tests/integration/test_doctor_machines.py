@@ -12,11 +12,20 @@ from typing import Any
 
 import pytest
 
-from spark_build.core.doctor import building, checks, cluster, cuda, gpu, system, tools
-from spark_build.core.doctor.wants import Wants, install_line
-from spark_build.host.machine import cudafiles, gpus
-from spark_build.model.facts import Asked, Driver, Facts, Gpu, Indexes, Library, Link, Nvcc
-from spark_build.model.machine import Diagnosis, Limits
+from spark_build.doctor import (
+    checks,
+    checks_build,
+    checks_cuda,
+    checks_system,
+    cluster,
+    cudafiles,
+    gpu,
+    gpus,
+    tools,
+)
+from spark_build.doctor.model import Asked, Driver, Facts, Gpu, Indexes, Library, Link, Nvcc
+from spark_build.doctor.wants import Wants, install_line
+from spark_build.machine import Diagnosis, Limits
 from tests.machines import Nvml, Simulated, diagnose
 
 STACK = ("torch", "torchvision", "torchaudio", "triton", "flash-attn", "onnx")
@@ -36,10 +45,10 @@ def spark(folder: Path) -> Facts:
 @pytest.fixture(scope="module")
 def wants(folder: Path) -> Wants:
     """What the whole stack needs of a Spark."""
-    from spark_build import engine
+    from spark_build.build import scheduler
 
     setting = Simulated("spark").setting(folder)
-    return Wants(plan=engine.plan(setting, STACK), limits=setting.limits)
+    return Wants(plan=scheduler.plan(setting, STACK), limits=setting.limits)
 
 
 def test_a_spark_in_good_order(folder: Path) -> None:
@@ -206,67 +215,67 @@ APPARMOR = {"kernel/apparmor_restrict_unprivileged_userns": "1"}
 MIB = 12_000  # memory that is available in some cases
 # (check, what is changed on a Spark in good order, status, words of the message, words of what mends it)
 CASES: tuple[tuple[Any, Change, str, str, str], ...] = (
-    (building.target, put(basics__machine__platform="linux-x86_64"), "fail", "is built on linux-aarch64", "plan"),
-    (building.target, put(basics__machine__python="cp313"), "fail", "this is cp313", "python3.12"),
-    (building.disk, put(basics__disk_free_mib=0), "fail", "0 MiB free", "--root DIR"),
-    (building.memory, put(basics__machine__available_mib=MIB), "fail", "one compile job of", "--ignore-memory"),
-    (building.python, put(basics__python="3.10.4"), "fail", "3.10.4", "SPARK_BUILD_PYTHON"),
-    (building.gpu, put(basics__machine__gpus=()), "warn", "no GPU here", ""),
-    (building.toolkit, put(basics__nvcc=""), "fail", "missing", "cuda-toolkit-13-0"),
-    (building.toolkit, put(basics__nvcc=""), "fail", "in NVIDIA's apt repository only", "--provide cuda=store"),
-    (cuda.headers, put(toolkit__missing=("include/cusparse.h", "include/nvrtc.h")), "fail", "cusparse.h, include/nvrtc.h", "cuda=store"),
-    (building.namespaces, put(basics__sandbox="none", basics__forbids_namespaces={}), "warn", "bubblewrap does not run", "pivot_root"),
-    (building.toolkit, put(basics__nvcc="12.9"), "fail", "12.9", "cuda-toolkit-13-0"),
-    (building.packages, put(basics__missing_packages=("g++",)), "fail", "missing g++", "apt-get install -y g++"),
-    (building.packages, put(basics__missing_packages=("g++",), basics__has_apt=False), "fail", "g++", "what your system calls"),
-    (building.sandbox, put(basics__sandbox="none", basics__has_bubblewrap=False), "warn", "", "install -y bubblewrap"),
-    (building.sandbox, put(basics__sandbox="none"), "warn", "", "/etc/apparmor.d/bwrap"),
-    (building.sandbox, put(basics__sandbox="none", basics__forbids_namespaces={}), "warn", "", "in a container"),
-    (building.cache, put(basics__cache=""), "warn", "no compiler cache", "ccache"),
-    (building.namespaces, put(basics__may_namespaces=False), "warn", "AppArmor forbids", "apparmor_parser"),
-    (building.namespaces, put(basics__forbids_namespaces={"kernel/unprivileged_userns_clone": "0"}), "warn", "userns_clone = 0", "sysctl"),
-    (system.platform, put(basics__machine__platform="linux-riscv64"), "fail", "no recipe", "linux-aarch64"),
-    (system.distribution, put(system__os=DEB), "fail", "CUDA 13 does not support", "upgrade"),
-    (system.distribution, put(system__os={"ID": "ubuntu", "VERSION_ID": "25.10"}), "warn", "", "upgrade"),
-    (system.distribution, put(system__os={}), "warn", "by hand", "recipes show"),
-    (system.kernel, put(system__kernel="6.10.9-x"), "fail", "older than 6.11", "reboot"),
-    (system.kernel, put(system__restart_wanted=True), "warn", "wait for a restart", "reboot"),
-    (system.swap, put(system__swap_used_mib=12_455), "warn", "short of memory", "swapoff"),
-    (system.pressure, put(system__pressure=None), "warn", "does not tell", "psi=1"),
-    (system.pressure, put(system__pressure=SHORT), "warn", "12%", "ps aux"),
-    (system.clock, put(system__now=1789900000.0), "fail", "1 days behind", "set-ntp"),
-    (system.clock, index(Asked(where="a", ahead=301.0)), "fail", "5 min behind", "set-ntp"),
-    (system.clock, index(Asked(where="a", ahead=-1200.0)), "fail", "20 min ahead of", "set-ntp"),
-    (system.clock, put(system__synchronised=False), "warn", "not synchronised", "set-ntp"),
-    (system.locale, put(system__locale_usable=False), "warn", "en_US.UTF-8 is not installed", "C.UTF-8"),
-    (system.locale, put(system__encoding="ISO-8859-1"), "warn", "not UTF-8", "C.UTF-8"),
-    (system.proxies, put(system__proxies={"http_proxy": "http://a:1", "HTTP_PROXY": "http://b:1"}), "warn", "differ", "unset HTTP_PROXY"),
-    (system.proxies, put(system__proxies={"https_proxy": "a:3128"}), "warn", "needs a scheme", "http://HOST:PORT"),
-    (system.proxies, put(system__proxies={"https_proxy": "http://a:port"}), "warn", "is no address", "http://HOST:PORT"),
-    (system.proxies, put(system__proxies={"http_proxy": "http://u:pw@a:3128"}), "warn", "https_proxy is not", "https_proxy"),
-    (system.index, index(Asked(where="a", failure="refused")), "fail", "a: refused", "PIP_FIND_LINKS"),
-    (system.index, index(Asked(where="a", failure="refused"), lacking=0), "warn", "all that the builds need", ""),
-    (system.index, index(Asked(where="a", failure="refused"), Asked(where="b")), "warn", "b answers", ""),
-    (system.index, index(), "fail", "no index", "PIP_FIND_LINKS"),
-    (system.index, index(problem="pip cannot read"), "fail", "pip cannot read", "pip config"),
-    (cuda.driver, put(driver=Driver(module="580.142", libraries="580.95.05")), "fail", "its libraries are 580.95.05", "reboot"),
-    (cuda.driver, put(driver=Driver(module="580.65.05", libraries="580.65.05")), "fail", "580.65.06 or newer", "nvidia-driver-580-open"),
-    (cuda.driver, put(driver=Driver(problem="No devices were found")), "fail", "No devices were found", "reboot"),
-    (cuda.nvccs, put(nvccs=NVCCS), "warn", "your shell /usr/bin/nvcc", "remove nvidia-cuda-toolkit"),
-    (cuda.headers, put(toolkit__missing=("include/cuda_runtime_api.h",)), "fail", "lacks include/cuda_runtime_api.h", "cuda-toolkit-13-0"),
-    (cuda.headers, put(toolkit__foreign=("lib/libcudart.so",)), "fail", "another processor", "cuda-toolkit-13-0"),
-    (cuda.cudnn, library("cuDNN", {}, {}), "fail", "headers and library missing", "libcudnn9-dev-cuda-13"),
-    (cuda.cudnn, library("cuDNN", {"h": "8.9.7"}, {"libcudnn.so": ""}), "fail", "8.9.7", "libcudnn9-dev-cuda-13"),
-    (cuda.cublas, library("cuBLAS", {"h": "13.1.0"}, {"libcublas.so.13": ""}), "fail", "cuBLAS: library missing", "libcublas-dev-13-0"),
-    (cuda.cublas, library("cuBLAS", {"h": "13.0.2"}, {"libcublas.so": ""}), "warn", "faster on GB10", "--only-upgrade"),
-    (cuda.cufile, library("cuFile", {}, {"libcufile.so": ""}), "fail", "cuFile: headers missing", "libcufile-dev-13-0"),
-    (cuda.cufile, put(compat_allowed=False), "warn", "forbids compat mode", "allow_compat_mode"),
-    (cuda.nccl, library("NCCL", {}, {}), "fail", "missing", "libnccl-dev"),
-    (cuda.nccl, library("NCCL", {"h": "2.28.3"}, {"libnccl.so": "", "libnccl.so.2.27.7": "2.27.7"}), "warn", "several NCCL", "dpkg -S"),
-    (cuda.compiler, put(tools__compiler="", tools__compiler_version=""), "fail", "no C++ compiler", "g++"),
-    (cuda.compiler, put(tools__compiler_version="8.5.0"), "fail", "too old for C++17", "g++-13"),
-    (cuda.compiler, put(tools__compiler_version="16.1.0"), "fail", "up to 15", "g++-15"),
-    (cuda.compiler, put(tools__compiler="clang", tools__compiler_version="21.1.0"), "fail", "up to 20", "g++-15"),
+    (checks_build.target, put(basics__machine__platform="linux-x86_64"), "fail", "is built on linux-aarch64", "plan"),
+    (checks_build.target, put(basics__machine__python="cp313"), "fail", "this is cp313", "python3.12"),
+    (checks_build.disk, put(basics__disk_free_mib=0), "fail", "0 MiB free", "--root DIR"),
+    (checks_build.memory, put(basics__machine__available_mib=MIB), "fail", "one compile job of", "--ignore-memory"),
+    (checks_build.python, put(basics__python="3.10.4"), "fail", "3.10.4", "SPARK_BUILD_PYTHON"),
+    (checks_build.gpu, put(basics__machine__gpus=()), "warn", "no GPU here", ""),
+    (checks_build.toolkit, put(basics__nvcc=""), "fail", "missing", "cuda-toolkit-13-0"),
+    (checks_build.toolkit, put(basics__nvcc=""), "fail", "in NVIDIA's apt repository only", "--provide cuda=store"),
+    (checks_cuda.headers, put(toolkit__missing=("include/cusparse.h", "include/nvrtc.h")), "fail", "cusparse.h, include/nvrtc.h", "cuda=store"),
+    (checks_build.namespaces, put(basics__sandbox="none", basics__forbids_namespaces={}), "warn", "bubblewrap does not run", "pivot_root"),
+    (checks_build.toolkit, put(basics__nvcc="12.9"), "fail", "12.9", "cuda-toolkit-13-0"),
+    (checks_build.packages, put(basics__missing_packages=("g++",)), "fail", "missing g++", "apt-get install -y g++"),
+    (checks_build.packages, put(basics__missing_packages=("g++",), basics__has_apt=False), "fail", "g++", "what your system calls"),
+    (checks_build.sandbox, put(basics__sandbox="none", basics__has_bubblewrap=False), "warn", "", "install -y bubblewrap"),
+    (checks_build.sandbox, put(basics__sandbox="none"), "warn", "", "/etc/apparmor.d/bwrap"),
+    (checks_build.sandbox, put(basics__sandbox="none", basics__forbids_namespaces={}), "warn", "", "in a container"),
+    (checks_build.cache, put(basics__cache=""), "warn", "no compiler cache", "ccache"),
+    (checks_build.namespaces, put(basics__may_namespaces=False), "warn", "AppArmor forbids", "apparmor_parser"),
+    (checks_build.namespaces, put(basics__forbids_namespaces={"kernel/unprivileged_userns_clone": "0"}), "warn", "userns_clone = 0", "sysctl"),
+    (checks_system.platform, put(basics__machine__platform="linux-riscv64"), "fail", "no recipe", "linux-aarch64"),
+    (checks_system.distribution, put(system__os=DEB), "fail", "CUDA 13 does not support", "upgrade"),
+    (checks_system.distribution, put(system__os={"ID": "ubuntu", "VERSION_ID": "25.10"}), "warn", "", "upgrade"),
+    (checks_system.distribution, put(system__os={}), "warn", "by hand", "recipes show"),
+    (checks_system.kernel, put(system__kernel="6.10.9-x"), "fail", "older than 6.11", "reboot"),
+    (checks_system.kernel, put(system__restart_wanted=True), "warn", "wait for a restart", "reboot"),
+    (checks_system.swap, put(system__swap_used_mib=12_455), "warn", "short of memory", "swapoff"),
+    (checks_system.pressure, put(system__pressure=None), "warn", "does not tell", "psi=1"),
+    (checks_system.pressure, put(system__pressure=SHORT), "warn", "12%", "ps aux"),
+    (checks_system.clock, put(system__now=1789900000.0), "fail", "1 days behind", "set-ntp"),
+    (checks_system.clock, index(Asked(where="a", ahead=301.0)), "fail", "5 min behind", "set-ntp"),
+    (checks_system.clock, index(Asked(where="a", ahead=-1200.0)), "fail", "20 min ahead of", "set-ntp"),
+    (checks_system.clock, put(system__synchronised=False), "warn", "not synchronised", "set-ntp"),
+    (checks_system.locale, put(system__locale_usable=False), "warn", "en_US.UTF-8 is not installed", "C.UTF-8"),
+    (checks_system.locale, put(system__encoding="ISO-8859-1"), "warn", "not UTF-8", "C.UTF-8"),
+    (checks_system.proxies, put(system__proxies={"http_proxy": "http://a:1", "HTTP_PROXY": "http://b:1"}), "warn", "differ", "unset HTTP_PROXY"),
+    (checks_system.proxies, put(system__proxies={"https_proxy": "a:3128"}), "warn", "needs a scheme", "http://HOST:PORT"),
+    (checks_system.proxies, put(system__proxies={"https_proxy": "http://a:port"}), "warn", "is no address", "http://HOST:PORT"),
+    (checks_system.proxies, put(system__proxies={"http_proxy": "http://u:pw@a:3128"}), "warn", "https_proxy is not", "https_proxy"),
+    (checks_system.index, index(Asked(where="a", failure="refused")), "fail", "a: refused", "PIP_FIND_LINKS"),
+    (checks_system.index, index(Asked(where="a", failure="refused"), lacking=0), "warn", "all that the builds need", ""),
+    (checks_system.index, index(Asked(where="a", failure="refused"), Asked(where="b")), "warn", "b answers", ""),
+    (checks_system.index, index(), "fail", "no index", "PIP_FIND_LINKS"),
+    (checks_system.index, index(problem="pip cannot read"), "fail", "pip cannot read", "pip config"),
+    (checks_cuda.driver, put(driver=Driver(module="580.142", libraries="580.95.05")), "fail", "its libraries are 580.95.05", "reboot"),
+    (checks_cuda.driver, put(driver=Driver(module="580.65.05", libraries="580.65.05")), "fail", "580.65.06 or newer", "nvidia-driver-580-open"),
+    (checks_cuda.driver, put(driver=Driver(problem="No devices were found")), "fail", "No devices were found", "reboot"),
+    (checks_cuda.nvccs, put(nvccs=NVCCS), "warn", "your shell /usr/bin/nvcc", "remove nvidia-cuda-toolkit"),
+    (checks_cuda.headers, put(toolkit__missing=("include/cuda_runtime_api.h",)), "fail", "lacks include/cuda_runtime_api.h", "cuda-toolkit-13-0"),
+    (checks_cuda.headers, put(toolkit__foreign=("lib/libcudart.so",)), "fail", "another processor", "cuda-toolkit-13-0"),
+    (checks_cuda.cudnn, library("cuDNN", {}, {}), "fail", "headers and library missing", "libcudnn9-dev-cuda-13"),
+    (checks_cuda.cudnn, library("cuDNN", {"h": "8.9.7"}, {"libcudnn.so": ""}), "fail", "8.9.7", "libcudnn9-dev-cuda-13"),
+    (checks_cuda.cublas, library("cuBLAS", {"h": "13.1.0"}, {"libcublas.so.13": ""}), "fail", "cuBLAS: library missing", "libcublas-dev-13-0"),
+    (checks_cuda.cublas, library("cuBLAS", {"h": "13.0.2"}, {"libcublas.so": ""}), "warn", "faster on GB10", "--only-upgrade"),
+    (checks_cuda.cufile, library("cuFile", {}, {"libcufile.so": ""}), "fail", "cuFile: headers missing", "libcufile-dev-13-0"),
+    (checks_cuda.cufile, put(compat_allowed=False), "warn", "forbids compat mode", "allow_compat_mode"),
+    (checks_cuda.nccl, library("NCCL", {}, {}), "fail", "missing", "libnccl-dev"),
+    (checks_cuda.nccl, library("NCCL", {"h": "2.28.3"}, {"libnccl.so": "", "libnccl.so.2.27.7": "2.27.7"}), "warn", "several NCCL", "dpkg -S"),
+    (checks_cuda.compiler, put(tools__compiler="", tools__compiler_version=""), "fail", "no C++ compiler", "g++"),
+    (checks_cuda.compiler, put(tools__compiler_version="8.5.0"), "fail", "too old for C++17", "g++-13"),
+    (checks_cuda.compiler, put(tools__compiler_version="16.1.0"), "fail", "up to 15", "g++-15"),
+    (checks_cuda.compiler, put(tools__compiler="clang", tools__compiler_version="21.1.0"), "fail", "up to 20", "g++-15"),
     (tools.cmake, put(tools__cmake="", tools__paths={"cmake": "/home/me/my bin/cmake"}), "warn", "does not run", "rm '/home/me/my bin/cmake'"),
     (tools.cmake, put(tools__cmake="", tools__paths={"cmake": "/usr/local/bin/cmake"}), "warn", "does not run", "sudo rm /usr/local/bin/cmake"),
     (tools.ninja, put(tools__ninja="", tools__paths={"ninja": "/usr/bin/ninja"}), "warn", "does not run", "--reinstall -y ninja-build"),
@@ -288,7 +297,7 @@ CASES: tuple[tuple[Any, Change, str, str, str], ...] = (
     (cluster.rdma, put(basics__machine__gpus=(), cluster__rdma=True), "warn", "not loaded", "modprobe"),
     (cluster.rdma, put(basics__machine__gpus=()), "warn", "offers no", ""),
 )  # fmt: skip
-BASIC = {*building.REQUIRED, *checks.NAMESPACES}
+BASIC = {*checks_build.REQUIRED, *checks.NAMESPACES}
 
 
 def run(check: Any, facts: Facts, wants: Wants) -> Diagnosis | None:
@@ -311,26 +320,26 @@ def test_a_check_complains(
 
 
 def test_every_check_is_among_them() -> None:
-    every = {*building.REQUIRED, *checks.NAMESPACES, *checks.THOROUGH, *checks.CLUSTER}
-    assert every - {building.writable} == {case[0] for case in CASES}
+    every = {*checks_build.REQUIRED, *checks.NAMESPACES, *checks.THOROUGH, *checks.CLUSTER}
+    assert every - {checks_build.writable} == {case[0] for case in CASES}
 
 
 @pytest.mark.parametrize(
     ("check", "change"),
     [
-        (system.kernel, put(system__kernel="6.11.0-1016-nvidia")),
-        (system.swap, put(system__swap_used_mib=12_454)),
-        (system.pressure, put(system__pressure={"some": 9.9, "full": 0.0})),
-        (system.clock, index(Asked(where="a", ahead=299.0))),
-        (system.clock, put(system__synchronised=None)),
-        (system.proxies, put(system__proxies={"http_proxy": "http://a:1", "HTTP_PROXY": "http://a:1", "https_proxy": "http://a:1", "no_proxy": "localhost"})),
-        (system.index, index(links=True)),
-        (cuda.driver, put(driver=Driver(module="580.65.06", libraries="580.65.06"))),
-        (cuda.driver, put(driver=Driver(module="590.44.01", libraries="590.44.01", cuda="13.1"))),
-        (cuda.nvccs, put(nvccs=(NVCCS[0], Nvcc(path="/usr/local/cuda-12.8/bin/nvcc", version="13.0.88", rank=None)))),
-        (cuda.cufile, put(gds=True, compat_allowed=False)),
-        (cuda.compiler, put(tools__compiler_version="15.2.0")),
-        (cuda.compiler, put(tools__compiler="clang", tools__compiler_version="20.1.8")),
+        (checks_system.kernel, put(system__kernel="6.11.0-1016-nvidia")),
+        (checks_system.swap, put(system__swap_used_mib=12_454)),
+        (checks_system.pressure, put(system__pressure={"some": 9.9, "full": 0.0})),
+        (checks_system.clock, index(Asked(where="a", ahead=299.0))),
+        (checks_system.clock, put(system__synchronised=None)),
+        (checks_system.proxies, put(system__proxies={"http_proxy": "http://a:1", "HTTP_PROXY": "http://a:1", "https_proxy": "http://a:1", "no_proxy": "localhost"})),
+        (checks_system.index, index(links=True)),
+        (checks_cuda.driver, put(driver=Driver(module="580.65.06", libraries="580.65.06"))),
+        (checks_cuda.driver, put(driver=Driver(module="590.44.01", libraries="590.44.01", cuda="13.1"))),
+        (checks_cuda.nvccs, put(nvccs=(NVCCS[0], Nvcc(path="/usr/local/cuda-12.8/bin/nvcc", version="13.0.88", rank=None)))),
+        (checks_cuda.cufile, put(gds=True, compat_allowed=False)),
+        (checks_cuda.compiler, put(tools__compiler_version="15.2.0")),
+        (checks_cuda.compiler, put(tools__compiler="clang", tools__compiler_version="20.1.8")),
         (tools.ninja, put(tools__ninja="1.11.1")),
         (tools.cmake, put(tools__cmake=None)),
         (gpu.busy, card(utilisation=0.09)),
@@ -350,16 +359,16 @@ def test_a_check_is_content(check: Any, change: Change, spark: Facts, wants: Wan
 
 
 def test_cxx20_is_asked_of_what_sees_the_headers_of_torch_2_15(spark: Facts, folder: Path) -> None:
-    from spark_build import engine
+    from spark_build.build import scheduler
 
     setting = Simulated("spark").setting(folder)
     newest = dataclasses.replace(setting, train=setting.catalogue.train("2.15"), provide={"torch": "public"})
-    wants = Wants(plan=engine.plan(newest, ["flash-attn"]), limits=setting.limits)
+    wants = Wants(plan=scheduler.plan(newest, ["flash-attn"]), limits=setting.limits)
     older = put(tools__compiler_version="11.2.0")(spark)
-    found = run(cuda.compiler, older, wants)
+    found = run(checks_cuda.compiler, older, wants)
     assert found
     assert (found.status, "C++20" in found.message) == ("fail", True)
-    found = run(cuda.compiler, put(tools__compiler_version="11.3.0")(spark), wants)
+    found = run(checks_cuda.compiler, put(tools__compiler_version="11.3.0")(spark), wants)
     assert found
     assert found.status == "ok"
 
@@ -369,7 +378,7 @@ def test_the_compiler_that_is_to_be_installed_is_the_one_that_is_found_then(
     spark: Facts, wants: Wants, tmp_path: Path, found: str
 ) -> None:
     """The printed commands, for real, on links as Debian's packages gcc and g++ make them."""
-    finding = run(cuda.compiler, put(tools__compiler_version=found)(spark), wants)
+    finding = run(checks_cuda.compiler, put(tools__compiler_version=found)(spark), wants)
     assert finding
     install, *choose = finding.fix.split(" && sudo update-alternatives ")
     wanted = install.rpartition("g++-")[2]
@@ -395,12 +404,12 @@ def test_the_compiler_that_is_to_be_installed_is_the_one_that_is_found_then(
 def test_a_memory_limit_of_ours_names_the_option(spark: Facts, wants: Wants) -> None:
     """Where the user's own --memory is what is short, it is that which must grow."""
     short = dataclasses.replace(wants, limits=Limits(cores=20, reserve_mib=0, memory_mib=500))
-    found = building.memory(spark.basics, short)
+    found = checks_build.memory(spark.basics, short)
     assert (found.status, found.fix.startswith("--memory ")) == ("fail", True)
 
 
 def test_no_folder_that_cannot_be_written(spark: Facts, wants: Wants) -> None:
-    found = building.writable(put(basics__folders={"/a": True, "/b": False})(spark).basics, wants)
+    found = checks_build.writable(put(basics__folders={"/a": True, "/b": False})(spark).basics, wants)
     assert [(one.status, one.message) for one in found] == [
         ("ok", "/a can be written"),
         ("fail", "/b cannot be written"),
@@ -419,7 +428,7 @@ def test_only_what_harms_nobody_is_safe(spark: Facts, wants: Wants) -> None:
         for one in commands
     )
     kept = put(basics__sandbox="none", basics__has_profile=True)(spark)
-    found = run(building.sandbox, kept, wants)
+    found = run(checks_build.sandbox, kept, wants)
     assert found
     assert not found.safe  # a profile that is there is not overwritten
 

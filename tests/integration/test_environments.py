@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from spark_build.environments import marker
+from spark_build.environments.create import choose
+from spark_build.environments.model import Change
+from spark_build.environments.update import Wish, others, update
 from spark_build.errors import HostError, StoreError, UsageError
-from spark_build.host.environments import marker
-from spark_build.host.environments.install import choose
-from spark_build.host.environments.update import Wish, others, update
-from spark_build.model.environment import Change
 from tests.commands import invoke
 from tests.integration.environmenthouse import House
 from tests.integration.houses import home_in, make_wheel

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_build.environments import marker
 from spark_build.errors import HostError
-from spark_build.host.environments import marker
 from tests.integration.environmenthouse import House
 from tests.integration.houses import home_in
 

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_build.errors import StoreError, UsageError
-from spark_build.host.home import Home
-from spark_build.host.transfer.archive import write_archive
-from spark_build.host.transfer.folder import write_folder
-from spark_build.host.transfer.parcel import Parcel, pack, select
-from spark_build.host.transfer.taking import take_in
-from spark_build.host.wheelhouse import store as stores
-from spark_build.host.wheelhouse.views import Generation
+from spark_build.paths import Home
+from spark_build.transfer.bundle import Parcel, pack, select
+from spark_build.transfer.bundle_import import take_in
+from spark_build.transfer.bundle_write import write_archive
+from spark_build.transfer.folder import write_folder
+from spark_build.wheelhouse import store as stores
+from spark_build.wheelhouse.generations import Generation
 from tests.integration.exports import members, no_view
 from tests.integration.houses import (
     demo_house,
@@ -258,10 +258,10 @@ def test_it_goes_on_within_a_wheel(tmp_path: Path) -> None:
 EXPORTER = """
 import os, signal, sys
 from pathlib import Path
-from spark_build.host.transfer.archive import write_archive
-from spark_build.host.transfer.folder import write_folder
-from spark_build.host.transfer.parcel import pack
-from spark_build.host.wheelhouse.views import read
+from spark_build.transfer.bundle_write import write_archive
+from spark_build.transfer.folder import write_folder
+from spark_build.transfer.bundle import pack
+from spark_build.wheelhouse.generations import read
 def progress(done, total):
     if done * 100 > total * int(sys.argv[4]):
         print(done, flush=True)

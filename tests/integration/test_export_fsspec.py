@@ -22,8 +22,8 @@ from fsspec.implementations.sftp import SFTPFileSystem
 from moto.server import ThreadedMotoServer
 
 from spark_build.errors import HostError
-from spark_build.host.transfer.parcel import Parcel, pack
-from spark_build.host.transfer.remote import _at, send
+from spark_build.transfer.bundle import Parcel, pack
+from spark_build.transfer.upload import _at, send
 from tests.commands import invoke
 from tests.conftest import Root
 from tests.integration.houses import demo_house, make_wheel, publish, put_built
@@ -178,7 +178,7 @@ def test_sftp_knows_what_a_cluster_knows(
     node: Node, keys: Path, parcel: Parcel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in /etc/ssh/ssh_known_hosts; where the user's own file says another key, that is believed."""
-    from spark_build.host.transfer import sftp
+    from spark_build.transfer import sftp
 
     system = tmp_path / "ssh_known_hosts"
     (keys / "known_hosts").rename(system)

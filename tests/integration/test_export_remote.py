@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError, StoreError, UsageError
-from spark_build.host.files import sha256_of
-from spark_build.host.home import Home
-from spark_build.host.transfer.parcel import Parcel, pack
-from spark_build.host.transfer.remote import send
-from spark_build.host.transfer.ssh import parse
-from spark_build.host.transfer.taking import take_in
-from spark_build.host.wheelhouse import store as stores
-from spark_build.host.wheelhouse.views import Generation
-from spark_build.model.event import Event, Note
+from spark_build.events import Event, Note
+from spark_build.files import sha256_of
+from spark_build.paths import Home
+from spark_build.transfer.bundle import Parcel, pack
+from spark_build.transfer.bundle_import import take_in
+from spark_build.transfer.ssh import parse
+from spark_build.transfer.upload import send
+from spark_build.wheelhouse import store as stores
+from spark_build.wheelhouse.generations import Generation
 from tests.conftest import Root
 from tests.integration.exports import no_view
 from tests.integration.houses import demo_house, eventually, home_in, make_wheel, publish, put_built

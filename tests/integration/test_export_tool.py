@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.recipes.targets import resolve
+from spark_build.environments import closure, resolution
 from spark_build.errors import SourceError
-from spark_build.host.environments import closure, resolution
-from spark_build.host.home import locate
-from spark_build.host.probe import probe
-from spark_build.host.recipes.catalogue import load
-from spark_build.host.transfer.folder import write_folder
-from spark_build.host.transfer.parcel import pack
-from spark_build.host.transfer.taking import take_in
-from spark_build.host.transfer.tool import wheels_of_itself
+from spark_build.paths import locate
+from spark_build.probe import probe
+from spark_build.recipes.loader import load
+from spark_build.recipes.targets import resolve
+from spark_build.transfer.bundle import pack
+from spark_build.transfer.bundle_import import take_in
+from spark_build.transfer.folder import write_folder
+from spark_build.transfer.tool import wheels_of_itself
 from tests.integration.exports import no_view
 from tests.integration.houses import demo_house, home_in, make_wheel, publish, put_built
 
@@ -60,7 +60,7 @@ def test_the_offline_node_needs_nothing_else(tmp_path: Path) -> None:
     assert [row["name"] for row in manifest["wheels"]] == ["demo", "helper", "lonely", "more"]
 
     # The node can hand it on: from what is installed comes the wheel that it was installed from.
-    code = "import sys, pathlib; from spark_build.host.transfer import tool; tool._from_installed(pathlib.Path(sys.argv[1]))"
+    code = "import sys, pathlib; from spark_build.transfer import tool; tool._from_installed(pathlib.Path(sys.argv[1]))"
     (tmp_path / "again").mkdir()
     python = str(tmp_path / "spark-build" / "bin" / "python")
     subprocess.run(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.recipes.rawtables import PLATFORMS
 from spark_build.errors import SourceError
-from spark_build.host.sources.kinds import lay_tree
-from spark_build.model.recipe import Source
+from spark_build.recipes.model import Source
+from spark_build.recipes.rawtables import PLATFORMS
+from spark_build.sources.source_types import lay_tree
 from tests.conftest import PROJECT, RECIPE, TRAIN, Root, make_root
 
 SETUP = """

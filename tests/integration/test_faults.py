@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from spark_build.host.files import sha256_of
-from spark_build.host.home import Home
-from spark_build.host.transfer.archive import write_archive
-from spark_build.host.transfer.parcel import pack
-from spark_build.host.transfer.taking import take_in
-from spark_build.host.wheelhouse import generations, views
-from spark_build.host.wheelhouse.checking import check
-from spark_build.host.wheelhouse.collect import collect
-from spark_build.host.wheelhouse.store import entry_folder
-from spark_build.model.keeping import Fault
+from spark_build.environments.fsck import check
+from spark_build.files import sha256_of
+from spark_build.paths import Home
+from spark_build.transfer.bundle import pack
+from spark_build.transfer.bundle_import import take_in
+from spark_build.transfer.bundle_write import write_archive
+from spark_build.wheelhouse import generations, wheelhouse_generations
+from spark_build.wheelhouse.gc import collect
+from spark_build.wheelhouse.model import Fault
+from spark_build.wheelhouse.store import entry_folder
 from tests.integration import faults
 from tests.integration.houses import VIEW, home_in, make_wheel, publish, put_built, put_public
 
@@ -70,7 +70,7 @@ def house(root: Path) -> Home:
     for build in (1, 2, 3):
         demo = make_wheel(dist, build=f"{build}_0123abcd", requires=["helper>=1"])
         made = publish(home, [put_built(home.store, demo, note=str(build)), helper])
-    generations.pin(home.views / VIEW, 2)
+    wheelhouse_generations.pin(home.views / VIEW, 2)
     publish(home, made.wheels, view="another")
     for folder in home.views.glob("*/generations/*"):
         os.utime(folder, (0, 0))
@@ -79,7 +79,9 @@ def house(root: Path) -> Home:
 
 def put_another(home: Home) -> None:
     wheel = put_public(home.store, make_wheel(home.wheelhouse.parent / "dist", "more", "2.0"))
-    views.publish(home.views / VIEW, home.store, lambda old: ([*(old.wheels if old else ()), wheel], ""))
+    generations.publish(
+        home.views / VIEW, home.store, lambda old: ([*(old.wheels if old else ()), wheel], "")
+    )
 
 
 def case(name: str, folder: Path) -> Case:
@@ -94,16 +96,18 @@ def case(name: str, folder: Path) -> Case:
         make_wheel(empty.wheelhouse.parent / "dist", "more", "2.0")
         return Case(empty.wheelhouse.parent, put_another)
     if name == "rollback":
-        return Case(root, lambda home: generations.rollback(home.views / view, 2))
+        return Case(root, lambda home: wheelhouse_generations.rollback(home.views / view, 2))
     if name == "remove":
         return Case(
             root,
-            lambda home: generations.remove(home.views / view, home.store, ["demo"], markers={}, force=False),
+            lambda home: wheelhouse_generations.remove(
+                home.views / view, home.store, ["demo"], markers={}, force=False
+            ),
         )
     if name == "gc":
         return Case(root, collect_all)
     if name == "pin":
-        return Case(root, lambda home: generations.pin(home.views / view, 3))
+        return Case(root, lambda home: wheelhouse_generations.pin(home.views / view, 3))
     if name == "import":
         other = home_in(folder / "other")
         dist = other.wheelhouse.parent / "dist"
@@ -118,7 +122,7 @@ def case(name: str, folder: Path) -> Case:
 
 def damage(home: Home) -> None:
     """What `check --repair` can mend."""
-    current = views.current(home.views / VIEW)
+    current = generations.current(home.views / VIEW)
     assert current is not None
     demo, helper = current.wheels
     (current.folder / demo.filename).unlink()
@@ -140,7 +144,7 @@ def state(home: Home) -> dict[str, tuple[int, tuple[str, ...]]]:
     """Of each view the current generation, every wheel of it read."""
     found = {}
     for view in home.views.glob("*"):
-        if (current := views.current(view)) is not None:
+        if (current := generations.current(view)) is not None:
             for wheel in current.wheels:
                 assert sha256_of(current.folder / wheel.filename) == wheel.sha256
             found[view.name] = (current.number, tuple(wheel.filename for wheel in current.wheels))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.pipconfig import PipConfig
 from spark_build.errors import SourceError
-from spark_build.host.sources.fetch import RETRIES, fetch_pinned
-from spark_build.host.sources.index import Indexes
-from spark_build.model.recipe import Source
+from spark_build.recipes.model import Source
+from spark_build.sources.download import RETRIES, fetch_pinned
+from spark_build.sources.pipconfig import PipConfig
+from spark_build.sources.simple_api import Indexes
 from tests.integration.webserver import Site, serving, sha256
 
 NAME = "demo_pkg-1.0.tar.gz"

@@ -9,21 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.host.files import (
-    copy_or_link,
-    locked,
-    remove_tree,
-    sha256_of,
-    sync_tree,
-    write_atomically,
-)
+from spark_build.files import copy_or_link, locked, remove_tree, sha256_of, sync_tree, write_atomically
 from tests.integration.houses import end, hear, start, tell
 
 SIZE = 1 << 20
 WRITER = f"""
 import sys
 from pathlib import Path
-from spark_build.host.files import write_atomically
+from spark_build.files import write_atomically
 path = Path(sys.argv[1])
 print("ready", flush=True)
 while True:
@@ -33,7 +26,7 @@ while True:
 COUNTER = """
 import sys, time
 from pathlib import Path
-from spark_build.host.files import locked
+from spark_build.files import locked
 lock, counter = Path(sys.argv[1]), Path(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -46,7 +39,7 @@ for _ in range(int(sys.argv[3])):
 HOLDER = """
 import os, sys
 from pathlib import Path
-from spark_build.host.files import locked
+from spark_build.files import locked
 with locked(Path(sys.argv[1]), purpose="building onnx"):
     print(os.getpid(), flush=True)
     sys.stdin.readline()
@@ -55,7 +48,7 @@ with locked(Path(sys.argv[1]), purpose="building onnx"):
 DYING = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from spark_build.host.files import locked
+from spark_build.files import locked
 with locked(Path(sys.argv[1]), purpose="building torch") as held:
     child = subprocess.Popen(["sleep", "3600"], pass_fds=(held,), stdout=subprocess.DEVNULL)
     print(child.pid, flush=True)
@@ -260,7 +253,7 @@ def test_read_only_folders_go_also_without_root(tmp_path: Path) -> None:
     code = """
 import os, sys
 from pathlib import Path
-from spark_build.host.files import remove_tree
+from spark_build.files import remove_tree
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)

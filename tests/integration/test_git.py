@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError, SourceError
-from spark_build.host.sources.git import commit_time, export_commit, fetch_commit
-from spark_build.model.recipe import Source
+from spark_build.recipes.model import Source
+from spark_build.sources.git import commit_time, export_commit, fetch_commit
 from tests import processes
 from tests.integration.gitrepos import (
     WHEN,
@@ -251,8 +251,8 @@ def test_the_export_lands_in_an_ignored_folder_of_another_clone(cache: Path, tmp
 FETCH = """
 import sys
 from pathlib import Path
-from spark_build.host.sources.git import fetch_commit
-from spark_build.model.recipe import Source
+from spark_build.sources.git import fetch_commit
+from spark_build.recipes.model import Source
 fetch_commit(Source(kind="git", url=sys.argv[1], commit=sys.argv[2]), folder=Path(sys.argv[3]),
              offline=False, log=None, progress=lambda done, total: None)
 """

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.giturl import mirror_name
 from spark_build.errors import SourceError
-from spark_build.host.sources.git import export_commit, fetch_commit
-from spark_build.host.sources.gitnet import RETRIES
-from spark_build.model.recipe import Source
+from spark_build.recipes.model import Source
+from spark_build.sources.git import export_commit, fetch_commit
+from spark_build.sources.gitnet import RETRIES
+from spark_build.sources.giturl import mirror_name
 from tests.integration.gitrepos import WHEN, Repository, Server, get, refusal, serving, tree
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.host.budget.governor import Governor
+from spark_build.resources.governor import Governor
 from tests.integration.houses import eventually
 from tests.integration.jobs import Make, below, is_stopped, make_project, tools
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.wheels.audit import fits
 from spark_build.errors import AuditError, SparkBuildError, StoreError
-from spark_build.host.home import Home, locate
-from spark_build.host.recipes.catalogue import load
-from spark_build.host.transfer.archive import write_archive
-from spark_build.host.transfer.parcel import pack
-from spark_build.host.transfer.taking import Taken, take_in
-from spark_build.host.wheelhouse import store as stores
+from spark_build.paths import Home, locate
+from spark_build.recipes.loader import load
+from spark_build.transfer.bundle import pack
+from spark_build.transfer.bundle_import import Taken, take_in
+from spark_build.transfer.bundle_write import write_archive
+from spark_build.wheelhouse import store as stores
+from spark_build.wheels.audit import fits
 from tests.conftest import make_root
 from tests.integration.exports import no_view
 from tests.integration.houses import home_in, make_wheel, publish, put_built, put_public, snapshot

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from spark_build.errors import SparkBuildError
-from spark_build.host.transfer.taking import take_in
+from spark_build.transfer.bundle_import import take_in
 from tests.conftest import make_root
 from tests.integration.exports import Member, export, member, members
 from tests.integration.houses import demo_house, home_in, make_wheel, publish, put_built, snapshot

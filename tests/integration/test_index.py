@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError, SourceError
-from spark_build.host.sources import web
-from spark_build.host.sources.index import IndexFile, configured, files_of, find, size_of
+from spark_build.sources import http
+from spark_build.sources.pages import IndexFile
+from spark_build.sources.simple_api import configured, files_of, find, size_of
 from tests.integration.pips import BLANK, DATA, NAME, SHA, closed_port, isolate, on
 from tests.integration.webserver import Page, Site, serving
 
@@ -194,7 +195,7 @@ def test_folders_serve_as_index(tmp_path: Path, as_uri: bool) -> None:
     root = page.parent.parent
     indexes = on(root.as_uri() if as_uri else str(root))
     file = find("demo_pkg", NAME, indexes)
-    assert Path(web.path_of(file.url)) == stored
+    assert Path(http.path_of(file.url)) == stored
     assert size_of(file, indexes) == len(DATA)
     with pytest.raises(SourceError, match="files of absent is not on"):
         files_of("absent", indexes)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError, SourceError, SparkBuildError
-from spark_build.host.sources.index import configured, files_of, find, size_of
+from spark_build.sources.simple_api import configured, files_of, find, size_of
 from tests.integration.pips import DATA, NAME, closed_port, isolate, on
 from tests.integration.webserver import Page, Site, serving
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.host.wheelhouse.views import Generation, requirements
+from spark_build.wheelhouse.generations import Generation, requirements
 from tests.integration.houses import VIEW, demo_house, home_in, make_wheel, publish, put_built
 from tests.integration.installers import Installer, installer, tool
 from tests.integration.servers import Served, served

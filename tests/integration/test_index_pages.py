@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import AuditError
-from spark_build.host.files import sha256_of
-from spark_build.host.serving import indexpages, listen
-from spark_build.host.serving.guard import bears
-from spark_build.host.serving.indexpages import INDEX, PAGES, indexed
+from spark_build.files import sha256_of
+from spark_build.wheelhouse import listen, simple_index
+from spark_build.wheelhouse.guard import bears
+from spark_build.wheelhouse.simple_index import INDEX, PAGES, indexed
 from tests.integration.houses import VIEW, demo_house, home_in, make_wheel, publish, put_built, snapshot
 
 
@@ -99,7 +99,7 @@ def test_a_failure_leaves_no_pages(tmp_path: Path) -> None:
 def test_many_pages_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above some number all is synced at once; what comes out is the same."""
     home, generation = demo_house(tmp_path / "few")
-    monkeypatch.setattr(indexpages, "MANY", 0)
+    monkeypatch.setattr(simple_index, "MANY", 0)
     other, many = demo_house(tmp_path / "many")
     for wheel, twin in zip(generation.wheels, many.wheels, strict=True):
         assert indexed(home.store, wheel).metadata == indexed(other.store, twin).metadata

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark_build.host.wheels.devicecode import find_cuobjdump
+from spark_build.wheels.device_code import find_cuobjdump
 from tests.commands import invoke
 from tests.conftest import CLI, Root
 from tests.integration.devicewheels import AARCH64, DATA, NATIVE_121, SM_80, small

@@ -7,21 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from spark_build.environments import installers
+from spark_build.environments.create import choose, install
+from spark_build.environments.installers import find_uv
+from spark_build.environments.origin import prove_origin
 from spark_build.errors import HostError, StoreError, UsageError, from_os_error
-from spark_build.host.environments import installers
-from spark_build.host.environments.install import choose, install
-from spark_build.host.environments.installers import find_uv
-from spark_build.host.environments.origin import prove_origin
-from spark_build.host.wheelhouse.views import Generation
-from tests.integration.houses import (
-    demo_house,
-    home_in,
-    make_wheel,
-    publish,
-    put_built,
-    put_public,
-    snapshot,
-)
+from spark_build.wheelhouse.generations import Generation
+from tests.integration.houses import demo_house, home_in, make_wheel, publish, put_built, put_public, snapshot
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from spark_build.core.planning.key import brought_up, digest
-from spark_build.host.home import Home
-from spark_build.host.wheelhouse import collect, judgements, rekey, storecheck
-from spark_build.host.wheelhouse import store as stores
-from spark_build.model.wheel import Finding
+from spark_build.build import rekey
+from spark_build.build.keys import brought_up, digest
+from spark_build.paths import Home
+from spark_build.wheelhouse import fsck, gc, judgements
+from spark_build.wheelhouse import store as stores
+from spark_build.wheels.model import Finding
 from tests.conftest import ROOT, Root
 from tests.integration.several import make, statuses
 
@@ -145,10 +146,10 @@ def test_a_damaged_judgement_counts_for_nothing_and_is_found(tmp_path: Path) -> 
     entry = an_entry(home)
     judgements.note(entry, INPUTS, [])
     (path,) = home.wheelhouse.glob("judgements/*/*/*.json")
-    assert not list(storecheck.of_store(home, {}, []))
+    assert not list(fsck.of_store(home, {}, []))
     path.write_text(path.read_text()[:40])
     assert not judgements.holds(entry, digest(INPUTS))
-    (found,) = storecheck.of_store(home, {}, [])
+    (found,) = fsck.of_store(home, {}, [])
     assert (found.fault.kind, found.fault.path) == ("damaged", str(path))
     assert found.mended().mended
     assert not list((home.wheelhouse / "judgements").rglob("*.json"))
@@ -158,7 +159,7 @@ def test_a_collected_entry_takes_its_judgements_along(tmp_path: Path) -> None:
     home = home_in(tmp_path)
     judgements.note(an_entry(home), INPUTS, [])
     for dry_run in (True, False):
-        collect.collect(home, keep=1, older_than=0.0, grace=0.0, dry_run=dry_run)
+        gc.collect(home, keep=1, older_than=0.0, grace=0.0, dry_run=dry_run)
         assert bool(list((home.wheelhouse / "judgements").rglob("*.json"))) is dry_run
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import StoreError, UsageError
-from spark_build.host.home import Home
-from spark_build.host.wheelhouse import generations, views
+from spark_build.paths import Home
+from spark_build.wheelhouse import generations, wheelhouse_generations
 from tests.conftest import Root
 from tests.integration.houses import make_wheel, publish, put_built, put_public, snapshot
 from tests.integration.keepers import VIEW, root_and_home
@@ -36,7 +36,7 @@ def kept(tmp_path: Path) -> tuple[Root, Home, Path]:
 
 
 def number(view: Path) -> int:
-    found = views.current(view)
+    found = generations.current(view)
     assert found is not None
     return found.number
 
@@ -61,9 +61,9 @@ def test_what_changed_in_each_generation(kept: tuple[Root, Home, Path]) -> None:
         3,
     )
     assert {"kind": "version", "name": "helper", "before": "1.5", "after": "1.6"} in row["changes"]
-    current = views.current(home.views / VIEW)
+    current = generations.current(home.views / VIEW)
     assert current is not None
-    views.write_verdict(current, {"checks": [{"name": "origin", "status": "ok", "evidence": ""}]})
+    generations.write_verdict(current, {"checks": [{"name": "origin", "status": "ok", "evidence": ""}]})
     assert root.json("wheelhouse", "generations")["generations"][2]["verified"]
 
 
@@ -94,10 +94,10 @@ def test_back_and_forth(kept: tuple[Root, Home, Path]) -> None:
 
 def test_the_next_number_is_never_one_that_was_given(kept: tuple[Root, Home, Path]) -> None:
     _, home, view = kept
-    _, first = generations.rollback(view, 1)
+    _, first = wheelhouse_generations.rollback(view, 1)
     made = publish(home, first.wheels[:1], view=VIEW)
     assert (made.number, made.before) == (4, 1)
-    _, back = generations.rollback(view, None)
+    _, back = wheelhouse_generations.rollback(view, None)
     assert back.number == 1, "what it was made from, not what has the number before"
 
 
@@ -106,14 +106,14 @@ def test_there_is_nothing_to_go_back_to(kept: tuple[Root, Home, Path]) -> None:
     done = root.run("wheelhouse", "rollback", "9")
     assert done.returncode == 2
     assert "has no generation 9; there are 1, 2, 3" in done.stderr
-    generations.rollback(view, 1)
+    wheelhouse_generations.rollback(view, 1)
     with pytest.raises(UsageError, match="no generation before 1"):
-        generations.rollback(view, None)
+        wheelhouse_generations.rollback(view, None)
 
 
 def test_a_generation_without_its_wheels_is_not_made_current(kept: tuple[Root, Home, Path]) -> None:
     root, home, view = kept
-    first = views.read(view / "generations" / "1").wheels[0]
+    first = generations.read(view / "generations" / "1").wheels[0]
     (home.store / first.key[:2] / first.key / first.filename).unlink()
     done = root.run("wheelhouse", "rollback", "1")
     assert done.returncode == 10
@@ -131,7 +131,7 @@ def test_rollback_mends_a_dangling_current(kept: tuple[Root, Home, Path]) -> Non
     (view / "current").unlink()
     (view / "current").mkdir()
     with pytest.raises(StoreError, match="is a folder") as caught:
-        generations.rollback(view, 2)
+        wheelhouse_generations.rollback(view, 2)
     asked = "spark-build --target host-cpu --train t wheelhouse rollback 3"
     assert caught.value.hint == f"rm -r {view / 'current'}, then: {asked}"
 
@@ -145,7 +145,7 @@ def test_what_others_need_is_not_taken_out_by_accident(kept: tuple[Root, Home, P
     assert number(view) == 3
     done = root.run("wheelhouse", "remove", "lonely==3")
     assert done.stdout == "generation 4 is without lonely 3.0\n"
-    assert [wheel.name for wheel in views.read(view / "generations" / "4").wheels] == ["demo", "helper"]
+    assert [wheel.name for wheel in generations.read(view / "generations" / "4").wheels] == ["demo", "helper"]
     shown = root.json("wheelhouse", "remove", "helper", "--force")
     assert shown["lacking"] == ["demo needs helper>=1"]
     assert shown["removed"] == [{"name": "helper", "version": "1.6"}]
@@ -173,9 +173,9 @@ def test_pins(kept: tuple[Root, Home, Path]) -> None:
     assert root.json("wheelhouse", "pin") == {"generation": 3, "pinned": True, "new": True}
     assert root.json("wheelhouse", "pin", "1")["new"]
     assert not root.json("wheelhouse", "pin", "1")["new"]
-    assert generations.pins(view) == {1, 3}
+    assert wheelhouse_generations.pins(view) == {1, 3}
     assert root.run("wheelhouse", "unpin", "3").stdout == "generation 3 is not pinned\n"
-    assert generations.pins(view) == {1}
+    assert wheelhouse_generations.pins(view) == {1}
     assert root.run("wheelhouse", "pin", "8").returncode == 2
     assert [row["pinned"] for row in root.json("wheelhouse", "generations")["generations"]] == [
         True,
@@ -187,7 +187,7 @@ def test_pins(kept: tuple[Root, Home, Path]) -> None:
 def test_several_versions_in_one_generation(kept: tuple[Root, Home, Path], tmp_path: Path) -> None:
     """The highest is what installers are held to; the others are there for who asks."""
     _, home, view = kept
-    wheels = [one for number in (1, 3) for one in views.read(view / "generations" / str(number)).wheels]
+    wheels = [one for number in (1, 3) for one in generations.read(view / "generations" / str(number)).wheels]
     made = publish(home, wheels, view=VIEW)
     assert [wheel.version for wheel in made.wheels if wheel.name == "helper"] == ["1.5", "1.6"]
     assert (made.folder / "constraints.txt").read_text() == "demo==1.0\nhelper==1.6\nlonely==3.0\n"

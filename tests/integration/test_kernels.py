@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_build.environments import kernels
+from spark_build.environments.create import install
 from spark_build.errors import StoreError
-from spark_build.host.environments import kernels
-from spark_build.host.environments.install import install
-from spark_build.host.wheelhouse.views import Generation
+from spark_build.wheelhouse.generations import Generation
 from tests.commands import invoke
 from tests.integration.houses import demo_house, home_in, make_wheel, publish, put_built, put_public
 from tests.integration.test_install import run_in

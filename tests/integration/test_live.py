@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.judging.ticks import parse_tick
-from spark_build.host.journal import EVENTS, Journal
-from spark_build.model.event import BurnInStarted, MachineSeen, RateSeen, RoundFinished
-from spark_build.model.verification import Arm
+from spark_build.events import BurnInStarted, MachineSeen, RateSeen, RoundFinished
+from spark_build.journal import EVENTS, Journal
+from spark_build.measure.model import Arm
+from spark_build.measure.ticks import parse_tick
 from tests import processes
 from tests.integration.faulty import AS_IF_CUDA, command_of, fake_nvml, faulty, verify
 

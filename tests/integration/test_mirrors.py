@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import SourceError
-from spark_build.host.sources.fetch import RETRIES, fetch_pinned, is_here
-from spark_build.host.sources.git import export_commit, fetch_commit, missing
-from spark_build.model.recipe import Source
+from spark_build.recipes.model import Source
+from spark_build.sources.download import RETRIES, fetch_pinned, is_here
+from spark_build.sources.git import export_commit, fetch_commit, missing
 from tests.conftest import make_root
 from tests.integration.gitrepos import Repository, Server, get, mirror, serving
 from tests.integration.pips import closed_port

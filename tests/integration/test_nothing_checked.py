@@ -14,10 +14,10 @@ import pytest
 
 from spark_build.cli.main import main
 from spark_build.cli.options import Options
+from spark_build.environments import marker
+from spark_build.environments.model import State
 from spark_build.errors import NothingCheckedError
-from spark_build.host.environments import marker
-from spark_build.model.environment import State
-from spark_build.verify.suite import running as suite
+from spark_build.measure import suite
 from tests.benches import bench
 from tests.conftest import make_root
 from tests.integration.houses import home_in, make_wheel, publish, put_built, put_public

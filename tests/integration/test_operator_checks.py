@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from spark_build.model.verification import Arm
-from spark_build.verify.battery import run_checks
+from spark_build.measure.battery import run_checks
+from spark_build.measure.model import Arm
 from tests.conftest import ROOT
 from tests.integration import planting
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_build.cli.building import install_packages
+from spark_build.cli.build import install_packages
 from spark_build.errors import HostError
-from spark_build.model.event import Event, Note
+from spark_build.events import Event, Note
 
 NOWHERE = "spark-build-no-such-package"
 

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from spark_build.host.wheels.wheelfile import content_digest, read_facts
+from spark_build.wheels.reader import content_digest, read_facts
 from tests.conftest import Root, make_root
 from tests.integration.several import make, statuses
 from tests.integration.wheels import write_wheel

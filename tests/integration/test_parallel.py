@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.host import run as runner
-from spark_build.host.parallel import in_order
-from spark_build.host.run import Cancelled
+from spark_build import process as runner
+from spark_build.build.parallel import in_order
+from spark_build.process import Cancelled
 
 
 @pytest.fixture(autouse=True)

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from spark_build.core.planning.planner import patches_for
-from spark_build.host.files import sha256_of
-from spark_build.host.recipes.catalogue import Catalogue, load
-from spark_build.host.sources.fetch import fetch_pinned
-from spark_build.model.recipe import Patch
+from spark_build.build.plan import patches_for
+from spark_build.files import sha256_of
+from spark_build.recipes.loader import Catalogue, load
+from spark_build.recipes.model import Patch
+from spark_build.sources.download import fetch_pinned
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATCHES = ROOT / "patches"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_build.build.patches import PatchState, apply, check
 from spark_build.errors import PatchError
-from spark_build.host.building.patching import PatchState, apply, check
 from tests.integration.gitrepos import Repository
 
 SOURCE = "".join(f"int value_{number} = {number};\n" for number in range(1, 41))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from packaging.markers import default_environment
 
+from spark_build.environments import interpreters
+from spark_build.environments.create import create, install
 from spark_build.errors import HostError, UsageError
-from spark_build.host.environments import pythons
-from spark_build.host.environments.install import create, install
-from spark_build.host.wheelhouse.views import Generation
+from spark_build.wheelhouse.generations import Generation
 from tests.commands import invoke
 from tests.integration.houses import demo_house, home_in, make_wheel, publish, put_built
 from tests.integration.test_install import run_in
@@ -39,7 +39,7 @@ def fake(folder: Path, name: str, text: str) -> Path:
 
 
 def test_what_an_interpreter_says_is_what_packaging_says() -> None:
-    own = pythons.own()
+    own = interpreters.own()
     assert own.markers == default_environment()
     assert (own.abi, own.platform.split("-")[0]) == (ABI, sys.platform)
 
@@ -47,24 +47,26 @@ def test_what_an_interpreter_says_is_what_packaging_says() -> None:
 def test_a_path_a_version_and_a_command_mean_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = pythons.own().base
+    base = interpreters.own().base
     (tmp_path / "python-mine").symlink_to(base)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    found = [pythons.find(wanted) for wanted in (base, OWN, "python-mine", str(tmp_path / "python-mine"))]
+    found = [
+        interpreters.find(wanted) for wanted in (base, OWN, "python-mine", str(tmp_path / "python-mine"))
+    ]
     assert {one.abi for one in found} == {ABI}
-    assert pythons.find(sys.prefix).base == base, "the folder of an environment will do, too"
+    assert interpreters.find(sys.prefix).base == base, "the folder of an environment will do, too"
 
 
 @pytest.mark.parametrize("wanted", ["/bin/ls", "nonsense", "", "3.99"])
 def test_what_is_no_python_names_those_there_are(wanted: str) -> None:
     with pytest.raises(UsageError) as caught:
-        pythons.find(wanted)
+        interpreters.find(wanted)
     assert "there are" in str(caught.value.hint)
     assert sys.version.split()[0] in str(caught.value.hint)
 
 
 def test_pythons_of_path_and_pyenv_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = pythons.own().base
+    base = interpreters.own().base
     for place in ("bin/python3", "pyenv/versions/x/bin/python", "pyenv/versions/y/bin/python"):
         (tmp_path / place).parent.mkdir(parents=True)
         (tmp_path / place).symlink_to(base)
@@ -73,7 +75,7 @@ def test_pythons_of_path_and_pyenv_are_found_once(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
     found = [
         one
-        for one in pythons.known()
+        for one in interpreters.known()
         if one.abi == ABI and os.path.realpath(one.base) == os.path.realpath(base)
     ]
     assert len(found) == 1
@@ -81,17 +83,17 @@ def test_pythons_of_path_and_pyenv_are_found_once(tmp_path: Path, monkeypatch: p
 
 def test_another_abi_is_refused_with_those_that_would_do(tmp_path: Path) -> None:
     generation = generation_for(tmp_path, ABI)
-    other = next((one for one in pythons.known() if one.abi != ABI), None)
+    other = next((one for one in interpreters.known() if one.abi != ABI), None)
     if other is None:  # a machine with a single Python: pretend by a program that says it is another
         said = f'{{"base": "/x", "version": "3.1.0", "abi": "cp31", "platform": "{sys.platform}-x", "markers": {{}}}}'
-        other = pythons.find(str(fake(tmp_path / "bin", "python3.1", f"echo '{said}'")))
+        other = interpreters.find(str(fake(tmp_path / "bin", "python3.1", f"echo '{said}'")))
     with pytest.raises(UsageError) as caught:
         create(generation, tmp_path / "env", [], everything=True, with_pip=False, python=other)
     assert (
         f"are for {ABI} (Python {OWN}); {other.path} is {other.abi}; on this machine would do: "
         in caught.value.message
     )
-    assert pythons.own().base in caught.value.message
+    assert interpreters.own().base in caught.value.message
     assert str(caught.value.hint).startswith(f"spark-build env create {tmp_path}/env --python ")
     assert not (tmp_path / "env").exists()
 
@@ -114,7 +116,8 @@ def test_a_wheel_of_another_platform_is_refused_before_anything_is_made(tmp_path
 def test_another_interpreter_with_its_own_markers(tmp_path: Path, installer: str) -> None:
     """Where this machine has a second Python 3: its markers decide, and its wheels get in."""
     other = next(
-        (one for one in pythons.known() if one.abi not in (ABI, "cp36", "cp37", "cp38")), pythons.own()
+        (one for one in interpreters.known() if one.abi not in (ABI, "cp36", "cp37", "cp38")),
+        interpreters.own(),
     )
     version = other.markers["python_version"]
     needs = (f"absent; python_version != '{version}'", f"demo; python_version == '{version}'")

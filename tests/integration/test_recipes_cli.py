@@ -172,5 +172,5 @@ def test_help_of_the_group_imports_nothing_heavy() -> None:
     command = [sys.executable, "-X", "importtime", *CLI[1:], "recipes", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
-    assert not imported & {"pydantic", "rich", "requests", "packaging", "spark_build.engine"}
+    assert not imported & {"pydantic", "rich", "requests", "packaging", "spark_build.build.scheduler"}
     assert "  lint " in done.stdout

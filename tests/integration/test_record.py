@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from installer.sources import WheelFile
 
 from spark_build.errors import AuditError
-from spark_build.host.wheels.wheelfile import read_facts
+from spark_build.wheels.reader import read_facts
 from tests.conftest import Root
 from tests.integration import broken_libraries, broken_texts, broken_zips
 from tests.integration.corpus import CASES, sound

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.host.home import locate
-from spark_build.host.recipes import catalogue
-from spark_build.host.wheels.elf import read_library
+from spark_build.paths import locate
+from spark_build.recipes import loader
+from spark_build.wheels.elf import read_library
 from tests.commands import invoke
 from tests.conftest import CLI
 
@@ -27,7 +27,7 @@ def test_the_vendors_wheel_and_a_prefix(target: str, platform: str, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     listed = json.loads(invoke([*command, "wheelhouse", "list"]).stdout)
     (wheel,) = listed["wheels"]
-    train = catalogue.load(locate(None).data).train("2.13")
+    train = loader.load(locate(None).data).train("2.13")
     pinned = {
         source.platform: source.sha256 for source in train.components["cusparselt"].sources
     }  # fmt: skip

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.wheels.audit import audit, blocks
+from spark_build import venv
 from spark_build.errors import AuditError
-from spark_build.host import venv
-from spark_build.host.wheels.policies import system_libraries
-from spark_build.host.wheels.repair import repair as repair_and_tell
-from spark_build.host.wheels.wheelfile import content_digest, read_facts
-from spark_build.model.origin import Content
-from spark_build.model.recipe import Repair
+from spark_build.recipes.model import Repair
+from spark_build.wheels.attestation_formats import Content
+from spark_build.wheels.audit import audit, blocks
+from spark_build.wheels.policies import system_libraries
+from spark_build.wheels.reader import content_digest, read_facts
+from spark_build.wheels.repair import repair as repair_and_tell
 from tests.integration.wheels import PURE, compiled, entries_of, write_wheel, write_zip
 
 INFO = "demo-1.0.dist-info"

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from spark_build.core.wheels.audit import audit
+from spark_build import venv
 from spark_build.errors import AuditError, HostError
-from spark_build.host import venv
-from spark_build.host.wheels.devicecode import read_library
-from spark_build.host.wheels.elfedit import Tools, strip
-from spark_build.host.wheels.policies import symbol_policies, system_libraries
-from spark_build.host.wheels.repair import Repaired, repair
-from spark_build.host.wheels.wheelfile import read_facts
-from spark_build.model.recipe import Repair
+from spark_build.recipes.model import Repair
+from spark_build.wheels.audit import audit
+from spark_build.wheels.device_code import read_library
+from spark_build.wheels.elfedit import Tools, strip
+from spark_build.wheels.policies import symbol_policies, system_libraries
+from spark_build.wheels.reader import read_facts
+from spark_build.wheels.repair import Repaired, repair
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.integration.devicewheels import DATA
 from tests.integration.wheels import PURE, compiled, entries_of, write_wheel, write_zip

@@ -6,8 +6,8 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from spark_build.host.wheels.compare import folders, wheels
-from spark_build.model.result import Difference
+from spark_build.build.reproducibility import folders, wheels
+from spark_build.result import Difference
 from tests.conftest import NATIVE, PROJECT, SETUP, Root, make_root
 from tests.integration.several import make
 from tests.integration.wheels import PURE, compiled, entries_of, write_wheel, write_zip

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.host.sources import requirements
+from spark_build.build import requirements
 from tests.integration.houses import make_wheel
 from tests.integration.webserver import serving, sha256
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from spark_build import probe
+from spark_build.environments.resolution import prove
 from spark_build.errors import HostError
-from spark_build.host import probe
-from spark_build.host.environments.resolution import prove
-from spark_build.host.wheelhouse.views import Generation
-from spark_build.model.recipe import Target
+from spark_build.recipes.model import Target
+from spark_build.wheelhouse.generations import Generation
 from tests.integration.houses import home_in, make_wheel, publish, put_built, put_public
 
 MACHINE = probe.probe()

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError
-from spark_build.host.run import TAIL_LINES, capture, run
+from spark_build.process import TAIL_LINES, capture, run
 from tests.integration.houses import eventually, hear, start
 
 # A whole command line below `run`, told what to run by its arguments.
 RUNNER = """
 import signal, sys
-from spark_build.host.run import run
+from spark_build.process import run
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a suite under nohup hands it on as ignored
 run(sys.argv[1:], on_line=lambda line: print(line, flush=True))
 """
@@ -237,7 +237,7 @@ def test_two_commands_at_once_end_each_with_its_own_asker(mark: str) -> None:
 
 LOCKED = """
 import fcntl, os, sys
-from spark_build.host.run import run
+from spark_build.process import run
 descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
 fcntl.flock(descriptor, fcntl.LOCK_EX)
 run(["sh", "-c", 'trap "" TERM; echo ready; while :; do sleep "$1"; done', "sh", sys.argv[2]],

@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
+from spark_build.build.sandbox import PLACE, Sandbox, choose, refuse_unstarted, wrap
 from spark_build.errors import HostError
-from spark_build.host.building.sandbox import PLACE, Sandbox, choose, refuse_unstarted, wrap
-from spark_build.host.run import Completed, run
+from spark_build.process import Completed, run
 from tests import processes
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.integration.houses import eventually

@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 import requests
 
-from spark_build.core.wheelhouse.simpleindex import HTML_FORM, JSON_FORM
-from spark_build.host.home import Home
-from spark_build.host.serving.indexpages import INDEX
-from spark_build.host.wheelhouse import store as stores
-from spark_build.host.wheelhouse import views
-from spark_build.host.wheelhouse.views import Generation
-from spark_build.model.wheel import StoredWheel
+from spark_build.paths import Home
+from spark_build.wheelhouse import generations
+from spark_build.wheelhouse import store as stores
+from spark_build.wheelhouse.generations import Generation
+from spark_build.wheelhouse.simple_index import INDEX
+from spark_build.wheelhouse.simpleindex import HTML_FORM, JSON_FORM
+from spark_build.wheels.model import StoredWheel
 from tests import processes
 from tests.conftest import CLI
 from tests.integration.houses import VIEW, demo_house, eventually, make_wheel, publish, put_built, snapshot
@@ -50,7 +50,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Generation]:
     (folder / "provenance.json").write_text('{"predicateType": "x"}')
     generation = publish(home, [*before.wheels, large])
     check = {"name": "import", "status": "ok", "evidence": ""}
-    views.write_verdict(generation, {"time": "2026-11-21T06:00:00+00:00", "checks": [check, check]})
+    generations.write_verdict(generation, {"time": "2026-11-21T06:00:00+00:00", "checks": [check, check]})
     return home, generation
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.pipconfig import PipConfig
 from spark_build.errors import SourceError
-from spark_build.host.files import discard_tree
-from spark_build.host.sources.fetch import fetch_pinned
-from spark_build.host.sources.index import Indexes
-from spark_build.host.wheelhouse.store import in_use
-from spark_build.model.recipe import Source
+from spark_build.files import discard_tree
+from spark_build.recipes.model import Source
+from spark_build.sources.download import fetch_pinned
+from spark_build.sources.pipconfig import PipConfig
+from spark_build.sources.simple_api import Indexes
+from spark_build.wheelhouse.store import in_use
 from tests.integration.gitrepos import Repository, get, refusal
 from tests.integration.webserver import Site, serving, sha256
 

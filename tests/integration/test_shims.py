@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.host.budget import shims
-from spark_build.host.budget.governor import Governor
+from spark_build.resources import shims
+from spark_build.resources.governor import Governor
 from tests.integration.houses import eventually
 from tests.integration.jobs import Make, make_project, tools
 

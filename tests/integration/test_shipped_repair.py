@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.wheels.audit import audit
-from spark_build.host import venv
-from spark_build.host.recipes.catalogue import load
-from spark_build.host.wheels.policies import system_libraries
-from spark_build.host.wheels.repair import repair
-from spark_build.host.wheels.wheelfile import read_facts
+from spark_build import venv
+from spark_build.recipes.loader import load
+from spark_build.wheels.audit import audit
+from spark_build.wheels.policies import system_libraries
+from spark_build.wheels.reader import read_facts
+from spark_build.wheels.repair import repair
 from tests.conftest import ROOT
 from tests.integration.wheels import PURE, compiled, write_wheel
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from spark_build import pipeline, staging
-from spark_build.host.building.job import Job
+from spark_build.build import recipe_build, staging
+from spark_build.build.job import Job
 
 
 class Counting:
@@ -52,10 +52,10 @@ def test_a_stage_runs_again_for_other_inputs(tmp_path: Path, monkeypatch: pytest
 
 def test_a_tree_of_another_key_is_not_used(tmp_path: Path) -> None:
     work = tmp_path / "work"
-    pipeline._fresh_tree(work, "a" * 64)
+    recipe_build._fresh_tree(work, "a" * 64)
     (work / "x.o").touch()
-    pipeline._fresh_tree(work, "a" * 64)
+    recipe_build._fresh_tree(work, "a" * 64)
     assert (work / "x.o").exists()
-    pipeline._fresh_tree(work, "b" * 64)
+    recipe_build._fresh_tree(work, "b" * 64)
     assert not (work / "x.o").exists()
     assert (work / "build-key").read_text() == "b" * 64

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from spark_build.errors import StoreError
-from spark_build.host.files import sha256_of
-from spark_build.host.wheelhouse.store import (
+from spark_build.files import sha256_of
+from spark_build.wheelhouse.store import (
     LOCK,
     RECORD,
     Entry,
@@ -25,8 +25,8 @@ from spark_build.host.wheelhouse.store import (
     read,
     verify_wheel,
 )
-from spark_build.host.wheelhouse.storeindex import next_serial, rows
-from spark_build.model.wheel import StoredWheel
+from spark_build.wheelhouse.storeindex import next_serial, rows
+from spark_build.wheels.model import StoredWheel
 from tests.integration.houses import end, eventually, hear, make_wheel, put_built, put_public, start, tell
 
 KEY = "ab" * 32
@@ -42,7 +42,7 @@ PAPERS = {"key.json": b"{}", "build.log": b"all well\n"}
 COMMITTER = """
 import json, sys
 from pathlib import Path
-from spark_build.host.wheelhouse.store import commit
+from spark_build.wheelhouse.store import commit
 store, wheel = Path(sys.argv[1]), Path(sys.argv[2])
 described, papers = json.loads(sys.argv[3]), {"build.log": b"x" * 4_000_000, "key.json": b"{}"}
 print("ready", flush=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import StoreError
-from spark_build.host.home import Home
-from spark_build.host.wheelhouse import store as stores
-from spark_build.host.wheelhouse.views import Generation, current
+from spark_build.paths import Home
+from spark_build.wheelhouse import store as stores
+from spark_build.wheelhouse.generations import Generation, current
 from tests.integration.exports import TOP, export, import_archive, members
 from tests.integration.houses import (
     VIEW,
@@ -238,7 +238,7 @@ def test_a_failed_export_leaves_the_older_one(tmp_path: Path) -> None:
 IMPORTER = """
 import sys
 from pathlib import Path
-from spark_build.host.transfer.taking import take_in
+from spark_build.transfer.bundle_import import take_in
 from tests.integration.houses import home_in
 print("ready", flush=True)
 sys.stdin.readline()

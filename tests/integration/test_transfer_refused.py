@@ -13,19 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.planning.key import digest
+from spark_build.build.keys import digest
 from spark_build.errors import AuditError, StoreError
-from spark_build.host.home import Home
-from spark_build.host.wheelhouse import store as stores
+from spark_build.paths import Home
+from spark_build.wheelhouse import store as stores
 from tests.integration.exports import TOP, Member, export, import_archive, member, members, written
-from tests.integration.houses import (
-    demo_house,
-    home_in,
-    make_wheel,
-    publish,
-    put_built,
-    snapshot,
-)
+from tests.integration.houses import demo_house, home_in, make_wheel, publish, put_built, snapshot
 
 Change = Callable[[dict[str, Any]], object]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError
-from spark_build.host.sources.unpack import unpack
+from spark_build.sources.archives import unpack
 from tests.integration.archives import GOOD, NOON, Entry, archive_of, entry, link, packed, zipped
 
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_build.errors import SourceError
-from spark_build.host.sources.unpack import unpack
+from spark_build.sources.archives import unpack
 from tests.integration.archives import GOOD, Entry, archive_of, entry, hard, link, packed, zipped
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.judging.armspec import parse_arm
 from spark_build.errors import HostError, UsageError
-from spark_build.model.verification import Arm
-from spark_build.verify import arms, containers
+from spark_build.measure import arms, containers
+from spark_build.measure.armspec import parse_arm
+from spark_build.measure.model import Arm
 from tests.commands import invoke
 from tests.conftest import CLI
 from tests.integration.faulty import verify

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spark_build.core.judging.order import block_order
-from spark_build.model.verification import Arm
+from spark_build.measure.model import Arm
+from spark_build.measure.order import block_order
 from tests import processes
 from tests.integration.faulty import AS_IF_CUDA, CORRUPTED, NAN, SLOWED, command_of, fake_nvml, faulty, verify
 

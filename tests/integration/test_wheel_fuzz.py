@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.wheels.audit import audit
 from spark_build.errors import AuditError
-from spark_build.host.wheels import devicecode
-from spark_build.host.wheels.elf import read_library
-from spark_build.host.wheels.policies import symbol_policies, system_libraries
-from spark_build.host.wheels.wheelfile import content_digest, facts_and_digest
+from spark_build.wheels import device_code
+from spark_build.wheels.audit import audit
+from spark_build.wheels.elf import read_library
+from spark_build.wheels.policies import symbol_policies, system_libraries
+from spark_build.wheels.reader import content_digest, facts_and_digest
 from tests.integration.corpus import PYTHON, library, sound
 from tests.integration.devicewheels import DATA, NATIVE_121, SM_80
 from tests.integration.wheels import entries_of, write_zip
@@ -137,7 +137,7 @@ def test_damaged_device_code_is_listed_or_told(workshop: Path, count: int) -> No
         start = random_.choice((0, 0, random_.randrange(len(data)), max(0, len(data) - 1024)))
         end = start + random_.choice((64, 256, 1024))
         some = data[:start] + damaged(data[start:end], random_) + data[end:]
-        code = devicecode.read_or_tell(io.BytesIO(some), "a.so")
+        code = device_code.read_or_tell(io.BytesIO(some), "a.so")
         assert not any("\n" in problem for problem in code.problems)
         seen["told" if code.problems else "empty" if code.empty else "listed"] += 1
         watch.done(number)

@@ -10,17 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_build.errors import AuditError
-from spark_build.host.wheels.elf import read_library
-from spark_build.host.wheels.wheelfile import content_digest, facts_and_digest, read_facts
-from tests.integration.wheels import (
-    PURE,
-    compiled,
-    entries_of,
-    record_of,
-    row,
-    write_wheel,
-    write_zip,
-)
+from spark_build.wheels.elf import read_library
+from spark_build.wheels.reader import content_digest, facts_and_digest, read_facts
+from tests.integration.wheels import PURE, compiled, entries_of, record_of, row, write_wheel, write_zip
 
 INFO = "demo-1.0.dist-info"
 RECORD = f"{INFO}/RECORD"

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import StoreError
-from spark_build.host.files import Held, locked
-from spark_build.host.home import Home
-from spark_build.host.wheelhouse import views
-from spark_build.host.wheelhouse.views import Generation, current, read, verdict_of, write_verdict
-from spark_build.model.wheel import StoredWheel
+from spark_build.files import Held, locked
+from spark_build.paths import Home
+from spark_build.wheelhouse import generations
+from spark_build.wheelhouse.generations import Generation, current, read, verdict_of, write_verdict
+from spark_build.wheels.model import StoredWheel
 from tests.integration.houses import (
     VIEW,
     demo_house,
@@ -37,7 +37,7 @@ from tests.integration.houses import (
 PUBLISHER = """
 import sys
 from pathlib import Path
-from spark_build.host.wheelhouse import views
+from spark_build.wheelhouse import generations
 from tests.integration.houses import VIEW, home_in, make_wheel, put_built
 root, prefix = Path(sys.argv[1]), sys.argv[2]
 home = home_in(root)
@@ -45,7 +45,7 @@ wheels = [put_built(home.store, make_wheel(root / prefix, f"{prefix}{n}")) for n
 print("ready", flush=True)
 sys.stdin.readline()
 for wheel in wheels:
-    views.publish(
+    generations.publish(
         home.views / VIEW, home.store, lambda before: ([*(before.wheels if before else ()), wheel], "")
     )
 print("done", flush=True)
@@ -54,7 +54,7 @@ print("done", flush=True)
 READER = """
 import select, sys
 from pathlib import Path
-from spark_build.host.wheelhouse.views import current
+from spark_build.wheelhouse.generations import current
 view, seen, looks = Path(sys.argv[1]), [], 0
 print("ready", flush=True)
 while not select.select([sys.stdin], [], [], 0)[0]:
@@ -77,7 +77,7 @@ print(looks, *seen)
 SWITCHER = """
 import sys
 from pathlib import Path
-from spark_build.host.wheelhouse.views import switch
+from spark_build.wheelhouse.generations import switch
 print("ready", flush=True)
 for number in range(1000):
     switch(Path(sys.argv[1]), 1 + number % 2)
@@ -156,14 +156,14 @@ def test_a_generation_is_links_and_papers(tmp_path: Path) -> None:
 def test_the_same_wheels_are_the_same_generation(tmp_path: Path) -> None:
     home, first = demo_house(tmp_path)
     before = snapshot(home.wheelhouse)
-    again, new = views.publish(home.views / VIEW, home.store, lambda _: (reversed(first.wheels), ""))
+    again, new = generations.publish(home.views / VIEW, home.store, lambda _: (reversed(first.wheels), ""))
     assert (again, new) == (first, False)
     assert snapshot(home.wheelhouse) == before
 
 
 def test_another_closure_is_another_generation(tmp_path: Path) -> None:
     home, first = demo_house(tmp_path)
-    second, new = views.publish(home.views / VIEW, home.store, lambda _: (first.wheels, "k" * 64))
+    second, new = generations.publish(home.views / VIEW, home.store, lambda _: (first.wheels, "k" * 64))
     assert (second.number, second.closure_key, new) == (2, "k" * 64, True)
     assert second.wheels == first.wheels
 
@@ -188,8 +188,8 @@ def test_the_choice_sees_the_current_generation(tmp_path: Path) -> None:
         seen.append(before)
         return list(first.wheels), ""
 
-    views.publish(home.views / VIEW, home.store, choose)
-    views.publish(home.views / "another", home.store, choose)
+    generations.publish(home.views / VIEW, home.store, choose)
+    generations.publish(home.views / "another", home.store, choose)
     assert seen == [first, None]
 
 
@@ -210,7 +210,7 @@ def test_a_failing_choice_changes_nothing(tmp_path: Path) -> None:
         raise KeyError
 
     with pytest.raises(KeyError):
-        views.publish(home.views / VIEW, home.store, choose)
+        generations.publish(home.views / VIEW, home.store, choose)
     assert snapshot(home.wheelhouse) == before
     assert publish(home, first.wheels) == first, "and the lock is free"
 
@@ -323,14 +323,14 @@ def test_publishing_holds_the_lock_of_the_view(tmp_path: Path) -> None:
             held.append(str(others))
         return first.wheels, "another closure"
 
-    views.publish(view, home.store, choose)
+    generations.publish(view, home.store, choose)
     assert held[0].startswith("publishing a generation")
 
 
 def test_the_tenth_generation_comes_after_the_ninth(tmp_path: Path) -> None:
     for number in (10, 9, 1, 11, 2, 100):
         (tmp_path / "generations" / str(number)).mkdir(parents=True)
-    assert views.numbers(tmp_path) == [1, 2, 9, 10, 11, 100]
+    assert generations.numbers(tmp_path) == [1, 2, 9, 10, 11, 100]
 
 
 def test_publishers_at_once_lose_nothing(tmp_path: Path) -> None:

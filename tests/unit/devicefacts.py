@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_build.core.wheels.audit_device import Demand, device_findings
-from spark_build.model.device import Code, DeviceCode, FileKind
-from spark_build.model.wheel import Library, WheelFacts
+from spark_build.wheels.device import Code, DeviceCode, FileKind
+from spark_build.wheels.model import Library, WheelFacts
+from spark_build.wheels.rules_device import Demand, device_findings
 
 NONE = Code()
 SPARK = Demand(capabilities=("12.1",), needed=True, elsewhere=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from spark_build.core.recipes.lint import LintFinding, lint_texts
+from spark_build.recipes.lint import LintFinding, lint_texts
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHIPPED = {

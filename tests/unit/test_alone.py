@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from spark_build.core.wheels.alone import ADVICE, advice, findings_alone, platforms
-from spark_build.core.wheels.audit import RULES
-from spark_build.core.wheels.wheeldiff import Side, changes
-from spark_build.model.contents import Payload
-from spark_build.model.wheel import Finding, Library, WheelFacts
+from spark_build.wheels.alone import ADVICE, advice, findings_alone, platforms
+from spark_build.wheels.audit import RULES
+from spark_build.wheels.contents import Payload
+from spark_build.wheels.diff import Side, changes
+from spark_build.wheels.model import Finding, Library, WheelFacts
 from tests.unit.devicefacts import holding, wheel
 
 

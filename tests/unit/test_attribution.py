@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from spark_build.core.judging.order import block_order
-from spark_build.core.judging.verdict import assess
-from spark_build.model.verification import Arm, Round, Settings, Verdict
+from spark_build.measure.model import Arm, Round, Settings, Verdict
+from spark_build.measure.order import block_order
+from spark_build.measure.verdict import assess
 from tests.simulated import ARMS, settings_of, simulated_round
 
 LIBRARY = "/w/libcublas.so.13"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.wheels.audit import as_vendor, blocks
-from spark_build.core.wheels.audit_device import FITS, Demand, best, device_findings, fit, listed, order
-from spark_build.model.device import Code, DeviceCode
+from spark_build.wheels.audit import as_vendor, blocks
+from spark_build.wheels.device import Code, DeviceCode
+from spark_build.wheels.rules_device import FITS, Demand, best, device_findings, fit, listed, order
 from tests.unit.devicefacts import SPARK, code, holding, said, wheel
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from spark_build.core.recipes.parse import parse_recipe
-from spark_build.core.wheels.audit import as_vendor, blocks
-from spark_build.core.wheels.audit_device import Demand, demand, device_findings
 from spark_build.errors import RecipeError
-from spark_build.model.device import DeviceCode
-from spark_build.model.recipe import Audit, Build, DeviceRule, Recipe, Requires, Target
+from spark_build.recipes.model import Audit, Build, DeviceRule, Recipe, Requires, Target
+from spark_build.recipes.parse import parse_recipe
+from spark_build.wheels.audit import as_vendor, blocks
+from spark_build.wheels.device import DeviceCode
+from spark_build.wheels.rules_device import Demand, demand, device_findings
 from tests.unit.devicefacts import SPARK, holding, wheel
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from spark_build.core.wheels.audit import as_vendor, audit
-from spark_build.core.wheels.audit_host import HOST_RULES
-from spark_build.core.wheels.audit_packaging import PACKAGING_RULES, sizes
-from spark_build.core.wheels.linkage import explain
-from spark_build.core.wheels.payload import Entry, summary
-from spark_build.model.contents import HostCode, Payload
-from spark_build.model.wheel import Finding, Library, WheelFacts
+from spark_build.wheels.audit import as_vendor, audit
+from spark_build.wheels.audit_packaging import PACKAGING_RULES, sizes
+from spark_build.wheels.contents import HostCode, Payload
+from spark_build.wheels.linkage import explain
+from spark_build.wheels.model import Finding, Library, WheelFacts
+from spark_build.wheels.payload import Entry, summary
+from spark_build.wheels.rules import HOST_RULES
 from tests.unit.test_audit import MANYLINUX, SOUND, SYSTEM
 
 TAG = "manylinux_2_28_x86_64"

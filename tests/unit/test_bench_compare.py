@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from spark_build.core.bench.bands import said
-from spark_build.core.bench.classes import ceilings, kinds, places
-from spark_build.core.bench.compare import compare, exit_code
-from spark_build.core.bench.longform import trial_from_csv
-from spark_build.core.bench.trial import chosen, from_bench, joined
-from spark_build.core.bench.words import headline, of_places
 from spark_build.errors import UsageError
-from spark_build.model.bench import Bench
-from spark_build.model.comparing import Compared
-from spark_build.model.verification import Check, Telemetry
+from spark_build.measure.bands import said
+from spark_build.measure.bench import Bench
+from spark_build.measure.bounds import ceilings, kinds, places
+from spark_build.measure.comparing import Compared
+from spark_build.measure.comparison import compare, exit_code
+from spark_build.measure.csv_io import trial_from_csv
+from spark_build.measure.model import Check, Telemetry
+from spark_build.measure.report.words import headline, of_places
+from spark_build.measure.trial import chosen, from_bench, joined
 from tests import benches
 
 SEED_STORY = {"native": {}, "container": {"gemm": 1.5, "overhead": 1 / 1.3}}

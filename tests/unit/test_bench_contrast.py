@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as reference
 
-from spark_build.core.bench.contrast import contrast, finding, summary
-from spark_build.core.judging import stats
-from spark_build.core.judging.order import block_order
+from spark_build.measure import statistics
+from spark_build.measure.contrast import contrast, finding, summary
+from spark_build.measure.order import block_order
 from tests.simulated import MACHINES
 
 FIRST = [100.0, 103.0, 98.0, 101.0, 99.5, 102.0, 97.0, 100.5, 101.5, 99.0]
@@ -52,16 +52,16 @@ def test_power_against_the_noncentral_t() -> None:
     for error, freedom in ((0.02, 9), (0.005, 5), (0.1, 2.7)):
         shift, limit = math.log1p(0.05) / error, reference.t.ppf(0.975, freedom)
         expected = reference.nct.sf(limit, freedom, shift) + reference.nct.cdf(-limit, freedom, shift)
-        assert stats.power_to_find(error, freedom, 0.05) == pytest.approx(expected, abs=1e-6)
-    assert stats.power_to_find(0, 9, 0.05) == 1
-    assert stats.power_to_find(1e-6, 9, 0.05) == 1
+        assert statistics.power_to_find(error, freedom, 0.05) == pytest.approx(expected, abs=1e-6)
+    assert statistics.power_to_find(0, 9, 0.05) == 1
+    assert statistics.power_to_find(1e-6, 9, 0.05) == 1
     assert contrast(FIRST, SECOND, paired=True).power == pytest.approx(1, abs=1e-3)
 
 
 def test_a_difference_of_the_detectable_size_has_that_power() -> None:
     for error, freedom in ((0.01, 9), (0.03, 20)):
-        least = stats.smallest(error, freedom)
-        assert stats.power_to_find(error, freedom, least) == pytest.approx(0.8, abs=0.01)
+        least = statistics.smallest(error, freedom)
+        assert statistics.power_to_find(error, freedom, least) == pytest.approx(0.8, abs=0.01)
 
 
 def test_summaries_against_numpy() -> None:
@@ -78,10 +78,10 @@ def test_summaries_against_numpy() -> None:
 
 
 def test_normality_of_what_is_not_normal() -> None:
-    assert stats.normality([1.0, 1.0, 1.0]) is None
-    assert stats.normality([1.0, 2.0]) is None
-    assert stats.normality([0.0, 1.0] * 3000) is None  # the test is not made for so many
-    skewed = stats.normality([0.0, 0.01, 0.02, 0.01, 0.0, 0.02, 0.01, 5.0])
+    assert statistics.normality([1.0, 1.0, 1.0]) is None
+    assert statistics.normality([1.0, 2.0]) is None
+    assert statistics.normality([0.0, 1.0] * 3000) is None  # the test is not made for so many
+    skewed = statistics.normality([0.0, 0.01, 0.02, 0.01, 0.0, 0.02, 0.01, 5.0])
     assert skewed is not None
     assert skewed < 0.001
 

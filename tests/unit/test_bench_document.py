@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.bench.document import bench_from_json
 from spark_build.errors import UsageError
-from spark_build.model.bench import Bench, BenchRound, BenchSettings, Figure, Work, bench_json
-from spark_build.model.verification import Arm, Check, Reference, Slot, Telemetry
+from spark_build.measure.bench import Bench, BenchRound, BenchSettings, Figure, Work, bench_json
+from spark_build.measure.document import bench_from_json
+from spark_build.measure.model import Arm, Check, Reference, Slot, Telemetry
 from tests import benches
 
 words = st.text(max_size=6)

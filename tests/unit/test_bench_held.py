@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_build.core.bench.held import held_by
-from spark_build.model.verification import Check
+from spark_build.measure.held import held_by
+from spark_build.measure.model import Check
 from tests.benches import bench
 
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.bench.classes import kinds
-from spark_build.core.bench.compare import compare, exit_code
-from spark_build.core.bench.direction import better, size_in_bytes
-from spark_build.core.bench.longform import csv_of, trial_from_csv
-from spark_build.core.bench.trial import from_bench, joined
-from spark_build.core.text import printable
+from spark_build.core_text import printable
 from spark_build.errors import UsageError
-from spark_build.model.verification import Check
+from spark_build.measure.bounds import kinds
+from spark_build.measure.comparison import compare, exit_code
+from spark_build.measure.csv_io import csv_of, trial_from_csv
+from spark_build.measure.direction import better, size_in_bytes
+from spark_build.measure.model import Check
+from spark_build.measure.trial import from_bench, joined
 from tests import benches
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.bench.memory import MODELS, free_memory, kv_room
-from spark_build.model.event import Event, Note
-from spark_build.verify.cooling import cool_down, thermometer
-from spark_build.verify.memoryprobe import MemoryProbe
+from spark_build.events import Event, Note
+from spark_build.measure.cooling import cool_down, thermometer
+from spark_build.measure.memory import MODELS, free_memory, kv_room
+from spark_build.measure.memoryprobe import MemoryProbe
 
 
 def test_room_for_tokens() -> None:

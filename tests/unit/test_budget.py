@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.building import budget
-from spark_build.core.building.budget import Demand, Pressure, Throttle
+from spark_build.resources import policy
+from spark_build.resources.policy import Demand, Pressure, Throttle
 
 MIB = st.integers(0, 100_000)
 CORES = st.integers(1, 64)
@@ -33,7 +33,7 @@ DEMANDS = st.lists(
 def test_allowed_is_bounded_and_never_starves(
     cores: int, available: int, reserve: int, running: int, per_job: int
 ) -> None:
-    slots = budget.allowed(
+    slots = policy.allowed(
         cores=cores,
         available_mib=available,
         reserve_mib=reserve,
@@ -57,7 +57,7 @@ def test_allowed_is_monotone(
     cores: int, available: int, reserve: int, running: int, per_job: int, more: int, cap: int | None
 ) -> None:
     def slots(*, c: int = cores, a: int = available, r: int = reserve, p: int = per_job) -> int:
-        return budget.allowed(
+        return policy.allowed(
             cores=c, available_mib=a, reserve_mib=r, running_mib=running, memory_per_job_mib=p, cap=cap
         )
 
@@ -72,7 +72,7 @@ def test_allowed_is_monotone(
 
 @given(demands=DEMANDS, cores=CORES, room=MIB)
 def test_shares_fit_and_leave_nothing_that_fits(demands: list[Demand], cores: int, room: int) -> None:
-    slots = budget.share(demands, cores=cores, room_mib=room)
+    slots = policy.share(demands, cores=cores, room_mib=room)
     assert all(count >= 1 for count in slots)
     memory = sum(one.cost_mib(count) for one, count in zip(demands, slots, strict=True))
     threads = sum(one.threads_per_job * count for one, count in zip(demands, slots, strict=True))
@@ -87,7 +87,7 @@ def test_shares_fit_and_leave_nothing_that_fits(demands: list[Demand], cores: in
 @given(count=st.integers(1, 5), cores=CORES, room=MIB, per_job=PER_JOB)
 def test_equals_get_equal_shares(count: int, cores: int, room: int, per_job: int) -> None:
     demands = [Demand(memory_per_job_mib=per_job, wanted=64)] * count
-    slots = budget.share(demands, cores=cores, room_mib=room)
+    slots = policy.share(demands, cores=cores, room_mib=room)
     assert max(slots) - min(slots) <= 1
 
 
@@ -95,9 +95,9 @@ def test_equals_get_equal_shares(count: int, cores: int, room: int, per_job: int
 def test_a_lone_stage_shares_with_nobody(
     cores: int, available: int, reserve: int, running: int, per_job: int
 ) -> None:
-    room = budget.room(budget_mib=None, available_mib=available, reserve_mib=reserve, running_mib=running)
-    (shared,) = budget.share([Demand(memory_per_job_mib=per_job, wanted=cores)], cores=cores, room_mib=room)
-    assert shared == budget.allowed(
+    room = policy.room(budget_mib=None, available_mib=available, reserve_mib=reserve, running_mib=running)
+    (shared,) = policy.share([Demand(memory_per_job_mib=per_job, wanted=cores)], cores=cores, room_mib=room)
+    assert shared == policy.allowed(
         cores=cores,
         available_mib=available,
         reserve_mib=reserve,
@@ -108,8 +108,8 @@ def test_a_lone_stage_shares_with_nobody(
 
 @given(budget_mib=MIB, available=MIB, reserve=MIB, running=MIB)
 def test_room_is_within_the_budget(budget_mib: int, available: int, reserve: int, running: int) -> None:
-    free = budget.room(budget_mib=None, available_mib=available, reserve_mib=reserve, running_mib=running)
-    bound = budget.room(
+    free = policy.room(budget_mib=None, available_mib=available, reserve_mib=reserve, running_mib=running)
+    bound = policy.room(
         budget_mib=budget_mib, available_mib=available, reserve_mib=reserve, running_mib=running
     )
     assert 0 <= bound == min(budget_mib, free)
@@ -147,7 +147,7 @@ def test_a_machine_stays_within_its_budget_and_finishes(
             index for index, jobs in enumerate(waiting) if jobs or any(r.stage == index for r in running)
         ]
         demands = [Demand(memory_per_job_mib=per_job[index], wanted=64) for index in alive]
-        slots = budget.share(demands, cores=cores, room_mib=room)
+        slots = policy.share(demands, cores=cores, room_mib=room)
         for index, count in zip(alive, slots, strict=True):
             while waiting[index] and sum(r.stage == index for r in running) < count:
                 claimed = sum(per_job[r.stage] for r in running) + per_job[index]
@@ -236,18 +236,18 @@ def test_the_cap_stays_between_one_and_all(cores: int, seen: list[Pressure], in_
 
 @given(peaks=st.lists(st.integers(0, 50_000), max_size=40), declared=st.integers(0, 50_000))
 def test_learned_covers_the_recent_peaks(peaks: list[int], declared: int) -> None:
-    value = budget.learned(peaks, declared)
-    assert value >= budget.FLOOR_MIB
-    recent = peaks[-budget.RECENT :]
+    value = policy.learned(peaks, declared)
+    assert value >= policy.FLOOR_MIB
+    recent = peaks[-policy.RECENT :]
     assert all(value > peak for peak in recent if peak)
-    assert value <= max([budget.FLOOR_MIB, declared, *(peak * 1.1 + 1 for peak in recent)])
+    assert value <= max([policy.FLOOR_MIB, declared, *(peak * 1.1 + 1 for peak in recent)])
 
 
 def test_learned() -> None:
-    assert budget.learned([], 4096) == 4096
-    assert budget.learned([0, 0], 4096) == 4096
-    assert budget.learned([300, 200], 4096) == 331
-    assert budget.learned([9000, 1, 1, 1, 1, 1], 4096) == budget.FLOOR_MIB, "old ones are forgotten"
+    assert policy.learned([], 4096) == 4096
+    assert policy.learned([0, 0], 4096) == 4096
+    assert policy.learned([300, 200], 4096) == 331
+    assert policy.learned([9000, 1, 1, 1, 1, 1], 4096) == policy.FLOOR_MIB, "old ones are forgotten"
 
 
 # --- emergencies ------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def test_learned() -> None:
 
 @given(used=MIB, growth=st.floats(-500, 500), limit=st.integers(1, 100_000))
 def test_stopping_looks_ahead(used: int, growth: float, limit: int) -> None:
-    stop = budget.must_stop(memory_mib=used, growth_mib_s=growth, limit_mib=limit)
+    stop = policy.must_stop(memory_mib=used, growth_mib_s=growth, limit_mib=limit)
     assert stop or used <= limit
     assert not stop or used + max(0.0, growth) > 0.9 * limit
 
@@ -266,7 +266,7 @@ JOBS = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 20_000)), max_siz
 @given(jobs=JOBS, limit=MIB)
 def test_those_that_run_can_grow_and_one_always_does(jobs: list[tuple[int, int]], limit: int) -> None:
     used, growths = sum(now for now, _ in jobs), [more for _, more in jobs]
-    may = budget.may_run(growths, memory_mib=used, limit_mib=limit)
+    may = policy.may_run(growths, memory_mib=used, limit_mib=limit)
     assert len(may) == len(jobs)
     assert all(may[:1]), "the oldest"
     if sum(may) > 1:
@@ -278,7 +278,7 @@ def test_those_that_run_can_grow_and_one_always_does(jobs: list[tuple[int, int]]
 @given(runs=st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=12))
 def test_an_alarm_stops_something_that_runs_but_never_the_oldest(runs: list[tuple[bool, int]]) -> None:
     before, growths = tuple(going for going, _ in runs), [more for _, more in runs]
-    after = budget.stop_some(before, growths)
+    after = policy.stop_some(before, growths)
     assert all(after[:1]), "the oldest runs, also when it was stopped"
     assert all(was for was, now in zip(before[1:], after[1:], strict=True) if now), (
         "it lets nobody else go on"
@@ -298,11 +298,11 @@ def test_an_alarm_stops_something_that_runs_but_never_the_oldest(runs: list[tupl
     ],
 )
 def test_growth_of_a_compiler(now: int, peak: int, expected: int) -> None:
-    assert budget.growth(now_mib=now, peak_mib=peak, per_job_mib=4700) == expected
+    assert policy.growth(now_mib=now, peak_mib=peak, per_job_mib=4700) == expected
 
 
 def test_jobs_past_their_peak_make_room() -> None:
-    (slots,) = budget.share([Demand(memory_per_job_mib=4700, wanted=16)], cores=16, room_mib=22_000)
+    (slots,) = policy.share([Demand(memory_per_job_mib=4700, wanted=16)], cores=16, room_mib=22_000)
     assert slots == 4
     past = Demand(memory_per_job_mib=4700, wanted=16, jobs_mib=(1500, 1500, 1500, 1500))
-    assert budget.share([past], cores=16, room_mib=22_000) == (7,)
+    assert policy.share([past], cores=16, room_mib=22_000) == (7,)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.building import budget
+from spark_build.resources import policy
 
 STEP = 0.5  # seconds between two looks
 EARLY, RAMP = 8.0, 25.0  # seconds: the host's part, the optimiser's way to its peak
@@ -56,12 +56,12 @@ class Machine:
             one.seen = max(one.seen, one.now)
         self.per_job = max([self.per_job, *(one.seen for one in self.running)])
         growths = [
-            budget.growth(now_mib=one.now, peak_mib=one.seen, per_job_mib=self.per_job)
+            policy.growth(now_mib=one.now, peak_mib=one.seen, per_job_mib=self.per_job)
             for one in self.running
         ]
         memory = sum(one.now for one in self.running)
-        may = budget.may_run(growths, memory_mib=memory, limit_mib=self.limit)
-        alarm = budget.must_stop(
+        may = policy.may_run(growths, memory_mib=memory, limit_mib=self.limit)
+        alarm = policy.must_stop(
             memory_mib=memory, growth_mib_s=(memory - self.before) / STEP, limit_mib=self.limit
         )
         runs = tuple(one.going for one in self.running)
@@ -70,7 +70,7 @@ class Machine:
             and alarm
             and not any(now and not then for now, then in zip(runs, may, strict=True))
         ):
-            may = budget.stop_some(runs, growths)
+            may = policy.stop_some(runs, growths)
         self.before = memory
         for one, going in zip(self.running, may, strict=True):
             one.going = going

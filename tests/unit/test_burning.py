@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from spark_build.cli.burning import Burn, follow, kept, round_line, sparkline
+from spark_build.cli.burn_in_progress import Burn, follow, kept, round_line, sparkline
 from spark_build.cli.live import page
 from spark_build.cli.render import Lines
-from spark_build.model.event import (
+from spark_build.events import (
     BurnInFinished,
     BurnInStarted,
     Event,
@@ -25,7 +25,7 @@ from spark_build.model.event import (
     RoundFinished,
     RoundStarted,
 )
-from spark_build.model.verification import Gate
+from spark_build.gate import Gate
 
 FP16, BF16 = "FP16 8192^3 a@b", "BF16 8192^3 a@b"
 PLAN = BurnInStarted(

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.core.building.features import Watch
-from spark_build.core.recipes.evaluate import evaluate, for_target
-from spark_build.core.recipes.lint import lint_texts
+from spark_build.build.features import Watch
 from spark_build.errors import UsageError
-from spark_build.host.recipes.catalogue import Catalogue, load
-from spark_build.model.plan import Evaluated
-from spark_build.model.recipe import Target
+from spark_build.recipes.evaluation import evaluate, for_target
+from spark_build.recipes.lint import lint_texts
+from spark_build.recipes.loader import Catalogue, load
+from spark_build.recipes.model import Target
+from spark_build.recipes.plan import Evaluated
 from tests.unit.linting import SHIPPED
 
 ROOT = Path(__file__).resolve().parents[2]

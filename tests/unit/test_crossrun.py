@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from spark_build.core.judging.crossrun import check_document, compare_runs, gate_run
-from spark_build.core.judging.order import block_order
-from spark_build.core.judging.verdict import assess
 from spark_build.errors import UsageError
-from spark_build.model.verification import BurnIn, Check, burn_in_json
+from spark_build.measure.compare_runs import check_document, compare_runs, gate_run
+from spark_build.measure.model import BurnIn, Check, burn_in_json
+from spark_build.measure.order import block_order
+from spark_build.measure.verdict import assess
 from tests.simulated import ARMS, CASE, settings_of, simulated_round
 
 SCOPE = {"device": "X", "threads": "2"}

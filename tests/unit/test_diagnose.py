@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.building.diagnose import diagnose, last_command
-from spark_build.core.building.problems import PROBLEMS
+from spark_build.build.diagnosis import diagnose, last_command
+from spark_build.build.diagnosis_table import PROBLEMS
 
 LOGS = Path(__file__).parent.parent / "data" / "logs"
 # log: (problem, place, part of the first error)

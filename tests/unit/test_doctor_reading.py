@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.doctor import reading, smi
-from spark_build.core.doctor.wants import version
+from spark_build.doctor import reading, smi
+from spark_build.doctor.wants import version
 
 MACHINES = Path(__file__).parents[1] / "data" / "machines"
 

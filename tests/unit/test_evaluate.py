@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from spark_build.core.recipes.evaluate import NINJA, evaluate, for_target, holds, label
 from spark_build.errors import RecipeError
-from spark_build.model.recipe import (
+from spark_build.recipes.evaluation import NINJA, evaluate, for_target, holds, label
+from spark_build.recipes.model import (
     Build,
     Cmake,
     Feature,

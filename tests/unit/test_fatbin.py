@@ -8,17 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.wheels.fatbin import (
-    MAX_ITEMS,
-    Container,
-    Entry,
-    FatbinError,
-    Item,
-    Problem,
-    Scanner,
-    Stray,
-)
 from spark_build.errors import AuditError
+from spark_build.wheels.fatbin import MAX_ITEMS, Container, Entry, FatbinError, Item, Problem, Scanner, Stray
 from tests.unit.fatbins import MAGIC, Made, container
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.building.features import Watch, agrees, check, kept
-from spark_build.model.recipe import Feature
+from spark_build.build.features import Watch, agrees, check, kept
+from spark_build.recipes.model import Feature
 
 CUDNN = Feature(name="USE_CUDNN", why="cuDNN not found: off with a warning")
 # As PyTorch prints it.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import UsageError
-from spark_build.host.home import locate
+from spark_build.paths import locate
 
 
 @pytest.fixture

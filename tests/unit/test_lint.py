@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_build.core.recipes.lint import LintFinding, lint_texts
-from spark_build.core.recipes.lint_tables import FOLKLORE, READ
+from spark_build.recipes.lint import LintFinding, lint_texts
+from spark_build.recipes.lint_data import FOLKLORE, READ
 from tests.unit.linting import SHIPPED, changed, line_of
 
 SMALL = """\

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from spark_build.core.judging.verdict import assess
-from spark_build.model.verification import Arm, BurnIn, Case, Measurement, Reference, Round, Settings, Slot
-from spark_build.verify.normal import normal
+from spark_build.measure.model import Arm, BurnIn, Case, Measurement, Reference, Round, Settings, Slot
+from spark_build.measure.report.normal import normal
+from spark_build.measure.verdict import assess
 
 CASE = Case(dtype="fp16", size=8192, layout="ab")
 ARM = Arm(name="mine", role="baseline", python="p", origin="")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_build.core.recipes.parse import parse_recipe
 from spark_build.errors import RecipeError
+from spark_build.recipes.parse import parse_recipe
 
 SOUND = """\
 name = "demo"

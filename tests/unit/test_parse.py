@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_build.core.recipes.parse import parse_recipe, parse_target, parse_train
 from spark_build.errors import RecipeError
-from spark_build.model.recipe import Need, Source, Variable
+from spark_build.recipes.model import Need, Source, Variable
+from spark_build.recipes.parse import parse_recipe, parse_target, parse_train
 
 HASH = "0123456789abcdef" * 4
 COMMIT = "0123456789" * 4

@@ -8,18 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.core.planning.planner import (
-    Found,
-    choose_source,
-    closure_of,
-    jobs_for,
-    make_plan,
-    patches_for,
-)
-from spark_build.host.probe import machine_toolkit
-from spark_build.model.machine import Limits, Machine
-from spark_build.model.plan import Plan, Step
-from spark_build.model.recipe import (
+from spark_build.build.plan import Found, choose_source, closure_of, jobs_for, make_plan, patches_for
+from spark_build.machine import Limits, Machine
+from spark_build.probe import machine_toolkit
+from spark_build.recipes.model import (
     Build,
     Need,
     Patch,
@@ -33,6 +25,7 @@ from spark_build.model.recipe import (
     Variant,
     When,
 )
+from spark_build.recipes.plan import Plan, Step
 
 CPU = Target(name="host-cpu", summary="s", platform="linux-x86_64", python="cp311")
 GB10 = Target(

@@ -7,8 +7,8 @@ import pytest
 from packaging.markers import default_environment
 from packaging.tags import parse_tag
 
-from spark_build.core.wheelhouse import platforms
-from spark_build.model.recipe import Target
+from spark_build.recipes.model import Target
+from spark_build.wheelhouse import platforms
 
 SPARK = Target(name="gb10", summary="", platform="linux-aarch64", python="cp312")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.recipes.positions import Path, Positions
+from spark_build.recipes.toml_positions import Path, Positions
 
 SAMPLE = '''\
 name = "onnx"  # line 1

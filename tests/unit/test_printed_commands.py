@@ -13,7 +13,7 @@ import click
 import pytest
 
 from spark_build.cli.main import COMMANDS, cli
-from spark_build.host.recipes.catalogue import Catalogue, load
+from spark_build.recipes.loader import Catalogue, load
 
 ROOT = Path(__file__).resolve().parents[2]
 FIELD = "\0"  # stands for what an f-string puts in

@@ -9,11 +9,11 @@ from google.protobuf.json_format import ParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.wheels import purl
-from spark_build.core.wheels.provenance import CONTENT, statement
-from spark_build.host.wheels.papers import material_of
-from spark_build.model.origin import Execution, Material, Origin
-from spark_build.model.recipe import Source
+from spark_build.build.attestations import material_of
+from spark_build.recipes.model import Source
+from spark_build.wheels import purl
+from spark_build.wheels.attestation_formats import Execution, Material, Origin
+from spark_build.wheels.provenance import CONTENT, statement
 from tests.validators import check_provenance
 
 MATERIALS = (

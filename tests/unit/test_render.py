@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from spark_build.cli.render import Lines, Live, Quiet, describe, view
-from spark_build.core.units import duration, size
-from spark_build.model.event import Note, Progress, StageFinished, StageStarted, Usage
-from spark_build.model.history import Expected
-from spark_build.model.result import StageResult
+from spark_build.events import Note, Progress, StageFinished, StageStarted, Usage
+from spark_build.resources.history import Expected
+from spark_build.result import StageResult
+from spark_build.text import duration, size
 
 
 @pytest.mark.parametrize(

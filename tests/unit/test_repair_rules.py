@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_build.core.recipes.parse import parse_recipe
 from spark_build.errors import RecipeError
-from spark_build.model.recipe import Repair
+from spark_build.recipes.model import Repair
+from spark_build.recipes.parse import parse_recipe
 
 HEAD = """\
 name = "demo"

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.requirements import InvalidRequirement, Requirement
 
-from spark_build.core.planning.resolve import needed
-from spark_build.model.wheel import StoredWheel
+from spark_build.wheelhouse.resolve import needed
+from spark_build.wheels.model import StoredWheel
 
 ENVIRONMENT = {
     "implementation_name": "cpython",

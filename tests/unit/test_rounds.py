@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_build.model.verification import Round, Slot
-from spark_build.verify.rounds import _breaks
+from spark_build.measure.model import Round, Slot
+from spark_build.measure.rounds import _breaks
 
 
 def at(index: int, started: str, launch: str = "1") -> Round:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packageurl import PackageURL
 
-from spark_build.core.wheels import purl
-from spark_build.core.wheels.sbom import bom, licences
-from spark_build.model.origin import Content
+from spark_build.wheels import purl
+from spark_build.wheels.attestation_formats import Content
+from spark_build.wheels.sbom import bom, licences
 from tests.unit.test_provenance import ORIGIN
 from tests.validators import check_sbom
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.core.wheels.fatbin import FatbinError, Problem
-from spark_build.core.wheels.sections import MAX_MEMBERS, Cubin, Part, Region, kind_of, parts
+from spark_build.wheels.fatbin import FatbinError, Problem
+from spark_build.wheels.sections import MAX_MEMBERS, Cubin, Part, Region, kind_of, parts
 from tests.unit.fatbins import Made, archive, container, elf
 
 LOADED, RELOCATABLE = ".nv_fatbin", "__nv_relfatbin"

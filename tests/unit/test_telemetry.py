@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.model.verification import Sample
-from spark_build.verify.memoryprobe import MemoryProbe
-from spark_build.verify.telemetry import (
+from spark_build.measure.memoryprobe import MemoryProbe
+from spark_build.measure.model import Sample
+from spark_build.measure.telemetry import (
     CpuProbe,
     NvmlProbe,
     Sampler,
@@ -125,7 +125,7 @@ def test_the_page_cache_goes_on_unified_memory_where_allowed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     drop = tmp_path / "drop_caches"
-    monkeypatch.setattr("spark_build.verify.telemetry.DROP_CACHES", drop)
+    monkeypatch.setattr("spark_build.measure.telemetry.DROP_CACHES", drop)
     drive(monkeypatch, tmp_path)
     assert prepare_memory("cuda") == ()
     assert not drop.exists()
@@ -133,7 +133,7 @@ def test_the_page_cache_goes_on_unified_memory_where_allowed(
     assert prepare_memory("cpu") == ()
     assert "was dropped" in prepare_memory("cuda")[0]
     assert drop.read_text() == "1\n"
-    monkeypatch.setattr("spark_build.verify.telemetry.DROP_CACHES", tmp_path)  # a folder cannot be written
+    monkeypatch.setattr("spark_build.measure.telemetry.DROP_CACHES", tmp_path)  # a folder cannot be written
     assert "could not be dropped" in prepare_memory("cuda")[0]
 
 

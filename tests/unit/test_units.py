@@ -1,7 +1,7 @@
 import pytest
 
-from spark_build.core.units import quantity, three_digits
-from spark_build.verify.roofline import names_of
+from spark_build.measure.report.roofline import names_of
+from spark_build.text import quantity, three_digits
 
 
 @pytest.mark.parametrize(

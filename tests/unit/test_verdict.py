@@ -6,16 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from spark_build.core.judging.order import block_order
-from spark_build.core.judging.verdict import assess, exit_code, name_headline
-from spark_build.model.verification import (
+from spark_build.gate import Gate
+from spark_build.measure.model import (
     Arm,
     BurnIn,
     Case,
     CaseResult,
     Check,
     Device,
-    Gate,
     Measurement,
     Mode,
     Round,
@@ -24,6 +22,8 @@ from spark_build.model.verification import (
     Verdict,
     burn_in_json,
 )
+from spark_build.measure.order import block_order
+from spark_build.measure.verdict import assess, exit_code, name_headline
 
 FP32 = Case(dtype="fp32", size=2048, layout="ab")
 BF16 = Case(dtype="bf16", size=2048, layout="ab")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from spark_build.core.judging.clocks import held_down
-from spark_build.model.event import Event, MachineSeen, RateSeen, RoundFinished, RoundStarted
-from spark_build.model.verification import Case, Gate, Measurement, Round, Slot, Telemetry
-from spark_build.verify.watching import Watch
+from spark_build.events import Event, MachineSeen, RateSeen, RoundFinished, RoundStarted
+from spark_build.gate import Gate
+from spark_build.measure.clocks import held_down
+from spark_build.measure.model import Case, Measurement, Round, Slot, Telemetry
+from spark_build.measure.monitor import Watch
 
 SLOT = Slot(index=2, visit=1, block=0, arm="mine")
 CASE = Case(dtype="fp16", size=8192, layout="ab")

@@ -1,0 +1,1 @@
+"""Write and update recipes."""

@@ -1,0 +1,226 @@
+"""The papers of a wheel: what is known of a build, gathered for its provenance and its SBOM.
+
+Inside the wheel lie copies without what differs from build to build; beside it, in the store, all of it.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import platform
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from spark_build import __version__
+from spark_build.build.job import Job, Outputs
+from spark_build.build.provide import Provided
+from spark_build.files import sha256_of
+from spark_build.recipes.model import Source
+from spark_build.sources.giturl import is_local, shown
+from spark_build.wheelhouse import store as stores
+from spark_build.wheels import purl
+from spark_build.wheels.attestation_formats import Content, Execution, Material, Origin
+from spark_build.wheels.provenance import CONTENT, Subject, statement
+from spark_build.wheels.reader import PROVENANCE, digest_of, dist_info, files_of, opened
+from spark_build.wheels.sbom import bom
+from spark_build.wheels.writer import hex_of
+
+SBOM = "sboms/spark-build.cdx.json"
+
+
+def inside(job: Job, earlier: Mapping[str, Outputs]) -> Mapping[str, Callable[[Content], bytes]]:
+    """The papers within a wheel, by their name in its dist-info folder: each made from the rest of it.
+
+    A wheel cannot hold its own sha256: there the subject of the provenance is its content digest.
+    """
+    origin = _origin(job, earlier, beside=False)
+
+    def provenance(content: Content) -> bytes:
+        digest = digest_of((name, bytes.fromhex(sha256)) for name, sha256 in content.hashes.items())
+        name = f"{origin.distribution} {origin.wheel_version}"
+        return _json(statement(origin, [(name, {CONTENT: digest})]))
+
+    return {SBOM: lambda content: _json(bom(origin, content, moment=_moment(origin))), PROVENANCE: provenance}
+
+
+def beside(job: Job, earlier: Mapping[str, Outputs], byproducts: Mapping[str, bytes]) -> dict[str, bytes]:
+    """sbom.json and provenance.json; `byproducts`: the other papers that will lie there."""
+    audited = earlier["audit"]
+    origin = _origin(job, earlier, beside=True)
+    wheel = job.out / audited["wheel"] if audited["wheel"] else None
+    content, sha256 = (content_of(wheel), sha256_of(wheel)) if wheel else (Content(hashes={}), "")
+    name = audited["wheel"] or ""
+    sbom = _json(bom(origin, content, moment=_moment(origin), file_name=name, sha256=sha256))
+    subjects: list[Subject] = [(name, {"sha256": sha256})] if wheel else []
+    if earlier["build"]["prefix"]:
+        subjects.append((stores.PREFIX, {CONTENT: audited["content_digest"]}))
+    execution = _execution(job, earlier, {**byproducts, "sbom.json": sbom})
+    return {"sbom.json": sbom, "provenance.json": _json(statement(origin, subjects, execution))}
+
+
+def content_of(wheel: Path) -> Content:
+    """What the papers tell of a wheel that is finished; only its dist-info folder is read."""
+    with opened(wheel) as archive:
+        folder = dist_info(archive, wheel.name)
+        return Content(
+            hashes=_listed(archive.read(f"{folder}/RECORD")),
+            metadata=archive.read(f"{folder}/METADATA"),
+            sboms=tuple(_foreign_sboms(archive, folder)),
+        )
+
+
+def _listed(record: bytes) -> dict[str, str]:
+    """Hex sha256 by file, as RECORD says; the audit has compared it with the files."""
+    rows = csv.reader(io.StringIO(record.decode()))
+    return {row[0]: hex_of(row[1]) for row in rows if row[1:] and row[1].startswith("sha256=")}
+
+
+def _foreign_sboms(archive: zipfile.ZipFile, folder: str) -> Iterator[bytes]:
+    """What other tools put there."""
+    for name in sorted(info.filename for info in files_of(archive)):
+        if name.startswith(f"{folder}/sboms/") and name != f"{folder}/{SBOM}":
+            yield archive.read(name)
+
+
+def _origin(job: Job, earlier: Mapping[str, Outputs], *, beside: bool) -> Origin:
+    recipe, declared = job.step.recipe, job.inputs["recipe"]
+    return Origin(
+        recipe=recipe.name,
+        distribution=recipe.distribution,
+        version=job.step.pin.version,
+        # A vendor's wheel is what it says itself.
+        wheel_version=earlier["audit"]["version"] if beside else job.step.evaluated.wheel_version,
+        key=job.key,
+        epoch=int(earlier["patch"]["epoch"]),
+        builder_version=__version__,
+        target=job.inputs["target"],
+        parameters={
+            "kind": recipe.kind,
+            "variables": declared["env"],
+            "definitions": declared["cmake"]["define"],
+            "repair": declared["repair"],
+            "toolchain": job.inputs["toolchain"],
+        },
+        materials=(*_sources(job), *_requirements(job, earlier), *_needs(job, earlier, beside=beside)),
+        python_package=recipe.kind in ("pep517", "repack"),
+    )
+
+
+def _sources(job: Job) -> Iterator[Material]:
+    step = job.step
+    if step.source is not None:
+        yield material_of(step.recipe.name, step.source, step.pin.version)
+    for name, source in step.evaluated.extra_sources.items():
+        yield material_of(name, source, "")
+    for patch in step.patches:
+        yield Material(role="patch", name=patch.file, digests={"sha256": patch.sha256})
+
+
+def material_of(name: str, source: Source, version: str) -> Material:
+    """Where a source comes from, but no place on this machine, and no password."""
+    if source.kind == "git":
+        at = f"@refs/tags/{source.tag}" if source.tag else ""
+        uri = "" if is_local(source.url) else f"git+{shown(source.url)}{at}"
+        return Material(
+            role="source", name=name, version=version, uri=uri, digests={"gitCommit": source.commit}
+        )
+    if source.kind == "local":
+        return Material(role="source", name=name, version=version, digests={CONTENT: source.sha256})
+    if source.kind == "archive":
+        uri = "" if is_local(source.url) else shown(source.url)
+    else:
+        if source.kind == "wheel":  # of a set, each has a version of its own
+            version = source.filename.split("-")[1]
+        uri = purl.pypi(source.project, version, file_name=source.filename)
+    return Material(
+        role="source",
+        name=source.filename or name,
+        version=version,
+        uri=uri,
+        digests={"sha256": source.sha256},
+    )
+
+
+def _requirements(job: Job, earlier: Mapping[str, Outputs]) -> Iterator[Material]:
+    """What was installed into the build environment, but for the needs."""
+    needs = {canonicalize_name(one.provision.distribution) for one in job.provided}
+    for row in sorted(earlier["environment"]["installed"], key=lambda row: str(row["name"]).lower()):
+        if canonicalize_name(row["name"]) not in needs:
+            yield Material(
+                role="build requirement",
+                name=row["name"],
+                version=row["version"],
+                uri=purl.pypi(row["name"], row["version"]),
+                digests={"sha256": row["sha256"]} if row["sha256"] else {},
+            )
+
+
+def _needs(job: Job, earlier: Mapping[str, Outputs], *, beside: bool) -> Iterator[Material]:
+    installed = {canonicalize_name(row["name"]): row["sha256"] for row in earlier["environment"]["installed"]}
+    for one in job.provided:
+        provision = one.provision
+        entry = _entry(job, one)
+        version = entry.version if entry else provision.version
+        digests = {CONTENT: one.identity} if entry and provision.coupling == "content" else {}
+        file_name, sha256 = "", installed.get(canonicalize_name(provision.distribution))
+        if provision.provider == "public" and sha256:
+            digests["sha256"] = sha256
+        if beside and entry is not None and entry.wheel is not None:
+            # Not inside: a need that was rebuilt to the same content does not change what it is built into.
+            digests["sha256"] = entry.wheel.sha256
+            file_name = entry.wheel.filename
+        named = purl.generic if entry is not None and entry.wheel is None else purl.pypi
+        uri = purl.pypi(provision.distribution, version, file_name=file_name) if file_name else ""
+        yield Material(
+            role="need",
+            name=provision.distribution,
+            version=version,
+            uri=uri or named(provision.distribution, version),
+            digests=digests,
+            provider=provision.provider,
+        )
+
+
+def _entry(job: Job, need: Provided) -> stores.Entry | None:
+    """The store's entry that provides a need; None for one from elsewhere."""
+    place = need.wheel or need.prefix
+    if need.provision.provider != "store" or place is None:
+        return None
+    return stores.read(job.home.store, place.parent.name)
+
+
+def _execution(job: Job, earlier: Mapping[str, Outputs], byproducts: Mapping[str, bytes]) -> Execution:
+    built = earlier["build"]
+    findings = json.loads(byproducts["audit.json"])["findings"]
+    return Execution(
+        target=job.target.name,
+        train=job.train,
+        plan_key=job.step.key,
+        # An older tree does not say.
+        started=built.get("started", ""),
+        finished=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        sandbox=built.get("sandbox", {"kind": "unknown"}),
+        compiler_cache=built.get("compiler_cache", {"kind": "none"}),
+        jobs=built.get("cost", {}).get("jobs", 0),
+        system=platform.platform(),
+        findings=dict(sorted(Counter(one["severity"] for one in findings).items())),
+        repaired=earlier["audit"].get("repair", {}),
+        byproducts={name: hashlib.sha256(data).hexdigest() for name, data in sorted(byproducts.items())},
+    )
+
+
+def _moment(origin: Origin) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(origin.epoch)) if origin.epoch else ""
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()

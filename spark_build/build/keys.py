@@ -1,0 +1,190 @@
+"""Keys: what must be equal for a result to be the same result.
+
+The plan key covers declared inputs and can be computed on any machine. The build key adds what only
+the building machine knows: the toolchain that was measured and the content of the needs. The judgement
+key covers what a finished result is judged by, which changes none of its bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from spark_build.recipes.model import DeviceRule, Patch, Pin, Prefix, Recipe, Repair, Source, Target, Variable
+from spark_build.recipes.plan import Evaluated, Provision
+
+# Raise when the same inputs would now give other bytes (how wheels are built, repaired, rewritten), or
+# when what is written here changes; `brought_up` then says which older inputs still name the same bytes.
+FORMAT = 3
+UNKNOWING = 2  # the format before, which did not know whether a build might use the network
+# Raise when an audit rule, or the reading of features, judges differently: tests/unit/test_key.py notices.
+RULES = 1
+
+
+def canonical(value: Any) -> str:
+    """JSON with one spelling per value: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """Hex sha256 of a value's canonical JSON."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def source_identity(source: Source | None) -> dict[str, Any]:
+    """What pins a source; where it is downloaded from does not matter."""
+    if source is None:
+        return {}
+    if source.kind == "git":
+        return {"kind": "git", "commit": source.commit, "submodules": source.submodules}
+    return {"kind": source.kind, "sha256": source.sha256}
+
+
+def plan_inputs(
+    recipe: Recipe,
+    evaluated: Evaluated,
+    pin: Pin,
+    source: Source | None,
+    patches: Sequence[Patch],
+    target: Target,
+    provisions: Sequence[Provision],
+    keys: Mapping[str, str],
+) -> dict[str, Any]:
+    """The declared inputs of a build; `keys` maps a need from the store to its plan key.
+
+    Prose and costs are left out: nothing depends on them. What only judges is in `judgement_inputs`.
+    """
+    # What not every recipe has stays out of the others' keys.
+    flags = {"compile_flags": list(evaluated.compile_flags)} if evaluated.compile_flags else {}
+    placed = recipe.build.place
+    return {
+        "format": FORMAT,
+        **_asked({"locked_requirements": evaluated.locked}),
+        "recipe": {
+            **flags,
+            "name": recipe.name,
+            "distribution": recipe.distribution,
+            "kind": recipe.kind,
+            "requires": sorted(evaluated.requires),
+            "env": {name: _value(variable, evaluated.label) for name, variable in evaluated.env.items()},
+            "wheel_version": evaluated.wheel_version,
+            "cmake": {
+                "source": recipe.cmake.source,
+                "define": {
+                    name: _value(variable, evaluated.label) for name, variable in recipe.cmake.define.items()
+                },
+            },
+            "prefix": _prefix(recipe.prefix),
+            "repair": _repair(recipe.repair),
+            "network": recipe.build.network,
+            **({"place": {path: one.value for path, one in placed.items()}} if placed else {}),
+        },
+        "version": pin.version,
+        "source": source_identity(source),
+        "extra_sources": {
+            name: source_identity(extra) | _laid(extra) for name, extra in evaluated.extra_sources.items()
+        },
+        "patches": [patch.sha256 for patch in patches],
+        "target": _target(recipe, target),
+        "needs": {one.need: _declared_need(one, keys) for one in provisions},
+    }
+
+
+def _laid(extra: Source) -> dict[str, Any]:
+    """Where the files of an extra source are laid; as with repairs, the default changes no old key."""
+    return {key: value for key, value in (("folder", extra.folder), ("copy", extra.copy)) if value}
+
+
+def _target(recipe: Recipe, target: Target) -> dict[str, Any]:
+    """What of the target decides the bytes; an assembled prefix serves every GPU and Python of a platform."""
+    if recipe.kind == "assemble":
+        return {"platform": target.platform}
+    return {
+        "platform": target.platform,
+        "python": target.python,
+        "cuda_architectures": list(target.cuda_architectures),
+    }
+
+
+def _prefix(prefix: Prefix) -> dict[str, Any]:
+    """How the prefix is made; what is not asked for stays out of the keys."""
+    asked = {"unversioned": list(prefix.unversioned), "stubs": [asdict(one) for one in prefix.stubs]}
+    always = {"copy": prefix.copy, "links": prefix.links}
+    return always | {name: value for name, value in asked.items() if value}
+
+
+def _repair(repair: Repair) -> dict[str, Any]:
+    """What is done to the wheel."""
+    asked = {"platform": repair.platform, "strip": repair.strip, "clean_rpath": repair.clean_rpath}
+    return {"bundle": repair.bundle, "exclude": sorted(repair.exclude), **_asked(asked)}
+
+
+def _asked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are set. What is not asked for stays out: a field that is added later changes no old key."""
+    return {name: value for name, value in values.items() if value}
+
+
+def _value(variable: Variable, label: str) -> str:
+    """A variable's value with what is neither in the recipe nor in the pin filled in."""
+    return variable.value.replace("{label}", label)
+
+
+def _declared_need(one: Provision, keys: Mapping[str, str]) -> str:
+    """A need as any machine can name it."""
+    if one.coupling == "version" or one.provider == "public":
+        return f"{one.provider} {one.version}"
+    return f"store {keys[one.need]}" if one.provider == "store" else "path"
+
+
+def build_inputs(
+    declared: Mapping[str, Any], needs: Mapping[str, str], toolchain: Mapping[str, str]
+) -> dict[str, Any]:
+    """What decides the bytes: declared inputs, contents of the needs, measured tools.
+
+    `needs` replaces the plan keys by what is really there: a content digest, a fingerprint of a
+    path, or a version, by the need's coupling.
+    """
+    return {**declared, "needs": dict(needs), "toolchain": dict(toolchain)}
+
+
+def brought_up(inputs: Mapping[str, Any], *, network: bool) -> dict[str, Any] | None:
+    """The inputs of a build by an older program as they are written today; None where they cannot be.
+
+    network: whether that build had leave to use the network, which its inputs do not say.
+    """
+    if inputs["format"] != UNKNOWING:
+        return None
+    return {**inputs, "format": FORMAT, "recipe": {**inputs["recipe"], "network": network}}
+
+
+def judgement_inputs(recipe: Recipe, evaluated: Evaluated, policies: str) -> dict[str, Any]:
+    """What decides whether a result is good; `policies` names the data of others that the rules ask.
+
+    Checks of a recipe are left out: they run in a fresh environment after each publication.
+    """
+    features: dict[str, list[str]] = {}
+    for feature in evaluated.features:
+        features.setdefault(feature.name, []).append(feature.value)
+    return {
+        "rules": RULES,
+        "policies": policies,
+        "requires": {"cuda": recipe.requires.cuda, "platforms": sorted(recipe.requires.platforms)},
+        "features": {name: ", ".join(sorted(values)) for name, values in features.items()},
+        "expect": sorted(recipe.cmake.expect),
+        # Why there is no device code is prose; that there is none is no error then.
+        "host_only": bool(recipe.audit.host_only),
+        "device": sorted((_device_rule(rule) for rule in recipe.audit.device), key=canonical),
+    }
+
+
+def _device_rule(rule: DeviceRule) -> dict[str, Any]:
+    """What is demanded of the device code of a library."""
+    return {
+        "library": rule.library,
+        "architectures": sorted(rule.architectures),
+        "require": sorted(rule.require),
+        "forbid": sorted(rule.forbid),
+    }

@@ -1,0 +1,311 @@
+"""Which recipe is built, reused, skipped or blocked, in which order, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from graphlib import TopologicalSorter
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from spark_build.build.keys import digest, plan_inputs
+from spark_build.machine import Limits, Machine
+from spark_build.recipes.evaluation import evaluate, for_target, sources_for
+from spark_build.recipes.model import Need, Patch, Pin, Provider, Recipe, Source, Target, Train
+from spark_build.recipes.plan import Decision, Estimate, Plan, Provision, Step
+from spark_build.resources import policy
+from spark_build.resources.history import Expected
+
+
+class Found(NamedTuple):
+    """What the store says of a step.
+
+    missing: why it does not have it, what changed since the last build; stale: why what it has must be
+    audited again; stored_as: its key in the store, where that is an older one.
+    """
+
+    key: str
+    stored: bool
+    missing: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
+    stored_as: str = ""
+
+
+Lookup = Callable[[Step, Mapping[str, str]], Found]  # a step and the keys of its needs in the store
+
+
+class _Verdict(NamedTuple):
+    decision: Decision
+    reasons: tuple[str, ...]
+
+
+def closure_of(
+    names: Iterable[str], recipes: Mapping[str, Recipe], elsewhere: Collection[str] = ()
+) -> tuple[str, ...]:
+    """The recipes asked for and all they need, needs first; alphabetical where free.
+
+    What comes from `elsewhere` is not built for others, so its own needs do not matter.
+    """
+    graph: dict[str, set[str]] = {}
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        if name not in graph:
+            graph[name] = {need.name for need in recipes[name].needs if need.name not in elsewhere}
+            pending.extend(graph[name])
+    sorter = TopologicalSorter(graph)
+    sorter.prepare()
+    order: list[str] = []
+    free: list[str] = []
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heappush(free, name)
+        order.append(heappop(free))
+        sorter.done(order[-1])
+    return tuple(order)
+
+
+def choose_source(pin: Pin, target: Target) -> Source | None:
+    """The first source in order of preference for the target's platform."""
+    return next(iter(sources_for(pin, target)), None)
+
+
+def patches_for(recipe: Recipe, train: Train) -> tuple[Patch, ...]:
+    """The patches that this train's version wants."""
+    return tuple(patch for patch in recipe.patches if not patch.trains or train.name in patch.trains)
+
+
+def limits_of(machine: Machine, target: Target, *, jobs: int | None, memory_mib: int | None) -> Limits:
+    """How much of the machine builds may use; jobs, memory_mib: what the user allows."""
+    reserve = policy.reserve_mib(machine.memory_mib, unified=target.unified_memory)
+    return Limits(cores=jobs or machine.cores, reserve_mib=reserve, memory_mib=memory_mib)
+
+
+def jobs_for(recipe: Recipe, machine: Machine, limits: Limits, memory_per_job_mib: int = 0) -> int:
+    """Compile jobs that fit the cores and the memory that is free now when it builds alone; at least one."""
+    return policy.allowed(
+        cores=limits.cores // recipe.build.threads_per_job,
+        available_mib=machine.available_mib,
+        reserve_mib=limits.reserve_mib,
+        running_mib=0,
+        memory_per_job_mib=memory_per_job_mib or recipe.build.memory_per_job_mib,
+        budget_mib=limits.memory_mib,
+    )
+
+
+def make_plan(
+    names: Iterable[str],
+    recipes: Mapping[str, Recipe],
+    train: Train,
+    target: Target,
+    machine: Machine,
+    lookup: Lookup,
+    provide: Mapping[str, str] | None = None,
+    *,
+    others: Iterable[str] = (),
+    limits: Limits | None = None,
+    history: Mapping[str, Expected] | None = None,
+) -> Plan:
+    """Decide every recipe asked for and every one it needs. `lookup` knows the store.
+
+    provide: need -> "store", "public" or a path, where it is to come from; others: recipes that are
+    decided as well, but built only where their `default` says so; limits: default, all of the machine;
+    history: what recipes will probably take.
+    """
+    wished, names = provide or {}, tuple(names)
+    limits = limits or limits_of(machine, target, jobs=None, memory_mib=None)
+    elsewhere = {name for name, wish in wished.items() if wish != "store"}
+    recipes = {name: for_target(recipe, target, train) for name, recipe in recipes.items()}
+    named = {*names, *(wished.keys() - elsewhere)}
+    steps: dict[str, Step] = {}
+    for name in closure_of([*names, *others], recipes, elsewhere):
+        draft = _draft(recipes[name], recipes, train, target, machine, steps, wished)
+        estimate = _estimate(recipes[name], machine, limits, (history or {}).get(name))
+        is_wanted = recipes[name].default or name in named
+        draft = replace(draft, estimate=estimate)
+        steps[name] = _decided(draft, train, target, steps, lookup, is_wanted=is_wanted)
+    return Plan(target=target, train=train, steps=tuple(steps.values()))
+
+
+def _draft(
+    recipe: Recipe,
+    recipes: Mapping[str, Recipe],
+    train: Train,
+    target: Target,
+    machine: Machine,
+    earlier: Mapping[str, Step],
+    wished: Mapping[str, str],
+) -> Step:
+    """A step with everything but its decision."""
+    pin = train.components.get(recipe.name, Pin(version="", sources=()))
+    source = choose_source(pin, target)
+    # A folder that the user names is taken as it is.
+    patches = () if source and source.kind == "local" else patches_for(recipe, train)
+    evaluated = evaluate(recipe, pin, target, train)
+    provisions = tuple(
+        _provision(
+            need, recipes[need.name], train, machine, earlier.get(need.name), wished.get(need.name, "")
+        )
+        for need in recipe.needs
+    )
+    keys = {one.need: earlier[one.need].key for one in provisions if one.provider == "store"}
+    declared = plan_inputs(recipe, evaluated, pin, source, patches, target, provisions, keys)
+    return Step(
+        recipe=recipe,
+        pin=pin,
+        evaluated=evaluated,
+        decision="BUILD",
+        reasons=(),
+        key=digest(declared),
+        declared=declared,
+        provisions=provisions,
+        source=source,
+        patches=patches,
+        warnings=_warnings(recipe, pin, source, patches, target, machine),
+    )
+
+
+# What --provide may say instead of a path.
+_WORDS: dict[str, Provider] = {"store": "store", "public": "public"}
+
+
+def _provision(
+    need: Need, recipe: Recipe, train: Train, machine: Machine, step: Step | None, wish: str
+) -> Provision:
+    """The provider asked for, else the usual one.
+
+    Where the store cannot have it, the system's own prefix or the public wheel will do if it is allowed.
+    """
+    provider: Provider = need.providers[0]
+    found = machine.prefixes.get(need.name, "")
+    lost = provider == "store" and step is not None and step.decision in ("SKIP", "BLOCKED")
+    if wish:
+        provider, found = _WORDS.get(wish, "path"), wish
+    elif lost and "path" in need.providers and found:
+        provider = "path"
+    elif lost and "public" in need.providers and step is not None and step.decision == "SKIP":
+        provider = "public"
+    return Provision(
+        need=need.name,
+        distribution=recipe.distribution,
+        provider=provider,
+        coupling=need.coupling,
+        version=train.components[need.name].version if need.name in train.components else "",
+        path=found if provider == "path" else "",
+    )
+
+
+def _decided(
+    draft: Step,
+    train: Train,
+    target: Target,
+    earlier: Mapping[str, Step],
+    lookup: Lookup,
+    *,
+    is_wanted: bool,
+) -> Step:
+    verdict = _unfit(draft.recipe, draft.pin, draft.source, train, target)
+    if verdict is None and not is_wanted:
+        reason = f"not built for {target.name} unless named (--with {draft.recipe.name})"
+        verdict = _Verdict("SKIP", (reason,))
+    verdict = verdict or _blocked(draft, earlier)
+    found = Found("", stored=False)
+    if verdict is None:
+        found, verdict = _build_or_reuse(draft, earlier, lookup)
+    return replace(
+        draft,
+        decision=verdict.decision,
+        reasons=verdict.reasons,
+        build_key=found.key,
+        stale=found.stale,
+        stored_as=found.stored_as or found.key if found.stored else "",
+        warnings=draft.warnings if verdict.decision != "SKIP" else (),
+    )
+
+
+def _unfit(recipe: Recipe, pin: Pin, source: Source | None, train: Train, target: Target) -> _Verdict | None:
+    if not pin.version:
+        return _Verdict("SKIP", (f"train {train.name} has no version of it",))
+    if recipe.requires.cuda and not target.cuda_architectures:
+        needs = ", ".join(["a CUDA target such as gb10", *(need.name for need in recipe.needs)])
+        return _Verdict("SKIP", (f"{target.name} has no GPU; it needs {needs}",))
+    if target.platform not in recipe.requires.platforms:
+        return _Verdict("SKIP", (f"is for {', '.join(recipe.requires.platforms)}, not {target.platform}",))
+    if source is None:
+        return _Verdict("BLOCKED", (f"train {train.name} names no source for {target.platform}",))
+    return None
+
+
+def _blocked(step: Step, earlier: Mapping[str, Step]) -> _Verdict | None:
+    allowed = {need.name: need.providers for need in step.recipe.needs}
+    reasons = [
+        f"needs {name}, which is {earlier[name].decision}"
+        + (f" (--provide {name}=public would do)" if "public" in allowed[name] else "")
+        for name in step.from_store
+        if earlier[name].decision in ("SKIP", "BLOCKED")
+    ]
+    reasons += [
+        f"{one.need} may come from {' or '.join(allowed[one.need])}, not from {one.provider}"
+        for one in step.provisions
+        if one.provider not in allowed[one.need]
+    ]
+    return _Verdict("BLOCKED", tuple(reasons)) if reasons else None
+
+
+def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> tuple[Found, _Verdict]:
+    rebuilt = [name for name in step.from_store if earlier[name].decision == "BUILD"]
+    others = tuple(str(one) for one in step.provisions if one.provider != "store")
+    if rebuilt:
+        reasons = (*(f"needs {name}, which is built first" for name in rebuilt), *others)
+        return Found("", stored=False), _Verdict("BUILD", reasons)
+    found = lookup(step, {name: earlier[name].stored_as for name in step.from_store})
+    if found.stored:
+        older = ("under the key that an older spark-build gave it",) if found.stored_as else ()
+        again = tuple(f"to be audited again: {reason}" for reason in found.stale)
+        reasons = ("in the store with the same inputs and toolchain", *older, *again, *others)
+        return found, _Verdict("REUSE", reasons)
+    count = 1 + len(step.evaluated.extra_sources)
+    if step.recipe.kind == "assemble":
+        others += (
+            f"from {count} of the vendor's wheels; stays on this machine: others make it from the pins",
+        )
+    return found, _Verdict("BUILD", (*(found.missing or ("not in the store",)), *others))
+
+
+def _estimate(recipe: Recipe, machine: Machine, limits: Limits, past: Expected | None) -> Estimate:
+    """From earlier builds here where there are some, else from what the recipe declares."""
+    per_job = past.memory_per_job_mib if past else recipe.build.memory_per_job_mib
+    jobs = jobs_for(recipe, machine, limits, per_job)
+    known = past.seconds if past else None
+    return Estimate(
+        seconds=recipe.build.core_minutes * 60 / jobs if known is None else known,
+        memory_mib=jobs * per_job,
+        memory_per_job_mib=per_job,
+        disk_mib=recipe.build.disk_mib,
+        jobs=jobs,
+        measured=known is not None,
+    )
+
+
+def _warnings(
+    recipe: Recipe,
+    pin: Pin,
+    source: Source | None,
+    patches: Iterable[Patch],
+    target: Target,
+    machine: Machine,
+) -> tuple[str, ...]:
+    if source is not None and source.kind == "local":
+        named = f"called {pin.version} whatever it is (a train of your own calls it otherwise)"
+        return (f"built from {source.url} as it is, without patches: not the pinned source, {named}",)
+    warnings = [f"not established: {entry}" for entry in pin.unestablished]
+    warnings += [
+        f"patch {patch.file} is unverified: {patch.unverified}" for patch in patches if patch.unverified
+    ]
+    if recipe.build.network:
+        warnings.append("its build may use the network")
+    if recipe.is_compiled and target.platform != machine.platform:
+        warnings.append(f"builds on {target.platform} only; this machine is {machine.platform}")
+    elif recipe.kind == "pep517" and target.python != machine.python:
+        warnings.append(f"builds with {target.python} only; this is {machine.python}")
+    return tuple(warnings)

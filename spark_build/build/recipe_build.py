@@ -1,0 +1,353 @@
+"""One recipe under its lock: its keys, its tree, its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from spark_build import probe
+from spark_build.build import rekey, sandbox, staging
+from spark_build.build.context import Setting
+from spark_build.build.job import Job, Outputs, Shell
+from spark_build.build.keys import build_inputs, digest
+from spark_build.build.provide import Provided, locate
+from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
+from spark_build.events import Emit, Note
+from spark_build.files import discard_tree, locked, remove_tree, write_atomically
+from spark_build.recipes.plan import BuildOptions, Step
+from spark_build.resources import budget_history
+from spark_build.resources.governor import Governor
+from spark_build.result import Cost, RecipeResult, Repetition, Status
+from spark_build.wheelhouse import judgements, store
+from spark_build.wheels.model import Finding
+
+LOG = "build.log"
+AGAIN = "again"  # below the build folder: where a build is repeated
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What all recipes of one command share."""
+
+    setting: Setting
+    options: BuildOptions
+    governor: Governor
+    emit: Emit
+
+
+def inputs_of(
+    setting: Setting, step: Step, keys: Mapping[str, str]
+) -> tuple[dict[str, Any], tuple[Provided, ...]]:
+    """Build key inputs and the needs they speak of: declared, found, measured."""
+    provided = tuple(locate(one, setting.home.store, keys) for one in step.provisions)
+    contents = {one.provision.need: one.identity for one in provided}
+    return build_inputs(step.declared, contents, tools_of(step)), provided
+
+
+def tools_of(step: Step) -> dict[str, str]:
+    """The measured toolchain of a step; what is only repacked depends on no tool of this machine."""
+    if not step.recipe.is_compiled:
+        return {}
+    # A toolkit of the store has no path here: the key has its content.
+    toolkit = next((one.path for one in step.provisions if one.need == "cuda"), "")
+    toolkit = toolkit or probe.machine_toolkit(step.recipe)
+    return probe.toolchain(cuda_home=toolkit, packages=step.evaluated.apt, strip=step.recipe.repair.strip)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """What the store has of all that a step would make."""
+
+    entry: store.Entry
+    stale: tuple[str, ...] = ()  # why it must be audited again before it is reused
+    lacking: str = ""  # why that is not possible, and it must be built again
+
+
+def kept_of(setting: Setting, step: Step, inputs: Mapping[str, Any]) -> Kept | None:
+    """The entry of these inputs, under today's key or that of an older spark-build."""
+    makes_prefix = step.recipe.kind in ("cmake", "assemble") or bool(step.recipe.prefix.copy)
+    entry = store.read(setting.home.store, digest(inputs))
+    if entry is not None and makes_prefix and entry.prefix is None:
+        return None  # an imported one has none
+    if entry is None:
+        entry = rekey.find(setting.home.store, step.recipe.name, inputs, with_prefix=makes_prefix)
+    if entry is None:
+        return None
+    judgement = judgements.wanted(step)
+    if judgements.holds(entry, digest(judgement)):
+        return Kept(entry=entry)
+    lacking = ""
+    if step.evaluated.features and not (entry.folder / LOG).is_file():
+        lacking = (
+            "whether it has the expected features only its build log could tell, which is not in the store"
+        )
+    return Kept(entry=entry, stale=judgements.changed(entry, judgement), lacking=lacking)
+
+
+def build_recipe(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult:
+    """Build one recipe; a failure is a result."""
+    start = time.monotonic()
+    setting, work = run.setting, _work(run, step)
+    try:
+        inputs, provided = _inputs(run, step, results)
+        outputs = _build_under_lock(run, step, inputs, provided, work)
+    except (SparkBuildError, OSError) as error:
+        return _failure(step, work, error, time.monotonic() - start)
+    key = digest(inputs)
+    seconds = time.monotonic() - start
+    if isinstance(outputs, str):
+        return result_of(step, "reused", reasons=(outputs,), key=key)
+    if run.options.stop_after:
+        tree = f"; its tree: {work}" if work.exists() else ""
+        reason = f"after {run.options.stop_after}, as asked{tree}"
+        return result_of(step, "stopped", seconds=seconds, reasons=(reason,))
+    log = store.entry_folder(setting.home.store, key) / LOG
+    cost = Cost(**outputs["build"].get("cost", {}))
+    return result_of(step, "built", seconds=seconds, key=key, log=log, cost=cost)
+
+
+def _inputs(
+    run: Run, step: Step, results: Mapping[str, RecipeResult]
+) -> tuple[dict[str, Any], tuple[Provided, ...]]:
+    """As `inputs_of`; where the needs were not built because only sources are wanted, without them."""
+    if run.options.stop_after == "fetch":
+        return dict(step.declared), ()
+    return inputs_of(run.setting, step, {name: results[name].build_key for name in step.from_store})
+
+
+def _build_under_lock(
+    run: Run, step: Step, inputs: Mapping[str, Any], provided: tuple[Provided, ...], work: Path
+) -> Mapping[str, Outputs] | str:
+    """Run the stages; or say why what the store has is reused, which may have been audited again."""
+    with _tree(run, step, work) as held:
+        found = kept_of(run.setting, step, inputs)
+        if found is not None and not found.lacking:
+            return _reused(run, step, inputs, found)
+        _fresh_tree(work, digest(inputs))
+        with (work / LOG).open("ab") as log:
+            outputs = staging.run_stages(
+                _job(run, step, inputs, provided, work, log, held), run.options.stop_after
+            )
+        if not run.options.stop_after:
+            _judge_what_was_there(run, step, inputs, work)
+        if run.options.stop_after in ("", "fetch"):
+            discard_tree(work, run.setting.home.build / ".trash")
+    return outputs
+
+
+def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: Kept) -> str:
+    """Make an entry one that counts today: under today's key, judged by what is asked today."""
+    if not found.stale:
+        return "in the store: what it needs came out with the same content, or another run built it"
+    reasons = "; ".join(found.stale)
+    run.emit(Note(recipe=step.recipe.name, message=f"in the store; auditing it again: {reasons}"))
+    findings = _audited_again(run, step, found.entry, found.entry.folder / LOG)
+    entry = found.entry
+    if entry.folder.name != digest(inputs):
+        # Judged before: what would not be reused is not taken over.
+        entry = rekey.take_over(run.setting.home.store, entry, step.key, inputs)
+    judgements.note(entry, judgements.wanted(step), findings)
+    return f"in the store, and audited again: {reasons}"
+
+
+def _judge_what_was_there(run: Run, step: Step, inputs: Mapping[str, Any], work: Path) -> None:
+    """Judge an entry that was there before this build of the same inputs, by the log of this build."""
+    found = kept_of(run.setting, step, inputs)
+    if found is not None and found.stale:
+        findings = _audited_again(run, step, found.entry, work / LOG)
+        judgements.note(found.entry, judgements.wanted(step), findings)
+
+
+def _audited_again(run: Run, step: Step, entry: store.Entry, log: Path) -> tuple[Finding, ...]:
+    from spark_build.build.stages import audit
+
+    return audit.again(
+        step, run.setting.target, entry, log, built_in=run.setting.home.build / step.recipe.name
+    )
+
+
+@contextmanager
+def shell(run: Run, step: Step, keys: Mapping[str, str]) -> Iterator[Shell]:
+    """A shell in the recipe's tree as a build sees it, made ready first; keys: of the needs in the store."""
+    from spark_build.build.stages import compilation as build_stage
+
+    inputs, provided = inputs_of(run.setting, step, keys)
+    key, work = digest(inputs), _work(run, step)
+    with _tree(run, step, work) as held:
+        _fresh_tree(work, key)
+        with (work / LOG).open("ab") as log:
+            job = _job(run, step, inputs, provided, work, log, held)
+            # A tree whose build failed is entered as it is.
+            ready = job.build_started.exists() and staging.left_before_build(work)
+            yield build_stage.shell(job, ready or staging.run_stages(job, "environment"))
+
+
+def repeat(run: Run, step: Step, keys: Mapping[str, str]) -> Repetition:
+    """Build once more, in another folder and without the compiler cache; compare with the store's entry.
+
+    A failed repetition leaves its tree, as any failed build; nothing else stays.
+    """
+    from spark_build.build import reproducibility
+
+    build = run.setting.home.build
+    home = replace(run.setting.home, build=build / AGAIN)
+    again = replace(
+        run,
+        setting=replace(run.setting, home=home),
+        options=replace(run.options, cached=False, stop_after=""),
+    )
+    inputs, provided = inputs_of(run.setting, step, keys)
+    work = _work(again, step)
+    try:
+        with _tree(again, step, work) as held:
+            remove_tree(work)
+            _fresh_tree(work, digest(inputs))
+            with (work / LOG).open("ab") as log:
+                job = _job(again, step, inputs, provided, work, log, held)
+                found = reproducibility.repetition(job, staging.run_stages(job, "audit"))
+            discard_tree(work, build / ".trash")
+    except (SparkBuildError, OSError) as error:
+        explained = _explained(error, work / LOG)
+        if not (work / "stamps").exists():
+            remove_tree(work)
+        raise explained from error
+    except BaseException:
+        remove_tree(work)
+        raise
+    return found
+
+
+def _work(run: Run, step: Step) -> Path:
+    # What is only fetched must not disturb the tree of an interrupted build.
+    prefix = "fetch-" if run.options.stop_after == "fetch" else ""
+    return run.setting.home.build / step.recipe.name / f"{prefix}{step.key}"
+
+
+def _tree(run: Run, step: Step, work: Path) -> AbstractContextManager[int]:
+    """The lock of a recipe's tree."""
+    name = step.recipe.name
+
+    def waiting(holder: str) -> None:
+        run.emit(Note(recipe=name, message=f"waiting for another spark-build: {holder}"))
+
+    lock = work.with_name(f"{work.name}.lock")
+    return locked(lock, purpose=f"building {name}", waiting=waiting)
+
+
+def _job(
+    run: Run,
+    step: Step,
+    inputs: Mapping[str, Any],
+    provided: tuple[Provided, ...],
+    work: Path,
+    log: BinaryIO,
+    held: int,
+) -> Job:
+    setting, build = run.setting, step.recipe.build
+    return Job(
+        step=step,
+        target=setting.target,
+        train=setting.train.name,
+        home=setting.home,
+        work=work,
+        log=log,
+        governor=run.governor,
+        expected=budget_history.expected(
+            setting.home,
+            step.recipe.name,
+            target=setting.target.name,
+            declared_mib=build.memory_per_job_mib,
+        ),
+        offline=run.options.offline,
+        cached=run.options.cached,
+        key=digest(inputs),
+        inputs=inputs,
+        emit=run.emit,
+        provided=provided,
+        keep=(held,),
+        places=_places(work, provided),
+    )
+
+
+def _places(work: Path, provided: tuple[Provided, ...]) -> dict[Path, Path]:
+    """Where the build's commands see its tree and the prefixes of its needs."""
+    chosen = sandbox.choose()
+    places = {work: sandbox.place_of(chosen, "tree", work)}
+    for one in provided:
+        if one.prefix is not None and one.site is None:
+            name = f"needs/{one.provision.need}"
+            places[one.prefix] = sandbox.place_of(chosen, name, one.prefix)
+    return places
+
+
+def _failure(step: Step, work: Path, error: SparkBuildError | OSError, seconds: float) -> RecipeResult:
+    """Keep the tree of a failed build, but nothing of one in which not one stage got done."""
+    log = work / LOG
+    explained = _explained(error, log)
+    if (work / "stamps").exists():
+        return result_of(step, "failed", seconds=seconds, log=log, error=explained)
+    remove_tree(work)
+    return result_of(step, "failed", seconds=seconds, error=explained)
+
+
+def _fresh_tree(work: Path, key: str) -> None:
+    """Keep a tree only for the build key it was made for: other tools would mix objects."""
+    mark = work / "build-key"
+    if work.is_dir() and (not mark.is_file() or mark.read_text() != key):
+        remove_tree(work)
+    if not mark.is_file():
+        write_atomically(mark, key)
+
+
+def _explained(error: SparkBuildError | OSError, log: Path) -> SparkBuildError:
+    """A failure as the user should see it: a full disk under any tool is a full disk."""
+    if isinstance(error, OSError):
+        known = from_os_error(error)
+        if known is None:
+            raise error
+        return known
+    if isinstance(error, StageError) and "No space left on device" in _tail(log):
+        return HostError(
+            "the disk is full",
+            hint="free some space, then run the same command again: it goes on where it stopped",
+            log=str(log),
+        )
+    error.log = error.log or (str(log) if (log.parent / "stamps").exists() else None)
+    return error
+
+
+def _tail(log: Path, size: int = 1 << 16) -> str:
+    if not log.is_file():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - size))
+        return file.read().decode(errors="replace")
+
+
+def result_of(
+    step: Step,
+    status: Status,
+    *,
+    seconds: float = 0.0,
+    reasons: tuple[str, ...] = (),
+    key: str = "",
+    log: Path | None = None,
+    error: SparkBuildError | None = None,
+    cost: Cost | None = None,
+) -> RecipeResult:
+    """A result of a step."""
+    return RecipeResult(
+        recipe=step.recipe.name,
+        version=step.pin.version,
+        status=status,
+        seconds=seconds,
+        reasons=reasons,
+        build_key=key,
+        log=str(log) if log else "",
+        error=error,
+        cost=cost or Cost(),
+    )

@@ -1,0 +1,137 @@
+"""Build requirements as verified wheels beside the sources, so that a later build needs no network.
+
+A wheel is kept like every download: below <sha256[:2]>/<sha256>/, by its own content.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from spark_build.errors import SourceError
+from spark_build.files import remove_tree, sha256_of
+from spark_build.process import run
+from spark_build.recipes.model import Source, Target
+from spark_build.recipes.plan import Step
+from spark_build.sources import http, simple_api
+from spark_build.sources.download import fetch_pinned
+from spark_build.sources.pages import IndexFile
+from spark_build.sources.simple_api import Indexes
+from spark_build.sources.torch_wheels import best_file
+from spark_build.venv import clean_environment
+
+
+def wanted(step: Step, target: Target) -> tuple[str, ...]:
+    """The pins of a step's build environment; none where it is not built on this machine."""
+    here = f"{sys.platform}-{platform.machine()}"
+    return () if not step.recipe.is_compiled or target.platform != here else step.evaluated.requires
+
+
+def obtain(
+    pins: Sequence[str],
+    *,
+    folder: Path,
+    scratch: Path,
+    offline: bool,
+    log: BinaryIO,
+    keep: Sequence[int] = (),
+) -> list[Path]:
+    """A kept wheel for each pin (name==version): an earlier one, one that lies here, one that pip brings.
+
+    `keep`: lock descriptors that pip inherits. Raises SourceError.
+    """
+    kept = {pin: _kept(pin, folder) for pin in pins}
+    lacking = [pin for pin, path in kept.items() if path is None]
+    if lacking:
+        indexes = simple_api.configured()
+        found = {pin: _offered(pin, indexes) for pin in lacking}
+        remote = [pin for pin, path in found.items() if path is None]
+        if remote and offline:
+            raise SourceError(
+                f"{', '.join(remote)} not on this machine, and --offline was given",
+                hint="bring the wheels along in a folder that PIP_FIND_LINKS names",
+            )
+        if remote:
+            found |= _download(remote, scratch, log, keep)
+        kept |= {pin: _keep(path, folder, indexes) for pin, path in found.items() if path}
+        remove_tree(scratch)
+    return [path for path in kept.values() if path]
+
+
+def missing(pins: Sequence[str], *, folder: Path, indexes: Callable[[], Indexes]) -> tuple[str, ...]:
+    """The pins that `obtain` would have to ask the network for; changes nothing."""
+    lacking = (pin for pin in pins if _kept(pin, folder) is None)
+    return tuple(pin for pin in lacking if _offered(pin, indexes()) is None)
+
+
+def _kept(pin: str, folder: Path) -> Path | None:
+    name = Requirement(pin).name.replace("-", "_")
+    paths = folder.glob(f"[0-9a-f][0-9a-f]/*/{_any_spelling(name)}-*.whl")
+    return _best(pin, [path for path in sorted(paths) if sha256_of(path) == path.parent.name])
+
+
+def _any_spelling(name: str) -> str:
+    """A pattern for a project's name in file names: upper and lower case, and . - _ alike."""
+    letters = (f"[{one.lower()}{one.upper()}]" if one.isalpha() else one for one in name)
+    return "".join("[-_.]" if one in "-_." else one for one in letters)
+
+
+def _offered(pin: str, indexes: Indexes) -> Path | None:
+    """The wheel that a local folder or index offers."""
+    try:
+        files = simple_api.files_of(Requirement(pin).name, indexes.local())
+    except SourceError:
+        return None
+    here = {
+        Path(http.path_of(file.url)): file.sha256
+        for file in files
+        if file.filename.endswith(".whl") and not http.is_remote(file.url)
+    }
+    return _best(pin, [path for path, announced in here.items() if _is_sound(path, announced)])
+
+
+def _is_sound(path: Path, announced: str) -> bool:
+    return path.is_file() and (not announced or sha256_of(path) == announced)
+
+
+def _best(pin: str, paths: Sequence[Path]) -> Path | None:
+    """The wheel among these that pip would take for the pin on this interpreter."""
+    name, (exactly,) = canonicalize_name(Requirement(pin).name), Requirement(pin).specifier
+    # A wheel's name has no dash before its version: other projects may have the same version.
+    own = [path for path in paths if canonicalize_name(path.name.partition("-")[0]) == name]
+    files = [IndexFile(project=name, filename=path.name, url=str(path)) for path in own]
+    best = best_file(files, exactly.version)
+    return Path(best.url) if best else None
+
+
+def _download(
+    pins: Sequence[str], scratch: Path, log: BinaryIO, keep: Sequence[int]
+) -> dict[str, Path | None]:
+    """pip downloads, and checks each file against the hash that its index announces."""
+    remove_tree(scratch)
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
+    options = ["--no-deps", "--only-binary=:all:", "--dest", str(scratch)]
+    done = run([*command, *options, *pins], env=clean_environment(), log=log, keep=keep)
+    if done.returncode != 0:
+        remove_tree(scratch)
+        errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
+        raise SourceError(
+            "a build requirement cannot be had: "
+            + (errors[0].removeprefix("ERROR: ") if errors else done.output[-300:]),
+            hint="check the network and `pip config list`, then run the same command again",
+        )
+    paths = sorted(scratch.glob("*.whl"))
+    return {pin: _best(pin, paths) for pin in pins}
+
+
+def _keep(path: Path, folder: Path, indexes: Indexes) -> Path:
+    """The kept copy of a wheel."""
+    sha256 = sha256_of(path)
+    source = Source(kind="archive", url=path.absolute().as_uri(), filename=path.name, sha256=sha256)
+    return fetch_pinned(source, folder=folder, indexes=indexes)

@@ -1,0 +1,216 @@
+"""From a plan to results: every recipe in its order, one published generation at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+
+from spark_build.build import parallel, recipe_build, rekey
+from spark_build.build import plan as build_plan
+from spark_build.build.context import Setting
+from spark_build.build.difference import changes
+from spark_build.build.job import Shell
+from spark_build.build.keys import digest
+from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, result_of
+from spark_build.environments import closure
+from spark_build.errors import UsageError
+from spark_build.events import Emit, Note, RecipeFinished, Usage
+from spark_build.recipes.evaluation import for_target
+from spark_build.recipes.plan import BuildOptions, Plan, Step
+from spark_build.resources import budget_history
+from spark_build.resources.governor import Governor
+from spark_build.result import RecipeResult, Repetition
+from spark_build.wheelhouse import generations, store, storeindex
+from spark_build.wheels.model import StoredWheel
+
+
+def plan(setting: Setting, names: Sequence[str] = (), also: Sequence[str] = ()) -> Plan:
+    """Decide every recipe asked for on this machine, with this store.
+
+    No names: all that are built by default here, and `also`.
+    """
+    for name in (*names, *also):
+        setting.catalogue.recipe(name)
+
+    def lookup(step: Step, needs: Mapping[str, str]) -> build_plan.Found:
+        inputs, _ = inputs_of(setting, step, needs)
+        key = digest(inputs)
+        found = kept_of(setting, step, inputs)
+        if found is not None and not found.lacking:
+            there = found.entry.folder.name
+            older = there if there != key else ""
+            return build_plan.Found(key, stored=True, stale=found.stale, stored_as=older)
+        if found is not None:
+            return build_plan.Found(key, stored=False, missing=(*found.stale, found.lacking))
+        last = storeindex.last_build(setting.home.store, step.recipe.name, setting.target)
+        missing = changes(rekey.recorded_inputs(setting.home.store, last), inputs) if last else ()
+        return build_plan.Found(key, stored=False, missing=missing)
+
+    recipes = {
+        name: for_target(recipe, setting.target, setting.train)
+        for name, recipe in setting.catalogue.recipes.items()
+    }
+    return build_plan.make_plan(
+        [*names, *also],
+        recipes,
+        setting.train,
+        setting.target,
+        setting.machine,
+        lookup,
+        _known(setting),
+        others=() if names else sorted(recipes),
+        limits=setting.limits,
+        history={
+            name: budget_history.expected(
+                setting.home,
+                name,
+                target=setting.target.name,
+                declared_mib=recipe.build.memory_per_job_mib,
+            )
+            for name, recipe in recipes.items()
+        },
+    )
+
+
+def _known(setting: Setting) -> Mapping[str, str]:
+    """The providers asked for; each must be for a recipe that there is."""
+    for name in setting.provide:
+        setting.catalogue.recipe(name)
+    return setting.provide
+
+
+def build(
+    setting: Setting, planned: Plan, emit: Emit, options: BuildOptions | None = None
+) -> tuple[RecipeResult, ...]:
+    """Build what the plan says, side by side where nothing is needed from each other.
+
+    All share one budget. After a failure nothing more is started, unless the options say so; what runs
+    goes on to its end.
+    """
+    run = _run(setting, emit, options or BuildOptions())
+    steps = {step.recipe.name: step for step in planned.steps}
+    results: dict[str, RecipeResult] = {}
+    work = parallel.in_order(
+        {name: step.from_store for name, step in steps.items()},
+        lambda name: _unbuilt(run, steps[name], results) or build_recipe(run, steps[name], results),
+        workers=max(2, setting.limits.cores),
+    )
+    with closing(work):
+        for name, result in work:
+            results[name] = result
+            emit(RecipeFinished(result=result))
+    return tuple(results[name] for name in steps)
+
+
+def _run(setting: Setting, emit: Emit, options: BuildOptions) -> Run:
+    """What the recipes of one command share, the budget above all."""
+
+    def tell(jobs: int, allowed: int, memory_mib: int, budget_mib: int) -> None:
+        emit(Usage(jobs=jobs, allowed=allowed, memory_mib=memory_mib, budget_mib=budget_mib))
+
+    governor = Governor(
+        cores=setting.limits.cores,
+        memory_budget_mib=setting.limits.memory_mib,
+        reserve_mib=setting.limits.reserve_mib,
+        on_sample=tell,
+    )
+    return Run(setting=setting, options=options, governor=governor, emit=emit)
+
+
+def shell(
+    setting: Setting, planned: Plan, name: str, emit: Emit, options: BuildOptions
+) -> AbstractContextManager[Shell]:
+    """A shell in a recipe's tree, as its build sees it; the tree is locked meanwhile."""
+    steps = {step.recipe.name: step for step in planned.steps}
+    step = steps[name]
+    if not step.recipe.is_compiled:
+        raise UsageError(f"{name} is only unpacked: there is no tree to enter")
+    missing = [need for need in step.from_store if steps[need].decision != "REUSE"]
+    if missing:
+        raise UsageError(f"{name} needs {', '.join(missing)} first", hint=f"spark-build build {missing[0]}")
+    keys = {need: steps[need].stored_as for need in step.from_store}
+    return recipe_build.shell(_run(setting, emit, options), step, keys)
+
+
+def repeat(
+    setting: Setting,
+    planned: Plan,
+    names: Sequence[str],
+    results: Sequence[RecipeResult],
+    emit: Emit,
+    options: BuildOptions,
+) -> tuple[Repetition, ...]:
+    """Build these recipes, which are in the store, once more elsewhere: is what comes out the same?"""
+    keys = {result.recipe: result.build_key for result in results}
+    run = _run(setting, emit, options)
+    found = []
+    for step in planned.steps:
+        if step.recipe.name in names and keys[step.recipe.name]:
+            told = "building once more in another folder, without the compiler cache, to compare"
+            emit(Note(recipe=step.recipe.name, message=told))
+            found.append(recipe_build.repeat(run, step, {need: keys[need] for need in step.from_store}))
+    return tuple(found)
+
+
+def _unbuilt(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult | None:
+    """The result of a step that is not worked on; None for one that is."""
+    lost = [name for name in step.from_store if results[name].status in ("failed", "blocked")]
+    if lost:
+        return result_of(step, "blocked", reasons=tuple(f"blocked by {name}" for name in lost))
+    if step.decision in ("SKIP", "BLOCKED"):
+        return result_of(step, "skipped" if step.decision == "SKIP" else "blocked", reasons=step.reasons)
+    if step.decision == "REUSE" and (not step.stale or run.options.stop_after == "fetch"):
+        return result_of(step, "reused", reasons=step.reasons, key=step.build_key)
+    stopped = [name for name in step.from_store if results[name].status == "stopped"]
+    if stopped and run.options.stop_after != "fetch":
+        return result_of(
+            step, "stopped", reasons=tuple(f"needs {name}, which was stopped" for name in stopped)
+        )
+    failed = [name for name, result in tuple(results.items()) if result.status == "failed"]
+    if failed and not run.options.keep_going:
+        reason = f"not started, because {failed[0]} failed (--keep-going goes on with others)"
+        return result_of(step, "skipped", reasons=(reason,))
+    return None
+
+
+def publish(
+    setting: Setting, results: Iterable[RecipeResult], *, with_closure: bool, offline: bool, emit: Emit
+) -> tuple[generations.Generation | None, bool]:
+    """Publish the results as a generation of the view: (generation, is it new?).
+
+    Wheels of other recipes stay; a recipe's new wheel replaces its old one.
+    """
+    fresh: dict[str, StoredWheel] = {}
+    for result in results:
+        entry = store.read(setting.home.store, result.build_key) if result.build_key else None
+        if entry is not None and entry.wheel is not None:
+            fresh[entry.wheel.name] = entry.wheel
+    if not fresh:
+        return generations.current(setting.view), False
+
+    def choose(before: generations.Generation | None) -> tuple[list[StoredWheel], str]:
+        kept = {wheel.name: wheel for wheel in before.own()} if before else {}
+        built = list((kept | fresh).values())
+        if not with_closure:
+            return built, ""
+        pins = setting.train.closure
+        foreign = None if setting.is_here else setting.target
+        key = closure.closure_key(built, pins, setting.target.python, foreign=foreign)
+        if before is not None and before.closure_key == key:
+            return [*built, *(wheel for wheel in before.wheels if wheel.origin == "public")], key
+        emit(Note(message="completing the set with verified public wheels"))
+        public = closure.resolve(
+            built,
+            pins,
+            store=setting.home.store,
+            offline=offline,
+            foreign=foreign,
+        )
+        return [*built, *public], key
+
+    return generations.publish(
+        setting.view,
+        setting.home.store,
+        choose,
+        waiting=lambda holder: emit(Note(message=f"waiting for another spark-build: {holder}")),
+    )

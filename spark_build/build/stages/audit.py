@@ -1,0 +1,180 @@
+"""Make the wheel self-contained as its recipe says, then look inside before anyone gets it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from spark_build.build import attestations
+from spark_build.build.features import kept
+from spark_build.build.job import Job, Outputs
+from spark_build.build.keys import digest
+from spark_build.core_text import printable
+from spark_build.errors import AuditError
+from spark_build.files import copy_or_link, remove_tree
+from spark_build.recipes.model import Target
+from spark_build.recipes.plan import Step
+from spark_build.wheelhouse import judgements
+from spark_build.wheelhouse.prefix import tree_digest
+from spark_build.wheelhouse.store import Entry, read
+from spark_build.wheelhouse.storeindex import next_serial
+from spark_build.wheels.audit import as_vendor, audit
+from spark_build.wheels.model import Finding, WheelFacts
+from spark_build.wheels.policies import symbol_policies, system_libraries
+from spark_build.wheels.reader import facts_and_digest
+from spark_build.wheels.repair import Repaired, repair
+from spark_build.wheels.rules_device import demand, device_findings
+
+NAME = "audit"
+_UNSEEN = "nothing was printed about the expected feature "
+
+
+def inputs(job: Job) -> Any:
+    """What is done to the wheel, and what it is judged by."""
+    return {"repair": asdict(job.step.recipe.repair), "judgement": judgements.wanted(job.step)}
+
+
+def intact(job: Job, outputs: Outputs) -> bool:
+    """The audited wheel is still there."""
+    return not outputs["wheel"] or (job.out / str(outputs["wheel"])).is_file()
+
+
+def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
+    """Repair, read, judge; any error finding stops the publishing."""
+    remove_tree(job.out)
+    job.out.mkdir(parents=True)
+    built = earlier["build"]
+    job.log.flush()
+    # The build watched its features; a recipe that asks for others since has the log of a kept build stage.
+    missing, _ = _of_log(job.step, Path(job.log.name))
+    findings = (*missing, *(_of_prefix(job.step, job.prefix) if built["prefix"] else ()))
+    contents = [tree_digest(job.prefix)] if built["prefix"] else []
+    if not built["wheel"]:
+        _write(job, None, findings)
+        _refuse_errors(f"the prefix of {job.step.recipe.name}", findings, job.log.name)
+        return _outputs(job, None, contents)
+    finished = _finish(job, job.dist / built["wheel"], earlier)
+    wheel = finished.path
+    facts, content = facts_and_digest(wheel, own=[str(job.work)])
+    findings += _of_wheel(job.step, job.target, facts)
+    _write(job, facts, findings)
+    _refuse_errors(wheel.name, findings, job.log.name)
+    return {**_outputs(job, facts, [content, *contents]), "repair": dict(finished.changes)}
+
+
+def again(step: Step, target: Target, entry: Entry, log: Path, *, built_in: Path) -> tuple[Finding, ...]:
+    """Judge an entry of the store by what is asked today; AuditError when it is not good any more.
+
+    log: of the build; built_in: below that it was built, and no file of it may name the folder.
+    """
+    missing, unseen = _of_log(step, log)
+    findings = (*missing, *unseen, *(_of_prefix(step, entry.prefix) if entry.prefix else ()))
+    what = f"the prefix of {step.recipe.name}"
+    if entry.wheel is not None:
+        what = entry.wheel.filename
+        facts, _ = facts_and_digest(entry.folder / what, own=[str(built_in)])
+        findings += _of_wheel(step, target, facts)
+    errors = _errors(findings)
+    if errors:
+        name = step.recipe.name
+        raise AuditError(
+            f"{what} is in the store, but not good by what is asked of it today: {'; '.join(errors)}",
+            hint=f"mend recipes/{name}.toml, or build it anew: rm -r {quote(str(entry.folder))}, "
+            f"then: spark-build build {name}",
+        )
+    return findings
+
+
+def _of_wheel(step: Step, target: Target, facts: WheelFacts) -> tuple[Finding, ...]:
+    """What the rules find in a wheel."""
+    findings = audit(
+        facts,
+        distribution=step.recipe.distribution,
+        version=step.evaluated.wheel_version,
+        platform=target.platform,
+        python=target.python,
+        provided=step.recipe.repair.exclude,
+        system_libraries=system_libraries(target.platform),
+        policies=symbol_policies(target.platform),
+    )
+    findings += device_findings(facts, demand(step.recipe, target))
+    return as_vendor(findings) if step.recipe.kind == "repack" else findings
+
+
+def _of_log(step: Step, log: Path) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """(Features that the build lacks by its log, those that the log does not mention)."""
+    expected = step.evaluated.features
+    if not expected:
+        return (), ()
+    with log.open(errors="replace") as lines:
+        missing, unseen = kept(expected, lines)
+    return (
+        tuple(Finding(rule="features", severity="error", message=printable(str(one))) for one in missing),
+        tuple(Finding(rule="features", severity="warning", message=_UNSEEN + one.name) for one in unseen),
+    )
+
+
+def _of_prefix(step: Step, prefix: Path) -> tuple[Finding, ...]:
+    """What the recipe expects in a prefix and is not there."""
+    missing = [path for path in step.recipe.cmake.expect if not (prefix / path).exists()]
+    said = f"the prefix lacks {', '.join(missing)}"
+    return (Finding(rule="expect", severity="error", message=said),) if missing else ()
+
+
+def _finish(job: Job, wheel: Path, earlier: Mapping[str, Outputs]) -> Repaired:
+    """The wheel to be published: repaired and tagged, or a vendor's own, untouched."""
+    recipe = job.step.recipe
+    if recipe.kind == "repack":
+        copy_or_link(wheel, job.out / wheel.name)
+        return Repaired(path=job.out / wheel.name, changes={})
+    return repair(
+        wheel,
+        job.out,
+        repair=recipe.repair,
+        build_tag=_build_tag(job),
+        epoch=int(earlier["patch"]["epoch"]),
+        log=job.log,
+        extra=attestations.inside(job, earlier),
+    )
+
+
+def _build_tag(job: Job) -> str:
+    """A new serial, unless this very build is in the store: repeating it is to give the same bytes."""
+    known = read(job.home.store, job.key)
+    if known is not None and known.wheel is not None:
+        return known.wheel.filename.split("-")[2]
+    serial = next_serial(job.home.store, job.step.recipe.distribution, job.step.evaluated.wheel_version)
+    return f"{serial}_{job.key[:8]}"
+
+
+def _outputs(job: Job, facts: WheelFacts | None, contents: Sequence[str]) -> dict[str, Any]:
+    recipe = job.step.recipe
+    return {
+        "wheel": facts.filename if facts else "",
+        "name": facts.name if facts else recipe.distribution,
+        "version": facts.version if facts else job.step.pin.version,
+        "requires": list(facts.requires) if facts else [],
+        "content_digest": contents[0] if len(contents) == 1 else digest(contents),
+    }
+
+
+def _write(job: Job, facts: WheelFacts | None, findings: Sequence[Finding]) -> None:
+    """audit.json, and the findings in the log."""
+    document = {"facts": asdict(facts) if facts else None, "findings": [asdict(one) for one in findings]}
+    (job.work / "audit.json").write_text(json.dumps(document, indent=1) + "\n")
+    for finding in findings:
+        job.log.write(f"audit {finding.severity} {finding.rule}: {finding.message}\n".encode())
+
+
+def _refuse_errors(wheel: str, findings: Sequence[Finding], log: str) -> None:
+    errors = _errors(findings)
+    if errors:
+        raise AuditError(f"{wheel} may not be published: {'; '.join(errors)}", log=log)
+
+
+def _errors(findings: Sequence[Finding]) -> list[str]:
+    return [f"{one.rule}: {one.message}" for one in findings if one.severity == "error"]

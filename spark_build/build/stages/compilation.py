@@ -1,0 +1,275 @@
+"""Build in the build environment, the way the recipe's kind says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spark_build import venv
+from spark_build.build import compiler_cache, sandbox
+from spark_build.build import environment as build_environment
+from spark_build.build.backends import Product, builder_for
+from spark_build.build.diagnosis import diagnose, last_command
+from spark_build.build.features import Watch
+from spark_build.build.job import Job, Outputs, Shell
+from spark_build.errors import StageError
+from spark_build.events import Note, Progress
+from spark_build.files import remove_tree
+from spark_build.process import BACKGROUND
+from spark_build.process import run as run_command
+from spark_build.resources import budget_history, cgroup, memory, pace
+from spark_build.resources.history import Taken
+from spark_build.resources.jobserver import Jobserver
+from spark_build.result import Cost
+
+NAME = "build"
+NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] ")
+MOSTLY_CACHED = 0.2  # from this share of hits on a build's time says nothing about the next one's
+LOG_SIZE = 16 << 20  # bytes at the end of a log in which the first error is searched
+
+
+def inputs(job: Job) -> Any:
+    """Everything that decides the bytes."""
+    return {"key": job.key}
+
+
+def intact(job: Job, outputs: Outputs) -> bool:
+    """The product is still there."""
+    wheel, prefix = str(outputs["wheel"]), bool(outputs["prefix"])
+    return (not wheel or (job.dist / wheel).is_file()) and (not prefix or job.prefix.is_dir())
+
+
+@dataclass(kw_only=True, slots=True)
+class _Course:
+    """What is seen of a build while it runs."""
+
+    began: float = field(default_factory=time.monotonic)
+    root: int | None = None  # process id above the running command
+    total: int = 0  # compile steps
+    times: list[tuple[int, float]] = field(default_factory=list)  # steps done, seconds since the start
+
+    def step(self, done: int, total: int) -> None:
+        """A compile step is done. Another total is another run of ninja: the longest one counts."""
+        if total > self.total:
+            self.total = total
+            self.times.clear()
+        if total == self.total:
+            self.times.append((done, time.monotonic() - self.began))
+
+
+def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
+    """Run the builder; an interrupted ninja build goes on where it was."""
+    remove_tree(job.dist)
+    for folder in (job.dist, job.work / "home", job.work / "tmp"):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not job.step.recipe.is_compiled:
+        return {**asdict(_execute_nothing(job)), "sandbox": {"kind": "not needed", "network": False}}
+    started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    is_whole = not job.build_started.exists()
+    job.build_started.touch()
+    with _share_of_the_machine(job) as (jobserver, course):
+        with _compiler_cache(job) as setup:
+            product = _build(job, earlier, jobserver, course, setup)
+        use = compiler_cache.use_of(setup.log)
+        cost = Cost(
+            peak_mib=jobserver.peak_mib,
+            peak_mib_per_job=jobserver.peak_mib_per_job,
+            jobs=jobserver.most,
+            cache=str(use) if use.total else "",
+        )
+    _remember(job, course, cost, is_whole=is_whole and (use.rate or 0.0) < MOSTLY_CACHED)
+    marks = {
+        "sandbox": sandbox.choose().mark(network=job.step.recipe.build.network),
+        "compiler_cache": setup.cache.marks,
+        "started": started,
+    }
+    return {**asdict(product), **marks, "cost": asdict(cost)}
+
+
+def _execute_nothing(job: Job) -> Product:
+    def refuse(*_: object) -> None:
+        raise StageError("unpacking wheels executes nothing")
+
+    return builder_for(job.step.recipe.kind)(job, refuse, {})
+
+
+@contextmanager
+def _compiler_cache(job: Job) -> Iterator[compiler_cache.Setup]:
+    """The compiler cache made ready for this build."""
+    placed = job.places[job.work] != job.work
+    work = None if placed else job.work
+    setup = compiler_cache.prepare(
+        compiler_cache.choose(os.environ)
+        if job.cached
+        else compiler_cache.Cache(kind="none", reason="as asked"),
+        folder=job.home.cache / "ccache",
+        work=work,
+        links=job.work / "compiler-cache",
+        search=build_environment.path_of(job),
+        environ=os.environ,
+    )
+    if setup.cache.kind == "sccache":
+        told = "sccache compiles in its server, outside the sandbox"
+        job.emit(Note(recipe=job.step.recipe.name, message=told))
+    with compiler_cache.serving(setup, work=work, environ=os.environ) as ready:
+        yield ready
+
+
+@contextmanager
+def _share_of_the_machine(job: Job) -> Iterator[tuple[Jobserver, _Course]]:
+    """Job slots for this build, as soon as there is room for its first job."""
+    course = _Course()
+    recipe, memory_mib = job.step.recipe, job.expected.memory_per_job_mib
+    wait = f"waiting for a free job slot and {memory_mib} MiB for its first job"
+    with job.governor.stage(
+        recipe.name,
+        memory_per_job_mib=memory_mib,
+        threads_per_job=recipe.build.threads_per_job,
+        root=lambda: course.root,
+        folder=job.work / "jobserver",
+        waiting=lambda: job.emit(Note(recipe=recipe.name, message=wait)),
+    ) as jobserver:
+        course.began = time.monotonic()
+        try:
+            yield jobserver, course
+        except StageError:
+            # Also what failed says how much memory a job needs: the next attempt plans with it.
+            cost = Cost(peak_mib=jobserver.peak_mib, peak_mib_per_job=jobserver.peak_mib_per_job)
+            _remember(job, course, cost, is_whole=False)
+            raise
+
+
+def _remember(job: Job, course: _Course, cost: Cost, *, is_whole: bool) -> None:
+    seconds = round(time.monotonic() - course.began, 1)
+    taken = Taken(
+        peak_mib_per_job=cost.peak_mib_per_job,
+        peak_mib=cost.peak_mib,
+        seconds=seconds if is_whole else 0.0,
+        jobs=cost.jobs,
+        target=job.target.name,
+        version=job.step.pin.version,
+        steps=course.total if is_whole else 0,
+        curve=pace.curve(course.times, course.total, seconds) if is_whole else (),
+    )
+    budget_history.record(job.home, job.step.recipe.name, taken)
+
+
+def _build(
+    job: Job,
+    earlier: Mapping[str, Outputs],
+    jobserver: Jobserver,
+    course: _Course,
+    setup: compiler_cache.Setup,
+) -> Product:
+    values = build_environment.values(job, earlier, jobserver.sure)
+    own = build_environment.variables(job, values, int(earlier["patch"]["epoch"]))
+    path = ":".join([*map(str, setup.path), own["PATH"]])
+    # The recipe's own variables come last; whatever its PATH, it finds our ninja first.
+    shared = {**setup.variables, **jobserver.environment(path)}
+    environment = {**shared, **own, "PATH": shared["PATH"]}
+    watch = Watch(job.step.evaluated.features)
+
+    def runner(command: Sequence[str], cwd: Path, extra: Mapping[str, str]) -> None:
+        started: list[int] = []
+
+        def on_start(pid: int) -> None:
+            course.root = pid
+            started.append(pid)
+            room = memory.available_mib() - job.governor.reserve_mib // 2
+            # Who insists on building without room must not be killed for it.
+            if room > job.expected.memory_per_job_mib:
+                cgroup.limit(pid, room)
+
+        try:
+            done = run_command(
+                _sandboxed(job, (*jobserver.outside, *setup.writable), setup.readable, command, cwd),
+                cwd=cwd,
+                env={name: job.seen(value) for name, value in {**environment, **extra}.items()},
+                log=job.log,
+                on_line=lambda line: _see(job, watch, course, line),
+                keep=job.keep,
+                nice=BACKGROUND,
+                on_start=on_start,
+            )
+        finally:
+            course.root = None
+            for pid in started:
+                cgroup.release(pid)
+        sandbox.refuse_unstarted(done)
+        if done.returncode != 0:
+            raise _first_error(job, done.output)
+
+    product = builder_for(job.step.recipe.kind)(job, runner, values)
+    for feature in watch.unseen():
+        job.log.write(f"warning: nothing was printed about the expected feature {feature.name}\n".encode())
+    return product
+
+
+def shell(job: Job, earlier: Mapping[str, Outputs]) -> Shell:
+    """A shell that sees what the commands of this build see."""
+    values = build_environment.values(job, earlier, jobs=1)
+    env = build_environment.variables(job, values, int(earlier["patch"]["epoch"]))
+    env |= {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
+    for folder in (job.work / "home", job.work / "tmp"):
+        folder.mkdir(exist_ok=True)
+    program = shutil.which("bash") or "sh"
+    args = _sandboxed(job, (), (), [program], job.source)
+    return Shell(
+        args=tuple(args),
+        cwd=job.source,
+        env={name: job.seen(value) for name, value in env.items()},
+        keep=job.keep,
+        told=f"the tree of {job.step.recipe.name} is {job.work}, here {job.places[job.work]}",
+    )
+
+
+def _sandboxed(
+    job: Job, writable: Sequence[Path], readable: Sequence[Path], command: Sequence[str], cwd: Path
+) -> list[str]:
+    """A command of the build as it is started: nothing to write but the work tree, no network."""
+    chosen = sandbox.choose()
+    if told := sandbox.warning(chosen):
+        job.emit(Note(message=told))
+    needs = [path for one in job.provided for path in (one.prefix, one.site) if path is not None]
+    return sandbox.wrap(
+        chosen,
+        [job.seen(word) for word in command],
+        work=job.work,
+        writable=writable,
+        readable=[venv.python_of(job.environment), *needs, *readable],
+        placed=job.places,
+        cwd=Path(job.seen(str(cwd))),
+        network=job.step.recipe.build.network,
+    )
+
+
+def _see(job: Job, watch: Watch, course: _Course, line: str) -> None:
+    """Each line of output: a compile step, or what the configure summary says of a feature."""
+    step = NINJA_STEP.match(line)
+    if step:
+        done, total = int(step.group(1)), int(step.group(2))
+        course.step(done, total)
+        job.emit(Progress(recipe=job.step.recipe.name, stage=NAME, done=done, total=total))
+    missing = watch.see(line)
+    if missing is not None:
+        raise StageError(str(missing), hint="install what it needs, or mend the recipe's features")
+
+
+def _first_error(job: Job, output: str) -> StageError:
+    """What says most about why the last command failed."""
+    job.log.flush()
+    with Path(job.log.name).open("rb") as log:
+        log.seek(max(0, job.log.tell() - LOG_SIZE))
+        found = diagnose(last_command(job.unseen(log.read().decode(errors="replace"))))
+    if found is None:
+        return StageError((output.splitlines() or ["no output"])[-1])
+    said = f"{found.error.rstrip('.')}. {found.explanation}" if found.explanation else found.error
+    return StageError(said, where=found.place or None, hint=found.fix or None)

@@ -1,0 +1,108 @@
+"""Make the build environment: exactly the pinned requirements and the needs, nothing else."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spark_build import venv
+from spark_build.build.job import Job, Outputs
+from spark_build.build.provide import Provided
+from spark_build.errors import HostError, SourceError, StageError
+from spark_build.files import remove_tree
+from spark_build.sources import torch_wheels
+
+NAME = "environment"
+
+
+def inputs(job: Job) -> Any:
+    """The pins, the needs, the interpreter."""
+    return {
+        "requires": sorted(job.step.evaluated.requires),
+        "needs": [one.identity for one in job.provided],
+        "python": sys.version,
+    }
+
+
+def intact(job: Job, outputs: Outputs) -> bool:
+    """The environment's interpreter is still there (a system upgrade may have taken it)."""
+    return not outputs["installed"] or venv.python_of(job.environment).exists()
+
+
+def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
+    """Create the environment, install what was fetched and nothing more, check that the pins agree."""
+    if not job.step.recipe.is_compiled:
+        return {"installed": []}  # nothing is executed: any machine can do it for any other
+    here = f"{sys.platform}-{platform.machine()}"
+    if job.target.platform != here:
+        raise HostError(
+            f"{job.target.name} wheels are built on {job.target.platform}; this is {here}",
+            hint=f"run the same command on a {job.target.name}",
+        )
+    remove_tree(job.environment)
+    venv.create(job.environment, log=job.log)
+    wheels = earlier["fetch"]["requirements"]
+    installed = _install(job, ["--no-index", "--no-deps", *wheels]) if wheels else []
+    # Before the needs come: what those require at run time is none of this build's business.
+    checked = venv.pip(job.environment, ["check"], log=job.log)
+    if checked.returncode != 0:
+        raise StageError(
+            f"the recipe's build requirements contradict each other: {checked.output}",
+            where=f"recipes/{job.step.recipe.name}.toml",
+        )
+    for one in job.provided:
+        installed += _add_need(job, one)
+    return {"installed": installed}
+
+
+def _add_need(job: Job, need: Provided) -> list[dict[str, str]]:
+    """Make a need importable; one that only its version couples is not needed to build."""
+    if need.provision.coupling == "version":
+        return []
+    if need.site is not None:
+        (site,) = job.environment.glob("lib/python*/site-packages")
+        (site / f"provided-{need.provision.need}.pth").write_text(f"{need.site}\n")
+    elif need.wheel is not None:
+        return _install(job, ["--no-deps", str(need.wheel)])
+    elif need.provision.provider == "public":
+        return _add_public(job, need)
+    return []
+
+
+def _add_public(job: Job, need: Provided) -> list[dict[str, str]]:
+    """A public wheel with all that importing it takes; of torch, the build for the target."""
+    wanted = f"{need.provision.distribution}=={need.provision.version}"
+    if need.provision.distribution != "torch":
+        return _install(job, [wanted])
+    cuda = job.target.cuda_architectures
+    backend = "cu" + job.target.cuda.replace(".", "") if cuda else "cpu"
+    torch_wheels.install(job.environment, [wanted], backend, job.emit, job.log, offline=job.offline)
+    return [{"name": "torch", "version": need.provision.version, "sha256": ""}]
+
+
+def _install(job: Job, arguments: Sequence[str]) -> list[dict[str, str]]:
+    """Run pip; returns name, version and sha256 of what it installed: part of the provenance."""
+    report = job.work / "environment.json"
+    # --no-compile: a build imports a part of what is installed, and Python compiles that on the way.
+    options = ["install", "--only-binary=:all:", "--no-compile", "--report", str(report)]
+    if job.offline:
+        options.append("--no-index")
+    done = venv.pip(job.environment, [*options, *arguments], log=job.log, keep=job.keep)
+    if done.returncode != 0:
+        errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
+        raise SourceError(
+            "the build environment cannot be filled: "
+            + (errors[0].removeprefix("ERROR: ") if errors else done.output[-300:]),
+            hint="check the network and `pip config list`, then run the same command again",
+        )
+    return [
+        {
+            "name": item["metadata"]["name"],
+            "version": item["metadata"]["version"],
+            "sha256": item["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256", ""),
+        }
+        for item in json.loads(report.read_text())["install"]
+    ]

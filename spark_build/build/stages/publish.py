@@ -1,0 +1,59 @@
+"""Commit the wheel and its papers to the store under the build key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spark_build.build import attestations
+from spark_build.build.job import Job, Outputs
+from spark_build.build.keys import digest
+from spark_build.wheelhouse import judgements, store
+
+NAME = "publish"
+
+
+def inputs(job: Job) -> Any:
+    """The key it is committed under."""
+    return {"key": job.key}
+
+
+def intact(job: Job, _outputs: Outputs) -> bool:
+    """The entry is in the store."""
+    return store.read(job.home.store, job.key) is not None
+
+
+def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
+    """Commit; somebody else's identical entry is as good."""
+    audited, judgement = earlier["audit"], judgements.wanted(job.step)
+    described = {
+        "name": audited["name"],
+        "version": audited["version"],
+        "origin": "built",
+        "recipe": job.step.recipe.name,
+        "requires": audited["requires"],
+        "content_digest": audited["content_digest"],
+        "judgement": digest(judgement),
+    }
+    job.log.flush()
+    made = {
+        "key.json": _json({"key": job.key, "plan_key": job.step.key, "inputs": job.inputs}),
+        judgements.PAPER: _json({"key": digest(judgement), "inputs": judgement}),
+        "audit.json": (job.work / "audit.json").read_bytes(),
+        "build.log": Path(job.log.name).read_bytes(),
+    }
+    store.commit(
+        job.home.store,
+        key=job.key,
+        wheel=job.out / audited["wheel"] if audited["wheel"] else None,
+        prefix=job.prefix if earlier["build"]["prefix"] else None,
+        described=described,
+        papers={**made, **attestations.beside(job, earlier, made)},
+    )
+    return {"key": job.key}
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()

@@ -1,0 +1,283 @@
+"""`env`: virtual environments from the wheelhouse only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_build.cli import render
+from spark_build.cli.hints import nothing_checked, typeable
+from spark_build.cli.options import Options, shared
+
+if TYPE_CHECKING:
+    from spark_build.build.context import Setting
+    from spark_build.environments.model import Change, State
+    from spark_build.wheelhouse.generations import Generation
+
+
+@click.group()
+@shared
+def env(_options: Options) -> None:
+    """Virtual environments from the wheelhouse only."""
+
+
+_folder = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+_packages = click.argument("packages", nargs=-1)
+_installer = click.option(
+    "--installer",
+    type=click.Choice(["auto", "uv", "pip"]),
+    default="auto",
+    help="What puts the wheels in; auto: uv if there is one.",
+)
+
+
+@env.command()
+@_folder
+@_packages
+@_installer
+@click.option("--python", "wanted", metavar="PATH|VERSION", help="The interpreter, such as 3.12.")
+@click.option("--without-pip", is_flag=True, help="Leave pip out of the environment.")
+@click.option("--jupyter", is_flag=True, help="Put ipykernel in and register a kernel for Jupyter.")
+@shared
+def create(
+    options: Options,
+    folder: Path,
+    packages: tuple[str, ...],
+    installer: str,
+    wanted: str | None,
+    without_pip: bool,
+    jupyter: bool,
+) -> None:
+    """Make an environment in FOLDER: offline, hashes required, origin of every file proven.
+
+    PACKAGE: what to put in, with all that it needs; by default everything that was built.
+    """
+    from spark_build.cli.wheelhouse import current
+    from spark_build.environments import create as environments_create
+    from spark_build.environments import interpreters, kernels
+
+    setting = options.setting()
+    _refuse_foreign(setting)
+    generation = current(options)
+    folder = folder.absolute() if folder.is_symlink() else folder.resolve()
+    if jupyter:
+        kernels.refuse_without(generation)
+    state = _shown(
+        options,
+        lambda tell: environments_create.create(
+            generation,
+            folder,
+            (*packages, kernels.PACKAGE) if jupyter else packages,
+            everything=not packages,
+            with_pip=not without_pip,
+            python=interpreters.find(wanted) if wanted else None,
+            installer=installer,
+            tell=tell,
+        ),
+    )
+    kernel = kernels.register(folder) if jupyter else None
+    installed = [f"{one.name}=={one.version}" for one in state.packages]
+    if options.json:
+        about: dict[str, Any] = {
+            "folder": str(folder),
+            "generation": generation.number,
+            "view": state.view,
+            "python": state.python,
+            "installed": installed,
+        }
+        render.print_json(about | ({"kernel": {"name": kernel[0], "path": str(kernel[1])}} if kernel else {}))
+        return
+    print(f"{folder}: {', '.join(installed)}, every file as in generation {generation.number}")
+    if kernel:
+        print(f"kernel {kernel[0]} for Jupyter in {kernel[1]}")
+    print(f"use it: . {quote(str(folder))}/bin/activate")
+
+
+def _shown(options: Options, work: Callable[[Callable[[str], None]], Any]) -> Any:
+    """Do what may take long, showing what is told on stderr."""
+    from spark_build.events import Note
+
+    with render.view(options.verbosity) as view:
+        return work(lambda message: view.emit(Note(message=message)))
+
+
+def _refuse_foreign(setting: Setting) -> None:
+    """HostError where the wheels are for another platform than this machine's."""
+    from spark_build.errors import HostError
+
+    if setting.target.platform != setting.machine.platform:
+        raise HostError(
+            f"the wheels of target {setting.target.name} are for {setting.target.platform}, "
+            f"this machine is {setting.machine.platform}",
+            hint=f"spark-build --target {setting.target.name} wheelhouse export FILE.tar, "
+            "then on that machine: spark-build wheelhouse import FILE.tar, and env create there",
+        )
+
+
+@env.command()
+@_folder
+@_packages
+@_installer
+@click.option("--generation", "number", type=int, metavar="N", help="Go to (or back to) this generation.")
+@click.option("--dry-run", is_flag=True, help="Only say what would change.")
+@click.option("--repair", is_flag=True, help="Look at every file, and put in anew what was changed.")
+@shared
+def update(
+    options: Options,
+    folder: Path,
+    packages: tuple[str, ...],
+    installer: str,
+    number: int | None,
+    dry_run: bool,
+    repair: bool,
+) -> None:
+    """Bring the environment in FOLDER to the current generation; with PACKAGE, put that in, too.
+
+    What you added yourself stays. An interrupted update is finished by the next one.
+    """
+    from spark_build.environments import marker
+    from spark_build.environments import update as updates
+
+    folder = folder.resolve()
+    generation = _generation(options, marker.read(folder).view, number)
+    wish = updates.Wish(more=packages, installer=installer, dry_run=dry_run, repair=repair)
+    before, change = _shown(
+        options,
+        lambda tell: updates.update(folder, generation, wish, kept=options.home().store, tell=tell),
+    )
+    if options.json:
+        render.print_json(_as_json(folder, before, generation, change, dry_run=dry_run))
+    else:
+        _print_change(folder, before, generation, change, dry_run=dry_run)
+
+
+def _generation(options: Options, view: str, number: int | None) -> Generation:
+    """The generation to go to, of the environment's own view unless another is asked for."""
+    from spark_build.cli.wheelhouse import current
+    from spark_build.errors import StoreError, UsageError
+    from spark_build.wheelhouse import generations
+
+    if options.target != "auto" or options.train is not None:
+        setting = options.setting()
+        _refuse_foreign(setting)
+        if number is None:
+            return current(options)
+        place = setting.view
+    else:
+        place = options.home().views / view
+    if number is None:
+        found = generations.current(place)
+        if found is None:
+            raise StoreError(
+                f"this wheelhouse has no {view}, which the environment is made from",
+                where=str(place.parent),
+                hint="--root DIR names the one that has it",
+            )
+        return found
+    folder = place / "generations" / str(number)
+    if not folder.is_dir():
+        there = sorted(int(path.name) for path in folder.parent.glob("*") if path.name.isdigit())
+        raise UsageError(
+            f"{place.name} has no generation {number}",
+            hint=f"there are {', '.join(map(str, there))}" if there else "spark-build all",
+        )
+    return generations.read(folder)
+
+
+def _as_json(
+    folder: Path, before: State, generation: Generation, change: Change, *, dry_run: bool
+) -> dict[str, Any]:
+    def named(packages: Any) -> list[dict[str, str]]:
+        return [{"name": one.name, "version": one.version} for one in packages]
+
+    return {
+        "folder": str(folder),
+        "from": {"view": before.view, "generation": before.generation},
+        "to": {"view": generation.folder.parent.parent.name, "generation": generation.number},
+        "dry_run": dry_run,
+        "changed": not change.empty,
+        "added": named(change.added),
+        "replaced": [
+            {"name": one.wheel.name, "from": one.before, "to": one.wheel.version, "why": one.why}
+            for one in change.replaced
+        ],
+        "removed": named(change.removed),
+        "released": named(change.released),
+        "unchanged": list(change.same),
+        "others": list(change.others),
+    }
+
+
+def _print_change(
+    folder: Path, before: State, generation: Generation, change: Change, *, dry_run: bool
+) -> None:
+    rows = [["add", wheel.name, wheel.version, ""] for wheel in change.added]
+    rows += [
+        ["replace", one.wheel.name, f"{one.before} -> {one.wheel.version}", one.why]
+        for one in change.replaced
+    ]
+    rows += [["remove", one.name, one.version, "not asked for by this generation"] for one in change.removed]
+    rows += [["leave", one.name, one.version, "you replaced it: it is yours now"] for one in change.released]
+    render.print_table(["", "PACKAGE", "VERSION", "WHY"], rows)
+    way = "" if before.generation == generation.number else f", from generation {before.generation}"
+    if change.empty:
+        print(f"{folder}: already as in generation {generation.number}{way}")
+    else:
+        would = "would be" if dry_run else "is now"
+        print(f"{folder} {would} as in generation {generation.number}{way}; {len(change.same)} unchanged")
+    if change.others:
+        print(f"yours, left alone: {', '.join(change.others)}")
+
+
+@env.command()
+@_folder
+@shared
+def check(options: Options, folder: Path) -> int:
+    """Say whether every file in FOLDER still is what the wheelhouse holds."""
+    from spark_build.environments import marker
+    from spark_build.environments import update as updates
+
+    folder = folder.resolve()
+    state = marker.read(folder)
+    faults = _shown(options, lambda _tell: list(updates.check(folder, state, options.home().store)))
+    others = updates.others(folder, state)
+    if options.json:
+        problems = [{"package": one.package, "file": one.file, "problem": one.problem} for one in faults]
+        render.print_json(
+            {
+                "folder": str(folder),
+                "view": state.view,
+                "generation": state.generation,
+                "packages": [f"{one.name}=={one.version}" for one in state.packages],
+                "ok": not faults and not state.unfinished,
+                "unfinished": state.unfinished,
+                "problems": problems,
+                "others": list(others),
+            }
+        )
+    else:
+        render.print_table(
+            ["PACKAGE", "FILE", "PROBLEM"], [[one.package, one.file, one.problem] for one in faults]
+        )
+        if state.unfinished == "create":
+            again = typeable(f"spark-build env create {quote(str(folder))}", options)
+            print(f"{folder} was never finished; next: {again}")
+        elif faults:
+            again = f"spark-build env update {quote(str(folder))} --repair --generation {state.generation}"
+            # The generation is one of the environment's own view, which --target would change.
+            print(f"next: {typeable(again, options, ('--root',))}")
+        elif state.packages:
+            count = f"{len(state.packages)} package{'' if len(state.packages) == 1 else 's'}"
+            print(f"{folder}: {count}, every file as in generation {state.generation}")
+        if others:
+            print(f"yours: {', '.join(others)}")
+    if not state.packages and not faults and not state.unfinished:
+        return nothing_checked(
+            f"{folder} holds no wheel of the wheelhouse",
+            f"spark-build env update {quote(str(folder))} PACKAGE",
+        )
+    return 10 if faults or state.unfinished else 0

@@ -1,0 +1,168 @@
+"""`wheelhouse export` and `import`: wheels from one machine to another."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_build.cli import render
+from spark_build.cli.hints import typeable
+from spark_build.cli.options import Options, shared
+from spark_build.cli.wheelhouse import current, listing, print_wheels
+from spark_build.text import size
+
+if TYPE_CHECKING:
+    from spark_build.events import Emit
+    from spark_build.transfer.bundle import Parcel, Progress
+    from spark_build.transfer.foreign import Judgement
+    from spark_build.wheelhouse.generations import Generation
+
+PACKED = (".gz", ".bz2", ".xz", ".zip", ".tgz", ".zst")
+
+
+@click.command()
+@click.argument("what", nargs=-1, metavar="[FILE] [PACKAGE]...")
+@click.option("--to", metavar="URL", help="Write to ssh://[USER@]NODE[:PORT]/PATH, or where fsspec can.")
+@click.option("--generation", "number", type=int, metavar="N", help="Not the current one.")
+@click.option("--without-spark-build", is_flag=True, help="Leave out spark-build itself.")
+@shared
+def export(
+    options: Options, what: tuple[str, ...], to: str | None, number: int | None, *, without_spark_build: bool
+) -> None:
+    """Write wheels for another machine: FILE.tar, FILE.tar.zst, or a folder.
+
+    Without PACKAGEs everything, else these with all they require. Interrupted, the same command goes on.
+    """
+    if not to and not what:
+        raise click.UsageError("where to? Name FILE.tar, FILE.tar.zst or a folder; or --to URL")
+    place, packages = (to, what) if to else (what[0], what[1:])
+    with render.view(options.verbosity) as view:
+        found, parcel = _packed(options, packages, number, view.emit, with_tool=not without_spark_build)
+        count = _send(parcel, place, _progress(view.emit, "export"), view.emit, remote=bool(to))
+    chosen = dataclasses.replace(found, wheels=parcel.wheels)
+    shown = to or str(Path(place).absolute())
+    if options.json:
+        render.print_json({"file": shown, "size": count, **listing(chosen)})
+    else:
+        print(f"{place}: {len(chosen.wheels)} wheels, {size(count)}")
+
+
+def _packed(
+    options: Options, packages: tuple[str, ...], number: int | None, emit: Emit, *, with_tool: bool
+) -> tuple[Generation, Parcel]:
+    from spark_build.events import Note
+    from spark_build.transfer.bundle import pack, select
+    from spark_build.transfer.tool import wheels_of_itself
+
+    setting = options.setting()
+    found = current(options) if number is None else _generation(setting.view, number)
+    wheels, missing = select(found.wheels, packages, setting.markers)
+    if missing:
+        emit(Note(message=f"not in it, and needed to install all of it: {', '.join(missing)}"))
+    tool: tuple[Path, ...] = ()
+    if with_tool:
+        tool = wheels_of_itself(
+            setting.home,
+            setting.target,
+            is_here=setting.is_here,
+            tell=lambda message: emit(Note(message=message)),
+        )
+    return found, pack(
+        found,
+        setting.home.store,
+        wheels=wheels,
+        python=setting.target.python,
+        tool=tool,
+        options=f"--target {setting.target.name} --train {setting.train.name} ",
+    )
+
+
+def _generation(view: Path, number: int) -> Generation:
+    from spark_build.errors import UsageError
+    from spark_build.wheelhouse import generations
+
+    folder = view / "generations" / str(number)
+    if not folder.is_dir():
+        there = sorted(int(path.name) for path in folder.parent.glob("*") if path.name.isdigit())
+        known = f"there are {', '.join(map(str, there))}" if there else "spark-build all"
+        raise UsageError(f"{view.name} has no generation {number}", hint=known)
+    return generations.read(folder)
+
+
+def _send(parcel: Parcel, place: str, progress: Progress, emit: Emit, *, remote: bool) -> int:
+    from spark_build.errors import UsageError
+
+    if remote:
+        from spark_build.transfer.upload import send
+
+        return send(parcel, place, progress, emit)
+    path = Path(place).absolute()
+    if path.name.endswith((".tar", ".tar.zst")):
+        from spark_build.transfer.bundle_write import write_archive
+
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder", hint="choose another name")
+        return write_archive(parcel, path, progress)
+    if path.suffix in PACKED or (path.exists() and not path.is_dir()):
+        raise UsageError(
+            f"{path.name}: an export is FILE.tar, FILE.tar.zst or a folder", hint="choose another name"
+        )
+    from spark_build.transfer.folder import write_folder
+
+    return write_folder(parcel, path, progress)
+
+
+def _progress(emit: Emit, stage: str) -> Progress:
+    from spark_build.events import Progress as Event
+
+    return lambda done, total: emit(Event(recipe="", stage=stage, done=done, total=total, unit="bytes"))
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(path_type=Path, exists=True))
+@shared
+def import_(options: Options, file: Path) -> None:
+    """Take in what `export` wrote, or a folder or tar of foreign wheels, after proving every wheel."""
+    from spark_build.recipes.model import Target
+    from spark_build.transfer.bundle_import import take_in
+
+    def view() -> tuple[str, Target]:
+        setting = options.setting()
+        return setting.view.name, setting.target
+
+    with render.view(options.verbosity) as shown:
+        taken = take_in(
+            options.home(),
+            file,
+            view,
+            copying=_progress(shown.emit, "import"),
+            checking=_progress(shown.emit, "check"),
+        )
+    found = taken.generation
+    if options.json:
+        foreign = [dataclasses.asdict(one) for one in taken.judgements]
+        replaced = [{"name": one.name, "version": one.version, "key": one.key} for one in taken.replaced]
+        render.print_json({"new": taken.new, **listing(found), "replaced": replaced, "foreign": foreign})
+        return
+    print(f"generation {found.number} in {found.folder}" + ("" if taken.new else " (had it already)"))
+    print_wheels(found)
+    for one in taken.judgements:
+        _print_judgement(one)
+    for gone in taken.replaced:
+        print(f"took the place of {gone.name} {gone.version}, built here")
+    if taken.replaced:
+        from spark_build.wheelhouse import generations
+
+        again = f"{generations.command(found.folder.parent.parent)} wheelhouse rollback {found.before}"
+        print(f"back: {typeable(again)}")
+
+
+def _print_judgement(one: Judgement) -> None:
+    if not one.taken:
+        print(f"left out, for another platform or Python: {one.filename}")
+    for finding in one.findings:
+        if finding.severity == "warning":
+            print(f"{one.filename}: {finding.message}")

@@ -1,1 +1,0 @@
-"""Pure functions: no files, no processes, no clock."""

@@ -1,1 +1,0 @@
-"""The wider suite: what its runs say when two are compared."""

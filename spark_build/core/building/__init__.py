@@ -1,1 +1,0 @@
-"""How many jobs, and what a build's output means."""

@@ -1,1 +1,0 @@
-"""Statistics, gates and verdicts of measurements."""

@@ -1,1 +1,0 @@
-"""What to build, and the keys that say so."""

@@ -1,1 +1,0 @@
-"""Generations, indexes and completeness, as values."""

@@ -1,1 +1,0 @@
-"""What is in a wheel, and what may be said of it."""

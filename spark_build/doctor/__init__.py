@@ -1,0 +1,1 @@
+"""Collect facts about the machine and judge them."""

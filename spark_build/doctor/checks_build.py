@@ -1,0 +1,266 @@
+"""Checks of what decides whether a build may start. Every build asks them: few imports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from spark_build.doctor.basics import Basics
+from spark_build.doctor.wants import Wants, install_line, repository_note, version
+from spark_build.machine import Diagnosis, Machine
+from spark_build.resources import policy
+
+Known = TypeVar("Known")  # what a check looks at
+Check = Callable[[Known, Wants], Diagnosis | tuple[Diagnosis, ...] | None]  # None: does not apply
+RESERVE_MIB = 512  # kept free on the disk beyond what the builds are expected to take
+# Ubuntu 24.04: user namespaces only for programs with an AppArmor profile that allows them.
+PROFILE = (
+    r"abi <abi/4.0>,\ninclude <tunables/global>\n"
+    r"profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }\n"
+)
+PROFILE_FIX = (
+    f"printf '{PROFILE}' | sudo tee /etc/apparmor.d/bwrap && sudo apparmor_parser -r /etc/apparmor.d/bwrap"
+)
+APPARMOR = "kernel/apparmor_restrict_unprivileged_userns"
+# A kernel setting that forbids user namespaces: (the value that does, what mends it).
+NAMESPACE_SWITCHES = {
+    APPARMOR: ("1", PROFILE_FIX),
+    "kernel/unprivileged_userns_clone": ("0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
+    "user/max_user_namespaces": ("0", "sudo sysctl -w user.max_user_namespaces=15000"),
+}
+
+
+def target(facts: Basics, wants: Wants) -> Diagnosis | None:
+    """Whether what is to be compiled can be compiled here, for that platform and Python."""
+    goal, machine = wants.plan.target, facts.machine
+    compiled = [step.recipe for step in wants.compiled]
+    if compiled and goal.platform != machine.platform:
+        names = ", ".join(recipe.name for recipe in compiled)
+        message = f"{names}: {goal.name} is built on {goal.platform}, and this is {machine.platform}"
+        fix = f"run it on a {goal.name}; `spark-build plan --target {goal.name}` works anywhere"
+        return Diagnosis(check="target", status="fail", message=message, fix=fix)
+    if any(recipe.kind == "pep517" for recipe in compiled) and goal.python != machine.python:
+        number = f"3.{goal.python.removeprefix('cp3')}"
+        message = f"{goal.name} wheels are for {goal.python}, and this is {machine.python}"
+        fix = f"SPARK_BUILD_PYTHON=python{number} ./spark-build ..."
+        return Diagnosis(check="target", status="fail", message=message, fix=fix)
+    return None
+
+
+def writable(facts: Basics, _wants: Wants) -> tuple[Diagnosis, ...]:
+    """Whether we may write where our files are."""
+    fix = "spark-build --root DIR ... with a folder of yours"
+    return tuple(
+        Diagnosis(check="writable", status="ok", message=f"{folder} can be written")
+        if may
+        else Diagnosis(check="writable", status="fail", message=f"{folder} cannot be written", fix=fix)
+        for folder, may in facts.folders.items()
+    )
+
+
+def disk(facts: Basics, wants: Wants) -> Diagnosis:
+    """Whether the plan fits on the disk."""
+    building = wants.building
+    needed = sum(step.recipe.build.disk_mib for step in building) + (RESERVE_MIB if building else 0)
+    free = facts.disk_free_mib
+    if free >= needed:
+        return Diagnosis(check="disk", status="ok", message=f"{free} MiB free, {needed} MiB needed")
+    return Diagnosis(
+        check="disk",
+        status="fail",
+        message=f"{free} MiB free in {facts.disk_place}, the builds need {needed} MiB",
+        fix="free some space, or choose another disk with --root DIR",
+    )
+
+
+def largest_job(wants: Wants) -> tuple[str, int]:
+    """The recipe whose compile jobs take most memory, and how much (MiB); nothing compiled: ("", 0)."""
+    sizes = {
+        step.recipe.name: step.estimate.memory_per_job_mib
+        for step in wants.compiled
+        if step.estimate is not None
+    }
+    name = max(sizes, key=sizes.__getitem__, default="")
+    return name, sizes.get(name, 0)
+
+
+def room(machine: Machine, wants: Wants) -> int:
+    """Memory that builds may use, MiB. On unified memory the GPU's use counts by itself: the kernel's
+    available memory is without it."""
+    return policy.room(
+        budget_mib=wants.limits.memory_mib,
+        available_mib=machine.available_mib,
+        reserve_mib=wants.limits.reserve_mib,
+        running_mib=0,
+    )
+
+
+def memory(facts: Basics, wants: Wants) -> Diagnosis:
+    """Whether the largest compile job fits into what may be used."""
+    limits, available = wants.limits, facts.machine.available_mib
+    free = room(facts.machine, wants)
+    name, size = largest_job(wants)
+    message = f"builds may use {free} MiB ({available} available, {limits.reserve_mib} kept free)"
+    if not name or size <= free:
+        return Diagnosis(check="memory", status="ok", message=message)
+    message += f"; one compile job of {name} takes up to {size} MiB"
+    if limits.memory_mib is not None and free == limits.memory_mib:
+        return Diagnosis(check="memory", status="fail", message=message, fix=f"--memory {size}M or more")
+    users = ", ".join(f"{one} ({mib} MiB)" for one, mib in facts.largest_users)
+    fix = f"end what uses most ({users}), or build with --ignore-memory"
+    return Diagnosis(check="memory", status="fail", message=message, fix=fix)
+
+
+def python(facts: Basics, _wants: Wants) -> Diagnosis:
+    """The interpreter that we run on, which is the one that is built for."""
+    if version(facts.python) >= (3, 11):
+        return Diagnosis(check="python", status="ok", message=f"Python {facts.python}")
+    message = f"Python {facts.python}, and spark-build needs 3.11 or newer"
+    return Diagnosis(
+        check="python", status="fail", message=message, fix="SPARK_BUILD_PYTHON=python3.12 ./spark-build ..."
+    )
+
+
+def gpu(facts: Basics, wants: Wants) -> Diagnosis | None:
+    """Whether what is built for a GPU can be run here."""
+    if not wants.is_for_gpu:
+        return None
+    found = ", ".join(f"{one.name} ({one.capability})" for one in facts.machine.gpus)
+    if found:
+        return Diagnosis(check="gpu", status="ok", message=found)
+    return Diagnosis(check="gpu", status="warn", message="no GPU here: wheels can be built, not run")
+
+
+def toolkit(facts: Basics, wants: Wants) -> Diagnosis | None:
+    """Whether what is compiled for the GPU has a CUDA toolkit that is new enough."""
+    if not wants.is_for_gpu:
+        return None
+    wanted, home = wants.plan.target.cuda, wants.toolkit
+    package = f"cuda-toolkit-{(wanted or '13.0').replace('.', '-')}"
+    if wants.lacks_toolkit:
+        names = ", ".join(wants.lacks_toolkit)
+        message = f"{names}: no CUDA toolkit: CUDA_HOME names none, none is in /usr/local/cuda, and train "
+        message += f"{wants.plan.train.name} has no version of the recipe cuda"
+        fix = "--provide cuda=DIR, --train with one that has it, or: " + install_line([package])
+        return Diagnosis(check="cuda", status="fail", message=message + repository_note([package]), fix=fix)
+    if not home:
+        brought = wants.brings_toolkit
+        if not brought:
+            return None
+        message = f"CUDA toolkit {brought}: the recipe cuda brings it"
+        return Diagnosis(check="cuda", status="ok", message=message)
+    if facts.nvcc and version(facts.nvcc) >= version(wanted):
+        return Diagnosis(check="cuda", status="ok", message=f"CUDA toolkit {facts.nvcc} in {home}")
+    message = (
+        f"CUDA toolkit {facts.nvcc or 'missing'} in {home}, this target wants {wanted or 'one'} or newer"
+    )
+    message += repository_note([package])
+    fix = f"--provide cuda=store (the recipe brings one), or: {install_line([package])}"
+    return Diagnosis(check="cuda", status="fail", message=message, fix=fix)
+
+
+def packages(facts: Basics, _wants: Wants) -> Diagnosis:
+    """Whether the system packages that the recipes name are there."""
+    missing = facts.missing_packages
+    if not missing:
+        return Diagnosis(check="packages", status="ok", message="all system packages are there")
+    message = f"missing {', '.join(missing)}{repository_note(missing)}"
+    if not facts.has_apt:
+        fix = f"install what your system calls {', '.join(missing)}"
+        return Diagnosis(check="packages", status="fail", message=message, fix=fix)
+    return Diagnosis(check="packages", status="fail", message=message, fix=install_line(missing), safe=True)
+
+
+def sandbox(facts: Basics, _wants: Wants) -> Diagnosis:
+    """Never a failure: without one a build works, and its provenance says so."""
+    if facts.sandbox == "bubblewrap":
+        return Diagnosis(check="sandbox", status="ok", message="bubblewrap keeps builds in their tree")
+    safe = facts.has_apt and not facts.has_bubblewrap
+    fix = (
+        "allow unprivileged user namespaces (in a container: let the host's administrator do so; "
+        "in a chroot: enter it by pivot_root)"
+    )
+    if not facts.has_bubblewrap:
+        fix = install_line(["bubblewrap"]) if safe else "install what your system calls bubblewrap"
+    elif mends := _switches(facts):
+        fix, safe = mends[0][1], _is_safe(facts, mends[0][0])
+    return Diagnosis(check="sandbox", status="warn", message=facts.sandbox_limits, fix=fix, safe=safe)
+
+
+def _switches(facts: Basics) -> list[tuple[str, str]]:
+    """Settings in force that forbid user namespaces, each with what mends it."""
+    return [
+        (name, fix)
+        for name, (forbidding, fix) in NAMESPACE_SWITCHES.items()
+        if facts.forbids_namespaces.get(name) == forbidding
+    ]
+
+
+def _is_safe(facts: Basics, setting: str) -> bool:
+    """A new profile may be written; one that is there is somebody's, a kernel setting everybody's."""
+    return setting == APPARMOR and not facts.has_profile
+
+
+def namespaces(facts: Basics, _wants: Wants) -> Diagnosis:
+    """Whether ordinary users may have the namespaces that sandboxes are made of."""
+    forbidding = _switches(facts)
+    if not forbidding and facts.has_bubblewrap and facts.sandbox != "bubblewrap":
+        message = (
+            f"no setting forbids user namespaces, and yet bubblewrap does not run: {facts.sandbox_limits}"
+        )
+        return Diagnosis(check="namespaces", status="warn", message=message, fix=sandbox(facts, _wants).fix)
+    if not forbidding:
+        tried = "bubblewrap ran" if facts.has_bubblewrap else "not tried: there is no bubblewrap"
+        return Diagnosis(check="namespaces", status="ok", message=f"user namespaces are allowed ({tried})")
+    name, fix = forbidding[0]
+    said = f"{name.replace('/', '.')} = {facts.forbids_namespaces[name]}"
+    if facts.may_namespaces and name == APPARMOR:
+        message = f"{said}, and bubblewrap may have user namespaces all the same"
+        return Diagnosis(check="namespaces", status="ok", message=message)
+    who = (
+        "AppArmor forbids user namespaces to programs without a profile" if name == APPARMOR else "forbidden"
+    )
+    message = f"{who} ({said})"
+    return Diagnosis(check="namespaces", status="warn", message=message, fix=fix, safe=_is_safe(facts, name))
+
+
+def cache(facts: Basics, _wants: Wants) -> Diagnosis:
+    """Never a failure: without one everything is compiled anew."""
+    if facts.cache:
+        return Diagnosis(check="cache", status="ok", message=facts.cache)
+    said = f"no compiler cache: {facts.cache_reason}"
+    if facts.cache_unwanted:
+        return Diagnosis(check="cache", status="ok", message=said)
+    fix = install_line(["ccache"]) if facts.has_apt else "install ccache"
+    return Diagnosis(check="cache", status="warn", message=said, fix=fix, safe=facts.has_apt)
+
+
+REQUIRED: tuple[Check[Basics], ...] = (
+    target,
+    writable,
+    disk,
+    memory,
+    python,
+    gpu,
+    toolkit,
+    packages,
+    sandbox,
+    cache,
+)
+
+
+def judge(checks: Iterable[Check[Known]], facts: Known, wants: Wants) -> tuple[Diagnosis, ...]:
+    """The findings of these checks, those that do not apply left out."""
+    found: list[Diagnosis] = []
+    for check in checks:
+        finding = check(facts, wants)
+        if isinstance(finding, Diagnosis):
+            found.append(finding)
+        elif finding is not None:
+            found.extend(finding)
+    return tuple(found)
+
+
+def required(facts: Basics, wants: Wants) -> tuple[Diagnosis, ...]:
+    """What can stop a build."""
+    return judge(REQUIRED, facts, wants)

@@ -1,0 +1,199 @@
+"""Checks of the driver, the CUDA toolkit and its libraries, and the compilers."""
+
+from __future__ import annotations
+
+from spark_build.doctor.model import Facts, Library
+from spark_build.doctor.wants import Wants, install_line, repository_note, version
+from spark_build.machine import Diagnosis
+
+# CUDA's major version -> the oldest driver that runs what it builds (CUDA's release notes).
+OLDEST_DRIVER = {12: "525.60.13", 13: "580.65.06"}
+# "Improved performance on NVIDIA DGX Spark for FP16/BF16 and FP8 GEMMs" (release notes of 13.0 Update 2).
+SPARK_CUBLAS = (13, 1)
+OLDEST_CUDNN = (9,)
+CXX17 = (9,)  # gcc that compiles torch before 2.14
+CXX20 = (11, 3)  # and from 2.14 on
+SYSTEM_NVCC = "/usr/bin/nvcc"  # of Ubuntu's nvidia-cuda-toolkit: years behind
+
+
+def driver(facts: Facts, wants: Wants) -> Diagnosis | None:
+    """The driver's two halves are of one version, new enough for what the toolkit builds."""
+    found = facts.driver
+    if not wants.is_for_gpu or not (found.module or found.libraries or found.problem):
+        return None  # the check of the GPU says so
+    if found.module and found.libraries and found.module != found.libraries:
+        message = f"the kernel runs driver {found.module}, its libraries are {found.libraries}"
+        return Diagnosis(check="driver", status="fail", message=message, fix="sudo reboot")
+    if found.problem:
+        fix = "sudo reboot; if that does not help: sudo apt-get install --reinstall nvidia-driver-580-open"
+        return Diagnosis(check="driver", status="fail", message=found.problem, fix=fix)
+    here = found.libraries or found.module
+    cuda = facts.basics.nvcc or wants.plan.target.cuda
+    oldest = OLDEST_DRIVER.get((version(cuda) or (0,))[0], "")
+    if version(here) < version(oldest):
+        message = f"driver {here} runs nothing that CUDA {cuda} builds: that wants {oldest} or newer"
+        fix = f"sudo apt-get install -y nvidia-driver-{oldest.partition('.')[0]}-open && sudo reboot"
+        return Diagnosis(check="driver", status="fail", message=message, fix=fix)
+    knows = f", knows CUDA {found.cuda}" if found.cuda else ""
+    message = f"driver {here}{knows}"
+    if found.cuda and version(cuda) > version(found.cuda):
+        message += f"; code of CUDA {cuda} runs, but not PTX that it has to compile first"
+    return Diagnosis(check="driver", status="ok", message=message)
+
+
+def nvccs(facts: Facts, wants: Wants) -> Diagnosis | None:
+    """One CUDA compiler on PATH: two of different versions end in headers that do not fit."""
+    if not wants.is_for_gpu or not facts.nvccs:
+        return None  # the check of the toolkit says so
+    reachable = sorted((one for one in facts.nvccs if one.rank is not None), key=lambda one: one.rank or 0)
+    taken = facts.nvccs[0]
+    versions = {one.version for one in reachable} | {taken.version}
+    said = ", ".join(f"{one.version} ({one.path})" for one in facts.nvccs)
+    if len(versions) == 1:
+        return Diagnosis(check="nvcc", status="ok", message=f"nvcc {said}")
+    message = f"several nvcc: {said}; builds take the first, your shell {reachable[0].path}"
+    fix = f"export PATH={taken.path.removesuffix('/nvcc')}:$PATH"
+    if any(one.path == SYSTEM_NVCC for one in reachable):
+        fix = "sudo apt-get remove nvidia-cuda-toolkit"
+    return Diagnosis(check="nvcc", status="warn", message=message, fix=fix)
+
+
+def headers(facts: Facts, wants: Wants) -> Diagnosis | None:
+    """The toolkit's headers and libraries for this processor: targets/sbsa-linux, targets/x86_64-linux."""
+    if not wants.toolkit or not facts.basics.nvcc:
+        return None
+    found = facts.toolkit
+    number = "-".join(facts.basics.nvcc.split(".")[:2])
+    package = f"cuda-toolkit-{number}"
+    fix = f"--provide cuda=store (the recipe brings all of it), or: {install_line([package])}"
+    status = wants.severity(needed=wants.cuda)
+    if found.foreign:
+        message = f"libraries of another processor in {found.folder}: {', '.join(found.foreign)}"
+        return Diagnosis(check="cuda-headers", status=status, message=message, fix=fix)
+    if found.missing:
+        message = f"{found.folder} lacks {', '.join(found.missing)}{repository_note([package])}"
+        return Diagnosis(check="cuda-headers", status=status, message=message, fix=fix)
+    return Diagnosis(check="cuda-headers", status="ok", message=f"headers and libraries in {found.folder}")
+
+
+def _library(facts: Facts, wants: Wants, name: str, check: str) -> tuple[Library, str, Diagnosis | None]:
+    """What was found of a library, its version, and the finding when that is not enough to build with."""
+    found = facts.libraries.get(name, Library())
+    package = wants.packages.get(name, "")
+    numbers = [one for one in (*found.headers.values(), *found.files.values()) if one]
+    known = numbers[0] if numbers else "of unknown version"
+    fix = install_line([package]) if package else ""
+    linkable = any(path.endswith(".so") for path in found.files)
+    lacks = [what for what, there in (("headers", found.headers), ("library", linkable)) if not there]
+    if len(lacks) == 2 and not package:
+        message = f"{name} is not there; this plan does not need it"
+        return found, known, Diagnosis(check=check, status="ok", message=message)
+    if lacks:
+        status = wants.severity(needed=bool(package))
+        message = f"{name}: {' and '.join(lacks)} missing{repository_note([package])}"
+        safe = bool(fix) and facts.basics.has_apt
+        return found, known, Diagnosis(check=check, status=status, message=message, fix=fix, safe=safe)
+    return found, known, None
+
+
+def cudnn(facts: Facts, wants: Wants) -> Diagnosis | None:
+    """cuDNN 9 with headers."""
+    if not wants.toolkit:
+        return None
+    _, number, finding = _library(facts, wants, "cuDNN", "cudnn")
+    if finding is not None:
+        return finding
+    if version(number) and version(number) < OLDEST_CUDNN:
+        message = f"cuDNN {number}, and CUDA 13 wants 9 or newer"
+        status = wants.severity(needed="cuDNN" in wants.packages)
+        return Diagnosis(
+            check="cudnn", status=status, message=message, fix=install_line(["libcudnn9-dev-cuda-13"])
+        )
+    return Diagnosis(check="cudnn", status="ok", message=f"cuDNN {number}")
+
+
+def cublas(facts: Facts, wants: Wants) -> Diagnosis | None:
+    """cuBLAS; on a Spark the one that is fast there."""
+    if not wants.toolkit:
+        return None
+    _, number, finding = _library(facts, wants, "cuBLAS", "cublas")
+    if finding is not None:
+        return finding
+    if "12.1" in wants.plan.target.cuda_architectures and version(number)[:2] < SPARK_CUBLAS:
+        message = (
+            f"cuBLAS {number}: matrix products are much faster on GB10 from 13.1 on (CUDA 13.0 Update 2)"
+        )
+        fix = install_line(["--only-upgrade", "libcublas-dev-13-0"])
+        return Diagnosis(check="cublas", status="warn", message=message, fix=fix)
+    return Diagnosis(check="cublas", status="ok", message=f"cuBLAS {number}")
+
+
+def cufile(facts: Facts, wants: Wants) -> Diagnosis | None:
+    """cuFile, and whether it really is direct or copies through the processor's memory."""
+    if not wants.toolkit:
+        return None
+    found, number, finding = _library(facts, wants, "cuFile", "cufile")
+    if finding is not None or not found.files:
+        return finding
+    if facts.gds:
+        message = f"cuFile {number}; GPUDirect Storage is loaded (nvidia-fs)"
+        return Diagnosis(check="cufile", status="ok", message=message)
+    message = (
+        f"cuFile {number} in compat mode: without nvidia-fs files are read through the processor's memory"
+    )
+    if facts.compat_allowed is False:
+        message = f"cuFile {number} works nowhere: there is no nvidia-fs, and cufile.json forbids compat mode"
+        fix = "set allow_compat_mode to true in /etc/cufile.json"
+        return Diagnosis(check="cufile", status="warn", message=message, fix=fix)
+    return Diagnosis(check="cufile", status="ok", message=message)
+
+
+def nccl(facts: Facts, wants: Wants) -> Diagnosis | None:
+    """NCCL, in one version."""
+    if not wants.toolkit:
+        return None
+    found, number, finding = _library(facts, wants, "NCCL", "nccl")
+    if finding is not None:
+        return finding
+    several = {one for one in (*found.headers.values(), *found.files.values()) if one}
+    if len(several) == 1:
+        return Diagnosis(check="nccl", status="ok", message=f"NCCL {number}")
+    places = ", ".join(
+        f"{value} ({path})" for path, value in {**found.headers, **found.files}.items() if value
+    )
+    fix = "remove what is not from the package libnccl-dev: dpkg -S PATH tells"
+    return Diagnosis(check="nccl", status="warn", message=f"several NCCL: {places}", fix=fix)
+
+
+def compiler(facts: Facts, wants: Wants) -> Diagnosis | None:
+    """A C++ compiler that the recipes' standard and nvcc take."""
+    tools, limits = facts.tools, facts.toolkit
+    needed = bool(wants.compiled)
+    status = wants.severity(needed=needed)
+    if not tools.compiler:
+        fix = install_line(["g++"])
+        return Diagnosis(
+            check="compiler", status=status, message="no C++ compiler", fix=fix, safe=facts.basics.has_apt
+        )
+    here, said = version(tools.compiler_version), f"{tools.compiler} {tools.compiler_version}"
+    oldest, standard = (CXX20, "C++20") if version(wants.torch) >= (2, 14) else (CXX17, "C++17")
+    if tools.compiler == "gcc" and here < oldest:
+        message = f"{said} is too old for {standard}"
+        return Diagnosis(check="compiler", status=status, message=message, fix=_take_gcc(13))
+    newest = limits.newest_gcc if tools.compiler == "gcc" else limits.before_clang and limits.before_clang - 1
+    if wants.is_for_gpu and newest and here[:1] > (newest,):
+        message = f"{said} is newer than nvcc {facts.basics.nvcc} takes (up to {newest})"
+        fix = _take_gcc(limits.newest_gcc) if limits.newest_gcc else ""
+        return Diagnosis(check="compiler", status=wants.severity(needed=wants.cuda), message=message, fix=fix)
+    return Diagnosis(check="compiler", status="ok", message=said)
+
+
+def _take_gcc(number: int) -> str:
+    """Install a gcc beside the one that is there, and let it be c++ (builds) and gcc (nvcc) from now on."""
+    links = {"c++": "g++", "g++": "g++", "gcc": "gcc"}
+    # Each on its own: slaves of c++ would vanish with the choice of an alternative that has none.
+    chosen = [
+        f"sudo update-alternatives --install /usr/bin/{link} {link} /usr/bin/{program}-{number} 100"
+        for link, program in links.items()
+    ]
+    return " && ".join([install_line([f"g++-{number}"]), *chosen])

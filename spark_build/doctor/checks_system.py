@@ -1,0 +1,196 @@
+"""Checks of the operating system, its memory and the user's session."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from spark_build.doctor.model import Facts
+from spark_build.doctor.wants import Wants, version
+from spark_build.machine import Diagnosis
+
+PLATFORMS = ("linux-x86_64", "linux-aarch64")
+# CUDA 13's own list of distributions, of those that recipes name packages for.
+SUPPORTED = {"ubuntu": ((22, 4), (24, 4), (26, 4)), "debian": ((12,), (13,))}
+SPARK_KERNEL = (6, 11)  # the first that DGX OS 7 shipped for a Spark
+OLDEST_KERNEL = (5, 15)  # of Ubuntu 22.04, the oldest that CUDA 13 supports
+SWAPPED = 0.1  # share of the memory in swap from which the machine is short of it
+PRESSURE = 10.0  # per cent of the time that something waits for memory
+DAY = 86400.0
+SKEW = 300.0  # seconds; certificates and signatures tolerate a few minutes
+NTP = "sudo timedatectl set-ntp true"
+
+
+def platform(facts: Facts, _wants: Wants) -> Diagnosis:
+    """A processor that recipes know."""
+    here = facts.basics.machine.platform
+    what = f"{here}, {facts.basics.machine.cores} cores"
+    if facts.system.product:
+        what += f", {facts.system.product}"
+    if here in PLATFORMS:
+        return Diagnosis(check="platform", status="ok", message=what)
+    fix = f"run it on {' or '.join(PLATFORMS)}"
+    return Diagnosis(check="platform", status="fail", message=f"{what}: no recipe is for that", fix=fix)
+
+
+def distribution(facts: Facts, wants: Wants) -> Diagnosis:
+    """DGX OS, Ubuntu or Debian of a release that CUDA supports; others may work."""
+    release = facts.system.os
+    name = release.get("PRETTY_NAME") or "an unknown distribution"
+    if facts.system.dgx:
+        number = facts.system.dgx.get("DGX_SWBUILD_VERSION") or facts.system.dgx.get("DGX_OTA_VERSION", "")
+        name = f"DGX OS {number}".strip() + f" ({name})"
+    known = SUPPORTED.get(release.get("ID", ""))
+    number_here = version(release.get("VERSION_ID", ""))
+    if known and number_here in known:
+        return Diagnosis(check="distribution", status="ok", message=name)
+    if known is None:
+        message = f"{name}: recipes name packages of Debian, Ubuntu and DGX OS; find yours by hand"
+        return Diagnosis(
+            check="distribution", status="warn", message=message, fix="spark-build recipes show NAME"
+        )
+    message = f"{name}: CUDA 13 does not support that release"
+    status = wants.severity(needed=wants.cuda and number_here < known[0])
+    return Diagnosis(check="distribution", status=status, message=message, fix="sudo do-release-upgrade")
+
+
+def kernel(facts: Facts, wants: Wants) -> Diagnosis:
+    """New enough for the driver, and the one that is installed."""
+    running = facts.system.kernel
+    if facts.system.restart_wanted:
+        message = f"Linux {running}; installed updates (kernel, driver) wait for a restart"
+        return Diagnosis(check="kernel", status="warn", message=message, fix="sudo reboot")
+    oldest = SPARK_KERNEL if _is_spark(facts) else OLDEST_KERNEL
+    if version(running)[:2] >= oldest or not wants.is_for_gpu:
+        return Diagnosis(check="kernel", status="ok", message=f"Linux {running}")
+    wanted = ".".join(map(str, oldest))
+    status = wants.severity(needed=wants.cuda and bool(facts.basics.machine.gpus))
+    why = "the first of DGX OS 7 for a Spark" if _is_spark(facts) else "the oldest that CUDA 13 supports"
+    message = f"Linux {running} is older than {wanted}, {why}"
+    return Diagnosis(
+        check="kernel", status=status, message=message, fix="sudo apt-get full-upgrade && sudo reboot"
+    )
+
+
+def _is_spark(facts: Facts) -> bool:
+    return any("GB10" in gpu.name for gpu in facts.basics.machine.gpus)
+
+
+def swap(facts: Facts, _wants: Wants) -> Diagnosis:
+    """Full swap means that memory is short already; without swap the budget is the only guard."""
+    total, used = facts.system.swap_total_mib, facts.system.swap_used_mib
+    if used <= SWAPPED * facts.basics.machine.memory_mib:
+        message = f"{used} of {total} MiB used" if total else "none: the memory budget keeps builds in bounds"
+        return Diagnosis(check="swap", status="ok", message=message)
+    message = f"{used} of {total} MiB used: the machine is short of memory, and builds will crawl"
+    fix = "end what uses most, then: sudo swapoff -a && sudo swapon -a"
+    return Diagnosis(check="swap", status="warn", message=message, fix=fix)
+
+
+def pressure(facts: Facts, _wants: Wants) -> Diagnosis:
+    """What the kernel says about waiting for memory; the budget steers by it."""
+    shares = facts.system.pressure
+    if shares is None:
+        message = "the kernel does not tell of memory pressure; builds are steered by free memory alone"
+        fix = "add psi=1 to GRUB_CMDLINE_LINUX in /etc/default/grub; sudo update-grub && sudo reboot"
+        return Diagnosis(check="pressure", status="warn", message=message, fix=fix)
+    some, full = shares.get("some", 0.0), shares.get("full", 0.0)
+    said = f"in the last 10 s something waited for memory {some:.0f}% of the time, everything {full:.0f}%"
+    if some < PRESSURE:
+        return Diagnosis(check="pressure", status="ok", message=said)
+    fix = "end what uses most memory: ps aux --sort=-rss | head"
+    return Diagnosis(check="pressure", status="warn", message=said, fix=fix)
+
+
+def clock(facts: Facts, wants: Wants) -> Diagnosis:
+    """Certificates and build tools decide by the time of day."""
+    system = facts.system
+    ahead = [one.ahead for one in facts.indexes.asked if one.ahead is not None]
+    if system.now < system.installed - DAY:
+        days = (system.installed - system.now) / DAY
+        message = f"the clock is {days:.0f} days behind the files of spark-build itself"
+    elif ahead and min(map(abs, ahead)) > SKEW:
+        minutes = min(ahead, key=abs) / 60
+        message = f"the clock is {abs(minutes):.0f} min {'behind' if minutes > 0 else 'ahead of'} the index's"
+    elif system.synchronised is False:
+        message = "the clock is not synchronised"
+        return Diagnosis(check="time", status="warn", message=message, fix=NTP, safe=True)
+    else:
+        told = {True: "synchronised", None: "plausible"}[system.synchronised]
+        return Diagnosis(check="time", status="ok", message=f"the clock is {told}")
+    status = wants.severity(needed=bool(wants.building))
+    return Diagnosis(check="time", status=status, message=message, fix=NTP, safe=True)
+
+
+def locale(facts: Facts, _wants: Wants) -> Diagnosis:
+    """File names and logs are UTF-8; builds themselves always get C.UTF-8."""
+    system = facts.system
+    mend = "export LC_ALL=C.UTF-8"
+    if not system.locale_usable:
+        message = f"the locale {system.locale} is not installed here"
+        return Diagnosis(check="locale", status="warn", message=message, fix=mend)
+    if system.encoding.lower().replace("-", "") != "utf8":
+        message = f"{system.locale or 'no locale'}: text is {system.encoding}, not UTF-8"
+        return Diagnosis(check="locale", status="warn", message=message, fix=mend)
+    said = f"{system.locale or 'C'}, {system.encoding}"
+    return Diagnosis(check="locale", status="ok", message=said)
+
+
+def proxies(facts: Facts, _wants: Wants) -> Diagnosis:
+    """Whether the proxy variables make sense together."""
+    found = {name: value for name, value in facts.system.proxies.items() if value}
+    named = {name: value for name, value in found.items() if name.lower() != "no_proxy"}
+    for name, value in named.items():
+        other = found.get(name.lower() if name.isupper() else name.upper(), value)
+        if other != value:
+            message = f"{name.lower()} and {name.upper()} differ; tools read one or the other"
+            return Diagnosis(check="proxies", status="warn", message=message, fix=f"unset {name.upper()}")
+        if not _is_address(value):
+            message = (
+                f"{name} is no address of a proxy: it needs a scheme and a host, such as http://host:3128"
+            )
+            return Diagnosis(
+                check="proxies", status="warn", message=message, fix=f"export {name}=http://HOST:PORT"
+            )
+    lower = {name.lower() for name in named}
+    if "http_proxy" in lower and not lower & {"https_proxy", "all_proxy"}:
+        message = "http_proxy is set and https_proxy is not: indexes speak https, and go without the proxy"
+        fix = 'export https_proxy="$http_proxy"'
+        return Diagnosis(check="proxies", status="warn", message=message, fix=fix)
+    hosts = sorted({urlsplit(value).hostname or "" for value in named.values()})
+    return Diagnosis(check="proxies", status="ok", message=f"through {', '.join(hosts)}" if hosts else "none")
+
+
+def _is_address(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+        return bool(parts.scheme and parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def index(facts: Facts, wants: Wants) -> Diagnosis:
+    """Whether the package indexes that pip is configured for answer."""
+    found = facts.indexes
+    fix = "pip config list; a folder of files instead: export PIP_FIND_LINKS=DIR (docs/offline.md)"
+    if found.problem:
+        return Diagnosis(
+            check="index", status=wants.severity(needed=bool(wants.building)), message=found.problem, fix=fix
+        )
+    silent = [one for one in found.asked if one.failure]
+    answering = [one.where for one in found.asked if not one.failure]
+    if not found.asked:
+        message = "pip is configured with no index" + (", only with find-links" if found.links else "")
+        status = "ok" if found.links or found.lacking == 0 else wants.severity(needed=bool(wants.building))
+        return Diagnosis(check="index", status=status, message=message, fix="" if status == "ok" else fix)
+    if not silent:
+        return Diagnosis(check="index", status="ok", message=_answers(answering))
+    said = "; ".join(f"{one.where}: {one.failure}" for one in silent)
+    if answering or found.lacking == 0:
+        rest = f"; {_answers(answering)}" if answering else "; all that the builds need is here"
+        return Diagnosis(check="index", status="warn", message=said + rest, fix=fix)
+    status = wants.severity(needed=bool(wants.building))
+    return Diagnosis(check="index", status=status, message=said, fix=fix)
+
+
+def _answers(hosts: list[str]) -> str:
+    return f"{', '.join(hosts)} answer{'s' if len(hosts) == 1 else ''}"

@@ -1,0 +1,136 @@
+"""A support bundle: what somebody needs who is to help, as a tar without secrets."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from spark_build import __version__
+from spark_build.doctor.model import Facts
+from spark_build.errors import UsageError
+from spark_build.files import write_atomically
+from spark_build.journal import EVENTS
+from spark_build.machine import Diagnosis
+from spark_build.paths import Home
+from spark_build.redact import scrub, scrub_value
+
+# Variables that change what we do; those of the user's other programs are none of our business.
+PREFIXES = ("PIP_", "SPARK_BUILD_", "CUDA", "NVCC", "CCACHE_", "SCCACHE_", "LC_", "TORCH_", "MAX_JOBS")
+NAMES = ("PATH", "LANG", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+LONGEST = 1 << 20  # bytes of one log: its end, where the failure is
+LOGS = 3  # the newest
+README = """What `spark-build doctor --bundle FILE` found; written to be sent to somebody who helps.
+
+findings.json     what doctor says
+facts.json        what it was made of
+versions.json     of spark-build, Python and the packages that it uses
+environment.json  variables that builds depend on
+run/              the newest run: events and logs
+logs/             of the newest builds that left one
+
+Credentials in addresses, tokens, passwords and the names of home folders are replaced by *** and ~.
+Look through it before you send it all the same.
+"""
+
+
+def refuse(path: Path) -> None:
+    """UsageError when a bundle cannot be written there: nothing is overwritten."""
+    if path.exists() or path.is_symlink():
+        raise UsageError(f"--bundle {path}: it exists already", hint="give another name")
+    if not path.parent.is_dir():
+        raise UsageError(f"--bundle {path}: there is no folder {path.parent}")
+
+
+def write(path: Path, home: Home, facts: Facts, findings: Sequence[Diagnosis]) -> list[str]:
+    """Write the tar, compressed when its name says so; the names of what is in it."""
+    held = io.BytesIO()
+    names = []
+    packed = path.suffix in (".gz", ".tgz")
+    with tarfile.open(fileobj=held, mode="w:gz" if packed else "w") as tar:
+        for name, text in _parts(home, facts, findings):
+            content = text.encode(errors="replace")
+            member = tarfile.TarInfo(f"spark-build-bundle/{name}")
+            member.size, member.mtime, member.mode = len(content), int(time.time()), 0o600
+            tar.addfile(member, io.BytesIO(content))
+            names.append(name)
+    write_atomically(path, held.getvalue())
+    return names
+
+
+def _parts(home: Home, facts: Facts, findings: Sequence[Diagnosis]) -> Iterator[tuple[str, str]]:
+    yield "README.txt", README
+    yield "findings.json", _json([dataclasses.asdict(one) for one in findings])
+    yield "facts.json", _json(dataclasses.asdict(facts))
+    yield "versions.json", _json(_versions())
+    yield "environment.json", _json({name: value for name, value in os.environ.items() if _concerns(name)})
+    yield from _run(home)
+    logs = [*home.build.glob("*/*/build.log"), *home.build.glob("*/*/*/build.log")]
+    for log in _newest(logs)[:LOGS]:
+        yield f"logs/{'-'.join(log.relative_to(home.build).parts[:2])}.log", _text(log)
+
+
+def _run(home: Home) -> Iterator[tuple[str, str]]:
+    """The newest run, and the newest crash report."""
+    runs = _newest([path.parent for path in home.runs.glob(f"*/{EVENTS}")])
+    for file in sorted(runs[0].rglob("*")) if runs else ():
+        if (
+            file.is_file()
+            and not file.is_symlink()
+            and file.suffix in (".jsonl", ".log", ".json", ".txt", "")
+        ):
+            yield f"run/{file.relative_to(runs[0])}", _text(file)
+    for crash in _newest(list(home.runs.glob("crash-*.txt")))[:1]:
+        yield crash.name, _text(crash)
+
+
+def _newest(paths: Sequence[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def _text(path: Path) -> str:
+    """The end of a file without secrets; JSON stays JSON."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - LONGEST))
+        text = file.read().decode(errors="replace")
+    if size > LONGEST:
+        text = text.partition("\n")[2]
+    lines = text.splitlines()
+    if path.suffix == ".jsonl":
+        return "".join(f"{_line(line)}\n" for line in lines)
+    return scrub(text, home=str(Path.home()))
+
+
+def _line(line: str) -> str:
+    try:
+        return json.dumps(scrub_value(json.loads(line), home=str(Path.home())))
+    except ValueError:
+        return scrub(line, home=str(Path.home()))
+
+
+def _json(value: object) -> str:
+    return json.dumps(scrub_value(value, home=str(Path.home())), indent=1) + "\n"
+
+
+def _versions() -> dict[str, object]:
+    packages = {one.name: one.version for one in importlib.metadata.distributions()}
+    return {
+        "spark-build": __version__,
+        "python": sys.version,
+        "platform": platform.platform(),
+        "packages": dict(sorted(packages.items())),
+    }
+
+
+def _concerns(name: str) -> bool:
+    return name in NAMES or name.lower() in PROXIES or name.startswith(PREFIXES)

@@ -1,0 +1,1 @@
+"""Virtual environments made from one generation."""

@@ -1,0 +1,146 @@
+"""The third-party closure of a generation: public wheels, verified, so that it installs offline."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spark_build.build.keys import digest
+from spark_build.errors import SourceError, StoreError
+from spark_build.files import make_folder, sha256_of
+from spark_build.process import run
+from spark_build.recipes.model import Target
+from spark_build.venv import clean_environment
+from spark_build.wheelhouse import platforms, storeindex
+from spark_build.wheelhouse import store as stores
+from spark_build.wheels.model import StoredWheel
+from spark_build.wheels.reader import content_digest, read_facts
+
+ELSEWHERE = Path(__file__).with_name("pip_cross_platform.py")
+
+
+def closure_key(
+    built: Sequence[StoredWheel], pins: Mapping[str, str], python: str, *, foreign: Target | None = None
+) -> str:
+    """What decides a closure: the wheels it completes, the train's pins, the interpreter."""
+    decisive = {"wheels": sorted(wheel.sha256 for wheel in built), "pins": dict(pins), "python": python}
+    # Earlier versions judged markers as on this machine: such a closure is resolved once more.
+    return digest({**decisive, "markers": platforms.markers(foreign)} if foreign else decisive)
+
+
+def resolve(
+    built: Sequence[StoredWheel],
+    pins: Mapping[str, str],
+    *,
+    store: Path,
+    offline: bool,
+    foreign: Target | None = None,
+) -> tuple[StoredWheel, ...]:
+    """The public wheels that `built` need, downloaded by pip and committed to the store.
+
+    foreign: the target, when it is not this machine; files and requirements are then chosen as there.
+    pip checks each file against the hash that the index announces. Never runs project code: only
+    wheels are taken.
+    """
+    make_folder(store)
+    with (
+        # Otherwise the scratch folder could be taken for what a killed process left.
+        stores.in_use(store, "completing the set"),
+        tempfile.TemporaryDirectory(prefix=".tmp-closure-", dir=store) as scratch,
+    ):
+        folder = Path(scratch)
+        _download(built, pins, store, folder, foreign, offline=offline)
+        own = {wheel.filename for wheel in built}
+        public = [path for path in sorted(folder.glob("*.whl")) if path.name not in own]
+        return tuple(_commit(path, store, {wheel.name for wheel in built}) for path in public)
+
+
+def _download(
+    built: Sequence[StoredWheel],
+    pins: Mapping[str, str],
+    store: Path,
+    folder: Path,
+    foreign: Target | None,
+    *,
+    offline: bool,
+) -> None:
+    constraints = folder / "constraints.txt"
+    constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
+    wheels = [str(stores.entry_folder(store, wheel.key) / wheel.filename) for wheel in built]
+    options = [
+        "download",
+        "--quiet",
+        "--only-binary=:all:",
+        "--constraint",
+        str(constraints),
+        "--dest",
+        str(folder),
+    ]
+    options += tags(foreign) if foreign else []
+    if offline:
+        # What this store already has may still complete the set.
+        options += ["--no-index", *(f"--find-links={path.parent}" for path in _public_wheels(store))]
+    done = run([*pip_for(foreign), *options, *wheels], env=clean_environment())
+    if done.returncode != 0:
+        errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
+        raise SourceError(
+            "the closure (public wheels that the built ones need) cannot be had: "
+            + (errors[0].removeprefix("ERROR: ") if errors else done.output[-300:]),
+            hint="the built wheels are safe in the store; go on with the network, or without the closure: "
+            "spark-build all --no-closure",
+        )
+
+
+def pip_for(foreign: Target | None) -> list[str]:
+    """pip, in the place of the target where that is not this machine."""
+    options = ["--disable-pip-version-check", "--no-input"]
+    if foreign is None:
+        return [sys.executable, "-m", "pip", *options]
+    # -P: not the modules beside the script in the place of the standard library's.
+    return [sys.executable, "-P", str(ELSEWHERE), json.dumps(platforms.markers(foreign)), *options]
+
+
+def tags(target: Target) -> list[str]:
+    """What tells pip to choose files for another machine."""
+    return [
+        *(f"--platform={name}" for name in platforms.platforms(target)),
+        f"--python-version={platforms.python_version(target)}",
+        "--implementation=cp",
+        *(f"--abi={abi}" for abi in (target.python, "abi3", "none")),
+    ]
+
+
+def _public_wheels(store: Path) -> list[Path]:
+    return [
+        stores.entry_folder(store, row["key"]) / row["filename"]
+        for row in storeindex.rows(store)
+        if row["origin"] == "public"
+    ]
+
+
+def _commit(path: Path, store: Path, built: set[str]) -> StoredWheel:
+    facts = read_facts(path)
+    if facts.record_problems:
+        raise StoreError(f"the public wheel {path.name} is damaged: {facts.record_problems[0]}")
+    if facts.name in built:
+        raise StoreError(f"pip would take {path.name} from the index instead of the wheel built here")
+    sha256 = sha256_of(path)
+    entry = stores.commit(
+        store,
+        key=sha256,
+        wheel=path,
+        described={
+            "name": facts.name,
+            "version": facts.version,
+            "origin": "public",
+            "recipe": "",
+            "requires": list(facts.requires),
+            "content_digest": content_digest(path),
+        },
+        papers={},
+    )
+    assert entry.wheel is not None
+    return entry.wheel

@@ -1,0 +1,198 @@
+"""Virtual environments filled from one generation only, and the proof that they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+
+from spark_build import venv
+from spark_build.environments import installed, installers, interpreters, marker
+from spark_build.environments.environments import merged
+from spark_build.environments.model import Installed, Interpreter, State
+from spark_build.environments.origin import prove_origin
+from spark_build.errors import StoreError, UsageError
+from spark_build.files import locked, remove_tree
+from spark_build.text import size
+from spark_build.wheelhouse.generations import Generation
+from spark_build.wheelhouse.resolve import needed
+from spark_build.wheels.model import StoredWheel
+
+LOCK = f"{installers.SCRATCH}lock"
+BEGUN = ".spark-build"  # begins the names of what is written beside the packages
+
+Tell = Callable[[str], None]
+
+
+def silent(_message: str) -> None:
+    """Tell nobody."""
+
+
+def waiting(tell: Tell) -> Tell:
+    """Tells who else is at an environment."""
+    return lambda holder: tell(f"waiting for another spark-build: {holder}")
+
+
+def view_of(generation: Generation) -> str:
+    """The name of the view that a generation belongs to."""
+    return generation.folder.parent.parent.name
+
+
+def choose(
+    generation: Generation,
+    names: Sequence[str],
+    *,
+    everything: bool | None = None,
+    markers: Mapping[str, str] | None = None,
+) -> tuple[StoredWheel, ...]:
+    """The wheels that `names` need, from this generation, for the interpreter with these markers.
+
+    everything: all that is here for its own sake, too; so it is by default without names.
+    """
+    from packaging.markers import default_environment
+    from packaging.requirements import InvalidRequirement
+
+    try:
+        own = (
+            [wheel.name for wheel in generation.own()]
+            if everything or (everything is None and not names)
+            else []
+        )
+        default = {key: str(value) for key, value in default_environment().items()}
+        chosen, missing = needed([*own, *names], generation.wheels, markers or default)
+    except InvalidRequirement as error:
+        raise UsageError(f"no package: {error}") from error
+    if missing:
+        have = ", ".join(sorted({wheel.name for wheel in generation.wheels}))
+        raise StoreError(
+            f"the wheelhouse has no {', '.join(missing)}",
+            where=str(generation.folder),
+            hint=f"there are {have}; `spark-build all` publishes the third-party wheels too",
+        )
+    return chosen
+
+
+def install(
+    generation: Generation, folder: Path, names: Sequence[str], *, with_pip: bool, installer: str = "auto"
+) -> tuple[str, ...]:
+    """`create`, for the interpreter that runs this. Returns "name==version" of what is in it."""
+    state = create(generation, folder, names, everything=not names, with_pip=with_pip, installer=installer)
+    return tuple(f"{one.name}=={one.version}" for one in state.packages)
+
+
+def create(
+    generation: Generation,
+    folder: Path,
+    names: Sequence[str],
+    *,
+    everything: bool,
+    with_pip: bool,
+    python: Interpreter | None = None,
+    installer: str = "auto",
+    tell: Tell = silent,
+) -> State:
+    """Make an environment in `folder` from the generation: offline, hashes required, origin proven.
+
+    A folder with anything in it is refused, unless an earlier `create` was killed in it; after a failure
+    nothing is left.
+    """
+    _refuse_taken(folder)
+    python = python or interpreters.own()
+    view = view_of(generation)
+    interpreters.refuse_other_abi(view, python, f"spark-build env create {quote(str(folder))}")
+    chosen = choose(generation, names, everything=everything, markers=python.markers)
+    interpreters.refuse_unfit(chosen, python)
+    tool = installers.choose(installer)
+    state = State(
+        view=view,
+        generation=generation.number,
+        python=python.abi,
+        asked=merged((), names),
+        everything=everything,
+        packages=(),
+        unfinished="create",
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / LOCK, purpose="env create", waiting=waiting(tell)):
+        _refuse_taken(folder)  # somebody else may have been faster
+        try:
+            _clear(folder)
+            marker.write(folder, state)
+            tell(f"installing {described(chosen)} with {tool}")
+            bundled = _make(folder, python, {wheel.name for wheel in chosen}, with_pip=with_pip)
+            installers.fill(tool, folder, generation.folder, chosen)
+            tell("proving the origin of every file")
+            prove_origin(folder, generation, chosen)
+            state = finished(folder, replace(state, bundled=bundled), generation, chosen)
+        except BaseException:
+            remove_tree(folder)
+            raise
+    return state
+
+
+def _refuse_taken(folder: Path) -> None:
+    """UsageError for a place with anything in it but what a killed `create` left."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder} is no new or empty folder", hint="choose another, or remove it first")
+    if folder.is_dir() and not marker.is_unfinished_creation(folder):
+        if marker.exists(folder):
+            raise UsageError(
+                f"{folder} already is an environment of a wheelhouse",
+                hint=f"spark-build env update {quote(str(folder))}",
+            )
+        if any(not path.name.startswith(BEGUN) for path in folder.iterdir()):
+            raise UsageError(f"{folder} is no new or empty folder", hint="choose another, or remove it first")
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a killed `create` left; the marker last."""
+    left = [path for path in folder.iterdir() if path.name not in (LOCK, marker.NAME)]
+    for path in left:
+        path.unlink() if path.is_symlink() or not path.is_dir() else remove_tree(path)
+
+
+def _make(folder: Path, python: Interpreter, ours: AbstractSet[str], *, with_pip: bool) -> tuple[str, ...]:
+    """The environment without any of `ours`; returns the names of what the interpreter put in."""
+    venv.create(folder, python=python.base, clear=False)
+    if not with_pip:
+        return ()
+    installers.add_pip(folder)
+    bundled = tuple(installed.present(folder))
+    installed.remove(folder, ours & set(bundled))
+    return bundled
+
+
+def finished(folder: Path, state: State, generation: Generation, wheels: Sequence[StoredWheel]) -> State:
+    """Write down that the environment now holds exactly these wheels of the generation."""
+    present = installed.present(folder)
+    done = replace(
+        state,
+        view=view_of(generation),
+        generation=generation.number,
+        packages=tuple(row_of(wheel, present[wheel.name].record) for wheel in wheels),
+        unfinished="",
+        doubtful=(),
+        files=(),
+    )
+    marker.write(folder, done)
+    return done
+
+
+def row_of(wheel: StoredWheel, record: str = "") -> Installed:
+    """A wheel as a package of an environment."""
+    return Installed(
+        name=wheel.name,
+        version=wheel.version,
+        filename=wheel.filename,
+        sha256=wheel.sha256,
+        key=wheel.key,
+        record=record,
+    )
+
+
+def described(wheels: Sequence[StoredWheel]) -> str:
+    """How many wheels, and how large."""
+    total = size(sum(wheel.size for wheel in wheels))
+    return f"{len(wheels)} package{'' if len(wheels) == 1 else 's'} ({total})"

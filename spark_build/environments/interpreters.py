@@ -1,0 +1,171 @@
+"""The Python interpreters of this machine, and which of them a view's wheels are for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from shlex import quote
+
+from packaging.tags import Tag, compatible_tags, cpython_tags, platform_tags
+from packaging.utils import parse_wheel_filename
+
+from spark_build.environments.installers import find_uv
+from spark_build.environments.model import Interpreter
+from spark_build.errors import HostError, UsageError
+from spark_build.process import capture
+from spark_build.venv import clean_environment
+from spark_build.wheels.model import StoredWheel
+
+# Says of the interpreter that runs it what PEP 508 markers ask for, and its ABI. Any Python 3 runs it.
+_ASK = """
+import json, os, platform, sys, sysconfig
+info = sys.implementation.version
+level = info.releaselevel
+full = "%d.%d.%d" % info[:3] + ("" if level == "final" else level[0] + str(info.serial))
+letters = {"cpython": "cp", "pypy": "pp", "graalpy": "graalpy"}
+abi = letters.get(sys.implementation.name, sys.implementation.name) + "%d%d" % sys.version_info[:2]
+print(json.dumps({
+    "base": getattr(sys, "_base_executable", None) or sys.executable,
+    "version": platform.python_version(),
+    "abi": abi + ("t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""),
+    "platform": sys.platform + "-" + platform.machine(),
+    "markers": {
+        "implementation_name": sys.implementation.name, "implementation_version": full,
+        "os_name": os.name, "platform_machine": platform.machine(),
+        "platform_release": platform.release(), "platform_system": platform.system(),
+        "platform_version": platform.version(), "python_full_version": platform.python_version(),
+        "platform_python_implementation": platform.python_implementation(),
+        "python_version": ".".join(platform.python_version_tuple()[:2]), "sys_platform": sys.platform,
+    },
+}))
+"""
+
+
+@cache
+def inspect(path: Path) -> Interpreter | None:
+    """What an interpreter says of itself; None for what is no working Python 3."""
+    said = capture([str(path), "-I", "-c", _ASK], env=clean_environment(), timeout=20)
+    try:
+        return Interpreter(path=str(path), **json.loads(said or ""))
+    except (ValueError, TypeError):
+        return None
+
+
+def own() -> Interpreter:
+    """The interpreter that runs this."""
+    found = inspect(Path(sys.executable))
+    assert found is not None
+    return found
+
+
+def find(wanted: str) -> Interpreter:
+    """The interpreter that --python means: a path, a version such as 3.12, or a command."""
+    if re.fullmatch(r"\d+\.\d+(\.\d+)?t?", wanted):
+        for one in known():
+            if one.version == wanted.removesuffix("t") or _short(one.abi) == wanted:
+                return one
+        raise UsageError(f"there is no Python {wanted} on this machine", hint=_there_are(tuple(known())))
+    named = shutil.which(Path(wanted).expanduser()) if wanted else None
+    path = Path(named).absolute() if named else Path(wanted).expanduser().absolute()
+    found = inspect(path / "bin" / "python" if path.is_dir() else path)
+    if found is None:
+        raise UsageError(f"--python {wanted} is no Python 3 that runs", hint=_there_are(tuple(known())))
+    return found
+
+
+def _short(abi: str) -> str:
+    """3.12 of cp312, 3.13t of cp313t."""
+    return re.sub(r"^cp(\d)", r"\1.", abi)
+
+
+def known() -> Iterator[Interpreter]:
+    """The interpreters of this machine: on PATH, of pyenv, of uv; each once, as they are found."""
+    seen = set()
+    for path in _candidates():
+        found = inspect(path)
+        if found is not None and (real := os.path.realpath(found.base)) not in seen:
+            seen.add(real)
+            yield found
+
+
+def _candidates() -> Iterator[Path]:
+    yield Path(getattr(sys, "_base_executable", sys.executable))
+    for entry in os.get_exec_path():
+        folder = Path(entry)
+        if not (folder.name == "shims" and (folder.parent / "versions").is_dir()):  # pyenv's: see below
+            yield from (one for one in _executables(folder) if os.access(one, os.X_OK))
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    yield from sorted(root.glob("versions/*/bin/python"))
+    uv = find_uv()
+    listed = ["python", "list", "--managed-python", "--only-installed", "--no-config", "--output-format=json"]
+    # Where uv keeps its pythons is configured by variables, too, and here they are wanted.
+    said = capture([uv, *listed], timeout=20) if uv else None
+    try:
+        rows = json.loads(said or "[]")
+    except ValueError:
+        rows = []
+    yield from (Path(row["path"]) for row in rows if row.get("path"))
+
+
+def _executables(folder: Path) -> list[Path]:
+    try:
+        found = [one for one in folder.iterdir() if re.fullmatch(r"python3(\.\d+)?t?", one.name)]
+    except OSError:
+        return []
+    return sorted(found)
+
+
+def _there_are(found: Sequence[Interpreter]) -> str:
+    return "there are " + ", ".join(f"{one.version} ({one.path})" for one in found)
+
+
+def refuse_other_abi(view: str, python: Interpreter, command: str) -> None:
+    """UsageError unless the interpreter has the ABI that the view is for; names those that have it.
+
+    command: what to type, to which --python is added.
+    """
+    abi = view.rpartition("-")[2]
+    if python.abi == abi:
+        return
+    fitting = [one for one in known() if one.abi == abi]
+    others = ", ".join(f"{one.path} ({one.version})" for one in fitting)
+    told = f"the wheels of {view} are for {abi} (Python {_short(abi)}); {python.path} is {python.abi}"
+    if fitting:
+        raise UsageError(
+            f"{told}; on this machine would do: {others}",
+            hint=f"{command} --python {quote(fitting[0].path)}",
+        )
+    bring = (
+        f"uv python install {_short(abi)}"
+        if find_uv()
+        else f"sudo apt-get install -y python{_short(abi)}-venv"
+    )
+    raise UsageError(
+        f"{told}; no Python on this machine would do", hint=f"{bring}, then: {command} --python {_short(abi)}"
+    )
+
+
+def refuse_unfit(wheels: Sequence[StoredWheel], python: Interpreter) -> None:
+    """HostError when a wheel cannot be installed into this interpreter's environments at all."""
+    fitting = _tags(python)
+    for wheel in wheels:
+        tags = parse_wheel_filename(wheel.filename)[3]
+        if fitting.isdisjoint(tags):
+            raise HostError(
+                f"{wheel.filename} is for another platform; this machine is {python.platform}",
+                hint="on a machine of that platform: spark-build wheelhouse import, then env create",
+            )
+
+
+def _tags(python: Interpreter) -> frozenset[Tag]:
+    """The wheel tags that installers accept for a CPython of this machine."""
+    version = tuple(int(part) for part in python.version.split(".")[:2])
+    platforms = list(platform_tags())
+    native = cpython_tags(version, abis=[python.abi], platforms=platforms)
+    return frozenset((*native, *compatible_tags(version, interpreter=python.abi, platforms=platforms)))

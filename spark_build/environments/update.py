@@ -1,0 +1,198 @@
+"""Bringing an environment to a generation, and looking whether it still is what was put in.
+
+An update may be killed at any moment. Before it touches a package it writes down which ones it is at and
+which files they will bring; the next update takes those out, in whatever state they are, and puts them in
+anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
+
+from spark_build import venv
+from spark_build.environments import environments, installed, installers, interpreters, marker
+from spark_build.environments.create import (
+    BEGUN,
+    LOCK,
+    Tell,
+    choose,
+    described,
+    finished,
+    row_of,
+    silent,
+    view_of,
+    waiting,
+)
+from spark_build.environments.model import Change, Installed, InstallerName, Interpreter, State
+from spark_build.environments.origin import differences, files_of, prove_origin
+from spark_build.errors import HostError, StoreError
+from spark_build.files import locked, remove_tree, sha256_of
+from spark_build.wheelhouse import store
+from spark_build.wheelhouse.generations import Generation
+from spark_build.wheels.model import StoredWheel
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """How an environment is to be updated: more packages, another installer, a closer look."""
+
+    more: Sequence[str] = ()
+    installer: str = "auto"
+    dry_run: bool = False
+    repair: bool = False  # look at every file, not only at what is installed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """Something in an environment that is not as it was put in; `file` is "" for the whole package."""
+
+    package: str
+    file: str
+    problem: str
+
+
+def update(
+    folder: Path, generation: Generation, wish: Wish, *, kept: Path, tell: Tell = silent
+) -> tuple[State, Change]:
+    """Bring the environment to the generation: (its state before, what changed).
+
+    kept: the store. What the user added stays. UsageError for an environment that was not made here.
+    """
+    marker.read(folder)
+    folder = folder.resolve()
+    if wish.dry_run:
+        state, change, _ = _plan(folder, generation, wish, kept, tell)
+        return state, change
+    with locked(folder / LOCK, purpose="env update", waiting=waiting(tell)):
+        _tidy(folder)
+        state, change, wanted = _plan(folder, generation, wish, kept, tell)
+        asked = replace(state, asked=environments.merged(state.asked, wish.more))
+        if not change.empty:
+            _apply(folder, generation, asked, change, installers.choose(wish.installer), tell)
+        if not change.empty or _is_news(asked, state, generation, change):
+            finished(folder, asked, generation, wanted)
+        return state, change
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what killed processes were writing beside the packages."""
+    for path in folder.glob(f"{BEGUN}*"):
+        if path.is_dir():
+            remove_tree(path)
+        elif path.name != LOCK:
+            path.unlink()
+
+
+def _is_news(asked: State, state: State, generation: Generation, change: Change) -> bool:
+    """Whether there is something to write down although no package changes."""
+    now = (view_of(generation), generation.number)
+    return asked != state or bool(change.released) or now != (state.view, state.generation)
+
+
+def _plan(
+    folder: Path, generation: Generation, wish: Wish, kept: Path, tell: Tell
+) -> tuple[State, Change, tuple[StoredWheel, ...]]:
+    state = marker.read(folder)
+    if state.unfinished == "create":
+        again = f"spark-build env create {quote(str(folder))} {' '.join(map(quote, state.asked))}".rstrip()
+        raise HostError(f"{folder} was never finished: its `env create` was interrupted", hint=again)
+    python = _interpreter(folder)
+    interpreters.refuse_other_abi(view_of(generation), python, "spark-build env create ANOTHER-DIR")
+    names = environments.merged(environments.still_there(state.asked, generation.wheels), wish.more)
+    wanted = choose(generation, names, everything=state.everything, markers=python.markers)
+    interpreters.refuse_unfit(wanted, python)
+    present = {name: (one.version, one.record) for name, one in installed.present(folder).items()}
+    damaged = _damaged(folder, state, kept, tell) if wish.repair else ()
+    return state, environments.difference(state, wanted, present, damaged=damaged), wanted
+
+
+def _interpreter(folder: Path) -> Interpreter:
+    found = interpreters.inspect(venv.python_of(folder))
+    if found is None:
+        raise HostError(
+            f"the interpreter of {folder} does not run any more",
+            where=str(venv.python_of(folder)),
+            hint=f"rm -r {quote(str(folder))}, then make it again",
+        )
+    return found
+
+
+def _damaged(folder: Path, state: State, kept: Path, tell: Tell) -> set[str]:
+    tell("looking at every file")
+    return {fault.package for fault in check(folder, state, kept)}
+
+
+def _apply(
+    folder: Path, generation: Generation, state: State, change: Change, tool: InstallerName, tell: Tell
+) -> None:
+    wheels = change.installs
+    tell(f"putting in {described(wheels)} with {tool}" if wheels else "removing packages")
+    _refuse_damaged(generation, wheels)
+    files = {path for wheel in wheels for path in files_of(folder, generation.folder / wheel.filename)}
+    leftovers = {folder / name for name in state.files}
+    names = {wheel.name for wheel in wheels} | {one.name for one in change.removed}
+    known = {one.name for one in state.packages}
+    begun = replace(
+        state,
+        packages=(*state.packages, *(row_of(wheel) for wheel in wheels if wheel.name not in known)),
+        unfinished="update",
+        doubtful=tuple(sorted(names | set(state.doubtful))),
+        files=tuple(sorted(str(path.relative_to(folder)) for path in files | leftovers)),
+    )
+    marker.write(folder, begun)
+    installed.remove(folder, names, leftovers)
+    installers.fill(tool, folder, generation.folder, wheels)
+    prove_origin(folder, generation, wheels)
+
+
+def _refuse_damaged(generation: Generation, wheels: Sequence[StoredWheel]) -> None:
+    """StoreError, before anything is taken out, when a wheel is not what the generation says."""
+    for wheel in wheels:
+        _sound(generation.folder / wheel.filename, wheel.sha256)
+
+
+def _sound(path: Path, sha256: str) -> None:
+    try:
+        sound = sha256_of(path) == sha256
+    except OSError:
+        sound = False
+    if not sound:
+        raise StoreError(
+            f"{path.name} is damaged or missing in the wheelhouse",
+            where=str(path),
+            hint="spark-build wheelhouse check --repair",
+        )
+
+
+def check(folder: Path, state: State, kept: Path) -> Iterator[Fault]:
+    """What is not as it was put in: every file of ours against the wheels in the store."""
+    present = installed.present(folder)
+    for one in state.packages:
+        if one.name in state.doubtful:
+            yield Fault(package=one.name, file="", problem="an update was interrupted, or is running")
+        elif one.name not in present:
+            yield Fault(package=one.name, file="", problem="missing")
+        elif present[one.name].record != one.record:
+            yield Fault(package=one.name, file="", problem=f"replaced by hand ({present[one.name].version})")
+        else:
+            yield from _faults_in(folder, one, store.entry_folder(kept, one.key) / one.filename)
+
+
+def _faults_in(folder: Path, package: Installed, wheel: Path) -> Iterator[Fault]:
+    try:
+        _sound(wheel, package.sha256)
+    except StoreError as error:
+        yield Fault(package=package.name, file="", problem=f"cannot be compared: {error.message}")
+        return
+    for name, path in differences(folder, wheel):
+        yield Fault(package=package.name, file=name, problem="changed" if path.exists() else "missing")
+
+
+def others(folder: Path, state: State) -> tuple[str, ...]:
+    """Name and version of the packages that the user added."""
+    ours = {one.name for one in state.packages} | set(state.bundled)
+    found = installed.present(folder).values()
+    return tuple(f"{one.name} {one.version}" for one in found if one.name not in ours)

@@ -1,0 +1,225 @@
+"""Writing so that a reader or a crash never meets half a file; locks between processes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import math
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from spark_build.process import leave, refuse_cancelled
+
+# From 128 KiB on, malloc maps each piece anew, and its page faults cost more than hashing it.
+CHUNK = 120 << 10
+
+
+def write_atomically(path: Path, data: bytes | str) -> None:
+    """Write under a temporary name in the same folder, fsync, rename."""
+    make_folder(path.parent)
+    raw = data.encode() if isinstance(data, str) else data
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(raw)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, each durable by its name; fine when it is there.
+
+    A synced file is lost all the same when the entry of a new folder above it never reached the disk.
+    """
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_folder(each.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames inside a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(path: Path) -> None:
+    """fsync every regular file and folder below `path`, bottom up."""
+    for folder, _, names in os.walk(path, topdown=False):
+        for name in names:
+            # Plain strings: a view may hold ten thousand links, and pathlib would take most of the time.
+            file = f"{folder}/{name}"
+            if not os.path.islink(file):  # noqa: PTH114 - a string
+                descriptor = os.open(file, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+        sync_folder(Path(folder))
+
+
+@contextlib.contextmanager
+def appearing(folder: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `folder`, synced, when the block ends well; else it goes."""
+    make_folder(folder.parent)
+    temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=folder.parent))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        sync_tree(temporary)
+        temporary.rename(folder)
+        sync_folder(folder.parent)
+    except BaseException:
+        remove_tree(temporary)
+        raise
+
+
+def sha256_of(path: Path) -> str:
+    """Hex sha256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def copy_or_link(source: Path, destination: Path) -> None:
+    """A hard link where the file system allows, else a copy; of a symbolic link's target."""
+    try:
+        os.link(os.path.realpath(source), destination)
+    except OSError:
+        shutil.copyfile(source, destination)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a tree, read-only folders included; a missing one is fine."""
+    for folder, _, _ in os.walk(path):
+        with contextlib.suppress(OSError):
+            Path(folder).chmod(0o755)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_any(path: Path) -> None:
+    """Remove a file, a link or a tree; a missing one is fine."""
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def remove_empty(*folders: Path) -> None:
+    """Remove those of the folders that are empty, in this order."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def discard_tree(path: Path, trash: Path) -> None:
+    """Move a tree into `trash` and delete that in the background, at the lowest priority.
+
+    A build tree has tens of thousands of files; on some disks deleting them takes as long as
+    compiling did. What a killed deletion leaves goes with the next one.
+    """
+    if not path.exists():
+        return
+    trash.mkdir(parents=True, exist_ok=True)
+    # One rename to a name of its own: whatever lies in the trash may go at any time, the trash never.
+    path.rename(trash / f"{path.name}.{secrets.token_hex(8)}")
+    leave(["nice", "-n", "19", "rm", "-rf", "--", *map(str, trash.iterdir())])
+
+
+class Held(Exception):  # noqa: N818 - no error: somebody else is at work
+    """A lock was not to be had in time; says who holds it."""
+
+
+@contextlib.contextmanager
+def locked(
+    path: Path,
+    *,
+    purpose: str,
+    waiting: Callable[[str], None] | None = None,
+    shared: bool = False,
+    patience: float = math.inf,
+) -> Iterator[int]:
+    """Hold a lock on `path`, exclusive unless `shared`; yields its descriptor.
+
+    Pass the descriptor on to children: the lock then lasts until the last of them is gone, so
+    that a new run never meets compilers of a killed one. `waiting` is told once who holds it.
+    Raises Held after `patience` seconds.
+    """
+    descriptor = _acquire(path, waiting, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, patience)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{purpose} (process {os.getpid()})\n".encode(), 0)
+        yield descriptor
+    finally:
+        # Closing, not unlocking: LOCK_UN would free the lock under a child that still holds it.
+        os.close(descriptor)
+        _tidy(path)
+
+
+def _tidy(path: Path) -> None:
+    """Remove a lock file that nobody holds; who waits finds it gone and makes a new one."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            # Fails while a child that outlived us, or the next process, holds it.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
+                path.unlink()
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file is the one that `path` names now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _acquire(path: Path, waiting: Callable[[str], None] | None, kind: int, patience: float) -> int:
+    """A descriptor of `path` that holds its lock, of the file that is there now."""
+    told = False
+    deadline = time.monotonic() + patience
+    while True:
+        refuse_cancelled()
+        make_folder(path.parent)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:  # somebody removed the empty folder just now
+            continue
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            # The holder before may have removed the file between our open and our lock.
+            if _is_at(descriptor, path):
+                return descriptor
+        except BlockingIOError:
+            holder = os.pread(descriptor, 400, 0).decode(errors="replace").strip() or "another process"
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                raise Held(holder) from None
+            if not told and waiting is not None:
+                waiting(holder)
+                told = True
+            time.sleep(0.1)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)

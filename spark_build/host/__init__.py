@@ -1,1 +1,0 @@
-"""The only layer that touches the machine."""

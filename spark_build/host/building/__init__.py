@@ -1,1 +1,0 @@
-"""What a build runs in and with."""

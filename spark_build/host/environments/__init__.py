@@ -1,1 +1,0 @@
-"""Virtual environments from a wheelhouse, and whether a set of wheels installs."""

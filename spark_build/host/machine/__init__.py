@@ -1,1 +1,0 @@
-"""What kind of machine this is: facts for `doctor`, and what mends it."""

@@ -1,1 +1,0 @@
-"""Recipe files: loaded, written, pinned."""

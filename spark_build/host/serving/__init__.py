@@ -1,1 +1,0 @@
-"""The static index over HTTP."""

@@ -1,1 +1,0 @@
-"""Sources and build requirements: found, fetched, verified, kept."""

@@ -1,1 +1,0 @@
-"""The store, the views with their generations, and what keeps both true."""

@@ -1,1 +1,0 @@
-"""Wheels as files: read, judged, repaired, written."""

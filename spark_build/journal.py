@@ -1,0 +1,53 @@
+"""runs/<id>/events.jsonl: what happened in a run, kept for later."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spark_build.core_events import encode
+from spark_build.events import Event, MachineSeen, Progress, RateSeen, StageFinished, Usage
+
+OFTEN = (Usage, RateSeen, MachineSeen)
+OFTEN_EVERY = 2.0  # seconds between two records of each of them
+EVENTS = "events.jsonl"
+
+
+def new_run(runs: Path) -> Path:
+    """A folder name for a run; it is made when something is written into it."""
+    return runs / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
+
+
+class Journal:
+    """Writes events as lines of JSON, from the first stage on that got something done.
+
+    So a run that does nothing, or fails on bad input, leaves nothing behind. whole: all events from the
+    first on, for those who watch a run while it goes on.
+    """
+
+    def __init__(self, folder: Path, *, whole: bool = False) -> None:
+        self.folder = folder
+        self._whole = whole
+        self._held: list[str] = []
+        self._begun = whole
+        self._last: dict[type, float] = {}
+
+    def emit(self, event: Event) -> None:
+        """Append one event. What logs and rounds have anyway is for watchers only."""
+        if isinstance(event, Progress | RateSeen | MachineSeen) and not self._whole:
+            return
+        if isinstance(event, OFTEN):
+            if time.monotonic() - self._last.get(type(event), -OFTEN_EVERY) < OFTEN_EVERY:
+                return
+            self._last[type(event)] = time.monotonic()
+        row = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **encode(event)}
+        self._held.append(json.dumps(row) + "\n")
+        self._begun = self._begun or (isinstance(event, StageFinished) and event.result.status != "failed")
+        if self._begun:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with (self.folder / EVENTS).open("a") as file:
+                file.writelines(self._held)
+            self._held.clear()

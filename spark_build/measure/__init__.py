@@ -1,0 +1,1 @@
+"""Measurements: rounds, statistics, verdicts."""

@@ -1,0 +1,170 @@
+"""What bounds a case: where it lies on the roofline of the device, as measured in the same run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_build.measure.bench import Bench, Figure, Kind, Work
+from spark_build.measure.statistics import geometric_mean
+
+LINKS = ("transfer", "collective")  # operations bounded by a link between devices, which is on no roofline
+LEAST_SHARE = 0.1  # of its roof; a case that reaches less is bounded by what is no work
+WORDS = {
+    "gemm": "GEMM-bound",
+    "convolution": "convolution-bound",
+    "memory": "memory-bound",
+    "overhead": "overhead-bound",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ceilings:
+    """What the device was seen to do at most, in bytes/s and FLOP/s by dtype, and what paper says."""
+
+    bandwidth: float | None
+    arithmetic: dict[str, float]
+    nominal_bandwidth: float | None = None
+    nominal: dict[str, float] = field(default_factory=dict)
+    where: str = ""
+
+    def peak(self, dtype: str) -> float | None:
+        """Of a dtype; of the fastest where that one was not measured."""
+        return self.arithmetic.get(dtype) or max(self.arithmetic.values(), default=None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """A case on the roofline: FLOP/byte, FLOP/s, bytes/s; `share` of the lower roof, 0..1."""
+
+    kind: Kind | None
+    intensity: float | None
+    flops: float | None
+    bandwidth: float | None
+    share: float | None
+    roof: str = ""  # "arithmetic" or "memory": which of the two is the lower one
+    nominal: float | None = None  # share of the same roof on paper
+
+
+def figures(bench: Bench, work: str, arm: str | None = None) -> list[Figure]:
+    """What the finished rounds (of one arm) say of a case."""
+    return [
+        figure
+        for each in bench.rounds
+        if not each.problem and arm in (None, each.slot.arm)
+        for figure in each.figures
+        if figure.work == work and figure.rate > 0
+    ]
+
+
+def ceilings(bench: Bench) -> Ceilings:
+    """The fastest product of every dtype and the fastest of the largest copies, over all arms."""
+    copies = [work for work in bench.works if work.operation == "copy" and work.moved]
+    # A copy that fits into a cache says nothing about memory.
+    largest = max((work.moved or 0 for work in copies), default=0.0)
+    streams = [
+        (work.moved or 0) * figure.rate / work.amount
+        for work in copies
+        if (work.moved or 0) >= largest / 2
+        for figure in figures(bench, work.name)
+    ]
+    arithmetic: dict[str, float] = {}
+    for work in bench.works:
+        if work.operation == "gemm" and work.flops:
+            for figure in figures(bench, work.name):
+                seen = work.flops * figure.rate / work.amount
+                arithmetic[work.dtype] = max(arithmetic.get(work.dtype, 0.0), seen)
+    for each in bench.rounds:
+        bandwidth, products = _measured(each.environment)
+        streams += bandwidth
+        for dtype, seen in products.items():
+            arithmetic[dtype] = max(arithmetic.get(dtype, 0.0), seen)
+    known = bench.reference
+    paper = f"; on paper: {known.name}" if known else ""
+    return Ceilings(
+        bandwidth=max(streams, default=None),
+        arithmetic=arithmetic,
+        nominal_bandwidth=known.bandwidth if known else None,
+        nominal=dict(known.nominal) if known else {},
+        where=f"measured in this run: the fastest product of each dtype, the fastest large copy{paper}",
+    )
+
+
+def _measured(environment: Mapping[str, Any]) -> tuple[list[float], dict[str, float]]:
+    """What a round measured of the device beside its cases: {"copy": bytes/s, "flops": {dtype: FLOP/s}}."""
+    raw = environment.get("ceilings")
+    found = raw if isinstance(raw, dict) else {}
+    products = found.get("flops")
+    return (
+        [float(found["copy"])] if _measurable(found.get("copy")) else [],
+        {
+            str(name): float(rate)
+            for name, rate in (products.items() if isinstance(products, dict) else ())
+            if _measurable(rate)
+        },
+    )
+
+
+def _measurable(rate: object) -> bool:
+    return isinstance(rate, int | float) and rate > 0
+
+
+def place(work: Work, found: Sequence[Figure], roofs: Ceilings) -> Place:
+    """Where a case lies, by the geometric mean of its rates."""
+    if not found or work.operation in LINKS:
+        return Place(kind=None, intensity=None, flops=None, bandwidth=None, share=None)
+    seconds = work.amount / geometric_mean([figure.rate for figure in found])
+    flops, moved = work.flops or 0.0, work.moved or 0.0
+    peak = roofs.peak(work.dtype)
+    least = {
+        "arithmetic": flops / peak if peak else 0.0,
+        "memory": moved / roofs.bandwidth if roofs.bandwidth else 0.0,
+    }
+    roof = max(least, key=lambda name: least[name])
+    part = least[roof] / seconds
+    paper = roofs.nominal.get(work.dtype) if roof == "arithmetic" else roofs.nominal_bandwidth
+    does = flops if roof == "arithmetic" else moved
+    return Place(
+        kind=_kind(work, found, roof, part) if part else None,
+        intensity=flops / moved if flops and moved else None,
+        flops=flops / seconds if flops else None,
+        bandwidth=moved / seconds if moved else None,
+        share=part or None,
+        roof=roof if part else "",
+        nominal=does / seconds / paper if paper and does else None,
+    )
+
+
+def places(bench: Bench, arm: str) -> dict[str, Place]:
+    """All cases of one arm."""
+    roofs = ceilings(bench)
+    return {work.name: place(work, figures(bench, work.name, arm), roofs) for work in bench.works}
+
+
+def kinds(bench: Bench) -> dict[str, Kind | None]:
+    """What bounds each case where it runs best: a slow arm must not hide what the work is."""
+    arms = [places(bench, arm.name) for arm in bench.arms]
+    return {
+        work.name: max((own[work.name] for own in arms), key=lambda each: each.share or 0.0).kind
+        for work in bench.works
+    }
+
+
+def _kind(work: Work, found: Sequence[Figure], roof: str, part: float) -> Kind:
+    if part < LEAST_SHARE:
+        return "overhead"
+    if roof == "memory":
+        return "memory"
+    return "convolution" if _convolved(work, found) > 0.5 else "gemm"
+
+
+def _convolved(work: Work, found: Sequence[Figure]) -> float:
+    """Share of the arithmetic that convolutions do, as counted when it ran, else by the operation."""
+    shares = []
+    for figure in found:
+        counted = figure.facts.get("flops_by")
+        if isinstance(counted, dict) and (total := sum(counted.values())):
+            shares.append(counted.get("convolution", 0) / total)
+    return statistics.fmean(shares) if shares else float(work.operation == "convolution")

@@ -1,0 +1,281 @@
+"""Long-form CSV, one value in a row: of other tools, and what a report leaves in samples.csv."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from spark_build.core_text import printable
+from spark_build.errors import UsageError
+from spark_build.measure.bench import Bench, Kind
+from spark_build.measure.compare_runs import DECIDING
+from spark_build.measure.direction import better, size_in_bytes
+from spark_build.measure.trial import LARGEST, Trial, TrialCase, doubts_of
+
+# As we write them; what others call them.
+COLUMNS = {
+    "environment": ("environment", "env"),
+    "metric": ("metric",),
+    "value": ("value",),
+    "unit": ("unit", "units"),
+    "workload": ("workload", "benchmark", "test", "case"),
+    "class": ("class",),
+    "round": ("round",),
+    "run": ("run",),
+}
+NEEDED = ("environment", "metric", "value")
+HINT = "one value in a row: environment,metric,value and, where known, unit,workload,round or run"
+RATE, CALL, PEAK = "rate", "call", "peak "  # metrics of samples.csv
+ALL = "all"  # the workload of rows that name none
+
+
+# Comments above the headings that hold for all rows: what csv_of leaves there is read back.
+DOUBT, QUICK, SCOPE = "# doubt: ", "# quick", "# scope: "
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+LONGEST = 60  # characters of the input that an error repeats
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """Where the values of one workload, metric, unit and class go."""
+
+    form: Literal["call", "memory", "speed"]
+    name: str  # of the workload; of a speed: of the case
+    metric: str
+    what: str = ""  # kind of memory
+    factor: float = 1.0
+
+
+@dataclass
+class _Rows:
+    """What was read so far; `lower`: metrics of which less is better."""
+
+    lower: frozenset[str]
+    cases: dict[str, TrialCase] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)  # case -> where it was first met
+    series: dict[tuple[str, str, str, str], _Series] = field(default_factory=dict)
+    values: dict[tuple[str, str], dict[str, list[float]]] = field(default_factory=dict)
+    calls: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    memory: dict[tuple[str, str, str], dict[str, list[float]]] = field(default_factory=dict)
+    arms: dict[str, None] = field(default_factory=dict)
+    guessed: set[str] = field(default_factory=set)
+
+
+def trial_from_csv(text: str, where: str, lower: Sequence[str] = ()) -> Trial:
+    """The rows as a trial; the first environment is the baseline. `lower`: metrics of which less is better.
+
+    Raises UsageError, with the line, for the first row that cannot be read.
+    """
+    comments, lines = _parts(text)
+    found, by = _Rows(lower=frozenset(name.casefold() for name in lower)), ""
+    for line, row in _rows(lines, len(comments), where):
+        by = by or next((name for name in ("round", "run") if row.get(name)), "row")
+        try:
+            _take(found, row, _launch(row, by, line), line)
+        except UsageError as error:
+            error.where = f"{where}:{line}"
+            raise
+    if not found.arms:
+        raise UsageError("a table without rows", where=where, hint=HINT)
+    metrics = {each.metric for each in found.series.values()}
+    if unknown := [name for name in lower if name.casefold() not in map(str.casefold, metrics)]:
+        raise UsageError(
+            f"--lower-is-better {unknown[0]}: no such metric in {where}",
+            hint=f"there are {_cut(', '.join(sorted(metrics)))}",
+        )
+    arms = tuple(found.arms)
+    return Trial(
+        arms=arms,
+        cases=tuple(found.cases.values()),
+        values={key: _means(launches) for key, launches in found.values.items()},
+        contrasts=tuple((arms[0], arm) for arm in arms[1:]),
+        paired=by == "round",
+        calls={key: tuple(values) for key, values in found.calls.items()},
+        more="measure in more launches of each environment, a row for each: run 1, 2, 3",
+        quick=by == "row" or QUICK in comments,
+        memory={key: _means(launches) for key, launches in found.memory.items()},
+        doubts=tuple(line.removeprefix(DOUBT) for line in comments if line.startswith(DOUBT)),
+        notes=_notes(found, by),
+        scope=dict(line.removeprefix(SCOPE).split("=", 1) for line in comments if _is_scope(line)),
+    )
+
+
+def _notes(found: _Rows, by: str) -> tuple[str, ...]:
+    notes = [
+        f"{name}: more is taken as better; if less is, add --lower-is-better '{name}'"
+        for name in sorted(found.guessed)
+    ]
+    if by == "row":
+        notes.append(
+            "no round or run: every row counts as a launch of its own; repeats in one process are none"
+        )
+    return tuple(notes)
+
+
+def _is_scope(comment: str) -> bool:
+    return comment.startswith(SCOPE) and "=" in comment
+
+
+def csv_of(bench: Bench, kinds: Mapping[str, Kind | None]) -> str:
+    """Every raw sample of a run: rates by round, seconds of calls, peaks of memory.
+
+    Comments above say what takes its claims away, and of what machine it is.
+    """
+    said = [f"{DOUBT}{doubt}" for doubt in doubts_of(bench)]
+    said += [QUICK] if bench.settings.mode == "quick" else []
+    said += [f"{SCOPE}{name}={bench.scope[name]}" for name in DECIDING if name in bench.scope]
+    out = io.StringIO()
+    out.writelines(f"{printable(line)}\n" for line in said)
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("environment", "workload", "class", "metric", "value", "unit", "round"))
+    units = {work.name: work.unit for work in bench.works}
+    names = [arm.name for arm in bench.arms]
+    # The baseline first: who reads this takes the first environment for it.
+    for each in sorted(bench.rounds, key=lambda each: (names.index(each.slot.arm), each.slot.visit)):
+        for figure in each.figures if not each.problem else ():
+            start = (each.slot.arm, figure.work, kinds.get(figure.work) or "")
+            end = str(each.slot.visit + 1)
+            if figure.rate > 0:
+                writer.writerow((*start, RATE, repr(figure.rate), units[figure.work], end))
+            writer.writerows((*start, CALL, repr(call), "s", end) for call in figure.calls)
+            writer.writerows(
+                (*start, f"{PEAK}{what}", repr(float(count)), "B", end) for what, count in figure.peak.items()
+            )
+    return out.getvalue()
+
+
+def _means(launches: Mapping[str, list[float]]) -> dict[str, float]:
+    return {key: statistics.fmean(values) for key, values in launches.items()}
+
+
+def _launch(row: Mapping[str, str], by: str, line: int) -> str:
+    """Which launch a row is of; the first row decides whether rounds, runs or rows are launches."""
+    if by == "row" and (late := next((name for name in ("round", "run") if row.get(name)), "")):
+        raise UsageError(f"a {late} in this row, and none in the first", hint="give it in all, or in none")
+    if by != "row" and not row.get(by):
+        raise UsageError(f"no {by} in this row", hint="give it in all, or in none")
+    return row[by] if by != "row" else str(line)
+
+
+def _parts(text: str) -> tuple[list[str], list[str]]:
+    """Comments and empty lines above the headings; and all other lines."""
+    lines = io.StringIO(text.removeprefix("\ufeff"), newline="").readlines()
+    start = 0
+    while start < len(lines) and (
+        lines[start].lstrip().startswith("#") or not lines[start].strip(",; \t\r\n")
+    ):
+        start += 1
+    return [printable(line.strip()) for line in lines[:start]], lines[start:]
+
+
+def _rows(lines: Sequence[str], skipped: int, where: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line number and cells by our names for the columns; the first line has the headings."""
+    if not lines:
+        raise UsageError("an empty table", where=where, hint=HINT)
+    delimiter = max(",;\t", key=lines[0].count)
+    reader = csv.reader(lines, delimiter=delimiter)
+    names: list[str] = []
+    try:
+        for cells in reader:
+            row = list(map(str.strip, cells))
+            if not "".join(row).isprintable():
+                row = list(map(printable, row))
+            # A name may begin with "#": only a row of nothing else is a comment.
+            if not any(row) or (row[0].startswith("#") and not any(row[1:])):
+                continue
+            line = reader.line_num + skipped
+            if not names:
+                names = _names(row, f"{where}:{line}")
+                continue
+            if len(row) > len(names) and any(row[len(names) :]):
+                said = f"{len(row)} values under {len(names)} headings"
+                raise UsageError(said, where=f"{where}:{line}", hint=HINT)
+            cells_of = dict(zip(names, row, strict=False))
+            if delimiter != ",":
+                cells_of["value"] = cells_of.get("value", "").replace(",", ".")
+            yield line, cells_of
+    except csv.Error as error:
+        place = f"{where}:{reader.line_num + skipped}"
+        raise UsageError(f"not CSV: {error}", where=place, hint=HINT) from error
+
+
+def _names(heads: Sequence[str], where: str) -> list[str]:
+    """Our names for the headings; a column that means nothing to us keeps its own."""
+    known = {alias: name for name, aliases in COLUMNS.items() for alias in aliases}
+    names = [known.get(head.casefold(), f" {head}") for head in heads]
+    if twice := [name for name in names if name in COLUMNS and names.count(name) > 1]:
+        raise UsageError(f"two columns for the {twice[0]}", where=where, hint=HINT)
+    if missing := [name for name in NEEDED if name not in names]:
+        there = _cut(", ".join(heads))
+        raise UsageError(f"no column {missing[0]!r}; there are {there}", where=where, hint=HINT)
+    return names
+
+
+def _take(found: _Rows, row: Mapping[str, str], launch: str, line: int) -> None:
+    arm, metric = row["environment"], row.get("metric", "")
+    if not arm or not metric:
+        raise UsageError(f"no {'metric' if arm else 'environment'} in this row", hint=HINT)
+    key = (row.get("workload", ""), metric, row.get("unit", ""), row.get("class", ""))
+    value = _number(row.get("value", ""))
+    series = found.series.get(key)
+    if series is None:
+        series = found.series[key] = _series(found, *key, line)
+    found.arms.setdefault(arm)
+    if series.form == "call":
+        found.calls.setdefault((arm, series.name), []).append(value)
+    elif series.form == "speed":
+        if not value > 0:
+            raise UsageError(f"{metric} is {value:g}: nothing below or at 0 is compared")
+        found.values.setdefault((arm, series.name), {}).setdefault(launch, []).append(value)
+    elif value > 0:
+        launches = found.memory.setdefault((arm, series.name, series.what), {})
+        launches.setdefault(launch, []).append(value * series.factor)
+
+
+def _series(found: _Rows, workload: str, metric: str, unit: str, kind: str, line: int) -> _Series:
+    """What rows like this one are about; a case that is met for the first time is kept."""
+    if workload and metric == CALL:
+        return _Series("call", workload, metric)
+    direction = "lower" if metric.casefold() in found.lower else better(unit, metric)
+    if direction == "memory":
+        what, factor = metric.removeprefix(PEAK), size_in_bytes(1, unit or metric)
+        return _Series("memory", workload or ALL, metric, what, factor)
+    if direction is None:
+        found.guessed.add(metric)
+    name = " ".join(filter(None, (workload, "" if workload and metric == RATE else metric)))
+    case = TrialCase(name=name, work=workload or ALL, unit=unit, lower=direction == "lower", kind=_kind(kind))
+    if found.cases.setdefault(name, case) != case:
+        there = f"in {found.cases[name].unit or 'no unit'} on line {found.lines[name]}"
+        raise UsageError(
+            f"{name} in {unit or 'no unit'} here, and {there}",
+            hint="one unit and one class for a metric of a workload",
+        )
+    found.lines.setdefault(name, line)
+    return _Series("speed", name, metric)
+
+
+def _number(text: str) -> float:
+    if not NUMBER.fullmatch(text):
+        raise UsageError(f"{_cut(text)!r} is no number", hint=HINT)
+    value = float(text)
+    if abs(value) > LARGEST or 0 < abs(value) < 1 / LARGEST:
+        raise UsageError(f"{_cut(text)} is too {'large' if abs(value) > 1 else 'small'}")
+    return value
+
+
+def _kind(text: str) -> Kind | None:
+    for kind in get_args(Kind):
+        if text.casefold() == kind:
+            return kind  # type: ignore[no-any-return] # get_args forgets what it lists
+    if text:
+        raise UsageError(f"no class {_cut(text)!r}", hint=f"one of {', '.join(get_args(Kind))}, or empty")
+    return None
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

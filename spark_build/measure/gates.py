@@ -1,0 +1,225 @@
+"""Validity gates: conditions of the machine under which the numbers mean something.
+
+A gate that fails makes a run INCONCLUSIVE, never a failure of what was measured. What cannot be
+read is unknown, not zero.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from spark_build.gate import Gate, GateStatus
+from spark_build.measure.model import CaseResult, Device, Reference, Round, Settings, Telemetry
+from spark_build.measure.statistics import differs, equivalent, variation
+
+BUSY = 0.8  # least share of the window in which the work really ran
+OTHERS_FAIL, OTHERS_WARN = 0.10, 0.05  # processor time taken by other processes
+STEAL_FAIL, STEAL_WARN = 0.05, 0.02  # taken by the hypervisor
+CLOCK_CV = 0.05
+RATE_CV = 0.05
+CAPPED = 0.01  # share of the time at the power cap that is worth telling
+FREE_MIB_FAIL, FREE_MIB_WARN = 1024, 4096
+
+
+class Observed(Protocol):
+    """A round of any kind during which the machine was watched."""
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """What was seen."""
+
+
+def machine_gates(
+    good: Sequence[Observed], device: Device, breaks: Sequence[str], reference: Reference | None = None
+) -> tuple[Gate, ...]:
+    """Those that know nothing of what ran, only of the machine."""
+    gates = [
+        _load("other processes", [each.telemetry.others for each in good], OTHERS_WARN, OTHERS_FAIL),
+        _load("stolen time", [each.telemetry.steal for each in good], STEAL_WARN, STEAL_FAIL),
+        _known_clock(good, reference),
+        _throttling(good),
+        _memory(good),
+    ]
+    if device == "cuda":
+        gates.append(_company(good))
+    return (*gates, _breaks(breaks))
+
+
+def judge(
+    settings: Settings,
+    planned: int,
+    rounds: Sequence[Round],
+    cases: Sequence[CaseResult],
+    breaks: Sequence[str],
+    reference: Reference | None = None,
+) -> tuple[Gate, ...]:
+    """All gates of a burn-in in the order in which they are shown."""
+    good = [each for each in rounds if not each.problem]
+    gates = [
+        _complete(planned, good, [each for each in rounds if each.killed]),
+        _control(cases),
+        _busy(good),
+        _load("other processes", [each.telemetry.others for each in good], OTHERS_WARN, OTHERS_FAIL),
+        _load("stolen time", [each.telemetry.steal for each in good], STEAL_WARN, STEAL_FAIL),
+        _clock(good),
+        _known_clock(good, reference),
+        _throttling(good),
+        _memory(good),
+    ]
+    if settings.device == "cuda":
+        gates.append(_company(good))
+    return (*gates, _warm(good), _spread(good), _breaks(breaks))
+
+
+def _gate(name: str, status: GateStatus, evidence: str) -> Gate:
+    return Gate(name=name, status=status, evidence=evidence)
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _worse(value: float, warn: float, fail: float) -> GateStatus:
+    return "fail" if value > fail else "warn" if value > warn else "ok"
+
+
+def _complete(planned: int, good: Sequence[Round], killed: Sequence[Round]) -> Gate:
+    if killed:
+        where = ", ".join(str(each.slot.index + 1) for each in killed)
+        return _gate("rounds", "fail", f"round {where} was killed from outside (out of memory?)")
+    status: GateStatus = "ok" if len(good) == planned else "fail"
+    return _gate("rounds", status, f"{len(good)} of {planned} rounds finished")
+
+
+def _control(cases: Sequence[CaseResult]) -> Gate:
+    control = next((each for each in cases if each.headline and each.role == "control"), None)
+    if control is None:
+        return _gate("A/A control", "unknown", "not measured")
+    seen = control.comparison
+    evidence = f"the same environment twice: {seen.ratio:.4f} [{seen.ci95[0]:.4f}, {seen.ci95[1]:.4f}]"
+    if not differs(seen):
+        return _gate("A/A control", "ok", evidence)
+    return _gate("A/A control", "warn" if equivalent(seen) else "fail", f"{evidence}: they seem to differ")
+
+
+def _busy(good: Sequence[Round]) -> Gate:
+    shares = _known(measured.busy for each in good for measured in each.measurements)
+    shares += _known(each.telemetry.utilisation for each in good)
+    if not shares:
+        return _gate("utilisation", "unknown", "cannot be read here")
+    middle = statistics.median(shares)
+    evidence = f"the work ran in {middle:.0%} of its time (lowest {min(shares):.0%}); wanted {BUSY:.0%}"
+    return _gate("utilisation", "ok" if middle >= BUSY else "fail", evidence)
+
+
+def _load(name: str, values: Iterable[float | None], warn: float, fail: float) -> Gate:
+    shares = _known(values)
+    if not shares:
+        return _gate(name, "unknown", "cannot be read here")
+    middle = statistics.median(shares)
+    evidence = f"{middle:.1%} of the processors (highest {max(shares):.1%}); at most {fail:.0%} allowed"
+    return _gate(name, _worse(middle, warn, fail), evidence)
+
+
+def _clock(good: Sequence[Round]) -> Gate:
+    """Does the clock stand still from round to round and within each window, arm by arm and case by case?
+
+    At a power cap each case has a clock of its own: an H200 runs FP8 at 1300 MHz and FP32 at 1980. Where a
+    round has no clocks of its windows, those of all its windows together count.
+    """
+    series: dict[tuple[str, str], list[float]] = {}
+    within: list[float] = []
+    for each in good:
+        for measured in each.measurements:
+            if measured.clock_mhz is not None:
+                series.setdefault((each.slot.arm, str(measured.case)), []).append(measured.clock_mhz)
+            within += _known([measured.clock_cv])
+    if not series:
+        series = {("", ""): _known(each.telemetry.clock_mhz for each in good)}
+        within = _known(each.telemetry.clock_cv for each in good)
+    clocks = [clock for one in series.values() for clock in one]
+    if len(clocks) < 2:
+        return _gate("clock", "unknown", "cannot be read here")
+    spread = max([*map(variation, series.values()), *within])
+    evidence = f"{_range(clocks)}, varying by {spread:.1%} at the same work; at most {CLOCK_CV:.0%} allowed"
+    return _gate("clock", "fail" if spread > CLOCK_CV else "ok", evidence)
+
+
+def _range(clocks: Sequence[float]) -> str:
+    low, high = min(clocks), max(clocks)
+    return f"{low:.0f} MHz" if round(low) == round(high) else f"{low:.0f} to {high:.0f} MHz"
+
+
+def _known_clock(good: Sequence[Observed], reference: Reference | None) -> Gate:
+    clocks = _known(each.telemetry.clock_mhz for each in good)
+    if not clocks or reference is None or reference.least_clock is None:
+        return _gate("known clock", "unknown", "no clock, or no reference for this device")
+    middle = statistics.median(clocks)
+    evidence = (
+        f"{middle:.0f} MHz under load; a healthy {reference.name} has {reference.least_clock:.0f} or more"
+    )
+    return _gate("known clock", "ok" if middle >= reference.least_clock else "fail", evidence)
+
+
+def _throttling(good: Sequence[Observed]) -> Gate:
+    counts = _known(each.telemetry.throttled for each in good)
+    reasons = sorted({reason for each in good for reason in each.telemetry.reasons})
+    if not counts:
+        return _gate("throttling", "unknown", "no counters can be read here")
+    moved = sum(count > 0 for count in counts)
+    if moved:
+        return _gate("throttling", "fail", f"thermal or power-brake counters moved in {moved} rounds")
+    capped = _known(each.telemetry.capped for each in good)
+    if reasons or any(share > CAPPED for share in capped):
+        share = f" for {statistics.median(capped):.0%} of the time" if capped else ""
+        named = ", ".join(reasons) or "SW power cap"
+        return _gate("throttling", "warn", f"no thermal event; clocks held down{share} by: {named}")
+    return _gate("throttling", "ok", "the counters stood still")
+
+
+def _memory(good: Sequence[Observed]) -> Gate:
+    free = _known(each.telemetry.free_mib for each in good)
+    if not free:
+        return _gate("memory", "unknown", "cannot be read here")
+    least = min(free)
+    status: GateStatus = "fail" if least < FREE_MIB_FAIL else "warn" if least < FREE_MIB_WARN else "ok"
+    return _gate("memory", status, f"at least {least:.0f} MiB were free before a round")
+
+
+def _company(good: Sequence[Observed]) -> Gate:
+    counts = _known(each.telemetry.other_processes for each in good)
+    if not counts:
+        return _gate("GPU processes", "unknown", "cannot be read here")
+    met = sum(count > 0 for count in counts)
+    return _gate(
+        "GPU processes", "fail" if met else "ok", f"others used the GPU in {met} of {len(counts)} rounds"
+    )
+
+
+def _share(good: Sequence[Round], right: Callable[[bool, float], bool]) -> tuple[int, int]:
+    flags = [right(each.steady, each.cv) for one in good for each in one.measurements]
+    return sum(flags), len(flags)
+
+
+def _warm(good: Sequence[Round]) -> Gate:
+    met, total = _share(good, lambda steady, _: steady)
+    evidence = (
+        f"the rate stood still (0.5% over three ticks, a GPU's clock 5 MHz) before {met} of {total} windows"
+    )
+    return _gate("warm-up", "ok" if met == total else "warn", evidence)
+
+
+def _spread(good: Sequence[Round]) -> Gate:
+    met, total = _share(good, lambda _, cv: cv <= RATE_CV)
+    lost = max((each.drop for one in good for each in one.measurements), default=0.0)
+    evidence = (
+        f"the rate varied by at most {RATE_CV:.0%} within {met} of {total} windows; "
+        f"largest loss from the first to the last quarter of one: {max(lost, 0.0):.1%}"
+    )
+    return _gate("steadiness", "ok" if met == total else "warn", evidence)
+
+
+def _breaks(breaks: Sequence[str]) -> Gate:
+    return _gate("interruptions", "warn" if breaks else "ok", "; ".join(breaks) or "none")

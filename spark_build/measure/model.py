@@ -1,0 +1,265 @@
+"""Verification as values: checks, arms, rounds, cases, gates and the verdict over them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from spark_build.gate import Gate as Gate  # noqa: PLC0414 - part of this module's vocabulary
+from spark_build.gate import GateStatus as GateStatus  # noqa: PLC0414
+
+CheckStatus = Literal["ok", "fail", "skipped"]
+Role = Literal["baseline", "candidate", "control", "variant"]  # variant: measured, but decides nothing
+Mode = Literal["quick", "full"]
+Device = Literal["cpu", "cuda"]
+VerdictWord = Literal["UPLIFT", "EQUIVALENT", "REGRESSION", "FUNCTIONAL-FAIL", "INCONCLUSIVE"]
+Attribution = Literal["cublas", "build", "unresolved"]
+Tick = tuple[float, float]  # seconds since the case began, FLOP/s
+Sample = dict[str, float]  # one look at the machine; what cannot be read is missing, never 0
+LAYOUTS = {"ab": "a@b", "linear": "F.linear", "scaled": "_scaled_mm"}
+SCALED = ("fp8", "fp4")  # dtypes that only a scaled product takes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One functional check and what was seen."""
+
+    name: str
+    status: CheckStatus
+    evidence: str
+    package: str = ""  # of the recipe whose check it is
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arm:
+    """One environment under measurement."""
+
+    name: str
+    role: Role
+    python: str  # its interpreter
+    origin: str  # in words: where it comes from
+    versions: dict[str, str] = field(default_factory=dict)  # distribution -> installed version
+    threads: int = 0  # CPU threads; 0: what the settings say
+    env: dict[str, str] = field(default_factory=dict)  # added to the scrubbed environment
+    image: str = ""  # of a container in which `python` is run
+    engine: str = ""  # docker or podman, for an image
+    swapped: tuple[str, ...] = ()  # libraries of another arm that are loaded in place of its own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class Case:
+    """One kind of work: the product of two size x size matrices."""
+
+    dtype: str  # fp32, tf32, bf16, fp16, fp8, fp4
+    size: int
+    layout: str  # a key of LAYOUTS
+
+    @property
+    def product(self) -> str:
+        """The call, as one writes it."""
+        return LAYOUTS[self.layout]
+
+    def __str__(self) -> str:
+        return f"{self.dtype.upper()} {self.size}^3 {self.product}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Everything that decides a run; the headline is named here, before anything is measured."""
+
+    mode: Mode
+    device: Device
+    cases: tuple[Case, ...]
+    headline: Case
+    pairs: int
+    seed: int
+    threads: int
+    warmup: float  # seconds, at least; up to three times that until the rate is steady
+    window: float  # seconds that count
+    tick: float  # seconds of one recorded rate
+    script: str  # the file that runs inside an arm
+    notes: tuple[str, ...] = ()  # what was left out, and why
+    patience: float | None = None  # seconds after which a round counts as hung; None: by its length
+    inject: str = ""  # an error to plant, for tests of this program
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slot:
+    """A place in the order of rounds; `visit` counts an arm's rounds from 0."""
+
+    index: int
+    visit: int
+    block: int
+    arm: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """One case in one round. Rates in FLOP/s, over the whole window."""
+
+    case: Case
+    rate: float
+    cv: float  # coefficient of variation of the window's ticks
+    drop: float  # relative loss from the first to the last quarter of the window
+    steady: bool  # the warm-up ended because the rate stood still, not at its cap
+    busy: float | None  # share of its threads' time that the process really ran; None: not known
+    clock_mhz: float | None = None  # mean over the window
+    clock_cv: float | None = None  # within the window
+    watts: float | None = None
+    span: tuple[float, float] = (0.0, 0.0)  # start of warm-up and end of window, seconds of the round
+    warmup: tuple[Tick, ...] = ()
+    window: tuple[Tick, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Telemetry:
+    """What the machine did while a round's windows were timed; None: cannot be read here."""
+
+    load: float | None = None  # load average of one minute, before the round
+    others: float | None = None  # share of all processors used by other processes
+    steal: float | None = None  # share of all processors taken away by the hypervisor
+    pressure: float | None = None  # share of time in which some task waited for a processor
+    clock_mhz: float | None = None
+    clock_cv: float | None = None
+    throttled: float | None = None  # throttling events or seconds counted during the round
+    utilisation: float | None = None  # of the GPU, 0..1
+    watts: float | None = None
+    limit_watts: float | None = None
+    capped: float | None = None  # share of the time in which the power cap held the clocks down
+    celsius: float | None = None
+    other_processes: int | None = None  # on the GPU
+    free_mib: int | None = None  # before the round: the memory that the device computes in
+    reasons: tuple[str, ...] = ()  # why the device clocked down, in words
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """One process launch of one arm. `problem` says why a round did not finish."""
+
+    slot: Slot
+    launch: str  # which invocation of the program measured it
+    started: str  # ISO 8601, UTC
+    seconds: float
+    problem: str = ""
+    killed: bool = False  # by SIGKILL from outside: out of memory, or somebody
+    measurements: tuple[Measurement, ...] = ()
+    checks: tuple[Check, ...] = ()
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    environment: dict[str, Any] = field(default_factory=dict)
+    samples: tuple[tuple[float, Sample], ...] = ()  # (seconds of the round, what was read)
+    file: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Statistics of paired rates. Ratios are second over first; p-values two-sided."""
+
+    pairs: int
+    ratio: float  # geometric mean
+    ci95: tuple[float, float]  # t-based, on log ratios
+    t_p: float
+    wilcoxon_p: float
+    tost_p: float  # for a difference of at least +-2%
+    welch_p: float
+    mann_whitney_p: float
+    cohen_d: float | None  # of the two samples of log rates; None without any spread
+    detectable: float  # smallest relative difference found 4 times out of 5 at this spread
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseResult:
+    """A case in two arms; `finding` is one word, Holm-corrected unless it is the headline."""
+
+    case: Case
+    first: str
+    second: str
+    role: Role  # of the second arm
+    headline: bool
+    comparison: Comparison
+    rates: tuple[float, float]  # geometric means, FLOP/s
+    ratios: tuple[float, ...]  # one for each pair, in order
+    holm_p: float | None  # None for the headline, which is tested alone
+    finding: Literal["faster", "slower", "equivalent", "unclear"]
+    per_clock: float | None = None  # ratio of the rates for each GHz; None: no clock can be read
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reference:
+    """What is known of a kind of device: FLOP/s, bytes/s, MHz; each with its source."""
+
+    name: str
+    device: str  # regular expression, searched in the device's name
+    rates: dict[str, tuple[float, float]]  # dtype -> range in which healthy ones were seen
+    nominal: dict[str, float] = field(default_factory=dict)  # dtype -> dense peak on paper
+    least_size: int = 0  # smaller products are slower everywhere
+    bandwidth: float | None = None
+    least_clock: float | None = None  # under load; below it a device is in a hidden slow state
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What may be claimed. `claim` is the short form, `explanation` one sentence for people."""
+
+    word: VerdictWord
+    claim: str
+    explanation: str
+    indicative: bool
+    attribution: Attribution | None = None
+    headline: CaseResult | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BurnIn:
+    """A whole burn-in: what was measured, under which conditions, and what follows."""
+
+    settings: Settings
+    arms: tuple[Arm, ...]
+    verdict: Verdict
+    cases: tuple[CaseResult, ...]
+    gates: tuple[Gate, ...]
+    rounds: tuple[Round, ...]
+    breaks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was left out or prepared
+    checks: tuple[Check, ...] = ()  # of the operator battery
+    kernels: dict[str, dict[str, list[str]]] = field(default_factory=dict)  # arm -> case -> names
+    reference: Reference | None = None
+    scope: dict[str, str] = field(default_factory=dict)  # device, driver, threads, ...
+    folder: str = ""
+    report: str = ""
+
+
+def burn_in_json(result: BurnIn, *, raw: bool = False) -> dict[str, Any]:
+    """The documented form of a burn-in; `raw` adds every tick of every round."""
+    headline = result.verdict.headline
+    rounds = [asdict(each) for each in result.rounds]
+    if not raw:
+        for each in rounds:
+            del each["environment"], each["samples"]
+            for measurement in each["measurements"]:
+                del measurement["warmup"], measurement["window"]
+    return {
+        "schema": 1,
+        "verdict": result.verdict.word,
+        "claim": result.verdict.claim,
+        "explanation": result.verdict.explanation,
+        "indicative": result.verdict.indicative,
+        "ratio": headline.comparison.ratio if headline else None,
+        "ci95": list(headline.comparison.ci95) if headline else None,
+        "attribution": result.verdict.attribution,
+        "rounds": len(result.rounds),
+        "gates": [asdict(gate) for gate in result.gates],
+        "headline": str(result.settings.headline),
+        "arms": [asdict(arm) for arm in result.arms],
+        "cases": [asdict(case) for case in result.cases],
+        "kernels": result.kernels,
+        "breaks": list(result.breaks),
+        "notes": list(result.notes),
+        "checks": [asdict(check) for check in result.checks],
+        "reference": asdict(result.reference) if result.reference else None,
+        "scope": result.scope,
+        "settings": asdict(result.settings),
+        "round_results": rounds,
+        "folder": result.folder,
+        "report": result.report,
+    }

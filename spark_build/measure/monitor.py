@@ -1,0 +1,116 @@
+"""What happens while rounds are measured, as events: what the arm tells, the machine, the gates."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from spark_build.events import Emit, Event, MachineSeen, RateSeen, RoundFinished, RoundStarted
+from spark_build.gate import Gate
+from spark_build.measure.clocks import held_down
+from spark_build.measure.model import Round, Sample, Slot, Telemetry
+from spark_build.measure.ticks import parse_tick
+
+R_contra = TypeVar("R_contra", contravariant=True)
+Judge = Callable[[Sequence[Round]], tuple[Gate, ...]]
+
+
+class Watcher(Protocol[R_contra]):
+    """Looks on while rounds are measured."""
+
+    def begin(self, slot: Slot) -> None:
+        """A round is about to be measured."""
+
+    def line(self, text: str) -> None:
+        """A line that the arm wrote."""
+
+    def look(self, sample: Sample) -> None:
+        """A look at the machine, by the thread that samples it."""
+
+    def end(self, rounds: Sequence[R_contra], *, kept: bool) -> None:
+        """The last of `rounds` ended, or was there already."""
+
+
+class Silent:
+    """Tells nobody."""
+
+    def begin(self, slot: Slot) -> None:
+        """Nothing."""
+        del slot
+
+    def line(self, text: str) -> None:
+        """Nothing."""
+        del text
+
+    def look(self, sample: Sample) -> None:
+        """Nothing."""
+        del sample
+
+    def end(self, rounds: Sequence[Any], *, kept: bool) -> None:
+        """Nothing."""
+        del rounds, kept
+
+
+class Watch:
+    """Emits what a watcher wants to know. `cases`: as the arm calls them -> as people do."""
+
+    def __init__(self, cases: Mapping[str, str], judge: Judge, emit: Emit) -> None:
+        self._cases, self._judge, self._emit = cases, judge, emit
+        self._first: Sample | None = None
+
+    def begin(self, slot: Slot) -> None:
+        """A round is about to be measured."""
+        self._first = None
+        self._emit(RoundStarted(arm=slot.arm, number=slot.index + 1))
+
+    def line(self, text: str) -> None:
+        """A line that the arm wrote; those that are no ticks of a known case are its own business."""
+        tick = parse_tick(text)
+        if tick is not None and tick.case in self._cases:
+            name = self._cases[tick.case]
+            self._tell(RateSeen(case=name, part=tick.part, seconds=tick.seconds, rate=tick.rate))
+
+    def look(self, sample: Sample) -> None:
+        """A look at the machine, by the thread that samples it."""
+        self._first = self._first or sample
+        self._tell(
+            MachineSeen(
+                clock_mhz=sample.get("clock_mhz"),
+                watts=sample.get("watts"),
+                limit_watts=sample.get("limit_watts"),
+                celsius=sample.get("celsius"),
+                held=held_down(self._first, sample),
+            )
+        )
+
+    def end(self, rounds: Sequence[Round], *, kept: bool) -> None:
+        """The last of `rounds` ended, or was there already."""
+        done = rounds[-1]
+        self._emit(
+            RoundFinished(
+                arm=done.slot.arm,
+                number=done.slot.index + 1,
+                seconds=done.seconds,
+                rates={str(one.case): one.rate for one in done.measurements},
+                machine=_means(done.telemetry),
+                gates=self._judge(rounds),
+                problem=done.problem,
+                kept=kept,
+            )
+        )
+
+    def _tell(self, event: Event) -> None:
+        # A full disk or a closed terminal must cost neither telemetry nor the arm; the next round tells.
+        with contextlib.suppress(OSError):
+            self._emit(event)
+
+
+def _means(seen: Telemetry) -> MachineSeen:
+    return MachineSeen(
+        clock_mhz=seen.clock_mhz,
+        watts=seen.watts,
+        limit_watts=seen.limit_watts,
+        celsius=seen.celsius,
+        held=seen.reasons if seen.throttled is not None or seen.reasons else None,
+    )

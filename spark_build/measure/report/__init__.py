@@ -1,0 +1,1 @@
+"""Reports of measurements: HTML, Markdown, charts."""

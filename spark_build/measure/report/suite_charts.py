@@ -1,0 +1,241 @@
+"""Pictures of a run of the suite: comparison, overhead, boxes, lines over size, machine, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spark_build.measure.bands import EDGES
+from spark_build.measure.bench import Work
+from spark_build.measure.comparing import CaseChange
+from spark_build.measure.contrast import LEAST
+from spark_build.measure.report.forest import Ratio, forest
+from spark_build.measure.report.plotting import COLOURS, INK, WIDTH, legend, plain, style, svg
+from spark_build.measure.report.rooflines import roofline
+from spark_build.measure.report.suite_view import View
+from spark_build.measure.report.traces import has_traces, traces
+from spark_build.measure.statistics import geometric_mean
+
+MEMORY = (
+    ("memtotal_mib", "MemTotal"),
+    ("memfree_mib", "MemFree"),
+    ("memavailable_mib", "MemAvailable"),
+    ("cached_mib", "Cached"),
+    ("shmem_mib", "Shmem"),
+    ("cgroup_mib", "control group"),
+    ("device_free_mib", "free, as the device tells it"),
+)
+GIB = [(name, f"{title}, GiB") for name, title in MEMORY]
+STROKES = ("-", "--", ":", "-.")
+LINE_HEIGHT = 0.07  # of a name at the end of a line, as a share of the largest rate
+MANY = 10_000  # tokens or samples a second, from which on thousands are shown
+
+
+def all_charts(view: View) -> list[tuple[str, str, str]]:
+    """Heading, explanation and SVG of every picture that this run has data for."""
+    style()
+    changes = view.compared.changes
+    rounds = [each for each in view.bench.rounds if each.figures and each.samples]
+    charts: list[tuple[str, str, str]] = []
+    if changes:
+        text = "One dot for each pair of rounds, the bar is the 95% interval of the mean; the band is ±2%."
+        charts.append(("Comparison", text, comparison(view, changes)))
+        text = (
+            "How much longer it takes than in the baseline, with its 95% interval; edges at 10, 20 and 40%."
+        )
+        charts.append(("Overhead", text, overheads(view, changes)))
+    if view.works:
+        what = (
+            "round" if _enough(view) else "timed batch of calls: there are too few rounds for boxes of them"
+        )
+        charts.append(("Rates by arm", f"One dot for each {what}.", boxes(view)))
+    if sweeps := _sweeps(view.works):
+        text = "Rates of the cases that differ by size alone; geometric mean over the rounds."
+        charts.append(("Over size", text, lines(view, sweeps)))
+    if found := roofline(view):
+        charts.append(("Roofline", *found))
+    if rounds and has_traces(rounds, GIB):
+        text = (
+            "What the kernel, the control group and the device itself tell at the same time. On unified "
+            "memory the device's use lowers MemAvailable too; what is Cached can be had back."
+        )
+        charts.append(
+            ("Memory", text, traces(rounds, view.paint, GIB, name="memory", scale=1024.0, height=1.05))
+        )
+    if rounds and has_traces(rounds):
+        text = "What was read while the rounds ran; coloured by the arm that was running."
+        charts.append(("Clocks, power, temperature", text, traces(rounds, view.paint)))
+    return charts
+
+
+def comparison(view: View, changes: Sequence[CaseChange]) -> str:
+    """Ratios of all cases."""
+    rows = [
+        Ratio(
+            name=f"{each.case}\n{each.second}" if len(view.arms) > 2 else each.case,
+            ratios=each.ratios,
+            mean=each.contrast.ratio,
+            ci95=each.contrast.ci95,
+            paint=view.paint[each.second],
+        )
+        for each in changes
+    ]
+    dots = [ratio for row in rows for ratio in (*row.ratios, 0.95, 1.05)]
+    # Of few rounds an interval can be endless: the dots decide what is seen.
+    limits = min(dots) * 0.95, max(dots) * 1.05
+    return forest(
+        rows, f"speed relative to {changes[0].first}", 0.5 if len(view.arms) > 2 else 0.32, limits=limits
+    )
+
+
+def overheads(view: View, changes: Sequence[CaseChange]) -> str:
+    """Percent of time, over the bands."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 0.9 + 0.3 * len(changes)), layout="constrained")
+    axes = figure.subplots()
+    low = min(-10.0, *(each.overhead for each in changes)) - 5
+    high = max(50.0, *(each.overhead for each in changes)) + 8
+    for edge, shade in zip(EDGES, (0.07, 0.08, 0.12), strict=True):
+        axes.axvspan(edge, high, color=COLOURS[1], alpha=shade, linewidth=0)
+        axes.annotate(
+            f"{edge:g}%", (edge, 1), xycoords=("data", "axes fraction"), xytext=(2, 2),
+            textcoords="offset points", fontsize=8,
+        )  # fmt: skip
+    axes.axvline(0, color=INK, linewidth=0.8)
+    for at, each in enumerate(changes):
+        paint = view.paint[each.second]
+        axes.plot(each.overhead95, (at, at), color=paint, linewidth=3.2, solid_capstyle="butt", alpha=0.6)
+        axes.scatter([each.overhead], [at], color=paint, s=34, marker="D", zorder=3)
+    axes.set_yticks(range(len(changes)), [each.case for each in changes])
+    axes.set_ylim(len(changes) - 0.5, -0.5)
+    axes.set_xlim(low, high)
+    axes.set_xlabel(f"percent of time more than {changes[0].first}")
+    plain(axes, grid="x")
+    legend(figure, {each.second: view.paint[each.second] for each in changes})
+    return svg(figure, "overheads")
+
+
+def _enough(view: View) -> bool:
+    """Whether there are rounds enough for a box."""
+    return max(len(launches) for launches in view.trial.values.values()) >= LEAST
+
+
+def _rates(view: View, arm: str, work: Work) -> list[float]:
+    if _enough(view):
+        return list(view.trial.values.get((arm, work.name), {}).values())
+    calls = view.trial.calls.get((arm, work.name), ())
+    return [work.amount / seconds for seconds in calls if seconds > 0]
+
+
+def boxes(view: View) -> str:
+    """Rates by arm, one panel for each case."""
+    from matplotlib.figure import Figure
+
+    columns = max(1, min(4, len(view.works), 8 // len(view.arms)))
+    count = -(-len(view.works) // columns)
+    figure = Figure(figsize=(WIDTH, 0.4 + 1.55 * count), layout="constrained")
+    panels = list(figure.subplots(count, columns, squeeze=False).flat)
+    for axes in panels[len(view.works) :]:
+        axes.set_visible(False)
+    for axes, work in zip(panels, view.works, strict=False):
+        found = [_rates(view, arm, work) for arm in view.arms]
+        scale, unit = scale_of(max((rate for some in found for rate in some), default=1.0), work.unit)
+        for at, (arm, some) in enumerate(zip(view.arms, found, strict=True)):
+            values = [rate / scale for rate in some]
+            stroke = {"color": view.paint[arm], "linewidth": 1.2}
+            axes.boxplot(
+                values, positions=[at], widths=0.5, showfliers=False, boxprops=stroke, whiskerprops=stroke,
+                capprops=stroke, medianprops={**stroke, "linewidth": 2.2},
+            )  # fmt: skip
+            spread = [at + 0.16 * (index % 3 - 1) for index in range(len(values))]
+            axes.scatter(spread, values, s=9, color=view.paint[arm], alpha=0.6, linewidths=0)
+        axes.set_xticks([])
+        axes.tick_params(labelsize=7)
+        axes.ticklabel_format(axis="y", style="plain", useOffset=False)
+        axes.set_title(f"{work.name}\n{unit}", loc="left", fontsize=7)
+        plain(axes, grid="y")
+    legend(figure, view.paint)
+    return svg(figure, "boxes")
+
+
+def _sweeps(works: Sequence[Work]) -> dict[tuple[str, str], dict[str, list[Work]]]:
+    """(workload, unit) -> the name without its size -> cases by size; only what has two sizes or more."""
+    found: dict[tuple[str, str], dict[str, list[Work]]] = {}
+    for work in works:
+        if work.size is not None:
+            name = work.name.replace(str(work.size), "").replace("..", ".").strip(".")
+            found.setdefault((work.workload, work.unit), {}).setdefault(name, []).append(work)
+    swept = {
+        key: {
+            name: sorted(some, key=lambda work: work.size or 0)
+            for name, some in rows.items()
+            if len(some) > 1
+        }
+        for key, rows in found.items()
+    }
+    return {key: rows for key, rows in swept.items() if rows}
+
+
+def lines(view: View, sweeps: dict[tuple[str, str], dict[str, list[Work]]]) -> str:
+    """One panel for each workload, one line for each arm and kind of case."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 0.4 + 2.2 * len(sweeps)), layout="constrained")
+    panels = figure.subplots(len(sweeps), 1, squeeze=False)[:, 0]
+    for axes, ((workload, unit), rows) in zip(panels, sweeps.items(), strict=True):
+        rates = [value for works in rows.values() for work in works for arm in view.arms
+                 for value in view.trial.values.get((arm, work.name), {}).values()]  # fmt: skip
+        scale, named = scale_of(max(rates), unit)
+        for at, works in enumerate(rows.values()):
+            for arm in view.arms:
+                _line(view, axes, arm, works, scale, STROKES[at % len(STROKES)])
+        _names(view, axes, rows, scale, f"{workload}.")
+        axes.set_xscale("log", base=2)
+        axes.set_ylim(bottom=0)
+        axes.margins(x=0.12)
+        axes.set_title(f"{workload}, {named}", loc="left", fontsize=9)
+        plain(axes, grid="y")
+    panels[-1].set_xlabel("size")
+    legend(figure, view.paint)
+    return svg(figure, "lines")
+
+
+def _points(view: View, arm: str, works: Sequence[Work], scale: float) -> list[tuple[int, float]]:
+    found = [(work.size or 0, view.trial.values.get((arm, work.name), {})) for work in works]
+    return [(size, geometric_mean(list(rates.values())) / scale) for size, rates in found if rates]
+
+
+def _line(view: View, axes: Any, arm: str, works: Sequence[Work], scale: float, stroke: str) -> None:
+    points = _points(view, arm, works, scale)
+    axes.plot(
+        [size for size, _ in points], [rate for _, rate in points], color=view.paint[arm], linestyle=stroke,
+        marker="o", markersize=3.5, linewidth=1.3,
+    )  # fmt: skip
+
+
+def _names(view: View, axes: Any, rows: Mapping[str, Sequence[Work]], scale: float, prefix: str) -> None:
+    """Each line's name at its end; those that would cover each other are moved apart."""
+    ends = {
+        name: max(points[-1] for points in found)
+        for name, works in rows.items()
+        if (found := [points for arm in view.arms if (points := _points(view, arm, works, scale))])
+    }
+    gap = LINE_HEIGHT * max((rate for _, rate in ends.values()), default=0.0)
+    lowest = 0.0
+    for name, (size, rate) in sorted(ends.items(), key=lambda item: item[1][1]):
+        place = max(rate, lowest)
+        lowest = place + gap
+        axes.annotate(
+            name.removeprefix(prefix), (size, place), xytext=(5, 0), textcoords="offset points",
+            fontsize=7.5, va="center",
+        )  # fmt: skip
+
+
+def scale_of(rate: float, unit: str) -> tuple[float, str]:
+    """Divisor and name of the unit that suits a rate."""
+    if unit in ("FLOP/s", "B/s"):
+        for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+            if rate >= scale:
+                return scale, f"{prefix}{unit}"
+    return (1e3, f"1000 {unit}") if rate >= MANY else (1.0, unit)

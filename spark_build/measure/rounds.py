@@ -1,0 +1,310 @@
+"""Run rounds: one process per arm and visit, in a scrubbed environment, resumable from its files."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from spark_build.events import Emit, Note, Progress
+from spark_build.files import sha256_of, write_atomically
+from spark_build.measure import containers
+from spark_build.measure.bench import BenchRound
+from spark_build.measure.model import Arm, Device, Round, Settings, Slot
+from spark_build.measure.monitor import Silent, Watcher
+from spark_build.measure.reading import read_round
+from spark_build.measure.telemetry import Sampler, probes_for
+from spark_build.measure.ticks import MARK
+from spark_build.process import Completed, run
+
+SCHEMA = 1
+# The last three are an administrator's: multicast in NVLink switches stays off where it was switched off.
+KEPT_VARIABLES = (
+    "PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CUDA_VISIBLE_DEVICES",
+    "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS",
+)  # fmt: skip
+PRELOAD = "LD_PRELOAD"
+STEP = "@step "  # then DONE and TOTAL: how a script of several steps tells how far it is
+PAUSE = 60  # seconds between two rounds that are a break, whoever made it
+TIMED_OUT, KILLED = 124, 137  # exit statuses of coreutils' timeout; 137 also for SIGKILL from outside
+
+
+R = TypeVar("R", bound=Round | BenchRound)
+
+
+def failed(done: Round | BenchRound) -> bool:
+    """Whether a round did not end, or found something wrong."""
+    return bool(done.problem) or any(check.status == "fail" for check in done.checks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program(Generic[R]):
+    """What runs inside the arms, and how its rounds are read."""
+
+    name: str  # as it is called while it runs
+    script: Path
+    options: Mapping[str, object]  # of the script, beside --threads and --out
+    device: Device
+    threads: int  # of an arm that says none
+    limit: float  # seconds after which a round hangs
+    read: Callable[[Path], R]
+    facts: Mapping[str, Any]  # what makes two runs the same measurement, beside arms and scripts
+    scripts: tuple[str, ...] = ("*.py",)  # what runs, as patterns beside the script
+    stops: Callable[[R], bool] = failed  # what ends it: no number after that could change what is said
+    before: Callable[[], None] = field(default=lambda: None)  # each round that is measured now
+    watch: Watcher[R] = field(default_factory=Silent)
+
+
+def burn_in_program(settings: Settings) -> Program[Round]:
+    """The matrix products of a burn-in."""
+    cases = ",".join(f"{case.dtype}:{case.size}:{case.layout}" for case in settings.cases)
+    options = {
+        "device": settings.device,
+        "cases": cases,
+        "warmup": settings.warmup,
+        "window": settings.window,
+        "tick": settings.tick,
+        "seed": settings.seed,
+    } | ({"inject-error": settings.inject} if settings.inject else {})
+    return Program(
+        name="burn-in",
+        script=Path(settings.script),
+        options=options,
+        device=settings.device,
+        threads=settings.threads,
+        limit=time_limit(settings),
+        read=read_round,
+        facts=asdict(settings),
+    )
+
+
+def digest_of(program: Program[R], arms: Sequence[Arm]) -> str:
+    """What makes two runs the same measurement: settings, arms, and the scripts' content."""
+    folder = program.script.parent
+    files = sorted(file for pattern in program.scripts for file in folder.glob(pattern))
+    scripts = {str(file.relative_to(folder)): sha256_of(file) for file in files}
+    facts = {"settings": program.facts, "arms": [asdict(arm) for arm in arms], "scripts": scripts}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def run_rounds(
+    program: Program[R],
+    arms: Sequence[Arm],
+    order: Sequence[Slot],
+    folder: Path,
+    emit: Emit,
+    keep: Sequence[int] = (),
+) -> tuple[tuple[R, ...], tuple[str, ...]]:
+    """Measure what is missing; returns all rounds and what interrupted them.
+
+    Rounds of an earlier invocation with the same settings are kept. One whose pair was torn by the
+    interruption, or that did not end well, is measured again; its file stays beside.
+    """
+    place = folder / f"rounds-{digest_of(program, arms)}"
+    place.mkdir(parents=True, exist_ok=True)
+    launch = f"{_now()} {os.getpid()}"
+    by_name = {arm.name: arm for arm in arms}
+    kept, notes = _kept(program, place, order)
+    if kept:
+        emit(Note(message=f"going on: {len(kept)} of {len(order)} rounds are there already"))
+    rounds: list[R] = []
+    steps = 1  # of a round
+
+    def tell(done: int) -> None:
+        far = len(rounds) * steps + done
+        emit(Progress(recipe="", stage=program.name, done=far, total=len(order) * steps))
+
+    def hear(line: str) -> None:
+        nonlocal steps
+        if line.startswith(STEP):
+            done, steps = map(int, line.split()[1:3])
+            tell(done)
+        program.watch.line(line)
+
+    for slot in order:
+        tell(0)
+        done = kept.get(slot)
+        if done is None:
+            program.before()
+            program.watch.begin(slot)
+            done = _measure(program, by_name[slot.arm], slot, place, launch, keep, hear)
+        rounds.append(done)
+        program.watch.end(rounds, kept=slot in kept)
+        if program.stops(done):
+            emit(Note(message=f"round {slot.index + 1} of {slot.arm} failed: the {program.name} ends here"))
+            break
+    tell(0)
+    return tuple(rounds), (*notes, *_breaks(rounds))
+
+
+def _kept(program: Program[R], place: Path, order: Sequence[Slot]) -> tuple[dict[Slot, R], list[str]]:
+    found = {slot: program.read(file) for slot in order if (file := _file(place, slot)).is_file()}
+    notes: list[str] = []
+    for slot, done in list(found.items()):
+        mates = [other for other in order if other.visit == slot.visit]
+        torn = not all(other in found for other in mates)
+        if torn or done.problem:
+            why = done.problem or "its pair was torn by an interruption"
+            notes.append(f"round {slot.index + 1} of {slot.arm} was measured again: {why}")
+            _file(place, slot).rename(_aside(_file(place, slot)))
+    return {slot: done for slot, done in found.items() if _file(place, slot).is_file()}, notes
+
+
+def _aside(file: Path) -> Path:
+    number = 1
+    while (candidate := file.with_suffix(f".before-{number}.json")).exists():
+        number += 1
+    return candidate
+
+
+def _breaks(rounds: Sequence[R]) -> list[str]:
+    """Where one invocation of the program took over from another, or the machine slept."""
+    notes: list[str] = []
+    for before, after in itertools.pairwise(rounds):
+        ended = dt.datetime.fromisoformat(before.started).timestamp() + before.seconds
+        gap = dt.datetime.fromisoformat(after.started).timestamp() - ended
+        if before.launch != after.launch or gap > PAUSE:
+            notes.append(f"a break of {gap:.0f} s after round {before.slot.index + 1}")
+    return notes
+
+
+def _measure(
+    program: Program[R],
+    arm: Arm,
+    slot: Slot,
+    place: Path,
+    launch: str,
+    keep: Sequence[int],
+    hear: Callable[[str], None],
+) -> R:
+    """One process; whatever happens to it ends as a file."""
+    report = place / f".report-{slot.index:03d}.json"
+    report.unlink(missing_ok=True)
+    threads = arm.threads or program.threads
+    environment = variables_of(arm)
+    started = _now()
+    log = _file(place, slot).with_suffix(".log")
+    command, container = command_of(program, arm, threads, report), ""
+    if arm.image:
+        container = f"spark-build-{os.getpid()}-{slot.index}"
+        command = _contained(program, arm, command, environment, place, container)
+    # SIGABRT first: Python then prints where it stood.
+    guard = ["timeout", "--signal=ABRT", "--kill-after=10", f"{program.limit:.0f}"]
+    try:
+        with log.open("wb") as stream, Sampler(probes_for(program.device), program.watch.look) as sampler:
+            ours = bare(environment)
+            done = run([*guard, *command], cwd=place, env=ours, log=stream, on_line=hear, keep=keep)
+    finally:
+        if container:
+            containers.remove(arm, container)
+    left: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        left = json.loads(report.read_text())
+    problem = _problem(done, bool(left), program.limit)
+    envelope = {
+        "schema": SCHEMA,
+        "slot": asdict(slot),
+        "launch": launch,
+        "started": started,
+        "seconds": done.seconds,
+        "exit": done.returncode,
+        "problem": problem,
+        "killed": done.returncode == KILLED and done.seconds < program.limit,
+        "threads": threads,
+        "device": program.device,
+        "variables": {"given": environment, "left_out": sorted(os.environ.keys() - environment.keys())},
+        "telemetry": sampler.rows,
+        "report": left,
+    }
+    write_atomically(_file(place, slot), json.dumps(envelope))
+    report.unlink(missing_ok=True)
+    return program.read(_file(place, slot))
+
+
+def bare(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the programs that start an arm get of its environment."""
+    return {name: value for name, value in environment.items() if name != PRELOAD}
+
+
+def command_of(program: Program[R], arm: Arm, threads: int, report: Path) -> list[str]:
+    """The program in an arm; its report goes to `report`."""
+    given = {**program.options, "threads": threads, "out": report}
+    options = [part for name, value in given.items() for part in (f"--{name}", str(value))]
+    command = [arm.python, "-I", "-B", "-X", "faulthandler", str(program.script), *options]
+    # Only the arm itself may meet these libraries, not the programs that start it.
+    preload = arm.env.get(PRELOAD)
+    return ["env", f"{PRELOAD}={preload}", *command] if preload and not arm.image else command
+
+
+def _contained(
+    program: Program[R],
+    arm: Arm,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    place: Path,
+    name: str,
+) -> list[str]:
+    """The same in the arm's container, which gets no variable that speaks of folders of this machine."""
+    ours = {key: value for key, value in environment.items() if key not in ("PATH", "HOME", "USER", "TMPDIR")}
+    return containers.wrap(
+        arm, command, device=program.device, env=ours, script=program.script, place=place, name=name
+    )
+
+
+def name_kernels(
+    settings: Settings, arms: Sequence[Arm], folder: Path, keep: Sequence[int] = ()
+) -> dict[str, dict[str, list[str]]]:
+    """Arm -> case -> kernels that the profiler saw, in a run of its own; what fails is left out."""
+    program = burn_in_program(settings)
+    found: dict[str, dict[str, list[str]]] = {}
+    for arm in arms:
+        if arm.image or arm.role == "control":
+            continue
+        report = folder / f".kernels-{arm.name}.json"
+        command = ["timeout", "300", *command_of(program, arm, settings.threads, report), "--profile"]
+        with (folder / f"kernels-{arm.name}.log").open("wb") as log, contextlib.suppress(OSError, ValueError):
+            run(command, cwd=folder, env=bare(variables_of(arm)), log=log, keep=keep)
+            found[arm.name] = json.loads(report.read_text())["kernels"]
+        report.unlink(missing_ok=True)
+    return found
+
+
+def variables_of(arm: Arm) -> dict[str, str]:
+    """The scrubbed environment of an arm."""
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    return kept | {"PYTHONNOUSERSITE": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **arm.env}
+
+
+def time_limit(settings: Settings) -> float:
+    """Seconds after which a round hangs: as asked, else thrice its honest length and a slow start."""
+    if settings.patience is not None:
+        return settings.patience
+    return 120 + 3 * len(settings.cases) * (3 * settings.warmup + settings.window + 5)
+
+
+def _problem(done: Completed, reported: bool, limit: float) -> str:
+    said = [line for line in done.output.strip().split("\n") if MARK not in line]
+    last = said[-1][:300] if said else ""
+    if done.returncode == TIMED_OUT or (done.returncode == KILLED and done.seconds >= limit):
+        return f"hung: no end after {limit:.0f} s"
+    if done.returncode == KILLED:
+        return "was killed (SIGKILL)"
+    if done.returncode != 0:
+        return f"crashed with exit status {done.returncode}: {last}"
+    return "" if reported else "left no report"
+
+
+def _file(place: Path, slot: Slot) -> Path:
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in slot.arm)
+    return place / f"{slot.index:03d}-{name}.json"
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,304 @@
+"""What the machine does while an arm runs, sampled by the parent: processors now, a GPU where NVML is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from spark_build.measure.clocks import REASONS
+from spark_build.measure.clocks import THROTTLING as HARD_REASONS
+from spark_build.measure.memoryprobe import MemoryProbe
+from spark_build.measure.model import Device, Sample, Telemetry
+from spark_build.measure.statistics import variation
+
+INTERVAL = 0.25  # seconds between samples
+# Cumulative nanoseconds, as NVML's constants are called; drivers know all, some or none of them.
+THROTTLING = (
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
+)
+POWER_CAP = "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP"
+VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")  # by NVML's number of the type
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+Window = tuple[float, float]  # CLOCK_MONOTONIC seconds
+
+
+class Probe(Protocol):
+    """Something that can be sampled; a new kind of device is one more of these."""
+
+    def sample(self) -> Sample:
+        """Current values."""
+
+    def scope(self) -> dict[str, str]:
+        """Names that scope a verdict: device, driver."""
+
+
+class CpuProbe:
+    """Load, pressure, stolen time, clocks and throttling of the processors, from /proc and /sys."""
+
+    def __init__(self, *, clocks: bool = True) -> None:
+        self.with_clocks = clocks  # beside a GPU, its clocks and throttling are the ones that count
+        self.tick = os.sysconf("SC_CLK_TCK")
+        cpus = Path("/sys/devices/system/cpu")
+        self.clocks = sorted(cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+        self.throttle = sorted(cpus.glob("cpu[0-9]*/thermal_throttle/*_throttle_count"))
+
+    def sample(self) -> Sample:
+        """Cumulative counters in seconds or events, current values in MHz and MiB."""
+        found: Sample = {"load": os.getloadavg()[0]}
+        lines = _lines("/proc/stat")
+        if lines:
+            user, nice, system, _idle, _wait, irq, soft, steal = map(int, lines[0].split()[1:9])
+            found["busy_s"] = (user + nice + system + irq + soft) / self.tick
+            found["steal_s"] = steal / self.tick
+            found["processors"] = sum(line.startswith("cpu") for line in lines) - 1
+        for line in _lines("/proc/pressure/cpu"):
+            if line.startswith("some"):
+                found["pressure_s"] = int(line.rpartition("=")[2]) / 1e6
+        for line in _lines("/proc/meminfo"):
+            if line.startswith("MemAvailable:"):
+                found["free_mib"] = int(line.split()[1]) // 1024
+        return found | self._clocks() if self.with_clocks else found
+
+    def _clocks(self) -> Sample:
+        found: Sample = {}
+        clocks = [_number(file, 1e-3) for file in self.clocks] or [
+            float(line.rpartition(":")[2]) for line in _lines("/proc/cpuinfo") if line.startswith("cpu MHz")
+        ]
+        if known := [clock for clock in clocks if clock is not None]:
+            found["clock_mhz"] = statistics.fmean(known)
+        if counts := [count for file in self.throttle if (count := _number(file)) is not None]:
+            found["throttled"] = sum(counts)
+        return found
+
+    def scope(self) -> dict[str, str]:
+        """Name and number of the processors, and the kernel."""
+        names = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+        name = names[0].partition(":")[2].strip() if names else os.uname().machine
+        return {"device": f"{name}, {len(os.sched_getaffinity(0))} processors", "kernel": os.uname().release}
+
+
+class NvmlProbe:
+    """The measured GPU as NVML sees it; "Not Supported" leaves a value out."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        self.nvml: Any = pynvml
+        pynvml.nvmlInit()
+        # The arms count devices as NVML does (CUDA_DEVICE_ORDER) and take the first that is visible.
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+        self.device: Any = (
+            pynvml.nvmlDeviceGetHandleByUUID(first)
+            if first.startswith(("GPU-", "MIG-"))
+            else pynvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdecimal() else 0)
+        )
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self.nvml, name)(self.device, *arguments)
+        except (self.nvml.NVMLError, AttributeError):
+            return None
+
+    def sample(self) -> Sample:
+        """Clocks in MHz, power in W, temperature in C, utilisation 0..1, throttling in seconds."""
+        nvml = self.nvml
+        found: dict[str, float | None] = {
+            "clock_mhz": self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            "celsius": self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            "reasons": self._ask("nvmlDeviceGetCurrentClocksEventReasons"),
+        }
+        if (power := self._ask("nvmlDeviceGetPowerUsage")) is not None:
+            found["watts"] = power / 1000
+        if (limit := self._ask("nvmlDeviceGetEnforcedPowerLimit")) is not None:
+            found["limit_watts"] = limit / 1000
+        if (rates := self._ask("nvmlDeviceGetUtilizationRates")) is not None:
+            found["utilisation"] = rates.gpu / 100
+        if (memory := self._ask("nvmlDeviceGetMemoryInfo")) is not None:
+            found["free_mib"] = found["device_free_mib"] = memory.free >> 20
+        if (running := self._ask("nvmlDeviceGetComputeRunningProcesses")) is not None:
+            found["processes"] = families(each.pid for each in running)
+        known = {name: float(value) for name, value in found.items() if value is not None}
+        return known | self._counters()
+
+    def _counters(self) -> Sample:
+        """Seconds for which the device was held back since the driver was loaded."""
+        found: Sample = {}
+        if counts := [count for name in THROTTLING if (count := self._field(name)) is not None]:
+            found["throttled"] = sum(counts)
+        elif thermal := self._ask("nvmlDeviceGetViolationStatus", self.nvml.NVML_PERF_POLICY_THERMAL):
+            found["throttled"] = thermal.violationTime / 1e9
+        if (capped := self._field(POWER_CAP)) is not None:
+            found["capped_s"] = capped
+        return found
+
+    def _field(self, name: str) -> float | None:
+        number = getattr(self.nvml, name, None)
+        answer = None if number is None else self._ask("nvmlDeviceGetFieldValues", [number])
+        if not answer or answer[0].nvmlReturn != 0 or not 0 <= answer[0].valueType < len(VALUES):
+            return None
+        return float(getattr(answer[0].value, VALUES[answer[0].valueType])) / 1e9
+
+    def unified(self) -> bool:
+        """Whether the device computes in the processors' memory: NVML then knows of no memory."""
+        return self._ask("nvmlDeviceGetMemoryInfo") is None
+
+    def scope(self) -> dict[str, str]:
+        """Name of the GPU and version of its driver."""
+        driver = self.nvml.nvmlSystemGetDriverVersion()
+        return {"device": str(self._ask("nvmlDeviceGetName")), "driver": str(driver)}
+
+
+def families(processes: Iterable[int]) -> int:
+    """How many of them do not descend from each other; those that descend from us are one."""
+    listed = set(processes)
+    return len({_eldest(process, {*listed, os.getpid()}) for process in listed})
+
+
+def _eldest(process: int, known: set[int]) -> int:
+    eldest = process
+    while process > 1:
+        # The name before the last bracket may hold anything; state and parent follow it.
+        parts = " ".join(_lines(f"/proc/{process}/stat")).rpartition(")")[2].split()
+        process = int(parts[1]) if parts else 0
+        eldest = process if process in known else eldest
+    return eldest
+
+
+def prepare_memory(device: Device) -> tuple[str, ...]:
+    """On unified memory drop the page cache, which else takes room from the device; says what was done."""
+    gpu = next((probe for probe in probes_for(device) if isinstance(probe, NvmlProbe)), None)
+    if gpu is None or not gpu.unified():
+        return ()
+    try:
+        os.sync()
+        DROP_CACHES.write_text("1\n")
+    except OSError as error:
+        return (f"unified memory: the page cache stays, it could not be dropped ({error.strerror})",)
+    return ("unified memory: the page cache was dropped before measuring",)
+
+
+def probes_for(device: Device) -> tuple[Probe, ...]:
+    """Processors and memory always; the GPU when it is measured and NVML answers."""
+    found: list[Probe] = [CpuProbe(clocks=device == "cpu"), MemoryProbe()]
+    if device == "cuda":
+        with contextlib.suppress(Exception):  # no package, no driver, no library: all are "unknown"
+            found.append(NvmlProbe())
+    return tuple(found)
+
+
+class Sampler:
+    """Samples probes in a thread while a block runs: `with Sampler(probes) as sampler`.
+
+    `look` is told every sample, in that thread.
+    """
+
+    def __init__(self, probes: Sequence[Probe], look: Callable[[Sample], None] = lambda _: None) -> None:
+        self.probes = probes
+        self.look = look
+        self.rows: list[tuple[float, Sample]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+
+    def _take(self) -> None:
+        merged: Sample = {}
+        for probe in self.probes:
+            with contextlib.suppress(OSError, ValueError):
+                merged.update(probe.sample())  # the GPU's own clock and memory win over the processors'
+        self.rows.append((time.monotonic(), merged))
+        self.look(merged)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(INTERVAL):
+            self._take()
+
+    def __enter__(self) -> Self:
+        self._take()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._take()
+
+
+def summarise(
+    rows: Sequence[tuple[float, Sample]], windows: Sequence[Window], own_rate: float | None
+) -> Telemetry:
+    """Cut samples to the timed windows. `own_rate`: processors kept busy by the arm itself, mean."""
+    if not rows:
+        return Telemetry()
+    first, last = rows[0][1], rows[-1][1]
+    inside = [[row for row in rows if start <= row[0] <= end] for start, end in windows]
+    busy, steal, pressure = (_rate(inside, name) for name in ("busy_s", "steal_s", "pressure_s"))
+    processors = first.get("processors")
+    held = [sample for part in inside for _, sample in part]
+    reasons = {int(sample["reasons"]) for sample in held if "reasons" in sample}
+    throttled = (
+        last["throttled"] - first["throttled"] if "throttled" in first and "throttled" in last else None
+    )
+    if any(mask & HARD_REASONS for mask in reasons):
+        throttled = max(throttled or 0.0, 1.0)
+    crowd = [sample["processes"] for sample in held if "processes" in sample]
+    clocks = [sample["clock_mhz"] for sample in held if "clock_mhz" in sample]
+    others = None
+    if busy is not None and own_rate is not None and processors:
+        others = max(0.0, busy - own_rate) / processors
+    return Telemetry(
+        load=first.get("load"),
+        others=others,
+        steal=steal / processors if steal is not None and processors else None,
+        pressure=pressure,
+        clock_mhz=statistics.fmean(clocks) if clocks else None,
+        clock_cv=variation(clocks) if len(clocks) > 2 else None,
+        throttled=throttled,
+        utilisation=_mean(held, "utilisation"),
+        watts=_mean(held, "watts"),
+        celsius=_mean(held, "celsius"),
+        # From inside a container NVML lists nobody, not even us: then nothing is known of others.
+        other_processes=int(max(crowd)) - 1 if crowd and max(crowd) > 0 else None,
+        free_mib=int(first["free_mib"]) if "free_mib" in first else None,
+        capped=None if (capped := _rate(inside, "capped_s")) is None else min(1.0, capped),
+        limit_watts=_mean(held, "limit_watts"),
+        reasons=tuple(word for bit, _, word in REASONS if any(mask & bit for mask in reasons)),
+    )
+
+
+def mean_of(rows: Sequence[tuple[float, Sample]], name: str, start: float, end: float) -> float | None:
+    """Mean of a value between two moments; None when it was not read."""
+    return _mean([sample for when, sample in rows if start <= when <= end], name)
+
+
+def _mean(samples: Sequence[Sample], name: str) -> float | None:
+    values = [sample[name] for sample in samples if name in sample]
+    return statistics.fmean(values) if values else None
+
+
+def _rate(parts: Sequence[Sequence[tuple[float, Sample]]], name: str) -> float | None:
+    """Increase of a cumulative counter per second, over all windows with two samples or more."""
+    grown = passed = 0.0
+    for part in parts:
+        if len(part) > 1 and name in part[0][1] and name in part[-1][1]:
+            grown += part[-1][1][name] - part[0][1][name]
+            passed += part[-1][0] - part[0][0]
+    return grown / passed if passed else None
+
+
+def _lines(path: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return Path(path).read_text().splitlines()
+    return []
+
+
+def _number(file: Path, scale: float = 1.0) -> float | None:
+    with contextlib.suppress(OSError, ValueError):
+        return float(file.read_text()) * scale
+    return None

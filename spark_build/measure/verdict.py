@@ -1,0 +1,279 @@
+"""From rounds to the words that may be said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from spark_build.errors import InconclusiveError, VerificationError
+from spark_build.gate import Gate
+from spark_build.measure.attribution import (
+    Effects,
+    attribute,
+    headline_of,
+    one_environment,
+    ratio_per_clock,
+    swap_problem,
+)
+from spark_build.measure.gates import judge
+from spark_build.measure.model import (
+    Arm,
+    Attribution,
+    Case,
+    CaseResult,
+    Check,
+    Comparison,
+    Device,
+    Reference,
+    Round,
+    Settings,
+    Verdict,
+    VerdictWord,
+)
+from spark_build.measure.statistics import (
+    ALPHA,
+    MARGIN,
+    RANK_PAIRS,
+    compare,
+    differs,
+    equivalent,
+    geometric_mean,
+    holm,
+)
+
+LEAST_PAIRS = 10  # below, the signed-rank test hardly can say anything
+TOO_FEW = (
+    f"no difference can be claimed from fewer than {RANK_PAIRS} pairs (signed-rank test): "
+    f"--rounds {LEAST_PAIRS}"
+)
+Finding = Literal["faster", "slower", "equivalent", "unclear"]
+
+
+def name_headline(device: Device, cases: Sequence[Case]) -> Case:
+    """The case that decides, named before measuring: FP32 at the largest size on a CPU, FP16 at
+    8192 (else the largest) on a GPU; the first dtype where that one is not measured."""
+    wanted = "fp32" if device == "cpu" else "fp16"
+    pool = [case for case in cases if case.dtype == wanted] or [c for c in cases if c.dtype == cases[0].dtype]
+    if device == "cuda" and any(case.size == 8192 for case in pool):
+        pool = [case for case in pool if case.size == 8192]
+    largest = max(case.size for case in pool)
+    return next(case for case in pool if case.size == largest)
+
+
+def compare_cases(settings: Settings, arms: Sequence[Arm], rounds: Sequence[Round]) -> tuple[CaseResult, ...]:
+    """Every case of every other arm against the baseline; cases without two whole pairs are left out."""
+    base = next(arm for arm in arms if arm.role == "baseline")
+    results: list[CaseResult] = []
+    for arm in (each for each in arms if each is not base):
+        found = [(case, _pairs(case, base.name, arm.name, rounds)) for case in settings.cases]
+        seen = {case: compare(*pairs) for case, pairs in found if len(pairs[0]) >= 2}
+        rest = [case for case in seen if case != settings.headline]
+        corrected = dict(zip(rest, holm([_claim_p(seen[case]) for case in rest]), strict=True))
+        for case, (first, second) in found:
+            if case in seen:
+                results.append(
+                    CaseResult(
+                        case=case,
+                        first=base.name,
+                        second=arm.name,
+                        role=arm.role,
+                        headline=case == settings.headline,
+                        comparison=seen[case],
+                        rates=(geometric_mean(first), geometric_mean(second)),
+                        ratios=tuple(b / a for a, b in zip(first, second, strict=True)),
+                        holm_p=corrected.get(case),
+                        finding=_finding(seen[case], corrected.get(case)),
+                        per_clock=ratio_per_clock(case, base.name, arm.name, rounds),
+                    )
+                )
+    return tuple(results)
+
+
+def decide(
+    settings: Settings,
+    arms: Sequence[Arm],
+    rounds: Sequence[Round],
+    cases: Sequence[CaseResult],
+    gates: Sequence[Gate],
+    checks: Sequence[Check] = (),
+) -> Verdict:
+    """What may be claimed: function first, then validity, then the headline case."""
+    indicative = settings.mode == "quick" or settings.pairs < LEAST_PAIRS
+    broken = _broken(rounds, checks)
+    second = "candidate" if any(arm.role == "candidate" for arm in arms) else "control"
+    headline = next((each for each in cases if each.headline and each.role == second), None)
+    if broken:
+        text = f"{broken[0]}{f' (and {len(broken) - 1} more)' if len(broken) > 1 else ''}."
+        return _verdict("FUNCTIONAL-FAIL", "", f"Speed does not matter: {text}", False, headline)
+    failed = [gate for gate in gates if gate.status == "fail"]
+    if failed or headline is None:
+        why = "; ".join(f"{gate.name}: {gate.evidence}" for gate in failed) or "too few complete pairs"
+        text = f"Nothing may be claimed from this run: {why}."
+        names_of = ", ".join(gate.name for gate in failed) or "too few pairs"
+        return _verdict("INCONCLUSIVE", f" ({names_of})", text, indicative, headline)
+    if second == "control":
+        return _of_control(headline, indicative)
+    return _of_candidate(headline, indicative, effects_of(settings, arms, rounds, cases, headline))
+
+
+def effects_of(
+    settings: Settings,
+    arms: Sequence[Arm],
+    rounds: Sequence[Round],
+    cases: Sequence[CaseResult],
+    headline: CaseResult,
+) -> Effects:
+    """What a swapped library and the rest of the build contribute to the headline case."""
+    start = f"{headline.first} with "
+    derived = next((arm for arm in arms if arm.swapped and arm.origin.startswith(start)), None)
+    library = headline_of(cases, derived.name) if derived else None
+    if derived is None or library is None:
+        base, candidate = (
+            next(arm for arm in arms if arm.name == name) for name in (headline.first, headline.second)
+        )
+        return Effects(problem=one_environment(base, candidate))
+    if problem := swap_problem(derived, headline.second, rounds):
+        return Effects(problem=problem)
+    pairs = _pairs(settings.headline, derived.name, headline.second, rounds)
+    return Effects(library=library.comparison, build=compare(*pairs) if len(pairs[0]) >= 2 else None)
+
+
+def assess(
+    settings: Settings,
+    arms: Sequence[Arm],
+    planned: int,
+    rounds: Sequence[Round],
+    breaks: Sequence[str],
+    checks: Sequence[Check] = (),
+    reference: Reference | None = None,
+) -> tuple[Verdict, tuple[CaseResult, ...], tuple[Gate, ...]]:
+    """Cases, gates and verdict of what was measured; `checks` are those of the operator battery."""
+    cases = compare_cases(settings, arms, rounds)
+    gates = judge(settings, planned, rounds, cases, breaks, reference)
+    return decide(settings, arms, rounds, cases, gates, checks), cases, gates
+
+
+def exit_code(verdict: Verdict) -> int:
+    """0; 9 for a regression or a functional failure; 11 when nothing can be said.
+
+    What is only indicative exits 0. A wrong product is wrong after one round: never indicative.
+    """
+    if verdict.word == "FUNCTIONAL-FAIL":
+        return VerificationError.exit_code
+    if verdict.indicative:
+        return 0
+    if verdict.word == "REGRESSION":
+        return VerificationError.exit_code
+    return InconclusiveError.exit_code if verdict.word == "INCONCLUSIVE" else 0
+
+
+def _pairs(case: Case, first: str, second: str, rounds: Sequence[Round]) -> tuple[list[float], list[float]]:
+    rates: dict[tuple[str, int], float] = {}
+    for each in rounds:
+        for measured in each.measurements:
+            if measured.case == case and not each.problem:
+                rates[each.slot.arm, each.slot.visit] = measured.rate
+    visits = sorted({visit for _, visit in rates})
+    whole = [visit for visit in visits if (first, visit) in rates and (second, visit) in rates]
+    return [rates[first, visit] for visit in whole], [rates[second, visit] for visit in whole]
+
+
+def _claim_p(comparison: Comparison) -> float:
+    """A claim needs both tests, so the larger p counts."""
+    return max(comparison.t_p, comparison.wilcoxon_p)
+
+
+def _finding(comparison: Comparison, holm_p: float | None) -> Finding:
+    if equivalent(comparison):
+        return "equivalent"
+    if differs(comparison) and (holm_p is None or holm_p < ALPHA):
+        return "faster" if comparison.ratio > 1 else "slower"
+    return "unclear"
+
+
+def _broken(rounds: Sequence[Round], checks: Sequence[Check]) -> list[str]:
+    """Functional failures in words: checks, wrong products, then rounds that crashed or hung."""
+    failed = [f"{check.name} failed ({check.evidence})" for check in checks if check.status == "fail"]
+    wrong = [
+        f"{check.name} failed in {each.slot.arm} ({check.evidence})"
+        for each in rounds
+        for check in each.checks
+        if check.status == "fail"
+    ]
+    crashed = [
+        f"round {each.slot.index + 1} of {each.slot.arm} {each.problem}"
+        for each in rounds
+        if each.problem and not each.killed
+    ]
+    return failed + wrong + crashed
+
+
+def _verdict(
+    word: VerdictWord,
+    detail: str,
+    text: str,
+    indicative: bool,
+    headline: CaseResult | None,
+    cause: Attribution | None = None,
+) -> Verdict:
+    start = "Only indicative (short rounds, few pairs): " if indicative else ""
+    return Verdict(
+        word=word,
+        claim=f"{word}{detail}",
+        explanation=start + (text[0].lower() + text[1:] if start else text),
+        indicative=indicative,
+        attribution=cause,
+        headline=headline,
+    )
+
+
+def _interval(comparison: Comparison) -> str:
+    low, high = comparison.ci95
+    return f"95% interval {low:.3f} to {high:.3f}, {comparison.pairs} pairs"
+
+
+def _of_control(headline: CaseResult, indicative: bool) -> Verdict:
+    """Never a claim about a build: how small a difference could be seen."""
+    seen = headline.comparison
+    could = f"this machine could tell differences of about {seen.detectable:.1%} or more"
+    text = (
+        f"One environment was measured against itself (A/A control), so this says nothing about a build; "
+        f"on {headline.case} {TOO_FEW if seen.pairs < RANK_PAIRS else could} ({_interval(seen)})."
+    )
+    if equivalent(seen):
+        return _verdict("EQUIVALENT", f" +-{MARGIN:.0%}", text, indicative, headline)
+    return _verdict("INCONCLUSIVE", f" (interval wider than +-{MARGIN:.0%})", text, indicative, headline)
+
+
+def _undecided(seen: Comparison) -> tuple[str, str]:
+    """Why neither a difference nor its absence may be claimed: (in a word or two, the sentence's rest)."""
+    low, high = seen.ci95
+    looks = "" if low <= 1 <= high else f"looks {'faster' if seen.ratio > 1 else 'slower'}, but "
+    if seen.pairs < RANK_PAIRS:
+        return "too few pairs", f"{looks or 'decides nothing: '}{TOO_FEW}"
+    if not looks:
+        could = f"about {seen.detectable:.1%} could have been told"
+        return "neither different nor equivalent", f"proves neither a difference nor its absence; {could}"
+    return "two tests disagree", f"{looks}the signed-rank test does not agree (p = {seen.wilcoxon_p:.2f})"
+
+
+def _of_candidate(headline: CaseResult, indicative: bool, effects: Effects) -> Verdict:
+    seen = headline.comparison
+    low, high = seen.ci95
+    subject = f"On {headline.case}, {headline.second} against {headline.first}:"
+    scale = f" {seen.ratio:.3f}x [{low:.3f}, {high:.3f}]"
+    if equivalent(seen):
+        text = f"{subject} no difference beyond {MARGIN:.0%} (ratio {seen.ratio:.3f}, {_interval(seen)})."
+        return _verdict("EQUIVALENT", f" +-{MARGIN:.0%}", text, indicative, headline)
+    if not differs(seen):
+        detail, why = _undecided(seen)
+        text = f"{subject} ratio {seen.ratio:.3f} ({_interval(seen)}) {why}."
+        return _verdict("INCONCLUSIVE", f" ({detail})", text, indicative, headline)
+    word: VerdictWord = "UPLIFT" if seen.ratio > 1 else "REGRESSION"
+    how = (
+        f"{seen.ratio:.3f} times as fast" if word == "UPLIFT" else f"slower, {seen.ratio:.3f} times the rate"
+    )
+    cause, why = attribute(effects)
+    clocks = "" if headline.per_clock is None else f"; for each GHz of clock {headline.per_clock:.3f}"
+    text = f"{subject} {how} ({_interval(seen)}){clocks}; {why}."
+    return _verdict(word, f"{scale}, attributed to {cause}", text, indicative, headline, cause)

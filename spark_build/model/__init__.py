@@ -1,1 +1,0 @@
-"""Frozen values that the rest of the program passes around. No IO here."""

@@ -1,0 +1,93 @@
+"""Where things are: recipes to read, state to write."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_build.errors import UsageError
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Home:
+    """The folders of one invocation; `data` in order of preference (first file of a name wins)."""
+
+    data: tuple[Path, ...]  # each holds recipes/, patches/, bench/ (or some of them)
+    wheelhouse: Path
+    build: Path
+    sources: Path
+    runs: Path
+    cache: Path  # of the compilers; may be deleted at any time
+
+    @property
+    def store(self) -> Path:
+        """Content-addressed, immutable results."""
+        return self.wheelhouse / "store"
+
+    @property
+    def views(self) -> Path:
+        """One folder for each target, train and python ABI."""
+        return self.wheelhouse / "views"
+
+    def find(self, relative: str) -> Path | None:
+        """The first data folder's file or folder of that name."""
+        return next((base / relative for base in self.data if (base / relative).exists()), None)
+
+
+def _shipped() -> Path:
+    """Data of this installation: the checkout when there is one, else the package's copy."""
+    checkout = PACKAGE.parent
+    if (checkout / "recipes" / "trains").is_dir():
+        return checkout
+    return PACKAGE / "data"
+
+
+def locate(root: str | None) -> Home:
+    """The folders to use: --root, else SPARK_BUILD_HOME, else a working directory with recipes/, else the
+    checkout, else the user's own data and cache folders. Recipes of --root or that directory come first.
+    """
+    shipped, working = _shipped(), Path.cwd()
+    at_work = any((working / "recipes").glob("*.toml"))
+    if root is not None:
+        state = Path(root).expanduser().absolute()
+        if state.exists() and not state.is_dir():
+            raise UsageError(f"--root {root} is not a folder", hint="give a folder to work in")
+    elif os.environ.get("SPARK_BUILD_HOME"):
+        state = Path(os.environ["SPARK_BUILD_HOME"]).expanduser().absolute()
+    elif at_work:
+        state = working
+    elif shipped != PACKAGE / "data":
+        state = shipped
+    else:
+        return _user_home(shipped)
+    return _rooted(state, shipped, (working,) if at_work and root is None else ())
+
+
+def _rooted(state: Path, shipped: Path, first: tuple[Path, ...]) -> Home:
+    own = [each for each in dict.fromkeys((*first, state)) if (each / "recipes").is_dir() and each != shipped]
+    return Home(
+        data=(*own, shipped),
+        wheelhouse=state / "wheelhouse",
+        build=state / "build",
+        sources=state / "sources",
+        runs=state / "runs",
+        cache=state / "cache",
+    )
+
+
+def _user_home(shipped: Path) -> Home:
+    import platformdirs
+
+    data = Path(platformdirs.user_data_dir("spark-build"))
+    cache = Path(platformdirs.user_cache_dir("spark-build"))
+    return Home(
+        data=(shipped,),
+        wheelhouse=data / "wheelhouse",
+        build=cache / "build",
+        sources=cache / "sources",
+        runs=data / "runs",
+        cache=cache / "cache",
+    )

@@ -1,0 +1,237 @@
+"""The one place that starts processes. Every command is logged as it was run."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from spark_build.errors import HostError
+
+SUPERVISOR = Path(__file__).with_name("_supervisor.py")
+TAIL_LINES = 60
+BACKGROUND = 10  # niceness of what may take hours: the machine stays usable
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completed:
+    """An ended command: `output` is the tail of its stdout and stderr together."""
+
+    args: tuple[str, ...]
+    returncode: int
+    output: str
+    seconds: float
+
+
+class Cancelled(BaseException):
+    """Raised in the threads whose commands `cancel_all` ended."""
+
+
+_running: set[subprocess.Popen[bytes]] = set()
+_cancelled = threading.Event()
+
+
+def cancel_all() -> None:
+    """End all running commands, and let no thread but the main one start another."""
+    _cancelled.set()
+    for process in tuple(_running):
+        process.send_signal(signal.SIGTERM)
+
+
+def refuse_cancelled() -> None:
+    """Raise Cancelled in a thread that should give up."""
+    if _cancelled.is_set() and threading.current_thread() is not threading.main_thread():
+        raise Cancelled
+
+
+def capture(
+    args: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 60,
+    check: bool = True,
+) -> str | None:
+    """Standard output of a short command; None when it is missing, hangs or (`check`) fails."""
+    try:
+        done = subprocess.run(
+            args,
+            cwd=cwd,
+            env=env,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 or not check else None
+
+
+def run(
+    args: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    log: BinaryIO | None = None,
+    on_line: Callable[[str], None] | None = None,
+    keep: Sequence[int] = (),
+    nice: int = 0,
+    on_start: Callable[[int], None] | None = None,
+) -> Completed:
+    """Run a long command under supervision: nothing of it outlives this process.
+
+    Output goes line by line to `log` and `on_line`; `keep` are descriptors (locks) the command
+    inherits; `on_start` gets the process id above all that it starts. Raises HostError when the program
+    does not exist, Cancelled after `cancel_all`.
+    """
+    refuse_cancelled()
+    start = time.monotonic()
+    if log is not None:
+        log.write(f"$ {shlex.join(args)}\n".encode())
+        log.flush()
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
+    # The supervisor ends everything when the write end closes, which our death does, too.
+    lifeline, held = os.pipe()
+    try:
+        with os.fdopen(lifeline, "rb"):
+            process = _start(args, cwd, env, lifeline, keep, nice)
+        _running.add(process)
+        try:
+            refuse_cancelled()  # who cancelled between the two lines above did not see this one
+            if on_start is not None:
+                on_start(process.pid)
+            _follow(process, log, on_line, tail)
+        except BaseException:
+            _end(process)
+            raise
+        finally:
+            _running.discard(process)
+    finally:
+        os.close(held)
+    refuse_cancelled()
+    if process.returncode == 127 and tail:
+        _refuse_unstarted(args[0], tail[-1])
+    return Completed(
+        args=tuple(args),
+        returncode=process.returncode,
+        output="\n".join(tail),
+        seconds=time.monotonic() - start,
+    )
+
+
+def _start(
+    args: Sequence[str],
+    cwd: Path | None,
+    env: Mapping[str, str] | None,
+    lifeline: int,
+    keep: Sequence[int],
+    nice: int,
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(SUPERVISOR), str(lifeline), str(nice), "--", *args],
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=(lifeline, *keep),
+        # Ctrl-C must reach the command through us, in order, not through the terminal.
+        start_new_session=True,
+    )
+
+
+def _follow(
+    process: subprocess.Popen[bytes],
+    log: BinaryIO | None,
+    on_line: Callable[[str], None] | None,
+    tail: deque[str],
+) -> None:
+    """Pass the output on until the command has ended."""
+    assert process.stdout is not None
+    with process.stdout:
+        for raw in process.stdout:
+            if log is not None:
+                log.write(raw)
+                log.flush()
+            line = raw.decode(errors="replace").rstrip("\n")
+            tail.append(line)
+            if on_line is not None:
+                on_line(line)
+    process.wait()
+
+
+def interactive(args: Sequence[str], *, cwd: Path, env: Mapping[str, str], keep: Sequence[int] = ()) -> int:
+    """Run a command on our own terminal; returns its exit code. Ctrl-C is the command's alone."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = subprocess.Popen(
+            args,
+            cwd=cwd,
+            env=env,
+            pass_fds=tuple(keep),
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  no thread runs
+        )
+        code = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return code if code >= 0 else 128 - code
+
+
+def start_detached(
+    args: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    stdout: BinaryIO | int = subprocess.DEVNULL,
+    stderr: BinaryIO | int = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    """Start something that may outlive this process and its terminal; nobody waits for it."""
+    return subprocess.Popen(
+        args,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
+
+
+def leave(args: Sequence[str]) -> None:
+    """Start something short that nobody looks after: the system waits for it, not this process."""
+    subprocess.run(
+        ["sh", "-c", '"$@" &', "sh", *args],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        check=False,
+    )
+
+
+def _refuse_unstarted(program: str, line: str) -> None:
+    """HostError when `line` is the supervisor's about `program`; a shell's "not found" is not."""
+    for number in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.E2BIG, errno.ELOOP):
+        if line == f"{program}: {os.strerror(number)}":
+            why = "it is not installed" if number == errno.ENOENT else os.strerror(number)
+            raise HostError(f"cannot run {program}: {why}", hint="spark-build doctor")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout=4)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,1 @@
+"""Recipes, trains and targets: TOML files become checked, evaluated values."""

@@ -1,0 +1,136 @@
+"""All recipes, trains and targets that this invocation can see, read from their folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from spark_build.errors import Problem, RecipeError, UsageError
+from spark_build.recipes.crosscheck import cross_check
+from spark_build.recipes.model import Pin, Recipe, Target, Train
+from spark_build.recipes.parse import joint_error, nearest, parse_recipe, parse_target, parse_train
+from spark_build.recipes.toml_positions import Positions
+
+T = TypeVar("T", Recipe, Train, Target)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Catalogue:
+    """Everything by name."""
+
+    recipes: dict[str, Recipe]
+    trains: dict[str, Train]
+    targets: dict[str, Target]
+
+    def recipe(self, name: str) -> Recipe:
+        """The recipe of that name; UsageError names the near ones."""
+        return _find(self.recipes, name, "recipe")
+
+    def with_options(self, choices: Mapping[tuple[str, str], str]) -> Catalogue:
+        """Return the catalogue in which recipes have these options: (recipe, option): value."""
+        recipes = dict(self.recipes)
+        for (name, option), value in choices.items():
+            recipes[name] = _with_option(recipes.get(name) or self.recipe(name), option, value)
+        return replace(self, recipes=recipes)
+
+    def train(self, name: str | None = None) -> Train:
+        """The train of that name, else the default one; UsageError when there is none."""
+        if name is None:
+            # In the order of the folders, so that a user's own default comes before the shipped one.
+            name = next((train.name for train in self.trains.values() if train.default), "default")
+        return _find(self.trains, name, "train")
+
+    def target(self, name: str) -> Target:
+        """The target of that name; UsageError names the near ones. `auto` is resolved by the caller."""
+        return _find(self.targets, name, "target")
+
+
+def load(data: Sequence[Path]) -> Catalogue:
+    """Read every base's recipes/, the first file of a name wins; RecipeError holds all problems."""
+    reader = _Reader()
+    recipes: dict[str, Recipe] = {}
+    trains: dict[str, Train] = {}
+    targets: dict[str, Target] = {}
+    for base in data:
+        reader.read(base, "recipes", parse_recipe, recipes)
+        own_trains = dict(trains)
+        reader.read(base, "recipes/trains", parse_train, trains)
+        reader.check_defaults(trains.keys() - own_trains.keys(), trains)
+        reader.read(base, "recipes/targets", parse_target, targets)
+    if not reader.texts:
+        raise RecipeError(
+            f"no recipes found in {', '.join(f'{base}/recipes' for base in data)}",
+            hint="run in a checkout, or give one with --root DIR",
+        )
+    # Between files only when each is sound: else a broken file shows again as a missing recipe.
+    problems = reader.problems or cross_check(recipes, trains, reader.texts)
+    if problems:
+        raise joint_error(problems)
+    own = {name: recipe.pin for name, recipe in recipes.items() if recipe.pin is not None}
+    return Catalogue(recipes=recipes, trains=_completed(trains, own), targets=targets)
+
+
+def _completed(trains: Mapping[str, Train], own: Mapping[str, Pin]) -> dict[str, Train]:
+    """The trains, with the recipes' own pins where a train lists none."""
+    return {
+        name: replace(train, components={**own, **train.components}) if own else train
+        for name, train in trains.items()
+    }
+
+
+class _Reader:
+    """Reads files and collects what is wrong with them."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}  # by display name
+        self.problems: list[Problem] = []
+
+    def read(self, base: Path, folder: str, parse: Callable[[str, str], T], into: dict[str, T]) -> None:
+        """Parse <base>/<folder>/*.toml in order of their names, save those that were seen before."""
+        for path in sorted((base / folder).glob("*.toml")):
+            shown = f"{folder}/{path.name}"
+            if shown in self.texts or path.name.startswith("."):
+                continue
+            try:
+                text = path.read_bytes().decode()
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+                self.problems.append(Problem(file=shown, line=0, message=f"cannot be read: {why}"))
+                self.texts[shown] = ""
+                continue
+            self.texts[shown] = text
+            try:
+                into[path.stem] = parse(text, shown)
+            except RecipeError as error:
+                self.problems.extend(error.problems)
+
+    def check_defaults(self, names: set[str], trains: Mapping[str, Train]) -> None:
+        """Within one folder at most one train may be the default."""
+        defaults = sorted(name for name in names if trains[name].default)
+        for name in defaults[1:]:
+            file = f"recipes/trains/{name}.toml"
+            line = Positions(self.texts[file]).line(("default",))
+            message = f"train {defaults[0]} is the default already"
+            self.problems.append(Problem(file=file, line=line, message=message))
+
+
+def _with_option(recipe: Recipe, name: str, value: str) -> Recipe:
+    option = recipe.options.get(name)
+    if option is None:
+        known = ", ".join(sorted(recipe.options)) or "none"
+        raise UsageError(f"{recipe.name} has no option '{name}'", hint=f"options: {known}")
+    if option.choices and value not in option.choices:
+        choices = ", ".join(one or "'' (empty)" for one in option.choices)
+        raise UsageError(f"--option {recipe.name}.{name}={value}: choose one of {choices}")
+    return replace(recipe, options={**recipe.options, name: replace(option, value=value)})
+
+
+def _find(known: Mapping[str, T], name: str, what: str) -> T:
+    if name in known:
+        return known[name]
+    raise UsageError(
+        f"no {what} is named '{name}'{nearest(name, known)}",
+        hint=f"{what}s: {', '.join(sorted(known))}" if known else None,
+    )

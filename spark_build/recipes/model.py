@@ -1,0 +1,301 @@
+"""Recipes, trains and targets as values; `recipes/parse.py` makes them from TOML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+SourceKind = Literal["git", "archive", "sdist", "wheel", "local"]
+BuildKind = Literal["pep517", "cmake", "repack", "assemble"]
+Provider = Literal["store", "public", "path"]
+Coupling = Literal["content", "version"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class When:
+    """A condition; empty fields say nothing, all given ones must hold."""
+
+    platforms: tuple[str, ...] = ()
+    trains: tuple[str, ...] = ()
+    cuda: bool | None = None
+    options: dict[str, str] = field(default_factory=dict)  # options of the recipe that have this value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """One pinned place a component comes from.
+
+    sdist, wheel: `project` and `filename` on the configured index, `sha256`.
+    archive: `url` and `sha256`. git: `url`, `tag` and full `commit`. `mirrors`: other places of the
+    same archive or repository, asked in this order when `url` fails. local: a folder (`url`) that
+    --source names, with the sha256 of its content; never in a file.
+    """
+
+    kind: SourceKind
+    project: str = ""
+    filename: str = ""
+    url: str = ""
+    mirrors: tuple[str, ...] = ()
+    tag: str = ""
+    commit: str = ""
+    sha256: str = ""
+    platform: str = ""  # only for this platform ("linux-aarch64"); empty: any
+    submodules: bool = False
+    note: str = ""
+    folder: str = ""  # of an extra source: NAME of {extra:NAME}, shared with others; empty: its own name
+    # Path in it -> path in that folder; empty: all of it.
+    copy: dict[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patch:
+    """A patch under patches/: why it exists, where upstream discusses it, for which trains."""
+
+    file: str
+    why: str
+    sha256: str
+    upstream: str = ""
+    trains: tuple[str, ...] = ()  # empty: every train
+    unverified: str = ""  # what was seen instead, when the pinned file could not be read
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """Another component that must be there to build this one.
+
+    providers: where it may come from, the usual one first. coupling "content": this component is
+    built anew whenever the need's content changes (it is linked against it); "version": only when
+    its version does.
+    """
+
+    name: str
+    providers: tuple[Provider, ...] = ("store",)
+    coupling: Coupling = "content"
+    why: str = ""
+    when: When = field(default_factory=When)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variable:
+    """An environment variable of the build, with the file that reads it as its reason."""
+
+    value: str
+    why: str
+    when: When = field(default_factory=When)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """What a user may choose with --option RECIPE.NAME=VALUE; {option:NAME} stands for the value."""
+
+    value: str  # unless another one is asked for
+    why: str
+    choices: tuple[str, ...] = ()  # empty: any text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """What is different under a condition: pins, variables and costs replace those of the same name."""
+
+    when: When
+    requires: tuple[str, ...] = ()
+    env: dict[str, Variable] = field(default_factory=dict)
+    apt: tuple[str, ...] = ()
+    dnf: tuple[str, ...] = ()
+    default: bool | None = None  # of the recipe
+    memory_per_job_mib: int | None = None
+    core_minutes: float | None = None
+    disk_mib: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Build:
+    """How the build runs and what it costs."""
+
+    requires: tuple[str, ...] = ()  # exact pins, the whole closure: name==version
+    memory_per_job_mib: int = 1024
+    threads_per_job: int = 1  # processors that one job keeps busy
+    core_minutes: float = 1.0  # CPU time of one clean build
+    disk_mib: int = 1024
+    compile_flags: tuple[str, ...] = ()  # for C and C++; one with an option is left out while that is empty
+    env: dict[str, Variable] = field(default_factory=dict)
+    variants: tuple[Variant, ...] = ()
+    network: bool = False  # whether the build may use the network; `plan` warns
+    place: dict[str, Variable] = field(default_factory=dict)  # folder in the source <- an extra source's
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cmake:
+    """A build of kind cmake: configure, build, install into a prefix."""
+
+    source: str = "."  # folder of the top CMakeLists.txt
+    define: dict[str, Variable] = field(default_factory=dict)  # -DNAME=value
+    expect: tuple[str, ...] = ()  # files that the prefix must have: "bin/mlir-tblgen"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stub:
+    """A library to link with in the place of one that only the GPU driver brings; made from a header."""
+
+    library: str  # "lib/stubs/libcuda.so"
+    soname: str  # "libcuda.so.1"
+    header: str  # "include/cuda.h"
+    functions: str  # how the names of its functions begin: "cu"
+    answer: int  # what each of them returns when it is called all the same: an error code of this library
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prefix:
+    """A development prefix made from one vendor's wheel (repack) or from several (assemble)."""
+
+    copy: dict[str, str] = field(
+        default_factory=dict
+    )  # folder in a wheel -> folder in the prefix, "." its top
+    links: dict[str, str] = field(default_factory=dict)  # symbolic link -> what it points to, beside it
+    unversioned: tuple[str, ...] = ()  # folders in which libX.so is to point to libX.so.N
+    stubs: tuple[Stub, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Feature:
+    """Something that a build would switch off silently: what the configure summary must say."""
+
+    name: str
+    value: str = "ON"
+    why: str = ""
+    when: When = field(default_factory=When)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Naming:
+    """The version that the wheel must carry; {version} and {label} are filled in."""
+
+    version: str = "{version}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class System:
+    """Distribution packages that the build needs, by the package manager that knows the names."""
+
+    apt: tuple[str, ...] = ()  # Debian, Ubuntu, DGX OS
+    dnf: tuple[str, ...] = ()  # Fedora, RHEL: only named, never installed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repair:
+    """What is done to the wheel after the build; nothing unless asked for."""
+
+    bundle: bool = False  # copy the non-system shared libraries into the wheel (auditwheel)
+    exclude: tuple[str, ...] = ()  # sonames that stay outside
+    platform: str = ""  # the tag to get, "manylinux_2_34"; empty: the best when bundling, else as built
+    strip: bool = False  # take debug sections and symbols out of libraries and programs (binutils)
+    clean_rpath: bool = False  # take out what RPATHs name besides $ORIGIN (patchelf)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requires:
+    """What a target must offer for this recipe to make sense there."""
+
+    cuda: bool = False
+    cpu: bool = False  # with cuda: may also be built for a target without CUDA
+    platforms: tuple[str, ...] = ("linux-x86_64", "linux-aarch64")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verify:
+    """Checks that run in a fresh environment: names of bench/checks/<name>.py."""
+
+    checks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceRule:
+    """What the device code of one library must be; of all together that a wildcard names.
+
+    Each GPU of the target must have something that runs; beyond that, what is required and forbidden.
+    """
+
+    library: str  # "libtorch_cuda.so", "torch/lib/*.so"
+    why: str
+    architectures: tuple[str, ...] = ()  # only for targets with one of these ("12.1"); empty: any with CUDA
+    require: tuple[str, ...] = ()  # "sm_121a", "compute_*"
+    forbid: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Audit:
+    """What the audit of the wheel cannot know by itself."""
+
+    host_only: str = ""  # why a wheel for CUDA has no device code
+    device: tuple[DeviceRule, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """How to build one component. Versions and pins come from the train, else from its own pin."""
+
+    name: str
+    distribution: str  # the name in the wheel's metadata
+    summary: str
+    kind: BuildKind
+    build: Build
+    default: bool = True  # whether a command that names no recipe builds it
+    options: dict[str, Option] = field(default_factory=dict)
+    requires: Requires = field(default_factory=Requires)
+    pin: Pin | None = None  # for every train that does not list this component
+    needs: tuple[Need, ...] = ()
+    cmake: Cmake = field(default_factory=Cmake)
+    prefix: Prefix = field(default_factory=Prefix)
+    features: tuple[Feature, ...] = ()
+    wheel: Naming = field(default_factory=Naming)
+    patches: tuple[Patch, ...] = ()
+    system: System = field(default_factory=System)
+    repair: Repair = field(default_factory=Repair)
+    audit: Audit = field(default_factory=Audit)
+    verify: Verify = field(default_factory=Verify)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether its build executes anything; vendors' wheels are only unpacked, on any machine."""
+        return self.kind not in ("repack", "assemble")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pin:
+    """A component's version within a train; `sources` in order of preference."""
+
+    version: str
+    sources: tuple[Source, ...]
+    extra_sources: dict[str, Source] = field(default_factory=dict)
+    unestablished: tuple[str, ...] = ()  # what could not be found out; `plan` warns
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Train:
+    """Versions that belong together."""
+
+    name: str
+    summary: str
+    components: dict[str, Pin]
+    default: bool = False
+    revision: int = 1  # counts our builds of these versions: the N of the label cu130.sparkN
+    closure: dict[str, str] = field(default_factory=dict)  # third-party versions: name -> version
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """The machine built for.
+
+    platform and python are "host" in a target that means this machine; resolve it with
+    `core.targets.resolve` before use.
+    """
+
+    name: str
+    summary: str
+    platform: str  # linux-aarch64, linux-x86_64, host
+    python: str  # cp312, host
+    cuda_architectures: tuple[str, ...] = ()  # "12.1"; empty: no CUDA
+    cuda: str = ""  # lowest CUDA version
+    unified_memory: bool = False
+    gpu_names: tuple[str, ...] = ()  # how the driver names the GPU: what `auto` looks for

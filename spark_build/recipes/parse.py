@@ -1,0 +1,200 @@
+"""From TOML text to recipes, trains and targets; every mistake of a text is reported at once."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import GenericAlias, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from spark_build.errors import Problem, RecipeError
+from spark_build.recipes.model import Recipe, Target, Train
+from spark_build.recipes.rawtables import Finding
+from spark_build.recipes.toml_positions import Path, Positions
+from spark_build.recipes.validation import recipe_findings, target_findings, train_findings
+
+T = TypeVar("T", bound=Recipe | Train | Target)
+
+_NOUNS = {
+    "string_type": "a string",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "an array",
+    "dict_type": "a table",
+    "dataclass_type": "a table",
+}
+
+
+def parse_recipe(text: str, file: str) -> Recipe:
+    """A recipe from recipes/<name>.toml; RecipeError holds all its problems."""
+    return _parse(text, file, Recipe, recipe_findings)
+
+
+def parse_train(text: str, file: str) -> Train:
+    """A train from recipes/trains/<name>.toml; RecipeError holds all its problems."""
+    return _parse(text, file, Train, train_findings)
+
+
+def parse_target(text: str, file: str) -> Target:
+    """A target from recipes/targets/<name>.toml; RecipeError holds all its problems."""
+    return _parse(text, file, Target, target_findings)
+
+
+def joint_error(problems: Sequence[Problem]) -> RecipeError:
+    """One error for all problems; there must be at least one."""
+    files = list(dict.fromkeys(problem.file for problem in problems))
+    subject = f"{files[0]} has" if len(files) == 1 else f"{len(files)} files have"
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    first = problems[0]
+    where = f"{first.file}:{first.line}" if first.line else first.file
+    return RecipeError(f"{subject} {count}", problems=problems, where=where)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What to append to "unknown 'onx'" when a known word is near it, else nothing."""
+    near = difflib.get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.6)
+    return f": did you mean '{near[0]}'?" if near else ""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """As `nearest`, but all known words when none is near."""
+    names = sorted(known)
+    return nearest(word, names) or (f" (known: {', '.join(names)})" if names else "")
+
+
+def _parse(text: str, file: str, kind: type[T], rules: Callable[[Mapping[str, Any]], Iterable[Finding]]) -> T:
+    raw = _load(text, file)
+    value, findings = _validate(raw, kind)
+    findings += [*_name_findings(raw, file), *rules(raw)]
+    if findings or value is None:
+        positions = Positions(text)
+        found = {Problem(file=file, line=positions.line(path), message=say) for path, say in findings}
+        raise joint_error(sorted(found, key=lambda problem: (problem.line, problem.message)))
+    return value
+
+
+def _load(text: str, file: str) -> dict[str, Any]:
+    """The tables of a TOML text; RecipeError when it is none."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problem = _syntax_problem(str(error), text, file)
+    except RecursionError:
+        problem = Problem(file=file, line=1, message="nested too deeply")
+    raise joint_error([problem])
+
+
+def _syntax_problem(message: str, text: str, file: str) -> Problem:
+    """tomllib writes the place into its message: "... (at line 3, column 5)"."""
+    match = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
+    line = int(match[1]) if match and match[1] else max(1, len(text.splitlines()))
+    return Problem(
+        file=file, line=line, message=f"not valid TOML: {message[: match.start()] if match else message}"
+    )
+
+
+def _name_findings(raw: Mapping[str, Any], file: str) -> Iterable[Finding]:
+    """A file is found by its name, so the name inside must be the same."""
+    stem = file.rsplit("/", 1)[-1].removesuffix(".toml")
+    name = raw.get("name")
+    if isinstance(name, str) and name != stem:
+        yield ("name",), f"name is '{name}', but the file is named '{stem}.toml'"
+
+
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    """Checks shape and types. The list around the type hands the configuration to every class inside."""
+    listed: Any = GenericAlias(list, (kind,))
+    return TypeAdapter(listed, config=ConfigDict(extra="forbid", strict=True))
+
+
+def _validate(raw: Mapping[str, Any], kind: type[T]) -> tuple[T | None, list[Finding]]:
+    """By way of JSON: there pydantic's strict mode takes arrays for tuples and tables for classes."""
+    key: Any = kind
+    try:
+        values = _adapter(key).validate_json(json.dumps([raw], default=lambda _: {}))
+    except ValidationError as error:
+        details = [(tuple(detail["loc"][1:]), detail) for detail in error.errors(include_url=False)]
+        return None, _findings(details, raw, kind)
+    return values[0], []
+
+
+def _findings(details: Sequence[tuple[Path, Any]], raw: Mapping[str, Any], kind: type) -> list[Finding]:
+    """What pydantic found, in plain English; a misspelt key is not also reported as missing."""
+    missing = {path for path, detail in details if detail["type"] == "missing"}
+    findings: list[Finding] = []
+    for path, detail in details:
+        if detail["type"] != "unexpected_keyword_argument":
+            continue
+        hint = did_you_mean(str(path[-1]), _keys_at(kind, path[:-1]))
+        findings.append((path, f"unknown key '{path[-1]}'{_inside(path)}{hint}"))
+        meant = re.search(r"did you mean '(.*)'", hint)
+        missing.discard((*path[:-1], meant[1] if meant else ""))
+    for path, detail in details:
+        if path in missing:
+            findings.append((path, f"missing key '{path[-1]}'{_inside(path)}"))
+        elif detail["type"] not in ("missing", "unexpected_keyword_argument"):
+            findings.append((path, _say(path, detail, raw)))
+    return findings
+
+
+def _say(path: Path, detail: Any, raw: Mapping[str, Any]) -> str:
+    """A wrong value in plain English."""
+    value: Any = raw
+    for part in path:
+        value = value[part]
+    label = _dotted(path)
+    if detail["type"] == "literal_error":
+        options = detail["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+        return f"{label} must be one of {options}, not {_describe(value)}"
+    noun = _NOUNS.get(detail["type"])
+    return f"{label} must be {noun}, not {_describe(value)}" if noun else f"{label}: {detail['msg']}"
+
+
+def _describe(value: Any) -> str:
+    """A TOML value in a sentence."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f"'{value}'"
+    if isinstance(value, list | dict):
+        return "an array" if isinstance(value, list) else "a table"
+    return f"the number {value}" if isinstance(value, int | float) else f"the date or time {value}"
+
+
+def _inside(path: Path) -> str:
+    return f" in {_dotted(path[:-1])}" if path[:-1] else ""
+
+
+def _dotted(path: Path) -> str:
+    """A key path as one would write it: build.env.MAX_JOBS, needs[0].name."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += (
+                f"{'.' if text else ''}{part if re.fullmatch('[A-Za-z0-9_-]+', part) else json.dumps(part)}"
+            )
+    return text
+
+
+def _keys_at(kind: Any, path: Path) -> list[str]:
+    """The keys that a table at this path may have."""
+    for part in path:
+        if is_dataclass(kind):
+            kind = get_type_hints(kind)[str(part)]
+        else:  # tuple[X, ...] or dict[str, X]
+            kind = get_args(kind)[0 if get_origin(kind) is tuple else 1]
+        if get_origin(kind) is UnionType:  # X | None
+            kind = get_args(kind)[0]
+    return [field.name for field in fields(kind)]

@@ -1,0 +1,177 @@
+"""Memory of process trees and of the machine, read from /proc: cheap enough for several times a second."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_build.resources.policy import Pressure
+
+PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
+# Below this the resident size will do: summing proportional shares walks the page tables.
+SMALL_KIB = 16 * 1024
+CLIENTS = frozenset({"ninja", "make", "gmake"})  # what runs jobs for tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Process:
+    """One living process; `started` in clock ticks since boot tells it from a later one of its id."""
+
+    pid: int
+    parent: int
+    started: int
+    name: str
+    resident_kib: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobTree:
+    """One job of a build: what ninja or make started, with everything below."""
+
+    members: tuple[Process, ...]  # the one that the client started is first
+    memory_mib: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TreeReading:
+    """A stage's processes at one moment."""
+
+    memory_mib: int
+    jobs: tuple[JobTree, ...]  # oldest first; empty where no ninja or make runs
+    clients: int  # those that are not below another: each has an implicit slot
+    largest_mib: int  # the largest job, or process where there is no job
+
+
+def processes() -> dict[int, Process]:
+    """All living processes of the machine by id."""
+    found = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208  several times a second
+        if name.isdigit() and (process := process_of(int(name))) is not None:
+            found[process.pid] = process
+    return found
+
+
+def process_of(pid: int) -> Process | None:
+    """A living process; None when it is gone or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            head, _, rest = file.read().rpartition(b")")
+    except OSError:
+        return None
+    fields = rest.split()
+    if fields[0] in (b"Z", b"X"):
+        return None
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        started=int(fields[19]),
+        name=head.partition(b"(")[2].decode(errors="replace"),
+        resident_kib=int(fields[21]) * PAGE_KIB,
+    )
+
+
+def read_tree(table: Mapping[int, Process], root: int) -> TreeReading:
+    """The processes below and with `root`: memory (summed PSS, RSS where that is denied) and jobs."""
+    children: dict[int, list[Process]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process)
+    if root not in table:
+        return TreeReading(memory_mib=0, jobs=(), clients=0, largest_mib=0)
+    members = _below(table[root], children)
+    memory = {one.pid: _share_kib(one) for one in members}
+    with_client = _above_clients(members, table)
+    jobs = [
+        _below(child, children)
+        for client in members
+        if client.name in CLIENTS
+        for child in children.get(client.pid, [])
+        if child.pid not in with_client
+    ]
+    trees = [
+        JobTree(members=tuple(job), memory_mib=_mib(memory[one.pid] for one in job))
+        for job in sorted(jobs, key=lambda job: (job[0].started, job[0].pid))
+    ]
+    largest = max((tree.memory_mib for tree in trees), default=max(memory.values()) // 1024)
+    return TreeReading(
+        memory_mib=_mib(memory.values()),
+        jobs=tuple(trees),
+        clients=_outermost(table[root], children),
+        largest_mib=largest,
+    )
+
+
+def _below(top: Process, children: Mapping[int, list[Process]]) -> list[Process]:
+    found = [top]
+    for one in found:  # grows while we walk it
+        found.extend(children.get(one.pid, []))
+    return found
+
+
+def _above_clients(members: Iterable[Process], table: Mapping[int, Process]) -> set[int]:
+    """Ids of all clients and of everything above one: not jobs, but what runs jobs."""
+    found: set[int] = set()
+    for one in members:
+        process: Process | None = one if one.name in CLIENTS else None
+        while process is not None and process.pid not in found:
+            found.add(process.pid)
+            process = table.get(process.parent)
+    return found
+
+
+def _outermost(top: Process, children: Mapping[int, list[Process]]) -> int:
+    """Clients that are not below another one."""
+    if top.name in CLIENTS:
+        return 1
+    return sum(_outermost(child, children) for child in children.get(top.pid, []))
+
+
+def _share_kib(process: Process) -> int:
+    """Proportional set size."""
+    if process.resident_kib < SMALL_KIB:
+        return process.resident_kib
+    with contextlib.suppress(OSError), open(f"/proc/{process.pid}/smaps_rollup", "rb") as file:  # noqa: PTH123
+        for line in file:
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1])
+    return process.resident_kib
+
+
+def _mib(kib: Iterable[int]) -> int:
+    return sum(kib) // 1024
+
+
+def available_mib() -> int:
+    """Memory that can still be had: MemAvailable, or less inside a control group with a limit."""
+    meminfo = Path("/proc/meminfo").read_text()
+    free = int(meminfo.partition("MemAvailable:")[2].split()[0]) // 1024
+    for folder, limit, used, cache in (
+        (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file "),
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "inactive_file "),
+    ):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # no such controller, or "max"
+            bound, held = int((folder / limit).read_text()), int((folder / used).read_text())
+            statistics = "\n" + (folder / "memory.stat").read_text()
+            reclaimable = int(statistics.partition("\n" + cache)[2].split()[0])
+            return min(free, max(0, bound - held + reclaimable) >> 20)
+    return free
+
+
+def largest_users(count: int = 3) -> list[tuple[str, int]]:
+    """Processes that hold most memory: (name and id, MiB resident)."""
+    found = sorted(processes().values(), key=lambda one: -one.resident_kib)[:count]
+    return [(f"{one.name} {one.pid}", one.resident_kib // 1024) for one in found]
+
+
+def pressure(reserve_mib: int, available: int) -> Pressure:
+    """What the kernel says about waiting for memory; calm where it does not tell."""
+    averages = {"some": 0.0, "full": 0.0}
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/pressure/memory").read_text().splitlines():
+            kind, average, *_ = line.split()
+            averages[kind] = float(average.removeprefix("avg10="))
+    return Pressure(
+        some=averages["some"], full=averages["full"], available_mib=available, reserve_mib=reserve_mib
+    )

@@ -1,0 +1,1 @@
+"""Sources: a pin becomes a verified file or tree."""

@@ -1,0 +1,210 @@
+"""Download what a recipe pins, and prove by its hash that it is that."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from spark_build.errors import SourceError
+from spark_build.files import CHUNK, locked, sha256_of, sync_folder
+from spark_build.recipes.model import Source
+from spark_build.sources import http
+from spark_build.sources.places import Pinned, first_good, pinned_in, places_of
+from spark_build.sources.simple_api import IDENTITY, Indexes, configured, unreachable_hint
+
+RETRIES = 3
+FURTHER = 1 << 20  # bytes that a connection must bring to count as one that did not fail
+BACK_OFF = 0.5  # seconds before the first retry, doubled before each further one
+
+_RANGE = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
+
+Progress = Callable[[int, int], None]
+
+
+class _InterruptedError(Exception):
+    """A download broke off; going on may help. The text says why in a few words."""
+
+
+def _silent(_done: int, _total: int) -> None:
+    pass
+
+
+def fetch_pinned(
+    source: Source,
+    *,
+    folder: Path,
+    offline: bool = False,
+    progress: Progress = _silent,
+    indexes: Indexes | None = None,
+    waiting: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] | None = None,
+    pause: Callable[[float], None] = time.sleep,
+) -> Path:
+    """The verified file at folder/<sha256[:2]>/<sha256>/<filename>, downloaded when need be.
+
+    `progress` gets bytes done and in total (0: unknown), `waiting` who holds the lock, `tell` why a
+    mirror is asked. `indexes` default to pip's. Raises SourceError; only an interrupted download
+    leaves something to resume.
+    """
+    pinned = pinned_in(source, folder)
+    purpose = f"downloading {pinned.filename}"
+    # Other threads fetch into the same folders: those stay, empty or not.
+    with locked(folder / ".locks" / pinned.sha256, purpose=purpose, waiting=waiting):
+        if not _kept(pinned):
+            known = configured() if indexes is None else indexes
+            searched = known.local() if offline else known
+            urls = places_of(source, pinned, searched, offline=offline)
+            first_good(
+                urls,
+                lambda url: _complete(url, pinned, known, progress, pause),
+                what=pinned.filename,
+                show=http.host_of,
+                tell=tell,
+            )
+    return pinned.final
+
+
+def is_here(source: Source, *, folder: Path, indexes: Callable[[], Indexes]) -> bool:
+    """Whether `fetch_pinned` could do without the network; changes nothing, asks for `indexes` if need be."""
+    pinned = pinned_in(source, folder)
+    if pinned.is_at(pinned.final):
+        return True
+    try:
+        urls = places_of(source, pinned, indexes().local(), offline=True)
+    except SourceError:
+        return False
+    return any(pinned.is_at(Path(http.path_of(url))) for url in urls)
+
+
+def _kept(pinned: Pinned) -> bool:
+    """Whether the file is there and still whole; a damaged one is removed."""
+    if pinned.is_at(pinned.final):
+        return True
+    pinned.final.unlink(missing_ok=True)
+    return False
+
+
+def _complete(
+    url: str, pinned: Pinned, indexes: Indexes, progress: Progress, pause: Callable[[float], None]
+) -> None:
+    """Fill the .part until it has the pinned content, then move it into place."""
+    pinned.part.parent.mkdir(parents=True, exist_ok=True)
+    failures = 0
+    furthest = _size(pinned.part)
+    while True:
+        try:
+            digest, resumed = _attempt(url, pinned, indexes, progress)
+        except _InterruptedError as error:
+            # A slow line that breaks off often still gets there, as long as it gets further.
+            failures = 0 if _size(pinned.part) >= furthest + FURTHER else failures + 1
+            furthest = max(furthest, _size(pinned.part))
+            if failures > RETRIES:
+                raise SourceError(
+                    f"cannot download {pinned.filename} from {http.host_of(url)}: {error}",
+                    hint=f"run the same command again, it goes on where it stopped; "
+                    f"else {unreachable_hint(pinned.filename)}",
+                ) from error
+            pause(BACK_OFF * 2 ** max(failures - 1, 0))
+            continue
+        if digest == pinned.sha256:
+            break
+        pinned.part.unlink()
+        # The beginning may have been another file's, or damaged on disk: once more from the start.
+        if not resumed:
+            raise SourceError(
+                f"{pinned.filename} from {http.host_of(url)} has sha256 {digest}, "
+                f"but the pin says {pinned.sha256}",
+                hint="check the pin against the project's release page; nothing was kept",
+            )
+    pinned.final.parent.mkdir(parents=True, exist_ok=True)
+    pinned.part.replace(pinned.final)
+    sync_folder(pinned.final.parent)
+
+
+def _attempt(url: str, pinned: Pinned, indexes: Indexes, progress: Progress) -> tuple[str, bool]:
+    """One try; the content's sha256, and whether it began with what an earlier one had left."""
+    if not http.is_remote(url):
+        path = Path(http.path_of(url))
+        try:
+            with path.open("rb") as file:
+                chunks = iter(lambda: file.read(CHUNK), b"")
+                return _append(chunks, pinned.part, 0, path.stat().st_size, progress), False
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise SourceError(f"there is no file {path}", hint="check the source's url") from error
+    have = _size(pinned.part)
+    if have and sha256_of(pinned.part) == pinned.sha256:
+        return pinned.sha256, True
+    headers = IDENTITY | ({"Range": f"bytes={have}-"} if have else {})
+    try:
+        with (
+            http.Session(indexes.config, retries=0) as session,
+            session.ask("GET", url, headers=headers, stream=True) as answer,
+        ):
+            start = _start(answer, pinned, have, url)
+            length = answer.headers.get("Content-Length", "")
+            total = start + int(length) if length.isdecimal() else 0
+            # Undecoded: some servers call a .tar.gz gzip-encoded, and its own bytes are pinned.
+            chunks = answer.raw.stream(CHUNK, decode_content=False)
+            digest = _append(chunks, pinned.part, start, total, progress)
+    except http.NETWORK_ERRORS as error:
+        raise _InterruptedError(http.reason(error)) from error
+    if total and _size(pinned.part) < total:
+        raise _InterruptedError("the connection broke off")
+    return digest, start > 0
+
+
+def _start(answer: http.Response, pinned: Pinned, have: int, url: str) -> int:
+    """Where in the file the answer's bytes belong: after what is there, or at the beginning."""
+    status = answer.status_code
+    if status == 206:
+        match = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        if match and int(match[1]) == have:
+            return have
+    if status == 200:
+        return 0
+    if status in (206, 416):
+        pinned.part.unlink(missing_ok=True)
+        raise _InterruptedError("the server cannot go on where it stopped")
+    if status in http.BUSY:
+        raise _InterruptedError(f"HTTP {status} {answer.reason}".strip())
+    raise SourceError(
+        f"cannot download {pinned.filename} from {http.host_of(url)}: HTTP {status} {answer.reason}".strip(),
+        hint="check the source's url" if status in (404, 410) else unreachable_hint(pinned.filename),
+    )
+
+
+def _append(chunks: Iterable[bytes], part: Path, start: int, total: int, progress: Progress) -> str:
+    """Write from `start` on; the sha256 of the whole. What arrived stays when the source breaks off."""
+    digest = hashlib.sha256()
+    with part.open("r+b" if start else "wb") as out:
+        for kept in _beginning(out.fileno(), start):
+            digest.update(kept)
+        out.seek(start)
+        out.truncate()
+        done = start
+        for chunk in chunks:
+            out.write(chunk)
+            digest.update(chunk)
+            done += len(chunk)
+            progress(done, total)
+        out.flush()
+        os.fsync(out.fileno())
+    return digest.hexdigest()
+
+
+def _beginning(descriptor: int, size: int) -> Iterator[bytes]:
+    offset = 0
+    while offset < size:
+        block = os.pread(descriptor, min(CHUNK, size - offset), offset)
+        if not block:
+            return
+        yield block
+        offset += len(block)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,1 +1,0 @@
-"""One file per stage; stages never import each other."""

@@ -1,0 +1,1 @@
+"""Bundles for other machines: export and import."""

@@ -1,1 +1,0 @@
-"""Arms, rounds, battery and report: what a build is worth."""

@@ -1,0 +1,1 @@
+"""The store, its generations, garbage collection, checks, index and server."""

@@ -1,0 +1,195 @@
+"""Garbage collection: generations beyond the rule, and what nothing in the store's use needs any more.
+
+An installer that was given a generation's path may still be reading when another became current: a
+generation stays for `grace` seconds after it was current, whatever the rule says. (Moving it away and
+deleting later would not do: installers list a folder, then open file by file.)
+
+An entry of the store stays while a generation names it, while a generation's wheels were built from it
+(another build would need it again), and while it is younger than the rule's age. A running build needs
+entries that nothing names yet; it shares the store's lock, and then the store is left for another time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from spark_build.errors import StoreError
+from spark_build.files import remove_tree
+from spark_build.paths import Home
+from spark_build.wheelhouse import generations, judgements, storeindex, wheelhouse_generations
+from spark_build.wheelhouse.generations import MANIFEST
+from spark_build.wheelhouse.keeping import beyond
+from spark_build.wheelhouse.model import Collected, Taken
+from spark_build.wheelhouse.store import RECORD, alone, entry_folder, in_use, leftovers
+
+PATIENCE = 5.0  # seconds to wait for a commit or a publisher before the store is left alone
+
+
+def collect(
+    home: Home,
+    *,
+    keep: int,
+    older_than: float,
+    grace: float,
+    dry_run: bool,
+    waiting: Callable[[str], None] | None = None,
+) -> Collected:
+    """Collect from all views and the store; ages in seconds. Raises StoreError before it takes
+    anything when a manifest cannot be read: what that generation needs is not known."""
+    age = max(older_than, grace)
+    found = sorted(path for path in home.views.glob("*") if (path / "generations").is_dir())
+    for view in found:
+        for number in generations.numbers(view):
+            _referenced(view / "generations" / str(number))
+    taken: list[Taken] = []
+    doomed: set[Path] = set()
+    for view in found:
+        with generations.held(view, "collecting", waiting):
+            going = beyond(wheelhouse_generations.states(view), keep=keep, older_than=age)
+            folders = [view / "generations" / str(number) for number in going]
+            doomed.update(folders)
+            taken += [_taken("leftover", path) for path in generations.leftovers(view)]
+            taken += [_taken("generation", path, f"{view.name} {path.name}") for path in folders]
+            if not dry_run:
+                generations.remove_leftovers(view)
+                for folder in folders:
+                    generations.discard(folder)
+            taken += _pages(view, doomed, dry_run=dry_run)
+    unneeded, holder = _store(home, age, doomed, dry_run=dry_run) if home.store.is_dir() else ([], "")
+    return Collected(taken=(*taken, *unneeded), held=holder)
+
+
+def _taken(kind: Any, path: Path, name: str = "") -> Taken:
+    return Taken(kind=kind, name=name or path.name, path=str(path), size=_size(path))
+
+
+def _size(path: Path) -> int:
+    """Bytes of all files below a path; links count nothing."""
+    if path.is_symlink() or not path.is_dir():
+        return 0 if path.is_symlink() else path.stat().st_size
+    return sum(
+        os.lstat(f"{folder}/{name}").st_size
+        for folder, _, names in os.walk(path)
+        for name in names
+        if not os.path.islink(f"{folder}/{name}")  # noqa: PTH114 - tens of thousands in a prefix
+    )
+
+
+def _pages(view: Path, doomed: set[Path], *, dry_run: bool) -> list[Taken]:
+    """Shared pages of the index that no remaining generation links to; under the view's lock."""
+    used = {
+        os.path.basename(os.readlink(link))  # noqa: PTH115, PTH119 - as many as there are wheels
+        for number in generations.numbers(view)
+        if (folder := view / "generations" / str(number)) not in doomed
+        for link in _links(folder / "index")
+    }
+    pages = [path for path in view.glob("pages/*") if not path.name.startswith(".") and path.name not in used]
+    found = [_taken("pages", path) for path in pages]
+    for path in () if dry_run else pages:
+        # Whole or not at all: a publisher that comes after a kill must not meet half a page.
+        gone = path.with_name(f".tmp-{path.name}")
+        path.rename(gone)
+        remove_tree(gone) if gone.is_dir() else gone.unlink()
+    return found
+
+
+def _links(folder: Path) -> Iterator[str]:
+    if folder.is_dir():
+        with os.scandir(folder) as found:
+            yield from (one.path for one in found if one.is_symlink())
+
+
+def _store(home: Home, age: float, doomed: set[Path], *, dry_run: bool) -> tuple[list[Taken], str]:
+    """What goes from the store, and who kept it from being collected."""
+    store = home.store
+    with alone(store, "collecting", PATIENCE) as holder:
+        if holder:
+            return [], holder
+        needed = _needed(home, doomed)
+        rows = [row for row in storeindex.rows(store) if row["key"] not in needed]
+        old = [row for row in rows if time.time() - _time(store, row["key"]) >= age]
+        taken = [_taken("leftover", path) for path in leftovers(store)]
+        taken += [
+            _taken("entry", entry_folder(store, row["key"]), f"{row['name']} {row['version']}") for row in old
+        ]
+        if not dry_run:
+            judgements.prune(store)  # of what other programs collected, too
+        if dry_run or not taken:
+            return taken, ""
+        # Out of sight under the lock, which takes no time; deleted after it.
+        trash = Path(tempfile.mkdtemp(prefix=".tmp-gone-", dir=store))
+        for one in taken:
+            Path(one.path).rename(trash / Path(one.path).name)
+        judgements.prune(store)
+    with in_use(store, "deleting what was collected"):
+        remove_tree(trash)
+    return taken, ""
+
+
+def _time(store: Path, key: str) -> float:
+    """When an entry was committed, or found again by somebody who committed the same."""
+    return (entry_folder(store, key) / RECORD).stat().st_mtime
+
+
+def _referenced(folder: Path) -> set[str]:
+    """The keys that a generation names."""
+    try:
+        return {row["key"] for row in json.loads((folder / MANIFEST).read_bytes())["wheels"]}
+    except FileNotFoundError:
+        if not folder.exists():  # collected by somebody else just now
+            return set()
+        raise _unreadable(folder, "it is missing") from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise _unreadable(folder, str(error)) from error
+
+
+def _unreadable(folder: Path, why: str) -> StoreError:
+    return StoreError(
+        f"what generation {folder.name} of {folder.parent.parent.name} needs is not known: {why}",
+        where=str(folder / MANIFEST),
+        hint="spark-build wheelhouse check --repair",
+    )
+
+
+def _needed(home: Home, doomed: set[Path]) -> set[str]:
+    """The keys of all entries that the remaining generations name, and that those were built from."""
+    pending: set[str] = set()
+    for folder in home.views.glob("*/generations/[0-9]*"):
+        if folder not in doomed:
+            pending |= _referenced(folder)
+    by_recipe: dict[str, list[Mapping[str, Any]]] = {}
+    built: set[str] = set()
+    for row in storeindex.rows(home.store):
+        if row["recipe"]:
+            built.add(row["key"])
+            by_recipe.setdefault(row["recipe"], []).append(row)
+    needed: set[str] = set()
+    while pending:
+        key = pending.pop()
+        needed.add(key)
+        if key in built:
+            pending |= set(_built_from(home.store, key, by_recipe)) - needed
+    return needed
+
+
+def _built_from(store: Path, key: str, by_recipe: Mapping[str, Iterable[Mapping[str, Any]]]) -> Iterator[str]:
+    """The entries that a build took as its needs, by what its key.json says of them."""
+    try:
+        inputs = json.loads((entry_folder(store, key) / "key.json").read_bytes())["inputs"]
+        needs = dict(inputs.get("needs", {}))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return  # a damaged one is for `check` to tell
+    for name, identity in needs.items():
+        same = [
+            row
+            for row in by_recipe.get(name, ())
+            if identity in (row["content_digest"], f"store {row['version']}")
+        ]
+        if same:
+            yield max(same, key=lambda row: str(row["committed"]))["key"]

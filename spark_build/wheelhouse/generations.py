@@ -1,0 +1,299 @@
+"""Views and generations: what one target, train and ABI sees of the store.
+
+A generation is a folder of relative symlinks with the papers an installer wants; it never changes
+after it appeared. `current` is switched by one rename. The time of a generation's folder says when
+it was last current: an installer may read on for a while after a switch.
+
+Everything that changes a view holds its lock, and nobody holds two views' locks at once. The store's
+lock (store.py) is shared by all who need its entries, before or under a view's lock; whoever has
+it alone, to collect, takes no other lock and never makes others queue. So nobody waits in a circle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from spark_build.errors import StoreError
+from spark_build.files import appearing, locked, remove_any, remove_tree, sync_folder, write_atomically
+from spark_build.wheelhouse.simple_index import write_index
+from spark_build.wheelhouse.store import entry_folder, in_use
+from spark_build.wheels.model import StoredWheel
+
+MANIFEST = "manifest.json"
+VERDICT = "verdict.json"
+SCHEMA = 1
+# What a killed process leaves of something that it was about to rename.
+UNFINISHED = ("generations/.tmp-*", "pages/.tmp-*", "pins/.*", ".current-*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generation:
+    """One published state of a view. `closure_key` is empty without a closure.
+
+    before: the number of the generation that this one was made from, 0 for the first.
+    """
+
+    number: int
+    folder: Path
+    wheels: tuple[StoredWheel, ...]
+    closure_key: str
+    created: str = ""
+    before: int = 0
+
+    def built(self) -> tuple[StoredWheel, ...]:
+        """The wheels that were built here, without the public ones of the closure."""
+        return tuple(wheel for wheel in self.wheels if wheel.origin == "built")
+
+    def own(self) -> tuple[StoredWheel, ...]:
+        """The wheels that are here for their own sake, built or foreign; the public ones complete the set."""
+        return tuple(wheel for wheel in self.wheels if wheel.origin != "public")
+
+
+def command(view: Path) -> str:
+    """The beginning of a command line that works on this view, whatever the running one works on."""
+    parts = view.name.rsplit("-", 2)  # targets may have a dash in their names
+    if len(parts) < 3:
+        return "spark-build"
+    # Found out on this machine, it has no file and cannot be named.
+    target = "auto" if parts[0].startswith("cuda-sm") else parts[0]
+    return f"spark-build --target {target} --train {parts[1]}"
+
+
+def current(view: Path) -> Generation | None:
+    """The current generation of a view; None before the first."""
+    try:
+        folder = view / (view / "current").readlink()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{view / 'current'} is no symbolic link: {error}", hint="remove it") from error
+    return read(folder)
+
+
+def read(folder: Path) -> Generation:
+    """A generation from its manifest."""
+    try:
+        raw: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+        wheels = tuple(StoredWheel(**{**row, "requires": tuple(row["requires"])}) for row in raw["wheels"])
+        return Generation(
+            number=raw["generation"],
+            folder=folder,
+            wheels=wheels,
+            closure_key=raw["closure_key"],
+            created=raw["created"],
+            # Manifests of earlier versions do not say it.
+            before=raw.get("before", raw["generation"] - 1),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"the manifest of this generation cannot be read: {error}",
+            where=str(folder / MANIFEST),
+            hint=f"{command(folder.parent.parent)} all  (publishes a new generation from the store)",
+        ) from error
+
+
+def publish(
+    view: Path,
+    store: Path,
+    choose: Callable[[Generation | None], tuple[Iterable[StoredWheel], str]],
+    waiting: Callable[[str], None] | None = None,
+) -> tuple[Generation, bool]:
+    """Publish what `choose` makes of the current generation: (generation, is it new?).
+
+    `choose` runs under the view's lock, so two publishers never lose each other's wheels. The same
+    wheels again give no new generation. `waiting` is told who else publishes.
+    """
+    with (
+        changing(view, "publishing a generation", waiting),
+        in_use(store, f"publishing a generation of {view.name}"),
+    ):
+        before = current(view)
+        chosen, closure_key = choose(before)
+        wheels = tuple(sorted(set(chosen), key=lambda wheel: (wheel.name, wheel.filename)))
+        _refuse_collisions(wheels)
+        if before is not None and (before.wheels, before.closure_key) == (wheels, closure_key):
+            return before, False
+        number = 1 + max(numbers(view), default=0)
+        folder = view / "generations" / str(number)
+        made = Generation(
+            number=number,
+            folder=folder,
+            wheels=wheels,
+            closure_key=closure_key,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            before=before.number if before else 0,
+        )
+        _write_generation(made, store)
+        try:
+            switch(view, number)
+        except OSError:  # a full disk: nobody has seen the new one yet
+            discard(folder)
+            raise
+        return made, True
+
+
+def _refuse_collisions(wheels: Sequence[StoredWheel]) -> None:
+    for one, other in pairwise(wheels):
+        if one.filename == other.filename:
+            raise StoreError(
+                f"two wheels are called {one.filename}, with other bytes",
+                where=f"{one.key[:12]}, {other.key[:12]}",
+                hint="spark-build wheelhouse remove NAME==VERSION, then publish again",
+            )
+
+
+def held(
+    view: Path, purpose: str, waiting: Callable[[str], None] | None = None
+) -> AbstractContextManager[int]:
+    """The lock of a view, for everything that changes it."""
+    return locked(view / "lock", purpose=purpose, waiting=waiting)
+
+
+@contextlib.contextmanager
+def changing(view: Path, purpose: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Hold the lock of a view; what killed processes left unfinished goes first."""
+    with held(view, purpose, waiting):
+        remove_leftovers(view)
+        yield
+
+
+def leftovers(view: Path) -> list[Path]:
+    """What killed processes left unfinished; only meaningful under the view's lock."""
+    found = [path for pattern in UNFINISHED for path in view.glob(pattern)]
+    for number in numbers(view):
+        folder = view / "generations" / str(number)
+        found += [folder / name for name in os.listdir(folder) if name.startswith(".")]  # noqa: PTH208 - names are enough
+    return found
+
+
+def remove_leftovers(view: Path) -> None:
+    """Remove them; under the view's lock."""
+    for killed in leftovers(view):
+        remove_any(killed)
+
+
+def discard(folder: Path) -> None:
+    """Take a generation away: gone for readers by one rename; under the view's lock."""
+    gone = folder.with_name(f".tmp-gone-{folder.name}")
+    remove_tree(gone)
+    folder.rename(gone)
+    remove_tree(gone)
+
+
+def numbers(view: Path) -> list[int]:
+    """The numbers of a view's generations, in order."""
+    generations = view / "generations"
+    if not generations.is_dir():
+        return []
+    return sorted(int(path.name) for path in generations.iterdir() if path.name.isdecimal())
+
+
+def _write_generation(made: Generation, store: Path) -> None:
+    folder, wheels = made.folder, made.wheels
+    with appearing(folder) as temporary:
+        to_store = path_to(store, temporary)
+        for wheel in wheels:
+            # Plain strings: with ten thousand wheels pathlib takes longer than the system calls.
+            link = f"{temporary}/{wheel.filename}"
+            os.symlink(link_text(to_store, wheel), link)  # noqa: PTH211 - a string
+            if not os.path.isfile(link):  # noqa: PTH113 - a string
+                kept = entry_folder(store, wheel.key) / wheel.filename
+                raise StoreError(f"{wheel.filename} is not in the store", where=str(kept))
+        write_index(temporary, folder.parent.parent, wheels, store)
+        for name, text in papers(wheels).items():
+            (temporary / name).write_text(text)
+        (temporary / MANIFEST).write_text(manifest_text(made))
+
+
+def manifest_text(generation: Generation) -> str:
+    """JSON with a line for each wheel."""
+    head = {
+        "schema": SCHEMA,
+        "generation": generation.number,
+        "view": generation.folder.parent.parent.name,
+        "created": generation.created,
+        "before": generation.before,
+        "closure_key": generation.closure_key,
+    }
+    names = [one.name for one in fields(StoredWheel)]
+    rows = ",\n".join(
+        json.dumps({name: getattr(wheel, name) for name in names}) for wheel in generation.wheels
+    )
+    return f'{json.dumps(head)[:-1]},\n"wheels": [\n{rows}\n]}}\n'
+
+
+def path_to(store: Path, folder: Path) -> str:
+    """The store as seen from a folder of links; relative, so that the whole wheelhouse can move."""
+    plain = os.path.relpath(store, folder)
+    if (folder / plain).exists():
+        return plain
+    # views/ is itself a link to another place: .. leads elsewhere
+    return os.path.relpath(store.resolve(), folder.resolve())
+
+
+def link_text(to_store: str, wheel: StoredWheel) -> str:
+    """Where the link to a wheel of the store points."""
+    return f"{to_store}/{wheel.key[:2]}/{wheel.key}/{wheel.filename}"
+
+
+def papers(wheels: Sequence[StoredWheel]) -> dict[str, str]:
+    """constraints.txt and requirements.txt (with hashes) of a set of wheels.
+
+    Of several versions of one name, installers take the highest: that is the one they are held to.
+    """
+    held_to: dict[str, str] = {}
+    for wheel in wheels:
+        other = held_to.setdefault(wheel.name, wheel.version)
+        if other != wheel.version and Version(wheel.version) > Version(other):
+            held_to[wheel.name] = wheel.version
+    preferred = [wheel for wheel in wheels if wheel.version == held_to[wheel.name]]
+    return {
+        "constraints.txt": "".join(f"{name}=={version}\n" for name, version in held_to.items()),
+        "requirements.txt": requirements(preferred),
+    }
+
+
+def requirements(wheels: Sequence[StoredWheel]) -> str:
+    """Lines that pip installs with --require-hashes; several builds of a version share one."""
+    lines: dict[str, str] = {}
+    for wheel in wheels:
+        pin = f"{wheel.name}=={wheel.version}"
+        lines[pin] = f"{lines.get(pin, pin)} --hash=sha256:{wheel.sha256}"
+    return "".join(f"{line}\n" for line in lines.values())
+
+
+def switch(view: Path, number: int) -> None:
+    """Point `current` at a generation by one rename; under the view's lock."""
+    with contextlib.suppress(OSError):  # none yet, or it dangles
+        os.utime(view / "current")
+    temporary = view / f".current-{os.getpid()}"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(Path("generations", str(number)))
+    temporary.replace(view / "current")
+    sync_folder(view)
+
+
+def verdict_of(generation: Generation) -> dict[str, Any] | None:
+    """What verification said of this generation; None before it was verified."""
+    try:
+        verdict: dict[str, Any] = json.loads((generation.folder / VERDICT).read_text())
+    except (OSError, ValueError):
+        return None
+    return verdict
+
+
+def write_verdict(generation: Generation, verdict: dict[str, Any]) -> None:
+    """Keep a verdict beside the wheels it is about."""
+    with changing(generation.folder.parent.parent, "keeping a verdict"):
+        write_atomically(generation.folder / VERDICT, json.dumps(verdict, indent=1) + "\n")

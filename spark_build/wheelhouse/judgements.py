@@ -1,0 +1,155 @@
+"""By what an entry of the store was last judged good, beside what it was judged by when it was built.
+
+An entry is immutable: its record names the judgement key of its build, judgement.json in it what that key
+was made of. When rules or recipe ask for something else later, the entry is audited again, and what came
+of it lies in judgements/<kk>/<build key>/<judgement key>.json beside the store, where programs that know
+nothing of it do not look. Such a file speaks of certain bytes: it says nothing of an entry made anew.
+All of it is derived; without it the next build audits again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import cache, partial
+from importlib.metadata import version
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from spark_build import __version__
+from spark_build.build.difference import changes
+from spark_build.build.keys import digest, judgement_inputs
+from spark_build.files import remove_any, remove_tree, write_atomically
+from spark_build.recipes.plan import Step
+from spark_build.wheelhouse.store import RECORD, Entry, entry_folder
+from spark_build.wheelhouse.suspect import Suspect, suspect
+from spark_build.wheels.model import Finding
+
+PAPER = "judgement.json"
+FOLDER = "judgements"
+SCHEMA = 1
+
+
+def wanted(step: Step) -> dict[str, Any]:
+    """What a result of this step is judged by today."""
+    return judgement_inputs(step.recipe, step.evaluated, _policies())
+
+
+@cache
+def _policies() -> str:
+    # Its lists say what each platform tag may need.
+    return f"auditwheel {version('auditwheel')}"
+
+
+def holds(entry: Entry, judgement: str) -> bool:
+    """Return whether the entry was found good by what this judgement key stands for."""
+    if entry.judgement == judgement:
+        return True
+    try:
+        return _is_of(entry, _read(_folder(_store(entry), entry.folder.name) / f"{judgement}.json"))
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def changed(entry: Entry, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is asked of the entry today and was not when it was last judged, in a few words."""
+    last = _last(entry)
+    return changes(last, inputs) if last is not None else ("what it was judged by is not recorded",)
+
+
+def note(entry: Entry, inputs: Mapping[str, Any], findings: Sequence[Finding]) -> None:
+    """Keep that the entry was audited again and found good."""
+    key = digest(inputs)
+    document = {
+        "schema": SCHEMA,
+        "key": key,
+        "inputs": dict(inputs),
+        "of": _bytes_of(entry),
+        "findings": [asdict(one) for one in findings],
+        "judged": datetime.now(UTC).isoformat(timespec="seconds"),
+        "spark_build": __version__,
+    }
+    path = _folder(_store(entry), entry.folder.name) / f"{key}.json"
+    write_atomically(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+def prune(store: Path) -> None:
+    """Remove the judgements of entries that are gone; by who is alone with the store."""
+    for folder in store.parent.glob(f"{FOLDER}/*/*"):
+        if not (entry_folder(store, folder.name) / RECORD).exists():
+            remove_tree(folder)
+
+
+def check(store: Path, *, busy: bool) -> Iterator[Suspect]:
+    """Yield what is wrong with the judgements kept beside the store; all of it can be made again."""
+    for path in sorted(store.parent.glob(f"{FOLDER}/*/*/*")):
+        if not (entry_folder(store, path.parent.name) / RECORD).exists():
+            told = "a judgement of an entry that is gone; nothing needs it"
+            yield suspect("unfinished", path, told, mend=partial(_removed, path))
+        elif path.name.startswith("."):
+            if not busy:
+                told = "left by a process that was killed; nothing needs it"
+                yield suspect("unfinished", path, told, mend=partial(_removed, path))
+        elif not _is_sound(path):
+            told = "cannot be read: the entry is audited again when it is next needed"
+            fix = f"rm {quote(str(path))}"
+            yield suspect("damaged", path, told, fix, mend=partial(_removed, path))
+
+
+def _removed(path: Path) -> bool:
+    remove_any(path)
+    return True
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        document = _read(path)
+        return bool(path.name == f"{digest(document['inputs'])}.json" and document["of"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def _store(entry: Entry) -> Path:
+    return entry.folder.parent.parent
+
+
+def _folder(store: Path, key: str) -> Path:
+    return store.parent / FOLDER / key[:2] / key
+
+
+def _read(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(path.read_bytes())
+    if document["schema"] != SCHEMA:
+        raise ValueError(f"schema {document['schema']}")
+    return document
+
+
+def _bytes_of(entry: Entry) -> dict[str, str]:
+    return {"sha256": entry.wheel.sha256 if entry.wheel else "", "content_digest": entry.content_digest}
+
+
+def _is_of(entry: Entry, document: Mapping[str, Any]) -> bool:
+    return bool(document["of"] == _bytes_of(entry))
+
+
+def _last(entry: Entry) -> Mapping[str, Any] | None:
+    """The inputs of the newest judgement of the entry."""
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for path in _folder(_store(entry), entry.folder.name).glob("[0-9a-f]*.json"):
+        try:
+            document = _read(path)
+            if _is_of(entry, document):
+                found.append((document["judged"], document["inputs"]))
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+    if found:
+        return max(found, key=lambda one: one[0])[1]
+    try:
+        # Without the record's word it is a paper that came with an import.
+        own = json.loads((entry.folder / PAPER).read_bytes()) if entry.judgement else None
+        return own["inputs"] if own else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

@@ -1,0 +1,354 @@
+"""The store: content-addressed, immutable entries; one is there when its record.json is.
+
+store/<kk>/<key>/ holds a wheel and its papers. For a built wheel the key is the build key, for a
+public one (part of a closure) the sha256 of the file. Entries appear by one rename, so readers see
+all of an entry or nothing of it.
+
+Whoever needs entries that no generation names yet (a build, an import, a commit) shares the store's
+lock (`in_use`); collecting takes it alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from shlex import quote
+from typing import IO, Any
+
+from spark_build.errors import StoreError
+from spark_build.files import (
+    CHUNK,
+    Held,
+    copy_or_link,
+    locked,
+    make_folder,
+    remove_any,
+    remove_tree,
+    sha256_of,
+    sync_folder,
+    sync_tree,
+)
+from spark_build.wheels.model import StoredWheel
+
+RECORD = "record.json"
+LOCK = "lock"
+PREFIX = "prefix"
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A committed entry: a wheel, a prefix for others to build against, or both."""
+
+    folder: Path
+    name: str
+    version: str
+    recipe: str  # "" for a public wheel
+    content_digest: str
+    wheel: StoredWheel | None
+    prefix: Path | None
+    judgement: str = ""  # the judgement key by which its build was found good; "": none that counts here
+
+
+@contextlib.contextmanager
+def in_use(store: Path, purpose: str, *, looking: bool = False) -> Iterator[None]:
+    """While this is held, nothing is collected from the store.
+
+    What killed processes left goes first, unless we are only `looking`: then no store is made, either.
+    """
+    if looking and not store.is_dir():
+        yield
+        return
+    if not looking and leftovers(store):
+        with alone(store, "removing what killed processes left") as busy:
+            if not busy:
+                remove_leftovers(store)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(store / LOCK, purpose=purpose, shared=True))
+        except OSError as error:  # what cannot be written is not collected from, either
+            if error.errno not in (errno.EROFS, errno.EACCES):
+                raise
+        yield
+
+
+@contextlib.contextmanager
+def alone(store: Path, purpose: str, patience: float = 0.0) -> Iterator[str]:
+    """Try to have the store for oneself: yields "", or who uses it when that took too long."""
+    with contextlib.ExitStack() as stack:
+        holder = ""
+        try:
+            stack.enter_context(locked(store / LOCK, purpose=purpose, patience=patience))
+        except Held as others:
+            holder = str(others)
+        yield holder
+
+
+def entry_folder(store: Path, key: str) -> Path:
+    """Where an entry of this key lies."""
+    return store / key[:2] / key
+
+
+def read(store: Path, key: str) -> Entry | None:
+    """The entry of this key, None when it was never committed."""
+    folder = entry_folder(store, key)
+    try:
+        return entry_of(folder, record_of(folder))
+    except FileNotFoundError:
+        return None
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """The record of an entry; FileNotFoundError without one, StoreError when it cannot be read."""
+    try:
+        with open(f"{folder}/{RECORD}", "rb") as file:  # noqa: PTH123 - for ten thousand at once
+            record: dict[str, Any] = json.loads(file.read())
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"the record of {folder.name[:12]} cannot be read: {error}",
+            where=str(folder / RECORD),
+            hint=f"rm -r {quote(str(folder))}, then build again",
+        ) from error
+    return record
+
+
+def entry_of(folder: Path, record: Mapping[str, Any]) -> Entry:
+    """An entry from its record; StoreError when the record lacks something."""
+    try:
+        wheel = StoredWheel(
+            name=record["name"],
+            version=record["version"],
+            filename=record["filename"],
+            sha256=record["sha256"],
+            size=record["size"],
+            key=folder.name,
+            origin=record["origin"],
+            requires=tuple(record["requires"]),
+        )
+        return Entry(
+            folder=folder,
+            name=wheel.name,
+            version=wheel.version,
+            recipe=record["recipe"],
+            content_digest=record["content_digest"],
+            wheel=wheel if wheel.filename else None,
+            prefix=folder / PREFIX if record.get("prefix") else None,
+            judgement=str(record.get("judgement", "")),
+        )
+    except (KeyError, TypeError) as error:
+        raise StoreError(
+            f"the record of {folder.name[:12]} lacks {error}",
+            where=str(folder / RECORD),
+            hint=f"rm -r {quote(str(folder))}, then build again",
+        ) from error
+
+
+def entries(store: Path) -> Iterator[Entry]:
+    """All committed entries, in order of key."""
+    for record in sorted(store.glob(f"[0-9a-f][0-9a-f]/*/{RECORD}")):
+        found = read(store, record.parent.name)
+        if found is not None:
+            yield found
+
+
+def commit(
+    store: Path,
+    *,
+    key: str,
+    wheel: Path | None,
+    described: Mapping[str, Any],
+    papers: Mapping[str, bytes],
+    prefix: Path | None = None,
+    sha256: str = "",
+) -> Entry:
+    """Put a wheel, a prefix or both, with their papers, into the store; an existing entry is kept.
+
+    `described` has name, version, origin, recipe, requires and content_digest, of a build also its
+    judgement key; `sha256` is the wheel's, from a caller who has just computed it. Everything is on disk
+    before the entry appears.
+    """
+    for name in papers:
+        if name in ("", ".", "..", RECORD, PREFIX, wheel and wheel.name) or "/" in name:
+            raise StoreError(f"{name!r} is no name for a paper")
+    with in_use(store, "taking in a wheel"):
+        existing = read(store, key)
+        if existing is not None:
+            with contextlib.suppress(OSError):  # young again: who takes it in is about to need it
+                os.utime(existing.folder / RECORD)
+            return _completed(existing, prefix)
+        return _committed(store, key, wheel, described, papers, prefix, sha256)
+
+
+def _committed(
+    store: Path,
+    key: str,
+    wheel: Path | None,
+    described: Mapping[str, Any],
+    papers: Mapping[str, bytes],
+    prefix: Path | None,
+    sha256: str,
+) -> Entry:
+    temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=store))
+    try:
+        if wheel is not None:
+            copy_or_link(wheel, temporary / wheel.name)
+        if prefix is not None:
+            _take(prefix, temporary / PREFIX)
+        for name, content in papers.items():
+            (temporary / name).write_bytes(content)
+        record = {
+            "schema": SCHEMA,
+            **described,
+            "filename": wheel.name if wheel else "",
+            "sha256": sha256 or (sha256_of(wheel) if wheel else ""),
+            "size": wheel.stat().st_size if wheel else 0,
+            "prefix": prefix is not None,
+            "papers": {name: hashlib.sha256(content).hexdigest() for name, content in papers.items()},
+            "committed": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        (temporary / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+        _seal(temporary)
+        return _appear(temporary, entry_folder(store, key))
+    except BaseException:
+        remove_tree(temporary)
+        raise
+
+
+def again(
+    store: Path, entry: Entry, *, key: str, changed: Mapping[str, bytes], kept_as: Mapping[str, str]
+) -> Entry:
+    """Put an entry under another key too, by hard links where possible.
+
+    changed: papers that are new; kept_as: under what name the old ones of those names stay. An entry that
+    has the key already is kept.
+    """
+    with in_use(store, "taking over an entry"):
+        existing = read(store, key)
+        if existing is not None:
+            return existing
+        record = record_of(entry.folder)
+        temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=store))
+        try:
+            papers = dict(record["papers"])
+            for name in [*papers, *([entry.wheel.filename] if entry.wheel else [])]:
+                copy_or_link(entry.folder / name, temporary / kept_as.get(name, name))
+            if entry.prefix is not None:
+                _take(entry.prefix, temporary / PREFIX)
+            papers |= {new: papers[old] for old, new in kept_as.items()}
+            for name, content in changed.items():
+                (temporary / name).write_bytes(content)
+                papers[name] = hashlib.sha256(content).hexdigest()
+            text = json.dumps({**record, "papers": papers}, indent=1, sort_keys=True) + "\n"
+            (temporary / RECORD).write_text(text)
+            _seal(temporary)
+            return _appear(temporary, entry_folder(store, key))
+        except BaseException:
+            remove_tree(temporary)
+            raise
+
+
+def _take(prefix: Path, destination: Path) -> None:
+    """Copy a prefix, by hard links where possible."""
+
+    def link(source: str, copy: str) -> None:
+        copy_or_link(Path(source), Path(copy))
+
+    shutil.copytree(prefix, destination, symlinks=True, copy_function=link)
+
+
+def _completed(entry: Entry, prefix: Path | None) -> Entry:
+    """An entry that was imported came without its prefix; a build on this machine has one."""
+    if prefix is None or entry.prefix is not None:
+        return entry
+    store = entry.folder.parent.parent
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=store) as scratch:
+        _take(prefix, Path(scratch, PREFIX))
+        sync_tree(Path(scratch))
+        remove_tree(entry.folder / PREFIX)
+        Path(scratch, PREFIX).rename(entry.folder / PREFIX)
+    record = json.loads((entry.folder / RECORD).read_text())
+    text = json.dumps({**record, "prefix": True}, indent=1, sort_keys=True) + "\n"
+    replace_file(store, entry.folder / RECORD, io.BytesIO(text.encode()))
+    os.utime(entry.folder.parent)  # the index looks again
+    return replace(entry, prefix=entry.folder / PREFIX)
+
+
+def replace_file(store: Path, path: Path, content: IO[bytes]) -> None:
+    """Put a file into an entry by one rename; half of it never lies beside what is committed."""
+    handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=store)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            shutil.copyfileobj(content, out, CHUNK)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(temporary).chmod(0o444)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def _seal(folder: Path) -> None:
+    """Read-only and on disk: nobody changes an entry by accident."""
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(path.stat().st_mode & 0o111 | 0o444)
+    sync_tree(folder)
+    folder.chmod(0o755)
+
+
+def _appear(temporary: Path, final: Path) -> Entry:
+    make_folder(final.parent)
+    try:
+        temporary.rename(final)
+    except OSError:
+        # Somebody committed the same key meanwhile; or rubbish without a record lies there.
+        if not (final / RECORD).exists():
+            remove_tree(final)
+            temporary.rename(final)
+        else:
+            remove_tree(temporary)
+    sync_folder(final.parent)
+    return entry_of(final, json.loads((final / RECORD).read_text()))
+
+
+def leftovers(store: Path) -> list[Path]:
+    """What is being made under a temporary name, or was when its process was killed."""
+    return [*store.glob(".tmp-*"), *store.glob(".index.json.*")]
+
+
+def remove_leftovers(store: Path) -> None:
+    """Remove them; by who is alone with the store."""
+    for path in leftovers(store):
+        remove_any(path)
+
+
+def verify_wheel(entry: Entry) -> None:
+    """Raise StoreError unless the entry's wheel still has the bytes it was committed with."""
+    if entry.wheel is None:
+        return
+    path = entry.folder / entry.wheel.filename
+    try:
+        intact = path.stat().st_size == entry.wheel.size and sha256_of(path) == entry.wheel.sha256
+    except OSError:
+        intact = False
+    if not intact:
+        raise StoreError(
+            f"{entry.wheel.filename} is damaged or missing in the store",
+            where=str(path),
+            hint=f"rm -r {quote(str(entry.folder))}, "
+            f"then: spark-build build {entry.recipe or entry.wheel.name}",
+        )

@@ -1,0 +1,1 @@
+"""Wheels: read, audit, repair, write and compare them."""

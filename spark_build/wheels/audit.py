@@ -1,0 +1,296 @@
+"""What may be published: one small rule per promise a wheel makes, all pure.
+
+The facts come from `wheels/reader.py`. A finding of severity "error" blocks publishing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import chain
+
+from packaging.tags import compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from spark_build.core_text import printable
+from spark_build.wheels.audit_packaging import PACKAGING_RULES
+from spark_build.wheels.linkage import origin
+from spark_build.wheels.model import Finding, Library, Severity, WheelFacts
+from spark_build.wheels.rules import HOST_RULES, Policies
+
+UNREADABLE = "unreadable"  # machine of a file that begins like ELF and is none
+# Code for the GPU or the kernel, loaded by name from data files: foreign by nature.
+DEVICE_MACHINES = frozenset({"cuda", "amdgpu", "bpf"})
+
+# auditwheel puts eight hex digits of the content between name and suffix.
+_BUNDLED_HASH = r"(-[0-9a-f]{8})?"
+_SYSTEM_ONLY = (
+    (re.compile(r"ld(64|-linux)[^/]*\.so(\.\d+)*"), "the loader"),
+    (
+        re.compile(rf"lib(c|m|dl|rt|pthread|resolv)({_BUNDLED_HASH}|-2\.\d+)\.so(\.\d+)*"),
+        "a part of the C library",
+    ),
+    (re.compile(rf"libcuda{_BUNDLED_HASH}\.so(\.[\d.]+)?"), "a part of the GPU driver"),
+    (re.compile(r"libnvidia-[^/]*\.so(\.[\d.]+)?"), "a part of the GPU driver"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """What the wheel should be, by recipe, train and target."""
+
+    distribution: str
+    version: str
+    platform: str  # linux-x86_64
+    python: str  # cp311
+    provided: tuple[str, ...]  # sonames from elsewhere; wildcards allowed
+    system_libraries: frozenset[str]  # sonames that every manylinux system has
+    policies: Policies = field(default_factory=dict)  # symbol versions by platform tag
+
+    @property
+    def machine(self) -> str:
+        """The architecture of the platform: x86_64, aarch64."""
+        return self.platform.partition("-")[2]
+
+
+Observation = tuple[Severity, str]
+Rule = Callable[[WheelFacts, Expected], Iterator[Observation]]
+
+
+def audit(
+    facts: WheelFacts,
+    *,
+    distribution: str,
+    version: str,
+    platform: str,
+    python: str,
+    provided: Sequence[str],
+    system_libraries: frozenset[str],
+    policies: Policies | None = None,
+) -> tuple[Finding, ...]:
+    """All findings, in the order of the rules; none for a wheel that is as it should be.
+
+    `platform`: "linux-aarch64"; `python`: "cp312"; `provided`: sonames (wildcards allowed) that
+    come from the driver, the toolkit or another wheel; `system_libraries`: sonames every
+    manylinux system has; `policies`: the symbol versions that a platform tag allows.
+    """
+    expected = Expected(
+        distribution=distribution,
+        version=version,
+        platform=platform,
+        python=python,
+        provided=tuple(provided),
+        system_libraries=system_libraries,
+        policies=policies or {},
+    )
+    return tuple(
+        Finding(rule=name, severity=severity, message=printable(message))
+        for name, rule in RULES
+        for severity, message in rule(facts, expected)
+    )
+
+
+def blocks(findings: Sequence[Finding]) -> bool:
+    """Whether these findings forbid publishing."""
+    return any(finding.severity == "error" for finding in findings)
+
+
+def _name_version(facts: WheelFacts, expected: Expected) -> Iterator[Observation]:
+    wanted = canonicalize_name(expected.distribution)
+    if facts.name != wanted:
+        yield "error", f"METADATA names {facts.name}, expected {wanted}"
+    if not _satisfies(facts.version, expected.version):
+        yield "error", f"METADATA says version {facts.version}, expected {expected.version}"
+    try:
+        name, version, _, _ = parse_wheel_filename(facts.filename)
+    except InvalidWheelFilename as error:
+        yield "error", str(error)
+        return
+    if name != facts.name or version != _parsed(facts.version):
+        yield "error", f"the file name says {name} {version}, METADATA says {facts.name} {facts.version}"
+
+
+def _satisfies(version: str, wanted: str) -> bool:
+    """Equal, or with a local label on top."""
+    have, want = _parsed(version), _parsed(wanted)
+    if have is None or want is None:
+        return False
+    return Version(have.public) == Version(want.public) and want.local in (None, have.local)
+
+
+def _parsed(version: str) -> Version | None:
+    try:
+        return Version(version)
+    except InvalidVersion:
+        return None
+
+
+def _tags(facts: WheelFacts, expected: Expected) -> Iterator[Observation]:
+    if set(facts.filename_tags) != set(facts.wheel_tags):
+        said, inside = " ".join(facts.filename_tags), " ".join(facts.wheel_tags) or "none"
+        yield "error", f"the file name's tags ({said}) are not those of WHEEL ({inside})"
+    usable = _usable_by(expected.python)
+    if not any(tuple(tag.split("-")[:2]) in usable for tag in facts.filename_tags):
+        yield "error", f"{_without_platform(facts)} cannot be installed on {expected.python}"
+    platforms = _platform_tags(facts)
+    if "any" in platforms and _host_libraries(facts):
+        yield "error", "the platform tag is any, but there is machine code inside"
+    # Static programs are tagged for other C libraries too: one fitting tag is enough there.
+    fitting = {tag for tag in platforms if tag == "any" or _agrees(tag, expected)}
+    for tag in sorted(platforms - fitting):
+        if not fitting or not tag.endswith(f"_{expected.machine}"):
+            yield "error", f"platform tag {tag} is not for {expected.platform}"
+
+
+def fits(tags: Sequence[str], *, platform: str, python: str) -> bool:
+    """Whether one of a wheel's tags ("cp312-cp312-linux_aarch64") is for this platform and Python."""
+    expected = Expected(
+        distribution="",
+        version="",
+        platform=platform,
+        python=python,
+        provided=(),
+        system_libraries=frozenset(),
+    )
+    usable = _usable_by(python)
+    for tag in tags:
+        interpreter, abi, where = tag.split("-")
+        if (interpreter, abi) in usable and (where == "any" or _agrees(where, expected)):
+            return True
+    return False
+
+
+def _usable_by(python: str) -> set[tuple[str, str]]:
+    """The (interpreter, ABI) pairs that `python` ("cp312", "cp313t") installs."""
+    match = re.fullmatch(r"cp(\d)(\d+)t?", python)
+    if match is None:
+        return set()
+    version = (int(match[1]), int(match[2]))
+    tags = chain(
+        cpython_tags(version, [python], ["any"]),
+        compatible_tags(version, f"cp{match[1]}{match[2]}", ["any"]),
+    )
+    return {(tag.interpreter, tag.abi) for tag in tags}
+
+
+def _without_platform(facts: WheelFacts) -> str:
+    return " ".join(sorted({tag.rpartition("-")[0] for tag in facts.filename_tags}))
+
+
+def _platform_tags(facts: WheelFacts) -> set[str]:
+    return {tag.rpartition("-")[2] for tag in facts.filename_tags}
+
+
+def _agrees(tag: str, expected: Expected) -> bool:
+    system = expected.platform.partition("-")[0]
+    families = (f"{system}_", "manylinux") if system == "linux" else (f"{system}_",)
+    return tag.startswith(families) and tag.endswith(f"_{expected.machine}")
+
+
+def _manylinux(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+    for tag in sorted(_platform_tags(facts)):
+        if tag.startswith("linux_"):
+            yield (
+                "warning",
+                f"{tag} is no manylinux tag: nothing says how new a system this wheel needs",
+            )
+
+
+def _record(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+    for problem in facts.record_problems:
+        yield "error", problem
+
+
+def _build_tag(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+    if facts.wheel_build and facts.wheel_build != facts.build:
+        yield (
+            "error",
+            f"the file name's build tag is {facts.build or 'missing'}, WHEEL says {facts.wheel_build}",
+        )
+    elif facts.build and not facts.wheel_build:
+        yield "warning", f"WHEEL does not mention the build tag {facts.build}"
+
+
+def _purelib(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+    compiled = _host_libraries(facts)
+    if facts.root_is_purelib and compiled:
+        yield "error", f"WHEEL says Root-Is-Purelib: true, but {compiled[0].path} is machine code"
+
+
+def _elf_machine(facts: WheelFacts, expected: Expected) -> Iterator[Observation]:
+    for library in facts.libraries:
+        if library.machine == UNREADABLE:
+            # Without .so in its name it may be somebody's test data.
+            severity: Severity = "error" if ".so" in _base(library.path) else "warning"
+            yield severity, f"{library.path} begins like an ELF file and cannot be read as one"
+        elif library.machine not in DEVICE_MACHINES and library.machine != expected.machine:
+            yield "error", f"{library.path} is for {library.machine}, not {expected.machine}"
+
+
+def _libraries(facts: WheelFacts, expected: Expected) -> Iterator[Observation]:
+    inside = {_base(library.path) for library in facts.libraries}
+    for library in _host_libraries(facts):
+        for soname in library.needed:
+            if re.match(r"libpython\d", soname):
+                yield "error", f"{library.path} links with {soname}: an extension module must not"
+            elif not (
+                soname in inside
+                or soname in expected.system_libraries
+                or any(fnmatchcase(soname, pattern) for pattern in expected.provided)
+            ):
+                yield (
+                    "error",
+                    f"{library.path} needs {soname}, which no wheel provides: {_advice(soname)}",
+                )
+
+
+def _advice(soname: str) -> str:
+    known = origin(soname)
+    return f"{known[1]}: list it in repair.exclude" if known else "repair should bundle it"
+
+
+def _bundled_system(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+    for library in _host_libraries(facts):
+        for pattern, what in _SYSTEM_ONLY:
+            if pattern.fullmatch(_base(library.path)):
+                advice = "list it in repair.exclude if repair bundled it, else keep the build from copying it"
+                yield "error", f"{library.path} is {what}, which must be the machine's own: {advice}"
+
+
+def _host_libraries(facts: WheelFacts) -> list[Library]:
+    return [library for library in facts.libraries if library.machine not in DEVICE_MACHINES]
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+RULES: tuple[tuple[str, Rule], ...] = (
+    ("name-version", _name_version),
+    ("tags", _tags),
+    ("manylinux", _manylinux),
+    ("record", _record),
+    ("build-tag", _build_tag),
+    ("purelib", _purelib),
+    ("elf-machine", _elf_machine),
+    ("libraries", _libraries),
+    ("bundled-system", _bundled_system),
+    *HOST_RULES,
+    *PACKAGING_RULES,
+)
+
+
+# What a vendor wrote into the wheel, and we may not change: it is published byte for byte.
+_LABELS = frozenset({"tags", "purelib", "manylinux", "build-tag"})
+_VENDORS_BUSINESS = _LABELS | {"symbol-versions", "rpath", "device-code", "device-damage"}
+
+
+def as_vendor(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings on a wheel that is only repacked: flaws of its labels are warnings."""
+    return tuple(
+        replace(one, severity="warning") if one.severity == "error" and one.rule in _VENDORS_BUSINESS else one
+        for one in findings
+    )

@@ -1,0 +1,257 @@
+"""The GPU code in libraries: exact architectures, without CUDA, in bounded memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from spark_build.core_text import printable
+from spark_build.errors import HostError
+from spark_build.process import run
+from spark_build.wheels.device import Code, DeviceCode
+from spark_build.wheels.fatbin import (
+    ELF,
+    LTO,
+    PTX,
+    Container,
+    Entry,
+    FatbinError,
+    Item,
+    Problem,
+    Scanner,
+    Stray,
+)
+from spark_build.wheels.sections import Cubin, Region, kind_of, parts
+
+CHUNK = 1 << 20
+HEAD = 64
+MAX_PROBLEMS = 50
+
+LIST_ELF, LIST_PTX = "--list-elf", "--list-ptx"
+_LISTED = re.compile(r"(?:ELF|PTX) file +\d+: .*\.(sm_\d+[af]?)\.(?:cubin|ptx)")
+_NOTHING = "does not contain device code"
+
+
+def read_library(path: Path) -> DeviceCode:
+    """What a library, object, static archive, .cubin or .fatbin holds. FatbinError when it is absurd."""
+    with path.open("rb", buffering=0) as file:
+        return read(file, str(path))
+
+
+def read(file: IO[bytes], path: str) -> DeviceCode:
+    """The same of an open seekable file, read once from its beginning, CHUNK bytes at a time."""
+    size = file.seek(0, 2)
+
+    def read_at(offset: int, length: int) -> bytes:
+        file.seek(offset)
+        data = file.read(length)
+        if len(data) < min(length, size - offset):
+            raise FatbinError("the file got shorter while it was read")
+        return data
+
+    found = _Found()
+    try:
+        found.take_parts(parts(read_at, size))
+        scanner = Scanner(size=size)
+        kind = kind_of(read_at(0, HEAD))
+        file.seek(0)
+        while chunk := file.read(CHUNK):
+            found.take(scanner.feed(chunk))
+        found.take(scanner.close())
+    except FatbinError as error:
+        raise FatbinError(f"{printable(path)}: {error.message}") from error
+    return DeviceCode(
+        path=path,
+        kind=kind,
+        loaded=found.code("loaded"),
+        relocatable=found.code("relocatable"),
+        elsewhere=found.code("elsewhere"),
+        problems=found.all_problems(),
+    )
+
+
+def read_or_tell(file: IO[bytes], path: str) -> DeviceCode:
+    """As `read`; an absurd file has no code, but a problem that says why."""
+    try:
+        return read(file, path)
+    except FatbinError as error:
+        said = error.message.removeprefix(f"{printable(path)}: ")
+        return DeviceCode(
+            path=path,
+            kind="other",
+            loaded=Code(),
+            relocatable=Code(),
+            elsewhere=Code(),
+            problems=(f"given up: {said}",),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """An architecture that we count otherwise than cuobjdump does."""
+
+    listing: str  # "--list-elf", "--all-fatbin --list-ptx"
+    target: str  # as cuobjdump writes it: sm_120, never sm_120f for machine code
+    ours: int
+    theirs: int
+
+
+def cross_check(library: Path, cuobjdump: Path, *, code: DeviceCode | None = None) -> tuple[Difference, ...]:
+    """Where cuobjdump lists something else in the sections that it reads; HostError when it fails.
+
+    By itself it lists relocatable code only where there is no other; with --all-fatbin both. In an archive
+    it decides so for every member, so that only the second listing can be compared.
+    """
+    code = code or read_library(library)
+    shown = code.loaded if code.loaded.containers or code.loaded.sass else code.relocatable
+    both = code.loaded.containers and code.relocatable.containers
+    rounds: list[tuple[tuple[str, ...], Sequence[Code]]] = []
+    if code.kind != "archive":
+        rounds.append(((), [shown]))
+    if both or code.kind == "archive":
+        rounds.append((("--all-fatbin",), [code.loaded, code.relocatable]))
+    differences: list[Difference] = []
+    for options, codes in rounds:
+        for listing, ours in ((LIST_ELF, _as_elf(codes)), (LIST_PTX, _as_ptx(codes))):
+            command = (*options, listing)
+            theirs = _listed(cuobjdump, command, library)
+            differences += _differences(" ".join(command), ours, theirs)
+    return tuple(differences)
+
+
+def find_cuobjdump() -> Path | None:
+    """The one on PATH, else the one in the package triton; None without either."""
+    if on_path := shutil.which("cuobjdump"):
+        return Path(on_path)
+    try:
+        spec = importlib.util.find_spec("triton")  # found, not imported
+    except (ImportError, ValueError):
+        return None
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        program = Path(folder, "backends/nvidia/bin/cuobjdump")
+        if program.is_file():
+            return program
+    return None
+
+
+@dataclass(slots=True)
+class _Found:
+    """The items of one file, counted by the section that they lie in."""
+
+    starts: list[int] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+    counts: dict[str, Counter[tuple[int, str]]] = field(default_factory=dict)
+    containers: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    unsaid: int = 0
+
+    def take_parts(self, found: Iterable[Region | Cubin | Problem]) -> None:
+        regions: list[Region] = []
+        for part in found:
+            if isinstance(part, Region):
+                regions.append(part)
+            elif isinstance(part, Cubin):
+                self._count(part.role, ELF, part.target)
+            else:
+                self._problem(part.offset, part.message)
+        for region in sorted(regions, key=lambda region: (region.start, region.end)):
+            if self.regions and region.start < self.regions[-1].end:
+                self._problem(region.start, "a section that overlaps another")
+            else:
+                self.regions.append(region)
+                self.starts.append(region.start)
+
+    def take(self, items: Iterable[Item]) -> None:
+        for item in items:
+            if isinstance(item, Entry):
+                region = self._at(item.container)
+                self._count(region.role if region else "elsewhere", item.kind, item.target)
+            elif isinstance(item, Container):
+                region = self._at(item.offset)
+                self.containers[region.role if region else "elsewhere"] += 1
+                if region and item.offset + item.size > region.end:
+                    self._problem(item.offset, "a container that runs over the end of its section")
+            elif isinstance(item, Problem):
+                self._problem(item.offset, item.message)
+            elif self._is_damage(item):
+                self._problem(item.offset, "no container behind the magic number")
+
+    def code(self, role: str) -> Code:
+        counts = self.counts.get(role, Counter())
+        sass, ptx, lto = (
+            {target: number for (kind, target), number in sorted(counts.items()) if kind == wanted}
+            for wanted in (ELF, PTX, LTO)
+        )
+        other = {target: n for (kind, target), n in sorted(counts.items()) if kind not in (ELF, PTX, LTO)}
+        return Code(containers=self.containers[role], sass=sass, ptx=ptx, lto=lto, other=other)
+
+    def all_problems(self) -> tuple[str, ...]:
+        more = [f"and {self.unsaid} more problems"] if self.unsaid else []
+        return (*self.problems, *more)
+
+    def _at(self, offset: int) -> Region | None:
+        """The region that holds this byte."""
+        before = bisect_right(self.starts, offset) - 1
+        region = self.regions[before] if before >= 0 else None
+        return region if region and offset < region.end else None
+
+    def _is_damage(self, stray: Stray) -> bool:
+        """Host code compares with the magic number; where containers belong, only damage looks so."""
+        region = self._at(stray.offset)
+        return region is not None and (stray.offset - region.start) % 8 == 0
+
+    def _count(self, role: str, kind: int, target: str) -> None:
+        self.counts.setdefault(role, Counter())[kind, target] += 1
+
+    def _problem(self, offset: int, message: str) -> None:
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(f"at byte {offset}: {message}")
+        else:
+            self.unsaid += 1
+
+
+def _as_elf(codes: Sequence[Code]) -> Counter[str]:
+    """cuobjdump does not tell sm_120f from sm_120."""
+    return _sum((target.removesuffix("f"), number) for code in codes for target, number in code.sass.items())
+
+
+def _as_ptx(codes: Sequence[Code]) -> Counter[str]:
+    """cuobjdump names PTX for compute_80 sm_80."""
+    return _sum(
+        (target.replace("compute_", "sm_"), number) for code in codes for target, number in code.ptx.items()
+    )
+
+
+def _sum(pairs: Iterable[tuple[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for target, number in pairs:
+        total[target] += number
+    return total
+
+
+def _differences(listing: str, ours: Mapping[str, int], theirs: Mapping[str, int]) -> list[Difference]:
+    return [
+        Difference(listing=listing, target=target, ours=ours.get(target, 0), theirs=theirs.get(target, 0))
+        for target in sorted({*ours, *theirs})
+        if ours.get(target, 0) != theirs.get(target, 0)
+    ]
+
+
+def _listed(cuobjdump: Path, options: Sequence[str], library: Path) -> Counter[str]:
+    found: Counter[str] = Counter()
+
+    def count(line: str) -> None:
+        if match := _LISTED.match(line):
+            found[match[1]] += 1
+
+    done = run([str(cuobjdump), *options, str(library.absolute())], on_line=count)
+    if done.returncode and _NOTHING not in done.output:
+        raise HostError(f"{cuobjdump} fails on {library}: {printable(done.output[-300:])}")
+    return found

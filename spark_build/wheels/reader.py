@@ -1,0 +1,297 @@
+"""What is really inside a wheel: its metadata, whether RECORD tells the truth, its ELF files."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import hashlib
+import lzma
+import re
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+from typing import IO
+
+from installer.records import RecordEntry
+from packaging.metadata import parse_email
+from packaging.utils import canonicalize_name
+
+from spark_build.core_text import printable
+from spark_build.errors import AuditError
+from spark_build.files import CHUNK
+from spark_build.wheels import device_code, zipguard
+from spark_build.wheels.device import DeviceCode
+from spark_build.wheels.elf import ELF_MAGIC, read_library
+from spark_build.wheels.leaks import Leaks
+from spark_build.wheels.model import Library, WheelFacts
+from spark_build.wheels.payload import STARTUP, summary
+from spark_build.wheels.sections import kind_of
+from spark_build.wheels.wheeltext import expanded, filename_parts, record_rows, sane
+
+SPOOL = 32 << 20  # machine code up to this size is looked at in memory
+TEXT = 64 << 20  # bytes of METADATA or RECORD: torch's RECORD has 1.5 MiB
+HASHES = ("sha256", "sha384", "sha512")  # what the wheel format allows in RECORD
+
+# Not covered by RECORD: the file itself and signatures over it.
+RECORD_FILES = ("RECORD", "RECORD.jws", "RECORD.p7s")
+PROVENANCE = "spark-build.provenance.json"  # in the dist-info folder
+# What differs between two builds of the same content: tags, and what describes the build machine.
+_VOLATILE = re.compile(rf"[^/]+\.dist-info/(RECORD(\.jws|\.p7s)?|WHEEL|sboms/.*|{re.escape(PROVENANCE)})")
+
+# What zipfile and the decompressors raise on damaged input, besides BadZipFile.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    RuntimeError,  # encrypted; NotImplementedError: an unknown compression method
+    OverflowError,
+    ValueError,  # offsets before the beginning, names that are no text
+    MemoryError,  # LZMA asks for what its header says
+)
+
+
+def read_facts(path: Path, *, own: Sequence[str] = ()) -> WheelFacts:
+    """Everything the audit rules look at; AuditError when the file is no readable wheel.
+
+    `own`: folders of the build, which libraries should not mention.
+    """
+    return facts_and_digest(path, own=own)[0]
+
+
+def facts_and_digest(path: Path, *, own: Sequence[str] = ()) -> tuple[WheelFacts, str]:
+    """`read_facts` and `content_digest` for the price of one: every file is unpacked once."""
+    tags, build = filename_parts(path.name)
+    with opened(path) as archive:
+        folder = dist_info(archive, path.name)
+        metadata, _ = parse_email(sane(_member(archive, f"{folder}/METADATA")))
+        if "name" not in metadata or "version" not in metadata:
+            raise AuditError(f"{path.name}: METADATA has no name or no version")
+        wheel = _headers(sane(_member(archive, f"{folder}/WHEEL")))
+        wheel_tags = expanded(wheel.get_all("Tag") or [])
+        problems, contents = _inspect(archive, folder, own)
+        payload = summary(
+            [zipguard.entry(info) for info in files_of(archive)],
+            dist_info=folder,
+            texts={name: content.text for name, content in contents if content.text is not None},
+        )
+    libraries = [content.library for _, content in contents if content.library is not None]
+    facts = WheelFacts(
+        filename=path.name,
+        name=canonicalize_name(metadata["name"]),
+        version=metadata["version"],
+        build=build,
+        filename_tags=tags,
+        wheel_tags=wheel_tags,
+        wheel_build=(wheel.get("Build") or "").strip(),
+        root_is_purelib=(wheel.get("Root-Is-Purelib") or "").strip().lower() == "true",
+        requires=tuple(metadata.get("requires_dist", ())),
+        record_problems=tuple(map(printable, problems)),
+        libraries=tuple(sorted(libraries, key=lambda library: library.path)),
+        size=path.stat().st_size,
+        payload=payload,
+        device_code=_device_code([content for _, content in contents]),
+    )
+    return facts, digest_of((name, content.sha256) for name, content in contents)
+
+
+def content_digest(path: Path) -> str:
+    """Hex sha256 over what the wheel installs: the same for any build tag, zip order and time.
+
+    Without RECORD, WHEEL, SBOMs and our provenance, which differ between builds of the same content.
+    """
+    with opened(path) as archive:
+        infos = [info for info in files_of(archive) if not _VOLATILE.fullmatch(info.filename)]
+        return digest_of((info.filename, _read(archive, info).sha256) for info in infos)
+
+
+def digest_of(hashes: Iterable[tuple[str, bytes]]) -> str:
+    """The content digest of a wheel from the sha256 of each of its files."""
+    lines = sorted(
+        f"{name}\0{sha256.hex()}\n".encode() for name, sha256 in hashes if not _VOLATILE.fullmatch(name)
+    )
+    return hashlib.sha256(b"".join(lines)).hexdigest()
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """The wheel as a zip archive; any damage met inside the block becomes one AuditError."""
+    try:
+        with zipguard.Bounded(path) as file, zipfile.ZipFile(file) as archive:
+            zipguard.refuse(archive, path.stat().st_size)
+            yield archive
+    except _DAMAGE as error:
+        raise _broken(path, error) from error
+    except OSError as error:
+        # bz2 reports damage as an OSError without a number, a wild offset is an invalid seek.
+        if error.errno in (None, errno.EINVAL):
+            raise _broken(path, error) from error
+        raise
+
+
+def _broken(path: Path, error: Exception) -> AuditError:
+    reason = printable(str(error)) or type(error).__name__
+    return AuditError(f"{path.name} is no readable wheel: {reason}", hint="build or fetch it again")
+
+
+def files_of(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """The archive's files, without folder entries, in its order."""
+    return [info for info in archive.infolist() if not info.is_dir()]
+
+
+def dist_info(archive: zipfile.ZipFile, filename: str) -> str:
+    """The name of the one dist-info folder; AuditError without one or with several."""
+    tops = {info.filename.partition("/")[0] for info in files_of(archive)}
+    folders = sorted(top for top in tops if top.endswith(".dist-info"))
+    if len(folders) != 1:
+        found = printable(", ".join(folders)) or "none"
+        raise AuditError(f"{filename}: expected one dist-info folder, found {found}")
+    return folders[0]
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    try:
+        size = archive.getinfo(name).file_size
+        if size > TEXT:
+            raise zipfile.BadZipFile(f"{name} of {size:,} bytes")
+        return archive.read(name)
+    except KeyError as error:
+        raise AuditError(f"{Path(archive.filename or '').name} has no {printable(name)}") from error
+
+
+def _headers(data: bytes) -> Message:
+    return Parser().parsestr(data.decode(errors="replace"), headersonly=True)
+
+
+def _inspect(
+    archive: zipfile.ZipFile, folder: str, own: Sequence[str]
+) -> tuple[list[str], list[tuple[str, _Content]]]:
+    """What RECORD says wrongly, and what each file is: every file is read once."""
+    infos = files_of(archive)
+    rows, problems = record_rows(_member(archive, f"{folder}/RECORD").decode())
+    counts = Counter(info.filename for info in infos)
+    problems += [f"{name}: appears {count} times in the zip" for name, count in counts.items() if count > 1]
+    problems += [f"{name}: not a safe relative name" for name in counts if not zipguard.is_safe(name)]
+    problems += zipguard.oddities(archive)
+    problems += _about_itself(rows, folder)
+    contents = []
+    exempt = {f"{folder}/{name}" for name in RECORD_FILES}
+    for info in infos:
+        row = rows.get(info.filename)
+        listed = row.hash_ if row else None
+        algorithm = listed.name if listed and listed.name in HASHES else "sha256"
+        kept = info.filename == f"{folder}/top_level.txt" or bool(STARTUP.fullmatch(info.filename))
+        content = _read(archive, info, algorithm=algorithm, leaks=Leaks(own), kept=kept)
+        contents.append((info.filename, content))
+        if content.size != info.file_size:
+            problems.append(f"{info.filename}: {content.size} bytes, the zip says {info.file_size}")
+        if info.filename not in exempt:
+            problems += _mismatches(info.filename, content, row)
+    problems += [
+        f"{name}: listed in RECORD, but not there"
+        for name in rows
+        if name not in counts and name not in exempt
+    ]
+    return problems, contents
+
+
+def _about_itself(rows: Mapping[str, RecordEntry], folder: str) -> Iterator[str]:
+    """What the package installer asks of RECORD's rows on RECORD and on the signatures over it."""
+    record, *signatures = (f"{folder}/{name}" for name in RECORD_FILES)
+    own = rows.get(record)
+    if own is None:
+        yield f"{record}: does not list itself"
+    elif own.hash_ is not None or own.size is not None:
+        yield f"{record}: states its own hash or size, which it cannot know"
+    yield from (f"{name}: a signature over RECORD, and listed there" for name in signatures if name in rows)
+
+
+def _mismatches(name: str, content: _Content, row: RecordEntry | None) -> Iterator[str]:
+    if row is None:
+        yield f"{name}: not listed in RECORD"
+        return
+    if row.hash_ is None or row.hash_.name not in HASHES:
+        yield f"{name}: RECORD has no sha256 for it"
+    elif row.hash_.value != urlsafe(content.listed):
+        yield f"{name}: content is not what RECORD says ({row.hash_.name} differs)"
+    if row.size != content.size:
+        yield f"{name}: {content.size} bytes, RECORD says {'nothing' if row.size is None else row.size}"
+
+
+def urlsafe(digest: bytes) -> str:
+    """A digest as RECORD writes it: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Content:
+    size: int
+    sha256: bytes
+    listed: bytes  # by the algorithm that RECORD names
+    library: Library | None
+    code: DeviceCode | None
+    text: bytes | None  # the beginning, where it was asked for
+
+
+def _read(
+    archive: zipfile.ZipFile,
+    info: zipfile.ZipInfo,
+    *,
+    algorithm: str = "sha256",
+    leaks: Leaks | None = None,
+    kept: bool = False,
+) -> _Content:
+    """Read one file in chunks. Machine code needs random access, so such a file is spooled on the way.
+
+    With `leaks`, which must be fresh, machine code is looked into; `kept`: remember the first chunk.
+    """
+    digest = hashlib.sha256()
+    listed = digest if algorithm == "sha256" else hashlib.new(algorithm)
+    size = 0
+    library, code = None, None
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(archive.open(info))
+        chunk = stream.read(CHUNK)
+        spool: IO[bytes] | None = None
+        text = chunk if kept else None
+        if leaks is not None and kind_of(chunk[: device_code.HEAD]) != "other":
+            spool = stack.enter_context(tempfile.SpooledTemporaryFile(SPOOL))
+        while chunk:
+            digest.update(chunk)
+            if listed is not digest:
+                listed.update(chunk)
+            size += len(chunk)
+            if spool is not None and leaks is not None:
+                spool.write(chunk)
+                leaks.feed(chunk)
+            chunk = stream.read(CHUNK)
+        if spool is not None and leaks is not None:
+            library, code = _looked_into(spool, info.filename, leaks, digest.hexdigest())
+    sha256, wanted = digest.digest(), listed.digest()
+    return _Content(size=size, sha256=sha256, listed=wanted, library=library, code=code, text=text)
+
+
+def _looked_into(file: IO[bytes], name: str, leaks: Leaks, sha256: str) -> tuple[Library | None, DeviceCode]:
+    """What a file says for the loader, if it is ELF, and what it holds for GPUs."""
+    leaks.close()
+    code = device_code.read_or_tell(file, name)
+    file.seek(0)
+    if file.read(len(ELF_MAGIC)) != ELF_MAGIC:
+        return None, code
+    library = read_library(name, file)
+    host = replace(library.host, leaks=leaks.found)
+    return replace(library, sha256=sha256, host=host, sass=code.sass, ptx=code.ptx), code
+
+
+def _device_code(contents: Iterable[_Content]) -> tuple[DeviceCode, ...]:
+    codes = [content.code for content in contents if content.code is not None and not content.code.empty]
+    return tuple(sorted(codes, key=lambda code: code.path))
