@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, settings
 from spark_build.measure.arms import baseline_arm
 from spark_build.measure.model import Arm
 from spark_build.paths import Home
-from tests import commands, processes
-from tests.commands import invoke
+from tests.helpers import commands, processes
+from tests.helpers.commands import invoke
 
 ROOT = Path(__file__).resolve().parents[1]
 # Started in the background of a script, the suite would hand SIGINT on as ignored to all that it starts.

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(HERE))
 
 from spark_build.wheelhouse.generations import Generation  # noqa: E402 - the path comes first
-from tests.integration.houses import VIEW, home_in, make_wheel, publish, put_built  # noqa: E402 - the path comes first
+from tests.helpers.wheelhouse import VIEW, home_in, make_wheel, publish, put_built  # noqa: E402 - the path comes first
 
 PROJECTS = 200
 LARGE = 256 << 20

@@ -20,7 +20,7 @@ from spark_build.recipes.plan import Evaluated, Provision
 # when what is written here changes; `brought_up` then says which older inputs still name the same bytes.
 FORMAT = 3
 UNKNOWING = 2  # the format before, which did not know whether a build might use the network
-# Raise when an audit rule, or the reading of features, judges differently: tests/unit/test_key.py notices.
+# Raise when an audit rule, or the reading of features, judges differently: tests/build/test_keys.py notices.
 RULES = 1
 
 

@@ -30,7 +30,7 @@ from spark_build.doctor import index_connectivity, probe
 from spark_build.environments import interpreters
 from spark_build.environments.model import Interpreter
 from spark_build.machine import Machine
-from tests.machines import Simulated
+from tests.helpers.machines import Simulated
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "data"

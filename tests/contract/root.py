@@ -26,11 +26,11 @@ from spark_build.cli import main as program
 from spark_build.measure.arms import baseline_arm
 from spark_build.measure.bench import bench_json
 from spark_build.paths import Home
-from tests import benches
 from tests.conftest import PROJECT, RECIPE, SETUP, TRAIN, make_sdist
 from tests.contract import harness
-from tests.integration.houses import make_wheel
-from tests.unit.test_crossrun import document as burn_in
+from tests.helpers import benches
+from tests.helpers.wheelhouse import make_wheel
+from tests.measure.test_crossrun import document as burn_in
 
 PLACE = Path(harness.RECORDED)
 CONFIGURED = dict(os.environ)

@@ -1,0 +1,190 @@
+"""Patches apply exactly or not at all, in trees of any kind, by the real git."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from spark_build.build.patches import PatchState, apply, check
+from spark_build.errors import PatchError
+from tests.helpers.gitrepos import Repository
+
+SOURCE = "".join(f"int value_{number} = {number};\n" for number in range(1, 41))
+
+
+def made_patch(folder: Path, before: dict[str, str], after: dict[str, str], context: int = 3) -> Path:
+    """What git writes for a change."""
+    repository = Repository.make(folder / "made")
+    repository.save(before)
+    for name in before.keys() - after.keys():
+        repository.git("rm", "--quiet", name)
+    repository.write(after)
+    path = folder / "0001-change.patch"
+    text = repository.git("diff", "--cached", "--find-renames", f"-U{context}", "HEAD")
+    path.write_text(text + "\n")
+    return path
+
+
+def fill(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def contents(tree: Path) -> dict[str, str]:
+    return {str(path.relative_to(tree)): path.read_text() for path in tree.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def patch(tmp_path: Path) -> Path:
+    """Two hunks in src/a.c: lines 10 and 30 change."""
+    after = SOURCE.replace("value_10 = 10", "value_10 = 100").replace("value_30 = 30", "value_30 = 300")
+    return made_patch(tmp_path, {"src/a.c": SOURCE}, {"src/a.c": after})
+
+
+def test_it_applies_also_with_an_offset(patch: Path, tmp_path: Path) -> None:
+    tree = fill(tmp_path / "tree", {"src/a.c": "// new line\n" * 7 + SOURCE})
+    assert check(patch, tree) == PatchState(state="applies")
+    assert "value_10 = 10;" in (tree / "src/a.c").read_text()
+    log = io.BytesIO()
+    apply(patch, tree, tmp_path, log)
+    assert "value_10 = 100;" in (tree / "src/a.c").read_text()
+    assert "value_30 = 300;" in (tree / "src/a.c").read_text()
+    assert b"$ git apply" in log.getvalue()
+
+
+def test_what_is_there_already_is_said(patch: Path, tmp_path: Path) -> None:
+    tree = fill(tmp_path / "tree", {"src/a.c": SOURCE})
+    apply(patch, tree, tmp_path, None)
+    before = contents(tree)
+    assert check(patch, tree).state == "already-upstream"
+    with pytest.raises(PatchError, match="is in the source already"):
+        apply(patch, tree, tmp_path, None)
+    assert contents(tree) == before
+
+
+@pytest.mark.parametrize(("change", "state"), [("+x", "already-upstream"), ("-x", "applies")])
+def test_what_fits_both_ways_is_not_done_twice(change: str, state: str, tmp_path: Path) -> None:
+    """Among equal lines git could apply either direction again and again."""
+    patch = tmp_path / "p.patch"
+    ranges = "@@ -1,2 +1,3 @@" if change == "+x" else "@@ -1,3 +1,2 @@"
+    patch.write_text(f"--- a/a\n+++ b/a\n{ranges}\n x\n{change}\n x\n")
+    tree = fill(tmp_path / "tree", {"a": "x\nx\nx\n"})
+    assert check(patch, tree).state == state
+
+
+def test_the_hunk_and_the_nearest_place_are_named(patch: Path, tmp_path: Path) -> None:
+    changed = "// more\n" * 4 + SOURCE.replace("int value_30 = 30;", "long value_30 = 30;")
+    tree = fill(tmp_path / "tree", {"src/a.c": changed})
+    state = check(patch, tree)
+    assert (state.state, state.file, state.hunk, state.line) == ("does-not-apply", "src/a.c", 2, 31)
+    assert 0.9 < state.similarity < 1
+    assert "src/a.c: hunk 2 (line 27) does not match; nearest is line 31, 9" in state.detail
+    with pytest.raises(PatchError, match=r"0001-change.patch does not apply: src/a.c: hunk 2") as caught:
+        apply(patch, tree, tmp_path, None)
+    assert caught.value.where == str(patch)
+    assert contents(tree) == {"src/a.c": changed}
+
+
+def test_half_of_it_upstream_is_said(patch: Path, tmp_path: Path) -> None:
+    half = SOURCE.replace("value_10 = 10", "value_10 = 100")
+    state = check(patch, fill(tmp_path / "tree", {"src/a.c": half}))
+    assert (state.state, state.hunk) == ("does-not-apply", 1)
+    assert "is in the source already, other parts" in state.detail
+
+
+def test_a_missing_file_is_named(patch: Path, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    state = check(patch, tmp_path / "tree")
+    assert state == PatchState(state="does-not-apply", detail="src/a.c is not in the source", file="src/a.c")
+
+
+def test_files_come_go_move_and_become_executable(tmp_path: Path) -> None:
+    repository = Repository.make(tmp_path / "made")
+    repository.save({"gone": "g\n", "old": SOURCE, "run": "#!/bin/sh\n"})
+    repository.git("rm", "--quiet", "gone")
+    repository.git("mv", "old", "new")
+    repository.git("update-index", "--chmod=+x", "run")
+    repository.write({"added/ü file": "x\n"})
+    patch = tmp_path / "p.patch"
+    patch.write_text(repository.git("diff", "--cached", "--find-renames", "HEAD") + "\n")
+    tree = fill(tmp_path / "tree", {"gone": "g\n", "old": SOURCE, "run": "#!/bin/sh\n"})
+    assert check(patch, tree).state == "applies"
+    apply(patch, tree, tmp_path, None)
+    assert contents(tree) == {"new": SOURCE, "run": "#!/bin/sh\n", "added/ü file": "x\n"}
+    assert (tree / "run").stat().st_mode & 0o100
+    assert check(patch, tree).state == "already-upstream"
+
+
+def test_a_surrounding_repository_swallows_nothing(patch: Path, tmp_path: Path) -> None:
+    clone = Repository.make(tmp_path / "clone")
+    clone.save({".gitignore": "build/\n"})
+    work = clone.folder / "build" / "torch"
+    tree = fill(work / "src", {"src/a.c": SOURCE})
+    assert check(patch, tree).state == "applies"
+    apply(patch, tree, work, None)
+    assert "value_10 = 100;" in (tree / "src/a.c").read_text()
+
+
+def test_what_would_change_nothing_is_an_error(patch: Path, tmp_path: Path) -> None:
+    """With the ceiling too high git finds the clone, skips the ignored files and reports success."""
+    clone = Repository.make(tmp_path / "clone")
+    clone.save({".gitignore": "build/\n"})
+    tree = fill(clone.folder / "build" / "src", {"src/a.c": SOURCE})
+    with pytest.raises(PatchError, match=r"changed nothing in src/a.c"):
+        apply(patch, tree, tmp_path, None)
+
+
+def test_the_users_git_does_not_matter(patch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Repository.make(tmp_path / "other")
+    settings = tmp_path / "gitconfig"
+    settings.write_text(
+        "[apply]\n\twhitespace = error-all\n\tignoreWhitespace = change\n[core]\n\tautocrlf = true\n"
+    )
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+    monkeypatch.setenv("GIT_DIR", str(other.folder / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other.folder))
+    patch.write_text(patch.read_text().replace("+int value_10 = 100;", "+int value_10 = 100; "))
+    tree = fill(tmp_path / "tree", {"src/a.c": SOURCE})
+    apply(patch, tree, tmp_path, None)
+    assert "value_10 = 100; \n" in (tree / "src/a.c").read_bytes().decode()
+    spaced = fill(tmp_path / "spaced", {"src/a.c": SOURCE.replace("int ", "int  ")})
+    assert check(patch, spaced).state == "does-not-apply"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it changes no file"),
+        ("--- a/../up\n+++ b/../up\n@@ -1 +1 @@\n-a\n+b\n", "lies outside"),
+        ("--- a//etc/x\n+++ b//etc/x\n@@ -1 +1 @@\n-a\n+b\n", "lies outside"),
+        ("--- a/link/x\n+++ b/link/x\n@@ -1 +1 @@\n-a\n+b\n", "beyond the symbolic link link"),
+        ("--- a/a\n+++ b/a\n@@ -1,9 +1,9 @@\n-a\n", "corrupt patch"),
+    ],
+)
+def test_patches_that_are_none(text: str, said: str, tmp_path: Path) -> None:
+    tree = fill(tmp_path / "tree", {"a": "a\n"})
+    fill(tmp_path / "elsewhere", {"x": "a\n"})
+    (tree / "link").symlink_to("../elsewhere")
+    patch = tmp_path / "p.patch"
+    patch.write_text(text)
+    state = check(patch, tree)
+    assert state.state == "does-not-apply"
+    assert said in state.detail
+    with pytest.raises(PatchError):
+        apply(patch, tree, tmp_path, None)
+    assert (tmp_path / "elsewhere/x").read_text() == "a\n"
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    patch = tmp_path / "p.patch"
+    patch.write_bytes(b"--- a/a\n+++ b/a\n@@ -1,2 +1,2 @@\n caf\xe9\r\n-x\x0cy\n+z\n")
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "a").write_bytes(b"caf\xe9\r\nx\x0cy\n")
+    apply(patch, tree, tmp_path, None)
+    assert (tree / "a").read_bytes() == b"caf\xe9\r\nz\n"

@@ -1,0 +1,382 @@
+"""The command line as a user meets it: real processes, exit codes, stdout, files left on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CLI, PROJECT, RECIPE, TRAIN, Root, make_root
+from tests.helpers import processes
+from tests.helpers.commands import invoke
+
+JSON_COMMANDS = (
+    ("plan",),
+    ("doctor",),
+    ("recipes", "list"),
+    ("wheelhouse", "list"),
+    ("wheelhouse", "path"),
+    ("build", "tiny"),
+    ("all",),
+    ("verify",),
+)
+
+
+def lines_of(error: str) -> list[str]:
+    """The error lines of a stderr."""
+    return [line for line in error.splitlines() if line.startswith("error:")]
+
+
+def test_help_imports_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *CLI[1:], "--help"], capture_output=True, text=True, check=True
+    )
+    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert "click" in imported
+    assert not imported & {"torch", "git", "requests", "pydantic", "rich", "scipy", "matplotlib", "packaging"}
+
+
+def test_version() -> None:
+    done = invoke([*CLI, "--version"], check=True)
+    assert done.stdout.startswith("spark-build, version ")
+
+
+def test_the_whole_journey(built: Root, tmp_path: Path) -> None:
+    listed = built.json("wheelhouse", "list")
+    (wheel,) = [row for row in listed["wheels"] if row["name"] == "tiny"]
+    assert wheel["filename"].startswith(f"tiny-1.0-1_{wheel['key'][:8]}-")
+    assert Path(wheel["path"]).is_symlink()
+    created = built.run("env", "create", str(tmp_path / "env"), "tiny")
+    assert created.returncode == 0, created.stderr
+    answer = subprocess.check_output(
+        [tmp_path / "env/bin/python", "-c", "import tiny; print(tiny.answer())"], text=True
+    )
+    assert answer == "42\n"
+
+
+def test_again_reuses_and_changes_nothing(built: Root) -> None:
+    before = built.state()
+    document = built.json("all")
+    statuses = {row["recipe"]: row["status"] for row in document["results"]}
+    assert statuses["tiny"] == "reused"
+    assert set(statuses.values()) == {"reused", "skipped"}
+    assert document["generation"] == 1
+    assert built.state() == before
+
+
+def test_nothing_to_do_imports_no_stage(built: Root) -> None:
+    command = built.command("all")
+    done = subprocess.run(
+        [command[0], "-X", "importtime", *command[1:]],
+        env=built.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert "spark_build.build.plan" in imported
+    heavy = {"requests", "pypi_simple", "bs4", "auditwheel", "git", "starlette", "pynvml", "build"}
+    assert not imported & (heavy | {"spark_build.build.stages.compilation", "spark_build.wheels.repair"})
+
+
+def test_a_folder_of_ones_own_as_source(root: Root, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    for name, text in PROJECT.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text.replace("(42)", "(43)"))
+    option = f"tiny={folder}"
+    statuses = []
+    for change in ("", "", "/* changed */"):
+        with (folder / "native.c").open("a") as file:
+            file.write(change)
+        (result,) = [
+            row
+            for row in root.json("build", "tiny", "--source", option)["results"]
+            if row["recipe"] == "tiny"
+        ]
+        statuses.append(result["status"])
+    assert statuses == ["built", "reused", "built"]
+    assert not (folder / "build").exists()  # what is built in is a copy
+    created = root.run("env", "create", str(tmp_path / "env"), "--without-pip")
+    assert created.returncode == 0, created.stderr
+    shown = [str(tmp_path / "env/bin/python"), "-c", "import tiny; print(tiny.answer())"]
+    assert subprocess.check_output(shown, text=True) == "43\n"
+    planned = root.run("plan", "tiny", "--source", option)
+    assert "not the pinned source, called 1.0 whatever it is" in " ".join(planned.stdout.split())
+    (folder / "native.c").write_text("no C")
+    failed = root.run("build", "tiny", "--source", option, "--provide", "llvm=public")
+    assert failed.returncode == 7
+    look = f"{root.line} --provide llvm=public build --source {option} tiny --shell"
+    assert f"look: {look}" in failed.stderr
+    shell = invoke([*CLI, *shlex.split(look)[1:]], env=root.environment(), input="cat native.c")
+    assert (shell.returncode, shell.stdout) == (0, "no C"), shell.stderr
+    missing = root.run("plan", "tiny", "--source", "tiny=nowhere")
+    assert (missing.returncode, lines_of(missing.stderr)) == (
+        2,
+        ["error: --source tiny=nowhere: there is no such folder"],
+    )
+
+
+def test_prose_in_a_recipe_does_not_rebuild(built: Root) -> None:
+    (step,) = [row for row in built.json("plan")["steps"] if row["recipe"] == "tiny"]
+    text = (built.folder / "recipes" / "tiny.toml").read_text()
+    built.recipe("# a comment\n" + text.replace("small extension", "tiny extension"))
+    (again,) = [row for row in built.json("plan")["steps"] if row["recipe"] == "tiny"]
+    built.recipe(text)
+    assert (again["decision"], again["key"]) == ("REUSE", step["key"])
+
+
+@pytest.mark.parametrize("command", JSON_COMMANDS, ids=" ".join)
+def test_json_is_pure(built: Root, command: tuple[str, ...]) -> None:
+    for arguments in (("--json", *command), (*command, "--json")):
+        done = built.run(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert isinstance(json.loads(done.stdout), dict)
+
+
+def test_json_of_commands_that_write(built: Root, tmp_path: Path) -> None:
+    exported = built.json("wheelhouse", "export", str(tmp_path / "set.tar"), "--without-spark-build")
+    assert exported["size"] == (tmp_path / "set.tar").stat().st_size
+    other = Root(folder=tmp_path / "other", links=built.links)
+    words = ["--root", str(other.folder), "--json", "wheelhouse", "import", str(tmp_path / "set.tar")]
+    imported = json.loads(invoke([*CLI, *words], check=True).stdout)
+    assert [row["sha256"] for row in imported["wheels"]] == [row["sha256"] for row in exported["wheels"]]
+    created = built.json("env", "create", str(tmp_path / "env"), "--without-pip")
+    assert created["installed"] == ["tiny==1.0"]
+
+
+def test_an_export_of_a_generation_and_of_packages(built: Root, tmp_path: Path) -> None:
+    number = built.json("wheelhouse", "list")["generation"]
+    arguments = ("tiny", "--generation", str(number), "--without-spark-build")
+    exported = built.json("wheelhouse", "export", str(tmp_path / "set"), *arguments)
+    assert [row["name"] for row in exported["wheels"]] == ["tiny"]
+    assert (tmp_path / "set" / "INSTALL.txt").is_file()
+    for wrong, say in (
+        (("x.tar", "--generation", "99"), "no generation 99"),
+        (("x.tar", "tinny"), "no tinny"),
+        (("x.tar.gz",), "an export is FILE.tar, FILE.tar.zst or a folder"),
+        ((), "where to?"),
+    ):
+        refused = built.run("wheelhouse", "export", *wrong, "--without-spark-build")
+        assert (refused.returncode, say in refused.stderr) == (2, True), refused.stderr
+
+
+def test_json_of_an_error(root: Root) -> None:
+    done = root.run("--json", "plan", "tinny")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["exit_code"] == 2
+
+
+def test_no_control_codes_without_a_terminal(built: Root) -> None:
+    for command in (("plan",), ("all",), ("wheelhouse", "list"), ("doctor",)):
+        done = built.run(*command)
+        assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_no_control_codes_with_no_color_on_a_terminal(built: Root) -> None:
+    parent, child = pty.openpty()
+    process = processes.start(
+        built.command("all", "--reverify"),
+        env={**built.environment(), "NO_COLOR": "1", "TERM": "xterm"},
+        stdout=child,
+        stderr=child,
+        stdin=child,
+    )
+    os.close(child)
+    output = b""
+    try:
+        while chunk := os.read(parent, 4096):
+            output += chunk
+    except OSError:  # the terminal closes with its last process
+        pass
+    assert process.wait() == 0
+    assert b"verified" in output
+    assert b"\x1b" not in output
+
+
+def test_unknown_recipe(root: Root) -> None:
+    before = root.state()
+    done = root.run("build", "tinny")
+    assert done.returncode == 2
+    assert len(lines_of(done.stderr)) == 1
+    assert "tiny" in done.stderr
+    assert root.state() == before
+
+
+def test_unknown_command() -> None:
+    done = invoke([*CLI, "biuld"])
+    assert (done.returncode, lines_of(done.stderr)) == (
+        2,
+        ["error: no command 'biuld'; did you mean build?"],
+    )
+
+
+def test_no_command_shows_what_there_is() -> None:
+    done = invoke(CLI)
+    assert done.returncode == 2
+    assert done.stdout.startswith("Usage:")
+    assert "wheelhouse" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_recipe_asked_for_that_cannot_be_built(root: Root) -> None:
+    root.train(TRAIN.format(sha256="0" * 64) + '\n[components.onnx]\nversion = "1"\nsources = []\n'
+               'unestablished = ["where it is"]\n')  # fmt: skip
+    done = root.run("build", "onnx")
+    assert done.returncode == 4
+    assert "cannot be built for host-cpu" in lines_of(done.stderr)[0]
+
+
+def test_malformed_recipe_shows_all_problems(root: Root) -> None:
+    root.recipe(RECIPE.format(disk=50).replace('kind = "pep517"', 'kind = "pep518"') + "\nneed = []\n")
+    before = root.state()
+    done = root.run("all")
+    assert done.returncode == 3
+    assert "recipes/tiny.toml:4:" in done.stderr
+    assert "recipes/tiny.toml:12:" in done.stderr
+    assert root.state() == before
+
+
+def test_wrong_sha256_in_the_pin(root: Root) -> None:
+    root.train(TRAIN.format(sha256="0" * 64))
+    before = root.state()
+    done = root.run("build", "tiny")
+    assert done.returncode == 5
+    assert len(lines_of(done.stderr)) == 1
+    assert "0" * 64 in done.stderr
+    assert root.state() == before
+
+
+def test_no_network(root: Root) -> None:
+    before = root.state()
+    empty = Root(
+        folder=root.folder,
+        links=root.folder,
+        # Nothing listens on the discard port.
+        env={"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.devnull},
+    )  # fmt: skip
+    done = empty.run("build", "tiny")
+    assert done.returncode == 5
+    assert len(lines_of(done.stderr)) == 1
+    assert "127.0.0.1:9" in done.stderr
+    assert root.state() == before
+
+
+def test_offline_with_all_that_is_needed_brought_along(root: Root) -> None:
+    pip = [sys.executable, "-m", "pip", "-q", "download", "--no-deps", "--dest", str(root.links)]
+    subprocess.run([*pip, "setuptools==80.9.0", "wheel==0.45.1", "ninja==1.13.2"], check=True)
+    away = Root(
+        folder=root.folder,
+        links=root.links,
+        env={
+            "PIP_NO_INDEX": "1",
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+        },
+    )
+    (result,) = [row for row in away.json("build", "tiny", "--offline")["results"] if row["recipe"] == "tiny"]
+    assert result["status"] == "built"
+
+
+def test_offline_names_what_is_missing(root: Root) -> None:
+    alone = Root(folder=root.folder, links=root.folder / "nothing")
+    done = alone.run("build", "tiny", "--offline")
+    assert done.returncode == 5
+    assert "tiny-1.0.tar.gz" in lines_of(done.stderr)[0]
+
+
+def in_namespace(root: Root, mount: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run with something mounted over the root that only this command sees."""
+    script = f'{mount} && shift && exec "$@"'
+    return subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(root.folder), *root.command(*arguments)],
+        env=root.environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_read_only_root(root: Root) -> None:
+    done = in_namespace(root, 'mount --bind -o ro "$1" "$1" && mount -o remount,bind,ro "$1"', "all")
+    assert done.returncode == 4, done.stderr
+    assert "cannot be written" in lines_of(done.stderr)[0]
+
+
+TMPFS = 'cp -r "$1" /tmp/keep.$$ && mount -t tmpfs -o size={size} tmpfs "$1" && cp -r /tmp/keep.$$/. "$1" && rm -r /tmp/keep.$$'
+
+
+def test_disk_too_small_is_seen_before_the_build(root: Root) -> None:
+    done = in_namespace(root, TMPFS.format(size="8m"), "build", "tiny")
+    assert done.returncode == 4, done.stderr
+    assert "MiB free" in lines_of(done.stderr)[0]
+
+
+def test_disk_that_fills_up_during_the_build(tmp_path: Path) -> None:
+    filler = {**PROJECT, "setup.py": "open('big', 'wb').write(bytes(900 << 20))\n" + PROJECT["setup.py"]}
+    root = make_root(tmp_path, filler)
+    done = in_namespace(root, TMPFS.format(size="700m"), "build", "tiny")
+    assert done.returncode == 4, done.stderr
+    assert "the disk is full" in lines_of(done.stderr)[0]
+
+
+def test_failing_compiler_names_the_error_and_keeps_the_log(tmp_path: Path) -> None:
+    root = make_root(tmp_path, {**PROJECT, "native.c": "int broken(void) { return missing_name; }\n"})
+    done = root.run("build", "tiny")
+    assert done.returncode == 7
+    assert "missing_name" in lines_of(done.stderr)[0]
+    (log,) = root.folder.glob("build/tiny/*/build.log")
+    assert str(log) in done.stderr
+    assert "missing_name" in log.read_text()
+
+
+def test_two_at_the_same_time_build_once(tmp_path: Path) -> None:
+    slow = {**PROJECT, "setup.py": "import time; time.sleep(3)\n" + PROJECT["setup.py"]}
+    root = make_root(tmp_path, slow)
+    running = [
+        processes.start(
+            root.command("--json", "all"), env=root.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    outputs = [process.communicate() for process in running]
+    assert [process.returncode for process in running] == [0, 0], outputs
+    statuses = sorted(
+        row["status"] for out, _ in outputs for row in json.loads(out)["results"] if row["recipe"] == "tiny"
+    )
+    assert statuses == ["built", "reused"]
+    assert any(b"waiting for another spark-build" in error for _, error in outputs)
+    assert len(list(root.folder.glob("wheelhouse/views/*/generations/*"))) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_signals_end_everything_and_the_next_run_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+    hanging = "import os, time\nwhile not os.path.exists('../go-on'): time.sleep(0.1)\n"
+    root = make_root(tmp_path, {**PROJECT, "setup.py": hanging + PROJECT["setup.py"]})
+    # As a script's shell starts what it puts into the background.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process = processes.start(
+        root.command("build", "tiny"), env=root.environment(), stderr=subprocess.PIPE, text=True
+    )
+    signal.signal(signal.SIGINT, before)
+    building = str(root.folder / "build")
+    deadline = time.monotonic() + 60
+    while not any(root.folder.glob("build/tiny/*/build-started")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(0.5)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=5)
+    assert process.returncode == 128 + number
+    assert "goes on where it stopped" in error
+    alive = subprocess.run(["pgrep", "-f", building], capture_output=True, check=False)
+    assert alive.returncode == 1, alive.stdout
+    (work,) = root.folder.glob("build/tiny/*/")
+    (work / "go-on").touch()
+    again = root.run("build", "tiny")
+    assert again.returncode == 0, again.stderr
+    assert "environment kept from the last run" in again.stderr

@@ -1,0 +1,481 @@
+"""doctor on machines made of files, and each of its checks at the point where it begins to complain."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_build.doctor import (
+    checks,
+    checks_build,
+    checks_cuda,
+    checks_system,
+    cluster,
+    cudafiles,
+    gpu,
+    gpus,
+    tools,
+)
+from spark_build.doctor.model import Asked, Driver, Facts, Gpu, Indexes, Library, Link, Nvcc
+from spark_build.doctor.wants import Wants, install_line
+from spark_build.machine import Diagnosis, Limits
+from tests.helpers.machines import Nvml, Simulated, diagnose
+
+STACK = ("torch", "torchvision", "torchaudio", "triton", "flash-attn", "onnx")
+Change = Callable[[Facts], Facts]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("machines")
+
+
+@pytest.fixture(scope="module")
+def spark(folder: Path) -> Facts:
+    return diagnose(Simulated("spark"), folder, *STACK)[0]
+
+
+@pytest.fixture(scope="module")
+def wants(folder: Path) -> Wants:
+    """What the whole stack needs of a Spark."""
+    from spark_build.build import scheduler
+
+    setting = Simulated("spark").setting(folder)
+    return Wants(plan=scheduler.plan(setting, STACK), limits=setting.limits)
+
+
+def test_a_spark_in_good_order(folder: Path) -> None:
+    facts, found = diagnose(Simulated("spark"), folder, *STACK)
+    assert {check: one.message for check, one in found.items() if one.status != "ok"} == {}
+    assert found["platform"].message == "linux-aarch64, 20 cores, NVIDIA DGX Spark"
+    assert found["distribution"].message == "DGX OS 7.4.0 (Ubuntu 24.04.4 LTS)"
+    assert "sbsa-linux" in found["cuda-headers"].message
+    assert "compat mode" in found["cufile"].message
+    assert "as expected on a Spark" in found["cluster-rdma"].message
+    assert "208 MHz" in found["gpu-clocks"].message
+    (card,) = facts.gpus
+    # "Not Supported" is unknown, never 0.
+    assert (card.used_mib, card.limit_watts) == (None, None)
+    assert (card.processes, card.utilisation) == (0, 0.0)
+
+
+def test_nvml_and_nvidia_smi_tell_the_same(folder: Path) -> None:
+    for name in ("spark", "spark-worn"):
+        through = [gpus.survey(Simulated(name, with_nvml=which)) for which in (True, False)]
+        assert through[0] == through[1]
+    ours, theirs = (gpus.survey(Simulated("h200", with_nvml=which)) for which in (True, False))
+    assert ours[0] == theirs[0] == Driver(module="580.159.04", libraries="580.159.04", cuda="13.0")
+    # Recorded one after the other, the clock was on its way down.
+    (here,), (there,) = ours[1], theirs[1]
+    assert (here.name, here.max_clock_mhz, here.limit_watts) == (
+        there.name, there.max_clock_mhz, there.limit_watts,
+    )  # fmt: skip
+
+
+def test_a_worn_spark_names_everything(folder: Path) -> None:
+    _, found = diagnose(Simulated("spark-worn"), folder, *STACK)
+    well = {check for check, one in found.items() if one.status == "ok"}
+    assert well == {
+        "writable",
+        "python",
+        "gpu",
+        "cuda",
+        "platform",
+        "distribution",
+        "cluster-links",
+        "cluster-rdma",
+    }
+    assert all(one.fix for check, one in found.items() if check not in well)
+    assert "611 MHz" in found["gpu-clocks"].message
+    assert "unplug" in found["gpu-clocks"].fix
+    assert "hunter2" not in str(found)
+
+
+def test_the_recorded_h200(folder: Path) -> None:
+    _, found = diagnose(Simulated("h200"), folder, "flash-attn", cluster=False)
+    wrong = {check: one.status for check, one in found.items() if one.status != "ok"}
+    # flash-attn needs torch, whose disk and packages count, too.
+    assert wrong == {
+        "disk": "fail", "packages": "fail", "sandbox": "warn", "cache": "warn", "index": "fail",
+    }  # fmt: skip
+    assert found["driver"].message == "driver 580.159.04, knows CUDA 13.0"
+    assert found["gpu-clocks"].message.startswith("NVIDIA H200: 345 MHz of 1980, 79 W of 700, P0")
+    assert found["ninja"].message == "ninja 1.13.2, shares jobs (jobserver)"
+
+
+def test_a_board_that_nothing_is_for(folder: Path) -> None:
+    facts, found = diagnose(Simulated("bare"), folder)
+    assert found["platform"].status == "fail"
+    assert facts.gpus == ()
+    assert not {"gpu", "cuda", "driver", "nvcc", "cudnn", "gpu-clocks"} & set(found)
+
+
+def test_what_the_recipe_brings_is_not_asked_for(folder: Path) -> None:
+    """With the toolkit of the recipe, nothing of NVIDIA's repository is wanted, nor looked at."""
+    machine = Simulated("spark-worn", provide={}, missing_packages=["g++"])
+    _, found = diagnose(machine, folder, *STACK)
+    assert found["cuda"].message == "CUDA toolkit 13.0.3: the recipe cuda brings it"
+    assert not {"nvcc", "cuda-headers", "cudnn", "cublas", "cufile", "nccl"} & set(found)
+    assert found["packages"].message == "missing g++"
+
+
+def test_every_header_that_a_toolkit_lacks_is_named(folder: Path, tmp_path: Path) -> None:
+    machine = Simulated("spark")
+    shutil.copytree(machine.root, tmp_path / "root", symlinks=True)
+    machine.root = tmp_path / "root"
+    include = machine.root / "usr/local/cuda/targets/sbsa-linux/include"
+    names = ("cusparse.h", "cusolverDn.h", "cufft.h", "curand.h", "nvrtc.h", "nvJitLink.h", "cublas_v2.h")
+    for name in names:
+        (include / name).unlink()
+    _, found = diagnose(machine, folder, *STACK)
+    assert found["cuda-headers"].status == "fail"
+    assert all(f"include/{name}" in found["cuda-headers"].message for name in names)
+
+
+def test_packages_of_two_repositories_are_two_commands() -> None:
+    line = install_line(["g++", "libnccl-dev"])
+    assert line.endswith("install -y g++ && sudo apt-get install -y libnccl-dev")
+    assert install_line(["--only-upgrade", "libnccl-dev"]).endswith("install -y --only-upgrade libnccl-dev")
+
+
+def test_what_no_plan_needs_is_no_failure(folder: Path) -> None:
+    """The same worn Spark, nothing to be built: a repacked wheel needs no compiler, driver or index."""
+    _, building_all = diagnose(Simulated("spark-worn"), folder, *STACK)
+    _, found = diagnose(Simulated("spark-worn", disk_free_mib=90000), folder, "cusparselt")
+    for check in ("kernel", "python-headers"):
+        assert building_all[check].status == "fail", check
+        assert found[check].status == "warn", check
+    for check in ("cuda-headers", "cudnn"):
+        assert building_all[check].status == "fail", check
+    assert not {"cuda", "cuda-headers", "cudnn", "nvcc"} & set(
+        found
+    )  # nothing is compiled: no toolkit is needed
+
+
+# --- each check: what makes it complain -----------------------------------------------------------
+
+
+def put(**path_and_value: Any) -> Change:
+    """A change of facts: put(system__kernel="5.4") replaces facts.system.kernel."""
+
+    def change(facts: Facts) -> Facts:
+        for path, value in path_and_value.items():
+            facts = _put(facts, path.split("__"), value)
+        return facts
+
+    return change
+
+
+def _put(holder: Any, names: list[str], value: Any) -> Any:
+    inner = value if len(names) == 1 else _put(getattr(holder, names[0]), names[1:], value)
+    return dataclasses.replace(holder, **{names[0]: inner})
+
+
+def library(name: str, headers: dict[str, str], files: dict[str, str]) -> Change:
+    """Facts in which only this is found of a library."""
+    return lambda facts: dataclasses.replace(
+        facts, libraries={**facts.libraries, name: Library(headers=headers, files=files)}
+    )
+
+
+def card(**values: Any) -> Change:
+    """Facts in which the GPU is like that."""
+    return lambda facts: dataclasses.replace(
+        facts, gpus=tuple(dataclasses.replace(one, **values) for one in facts.gpus)
+    )
+
+
+def links(**values: Any) -> Change:
+    """Facts in which the interfaces that are up are like that."""
+
+    def change(facts: Facts) -> Facts:
+        assert facts.cluster
+        changed = tuple(dataclasses.replace(one, **values) if one.up else one for one in facts.cluster.links)
+        return put(cluster__links=changed)(facts)
+
+    return change
+
+
+def index(*asked: Asked, **values: Any) -> Change:
+    return put(indexes=Indexes(asked=asked, **values))
+
+
+DEB = {"ID": "debian", "VERSION_ID": "11", "PRETTY_NAME": "Debian 11"}
+NVCCS = (Nvcc(path="/usr/local/cuda/bin/nvcc", version="13.0.88", rank=1), Nvcc(path="/usr/bin/nvcc", version="12.0.140", rank=0))  # fmt: skip
+SHORT = {"some": 12.0, "full": 0.0}
+DOWN = Link(name="enp1s0f0np0", device="rocep1s0f0", up=False, mtu=1500)
+APPARMOR = {"kernel/apparmor_restrict_unprivileged_userns": "1"}
+MIB = 12_000  # memory that is available in some cases
+# (check, what is changed on a Spark in good order, status, words of the message, words of what mends it)
+CASES: tuple[tuple[Any, Change, str, str, str], ...] = (
+    (checks_build.target, put(basics__machine__platform="linux-x86_64"), "fail", "is built on linux-aarch64", "plan"),
+    (checks_build.target, put(basics__machine__python="cp313"), "fail", "this is cp313", "python3.12"),
+    (checks_build.disk, put(basics__disk_free_mib=0), "fail", "0 MiB free", "--root DIR"),
+    (checks_build.memory, put(basics__machine__available_mib=MIB), "fail", "one compile job of", "--ignore-memory"),
+    (checks_build.python, put(basics__python="3.10.4"), "fail", "3.10.4", "SPARK_BUILD_PYTHON"),
+    (checks_build.gpu, put(basics__machine__gpus=()), "warn", "no GPU here", ""),
+    (checks_build.toolkit, put(basics__nvcc=""), "fail", "missing", "cuda-toolkit-13-0"),
+    (checks_build.toolkit, put(basics__nvcc=""), "fail", "in NVIDIA's apt repository only", "--provide cuda=store"),
+    (checks_cuda.headers, put(toolkit__missing=("include/cusparse.h", "include/nvrtc.h")), "fail", "cusparse.h, include/nvrtc.h", "cuda=store"),
+    (checks_build.namespaces, put(basics__sandbox="none", basics__forbids_namespaces={}), "warn", "bubblewrap does not run", "pivot_root"),
+    (checks_build.toolkit, put(basics__nvcc="12.9"), "fail", "12.9", "cuda-toolkit-13-0"),
+    (checks_build.packages, put(basics__missing_packages=("g++",)), "fail", "missing g++", "apt-get install -y g++"),
+    (checks_build.packages, put(basics__missing_packages=("g++",), basics__has_apt=False), "fail", "g++", "what your system calls"),
+    (checks_build.sandbox, put(basics__sandbox="none", basics__has_bubblewrap=False), "warn", "", "install -y bubblewrap"),
+    (checks_build.sandbox, put(basics__sandbox="none"), "warn", "", "/etc/apparmor.d/bwrap"),
+    (checks_build.sandbox, put(basics__sandbox="none", basics__forbids_namespaces={}), "warn", "", "in a container"),
+    (checks_build.cache, put(basics__cache=""), "warn", "no compiler cache", "ccache"),
+    (checks_build.namespaces, put(basics__may_namespaces=False), "warn", "AppArmor forbids", "apparmor_parser"),
+    (checks_build.namespaces, put(basics__forbids_namespaces={"kernel/unprivileged_userns_clone": "0"}), "warn", "userns_clone = 0", "sysctl"),
+    (checks_system.platform, put(basics__machine__platform="linux-riscv64"), "fail", "no recipe", "linux-aarch64"),
+    (checks_system.distribution, put(system__os=DEB), "fail", "CUDA 13 does not support", "upgrade"),
+    (checks_system.distribution, put(system__os={"ID": "ubuntu", "VERSION_ID": "25.10"}), "warn", "", "upgrade"),
+    (checks_system.distribution, put(system__os={}), "warn", "by hand", "recipes show"),
+    (checks_system.kernel, put(system__kernel="6.10.9-x"), "fail", "older than 6.11", "reboot"),
+    (checks_system.kernel, put(system__restart_wanted=True), "warn", "wait for a restart", "reboot"),
+    (checks_system.swap, put(system__swap_used_mib=12_455), "warn", "short of memory", "swapoff"),
+    (checks_system.pressure, put(system__pressure=None), "warn", "does not tell", "psi=1"),
+    (checks_system.pressure, put(system__pressure=SHORT), "warn", "12%", "ps aux"),
+    (checks_system.clock, put(system__now=1789900000.0), "fail", "1 days behind", "set-ntp"),
+    (checks_system.clock, index(Asked(where="a", ahead=301.0)), "fail", "5 min behind", "set-ntp"),
+    (checks_system.clock, index(Asked(where="a", ahead=-1200.0)), "fail", "20 min ahead of", "set-ntp"),
+    (checks_system.clock, put(system__synchronised=False), "warn", "not synchronised", "set-ntp"),
+    (checks_system.locale, put(system__locale_usable=False), "warn", "en_US.UTF-8 is not installed", "C.UTF-8"),
+    (checks_system.locale, put(system__encoding="ISO-8859-1"), "warn", "not UTF-8", "C.UTF-8"),
+    (checks_system.proxies, put(system__proxies={"http_proxy": "http://a:1", "HTTP_PROXY": "http://b:1"}), "warn", "differ", "unset HTTP_PROXY"),
+    (checks_system.proxies, put(system__proxies={"https_proxy": "a:3128"}), "warn", "needs a scheme", "http://HOST:PORT"),
+    (checks_system.proxies, put(system__proxies={"https_proxy": "http://a:port"}), "warn", "is no address", "http://HOST:PORT"),
+    (checks_system.proxies, put(system__proxies={"http_proxy": "http://u:pw@a:3128"}), "warn", "https_proxy is not", "https_proxy"),
+    (checks_system.index, index(Asked(where="a", failure="refused")), "fail", "a: refused", "PIP_FIND_LINKS"),
+    (checks_system.index, index(Asked(where="a", failure="refused"), lacking=0), "warn", "all that the builds need", ""),
+    (checks_system.index, index(Asked(where="a", failure="refused"), Asked(where="b")), "warn", "b answers", ""),
+    (checks_system.index, index(), "fail", "no index", "PIP_FIND_LINKS"),
+    (checks_system.index, index(problem="pip cannot read"), "fail", "pip cannot read", "pip config"),
+    (checks_cuda.driver, put(driver=Driver(module="580.142", libraries="580.95.05")), "fail", "its libraries are 580.95.05", "reboot"),
+    (checks_cuda.driver, put(driver=Driver(module="580.65.05", libraries="580.65.05")), "fail", "580.65.06 or newer", "nvidia-driver-580-open"),
+    (checks_cuda.driver, put(driver=Driver(problem="No devices were found")), "fail", "No devices were found", "reboot"),
+    (checks_cuda.nvccs, put(nvccs=NVCCS), "warn", "your shell /usr/bin/nvcc", "remove nvidia-cuda-toolkit"),
+    (checks_cuda.headers, put(toolkit__missing=("include/cuda_runtime_api.h",)), "fail", "lacks include/cuda_runtime_api.h", "cuda-toolkit-13-0"),
+    (checks_cuda.headers, put(toolkit__foreign=("lib/libcudart.so",)), "fail", "another processor", "cuda-toolkit-13-0"),
+    (checks_cuda.cudnn, library("cuDNN", {}, {}), "fail", "headers and library missing", "libcudnn9-dev-cuda-13"),
+    (checks_cuda.cudnn, library("cuDNN", {"h": "8.9.7"}, {"libcudnn.so": ""}), "fail", "8.9.7", "libcudnn9-dev-cuda-13"),
+    (checks_cuda.cublas, library("cuBLAS", {"h": "13.1.0"}, {"libcublas.so.13": ""}), "fail", "cuBLAS: library missing", "libcublas-dev-13-0"),
+    (checks_cuda.cublas, library("cuBLAS", {"h": "13.0.2"}, {"libcublas.so": ""}), "warn", "faster on GB10", "--only-upgrade"),
+    (checks_cuda.cufile, library("cuFile", {}, {"libcufile.so": ""}), "fail", "cuFile: headers missing", "libcufile-dev-13-0"),
+    (checks_cuda.cufile, put(compat_allowed=False), "warn", "forbids compat mode", "allow_compat_mode"),
+    (checks_cuda.nccl, library("NCCL", {}, {}), "fail", "missing", "libnccl-dev"),
+    (checks_cuda.nccl, library("NCCL", {"h": "2.28.3"}, {"libnccl.so": "", "libnccl.so.2.27.7": "2.27.7"}), "warn", "several NCCL", "dpkg -S"),
+    (checks_cuda.compiler, put(tools__compiler="", tools__compiler_version=""), "fail", "no C++ compiler", "g++"),
+    (checks_cuda.compiler, put(tools__compiler_version="8.5.0"), "fail", "too old for C++17", "g++-13"),
+    (checks_cuda.compiler, put(tools__compiler_version="16.1.0"), "fail", "up to 15", "g++-15"),
+    (checks_cuda.compiler, put(tools__compiler="clang", tools__compiler_version="21.1.0"), "fail", "up to 20", "g++-15"),
+    (tools.cmake, put(tools__cmake="", tools__paths={"cmake": "/home/me/my bin/cmake"}), "warn", "does not run", "rm '/home/me/my bin/cmake'"),
+    (tools.cmake, put(tools__cmake="", tools__paths={"cmake": "/usr/local/bin/cmake"}), "warn", "does not run", "sudo rm /usr/local/bin/cmake"),
+    (tools.ninja, put(tools__ninja="", tools__paths={"ninja": "/usr/bin/ninja"}), "warn", "does not run", "--reinstall -y ninja-build"),
+    (tools.python_headers, put(tools__python_headers=False), "fail", "Python 3.12", "python3.12-dev"),
+    (gpu.busy, card(processes=2), "warn", "2 processes", "nvidia-smi"),
+    (gpu.busy, card(processes=None, utilisation=0.1), "warn", "10% busy", "nvidia-smi"),
+    (gpu.clocks, card(clock_mhz=850, utilisation=0.5), "warn", "850 MHz", "unplug"),
+    (gpu.clocks, card(clock_mhz=500, utilisation=1.0), "warn", "about 2400", "unplug"),
+    (gpu.clocks, card(reasons=("HW power brake",)), "warn", "held down: HW power brake", "power adapter"),
+    (gpu.clocks, card(reasons=("applications clocks setting",)), "warn", "setting", "--reset-gpu-clocks"),
+    (cluster.nccl, library("NCCL", {}, {"libnccl.so.2.28.2": "2.28.2"}), "fail", "2.28.3 or newer", "libnccl2"),
+    (cluster.nccl, library("NCCL", {}, {}), "fail", "no NCCL", "libnccl2"),
+    (cluster.links, put(cluster__links=(DOWN,)), "fail", "0 of 2", "cable"),
+    (cluster.links, put(cluster__links=()), "fail", "no network card", "rdma"),
+    (cluster.mtu, links(mtu=8999), "fail", "8999", "mtu 9000"),
+    (cluster.addresses, links(addresses=()), "fail", "has none", "netplan"),
+    (cluster.addresses, links(addresses=("10.0.0.1",), dynamic=("10.0.0.1",)), "fail", "DHCP", "netplan"),
+    (cluster.rdma, put(cluster__rdma=None), "warn", "cannot be asked", ""),
+    (cluster.rdma, put(basics__machine__gpus=(), cluster__rdma=True), "warn", "not loaded", "modprobe"),
+    (cluster.rdma, put(basics__machine__gpus=()), "warn", "offers no", ""),
+)  # fmt: skip
+BASIC = {*checks_build.REQUIRED, *checks.NAMESPACES}
+
+
+def run(check: Any, facts: Facts, wants: Wants) -> Diagnosis | None:
+    found = check(facts.basics if check in BASIC else facts, wants)
+    assert found is None or isinstance(found, Diagnosis)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("check", "change", "status", "words", "fix"), CASES, ids=[f"{one[0].__name__}-{n}" for n, one in enumerate(CASES)]
+)  # fmt: skip
+def test_a_check_complains(
+    check: Any, change: Change, status: str, words: str, fix: str, spark: Facts, wants: Wants
+) -> None:
+    before = run(check, spark, wants)
+    assert before is None or before.status == "ok"
+    after = run(check, change(spark), wants)
+    assert after is not None
+    assert (after.status, words in after.message, fix in after.fix) == (status, True, True), after
+
+
+def test_every_check_is_among_them() -> None:
+    every = {*checks_build.REQUIRED, *checks.NAMESPACES, *checks.THOROUGH, *checks.CLUSTER}
+    assert every - {checks_build.writable} == {case[0] for case in CASES}
+
+
+@pytest.mark.parametrize(
+    ("check", "change"),
+    [
+        (checks_system.kernel, put(system__kernel="6.11.0-1016-nvidia")),
+        (checks_system.swap, put(system__swap_used_mib=12_454)),
+        (checks_system.pressure, put(system__pressure={"some": 9.9, "full": 0.0})),
+        (checks_system.clock, index(Asked(where="a", ahead=299.0))),
+        (checks_system.clock, put(system__synchronised=None)),
+        (checks_system.proxies, put(system__proxies={"http_proxy": "http://a:1", "HTTP_PROXY": "http://a:1", "https_proxy": "http://a:1", "no_proxy": "localhost"})),
+        (checks_system.index, index(links=True)),
+        (checks_cuda.driver, put(driver=Driver(module="580.65.06", libraries="580.65.06"))),
+        (checks_cuda.driver, put(driver=Driver(module="590.44.01", libraries="590.44.01", cuda="13.1"))),
+        (checks_cuda.nvccs, put(nvccs=(NVCCS[0], Nvcc(path="/usr/local/cuda-12.8/bin/nvcc", version="13.0.88", rank=None)))),
+        (checks_cuda.cufile, put(gds=True, compat_allowed=False)),
+        (checks_cuda.compiler, put(tools__compiler_version="15.2.0")),
+        (checks_cuda.compiler, put(tools__compiler="clang", tools__compiler_version="20.1.8")),
+        (tools.ninja, put(tools__ninja="1.11.1")),
+        (tools.cmake, put(tools__cmake=None)),
+        (gpu.busy, card(utilisation=0.09)),
+        (gpu.busy, card(utilisation=None, processes=None)),
+        (gpu.clocks, card(clock_mhz=1440, utilisation=1.0)),
+        (gpu.clocks, card(clock_mhz=850, utilisation=0.4)),  # idle: nothing can be said
+        (gpu.clocks, card(clock_mhz=None, utilisation=1.0)),
+        (cluster.nccl, library("NCCL", {}, {"libnccl.so.2": "", "libnccl.so.2.29.1": "2.29.1"})),
+        (cluster.mtu, links(mtu=9216)),
+        (cluster.rdma, put(cluster__rdma=True)),
+    ],
+)  # fmt: skip
+def test_a_check_is_content(check: Any, change: Change, spark: Facts, wants: Wants) -> None:
+    found = run(check, change(spark), wants)
+    assert found is not None
+    assert found.status == "ok", found
+
+
+def test_cxx20_is_asked_of_what_sees_the_headers_of_torch_2_15(spark: Facts, folder: Path) -> None:
+    from spark_build.build import scheduler
+
+    setting = Simulated("spark").setting(folder)
+    newest = dataclasses.replace(setting, train=setting.catalogue.train("2.15"), provide={"torch": "public"})
+    wants = Wants(plan=scheduler.plan(newest, ["flash-attn"]), limits=setting.limits)
+    older = put(tools__compiler_version="11.2.0")(spark)
+    found = run(checks_cuda.compiler, older, wants)
+    assert found
+    assert (found.status, "C++20" in found.message) == ("fail", True)
+    found = run(checks_cuda.compiler, put(tools__compiler_version="11.3.0")(spark), wants)
+    assert found
+    assert found.status == "ok"
+
+
+@pytest.mark.parametrize("found", ["8.5.0", "16.1.0"])
+def test_the_compiler_that_is_to_be_installed_is_the_one_that_is_found_then(
+    spark: Facts, wants: Wants, tmp_path: Path, found: str
+) -> None:
+    """The printed commands, for real, on links as Debian's packages gcc and g++ make them."""
+    finding = run(checks_cuda.compiler, put(tools__compiler_version=found)(spark), wants)
+    assert finding
+    install, *choose = finding.fix.split(" && sudo update-alternatives ")
+    wanted = install.rpartition("g++-")[2]
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    for number in (found.partition(".")[0], wanted):
+        for program in ("g++", "gcc"):
+            (bin_ / f"{program}-{number}").write_text(f"#!/bin/sh\necho {program}-{number}\n")
+            (bin_ / f"{program}-{number}").chmod(0o755)
+            (bin_ / program).unlink(missing_ok=True)
+            (bin_ / program).symlink_to(f"{program}-{found.partition('.')[0]}")
+    base = ["update-alternatives"]
+    for option in ("altdir", "admindir"):
+        (tmp_path / option).mkdir()
+        base += [f"--{option}", str(tmp_path / option)]
+    base += ["--log", str(tmp_path / "log")]
+    for line in (f"--install /usr/bin/c++ c++ {bin_}/g++ 20", *choose):
+        subprocess.run([*base, *line.replace("/usr/bin", str(bin_)).split()], check=True, timeout=60)
+    asked = [subprocess.check_output([bin_ / name], text=True).strip() for name in ("c++", "g++", "gcc")]
+    assert asked == [f"g++-{wanted}", f"g++-{wanted}", f"gcc-{wanted}"]
+
+
+def test_a_memory_limit_of_ours_names_the_option(spark: Facts, wants: Wants) -> None:
+    """Where the user's own --memory is what is short, it is that which must grow."""
+    short = dataclasses.replace(wants, limits=Limits(cores=20, reserve_mib=0, memory_mib=500))
+    found = checks_build.memory(spark.basics, short)
+    assert (found.status, found.fix.startswith("--memory ")) == ("fail", True)
+
+
+def test_no_folder_that_cannot_be_written(spark: Facts, wants: Wants) -> None:
+    found = checks_build.writable(put(basics__folders={"/a": True, "/b": False})(spark).basics, wants)
+    assert [(one.status, one.message) for one in found] == [
+        ("ok", "/a can be written"),
+        ("fail", "/b cannot be written"),
+    ]
+
+
+def test_only_what_harms_nobody_is_safe(spark: Facts, wants: Wants) -> None:
+    """--fix may install packages, add a profile and set the clock; nothing that restarts or removes."""
+    commands = set()
+    for check, change, *_ in CASES:
+        found = run(check, change(spark), wants)
+        if found and found.safe:
+            commands.add(found.fix.partition(" -y ")[0].split(" && ")[-1].partition(" (")[0])
+    assert all(
+        one.startswith(("sudo apt-get install", "sudo apparmor_parser", "sudo timedatectl"))
+        for one in commands
+    )
+    kept = put(basics__sandbox="none", basics__has_profile=True)(spark)
+    found = run(checks_build.sandbox, kept, wants)
+    assert found
+    assert not found.safe  # a profile that is there is not overwritten
+
+
+# --- what is gathered ------------------------------------------------------------------------------
+
+
+def test_one_nvcc_under_two_names_is_one(tmp_path: Path) -> None:
+    paths = ("/usr/local/cuda/bin/nvcc", "/usr/local/cuda-13.0/bin/nvcc")
+    said = "Cuda compilation tools, release 13.0, V13.0.88"
+    machine = Simulated("spark", commands={f"{path} --version": said for path in paths})
+    machine.root = tmp_path
+    real = tmp_path / "usr/local/cuda-13.0/bin/nvcc"
+    real.parent.mkdir(parents=True)
+    real.touch(mode=0o755)
+    (tmp_path / "usr/local/cuda").symlink_to("cuda-13.0")
+    assert cudafiles.compilers(machine, "/usr/local/cuda") == (
+        Nvcc(path="/usr/local/cuda/bin/nvcc", version="13.0.88", rank=0),
+    )
+
+
+def test_libraries_in_two_places_are_both_seen() -> None:
+    found = cudafiles.libraries(Simulated("spark-worn"), "linux-aarch64", "/usr/local/cuda")["NCCL"]
+    assert found.headers == {"/usr/include/nccl.h": "2.27.7", "/usr/local/include/nccl.h": "2.26.2"}
+
+
+def test_nvml_that_supports_nothing_knows_nothing() -> None:
+    asked = json.loads((Path(__file__).parents[1] / "data/machines/spark/nvml.json").read_text())
+    (found,) = gpus.through_nvml(Nvml(dict.fromkeys(asked, "Not Supported")))
+    assert found == Gpu(name="")
+    # Nor does one that is older than the questions.
+    assert gpus.through_nvml(Nvml({})) == (found,)
+
+
+def test_a_driver_that_does_not_answer() -> None:
+    said = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n"
+    machine = Simulated("spark", with_nvml=False, commands={"nvidia-smi -q -x": said})
+    driver, cards = gpus.survey(machine)
+    assert (driver.libraries, cards) == ("580.95", ())
+    assert driver.problem == "Failed to initialize NVML: Driver/library version mismatch"
+    silent = Simulated("bare", with_nvml=False)
+    assert gpus.survey(silent) == (Driver(), ())
+
+
+def test_the_machines_are_said_to_be_what_they_are() -> None:
+    readme = (Path(__file__).parents[1] / "data" / "machines" / "README.md").read_text()
+    for folder in (Path(__file__).parents[1] / "data" / "machines").iterdir():
+        if folder.is_dir():
+            assert f"**{folder.name}**" in readme
+            json.loads((folder / "machine.json").read_text())

@@ -1,0 +1,90 @@
+"""The third-party wheels of a set, chosen for the target by real pip from a real index in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_build.environments import closure
+from spark_build.errors import SourceError
+from spark_build.paths import Home
+from spark_build.recipes.model import Target
+from spark_build.wheels.model import StoredWheel
+from tests.helpers.wheelhouse import home_in, make_wheel, put_built
+
+SPARK = Target(name="gb10", summary="", platform="linux-aarch64", python="cp312")
+H200 = Target(name="h200", summary="", platform="linux-x86_64", python="cp312")
+NEEDS = [
+    "both>=1",
+    "intel; platform_machine == 'x86_64'",
+    "arm[fast]; platform_machine == 'aarch64'",
+    "old; python_version < '3.12'",
+]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """An index with what one machine, the other, or both need; `intel` and `arm` only exist for their own."""
+    links = tmp_path / "links"
+    for machine in ("x86_64", "aarch64"):
+        make_wheel(links, "both", "1.5", tag=f"cp312-cp312-manylinux_2_28_{machine}")
+        make_wheel(links, "both", "1.6", tag=f"cp312-cp312-manylinux_2_28_{machine}")
+    make_wheel(links, "intel", "1.0", tag="py3-none-manylinux_2_28_x86_64")
+    deep = ["deep; platform_machine == 'aarch64' and extra == 'fast'"]
+    make_wheel(links, "arm", "1.0", tag="py3-none-manylinux2014_aarch64", requires=deep, extras=["fast"])
+    make_wheel(links, "deep", "3.0")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    return home_in(tmp_path)
+
+
+def built(home: Home, tmp_path: Path, tag: str) -> StoredWheel:
+    return put_built(home.store, make_wheel(tmp_path / "dist", "demo", "1.0", requires=NEEDS, tag=tag))
+
+
+@pytest.mark.parametrize(
+    ("target", "tag", "expected"),
+    [
+        (
+            SPARK,
+            "cp312-cp312-linux_aarch64",
+            {
+                "arm-1.0-py3-none-manylinux2014_aarch64.whl",
+                "both-1.5-cp312-cp312-manylinux_2_28_aarch64.whl",
+                "deep-3.0-py3-none-any.whl",
+            },
+        ),
+        (
+            H200,
+            "cp312-cp312-linux_x86_64",
+            {
+                "intel-1.0-py3-none-manylinux_2_28_x86_64.whl",
+                "both-1.5-cp312-cp312-manylinux_2_28_x86_64.whl",
+            },
+        ),
+    ],
+)
+def test_requirements_are_judged_as_on_the_target(
+    home: Home, tmp_path: Path, target: Target, tag: str, expected: set[str]
+) -> None:
+    wheels = closure.resolve(
+        [built(home, tmp_path, tag)], {"both": "1.5"}, store=home.store, offline=False, foreign=target
+    )
+    assert {wheel.filename for wheel in wheels} == expected
+    assert {wheel.origin for wheel in wheels} == {"public"}
+
+
+def test_offline_the_store_completes_it(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = built(home, tmp_path, "cp312-cp312-linux_aarch64")
+    found = closure.resolve([wheel], {}, store=home.store, offline=False, foreign=SPARK)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nothing"))
+    again = closure.resolve([wheel], {}, store=home.store, offline=True, foreign=SPARK)
+    assert again == found
+
+
+def test_what_is_missing_for_the_target_is_named(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "links" / "deep-3.0-py3-none-any.whl").unlink()
+    wheel = built(home, tmp_path, "cp312-cp312-linux_aarch64")
+    with pytest.raises(SourceError, match="deep"):
+        closure.resolve([wheel], {}, store=home.store, offline=False, foreign=SPARK)

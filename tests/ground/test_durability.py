@@ -1,0 +1,113 @@
+"""What would be there after a power cut: what was synced, as the operating system was told."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_build.files import write_atomically
+from spark_build.wheelhouse import wheelhouse_generations
+from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built
+
+
+class Disk:
+    """Remembers what each fsync made durable: a file's size and time, a folder's entries."""
+
+    def __init__(self) -> None:
+        self._synced: dict[int, object] = {}
+        self.early: list[str] = []  # what a rename showed before it was on disk
+
+    def fsync(self, descriptor: int) -> None:
+        """Take note of an fsync."""
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            self._synced[found.st_ino] = self._entries(descriptor)
+        else:
+            self._synced[found.st_ino] = (found.st_size, found.st_mtime_ns)
+
+    def renamed(self, source: str | os.PathLike[str]) -> None:
+        """Take note of what is about to appear under its final name."""
+        path = Path(source)
+        self.early += self.lost(path) if path.is_dir() else self._lost_file(path)
+
+    def lost(self, folder: Path) -> list[str]:
+        """What a power cut now would take from a folder and below it."""
+        now = self._entries(folder)
+        kept = self._synced.get(folder.stat().st_ino)
+        gone = [
+            str(folder / name) for name in now if not isinstance(kept, dict) or kept.get(name) != now[name]
+        ]
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                gone += self.lost(path)
+            elif not path.is_symlink():
+                gone += self._lost_file(path)
+        return gone
+
+    def _lost_file(self, path: Path) -> list[str]:
+        found = path.lstat()
+        if path.is_symlink() or self._synced.get(found.st_ino) == (found.st_size, found.st_mtime_ns):
+            return []
+        return [str(path)]
+
+    @staticmethod
+    def _entries(folder: int | Path) -> dict[str, int]:
+        with os.scandir(folder) as found:
+            return {one.name: one.inode() for one in found}
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    made = Disk()
+    fsync, rename, replace = os.fsync, os.rename, os.replace
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        made.fsync(descriptor)
+
+    def renaming(source: str, target: str) -> None:
+        made.renamed(source)
+        rename(source, target)
+
+    def replacing(source: str, target: str) -> None:
+        made.renamed(source)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "rename", renaming)
+    monkeypatch.setattr(os, "replace", replacing)
+    yield made
+    monkeypatch.undo()
+
+
+def test_a_file_is_on_disk_before_it_has_its_name_and_so_are_new_folders(disk: Disk, tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a" / "b" / "c.json", "{}")
+    assert disk.early == []
+    assert disk.lost(tmp_path) == []
+    write_atomically(tmp_path / "a" / "b" / "c.json", '{"more": 1}')
+    assert disk.early == []
+    assert disk.lost(tmp_path) == []
+
+
+def test_an_entry_is_on_disk_before_it_appears_in_the_store(disk: Disk, tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "dist")
+    home = home_in(tmp_path / "root")
+    put_built(home.store, wheel)
+    assert disk.early == []
+    assert disk.lost(home.wheelhouse) == []
+    assert disk.lost(tmp_path / "root") == []
+
+
+def test_a_generation_is_on_disk_before_it_appears(disk: Disk, tmp_path: Path) -> None:
+    home = home_in(tmp_path / "root")
+    wheel = put_built(home.store, make_wheel(tmp_path / "dist"))
+    made = publish(home, [wheel])
+    assert [path for path in disk.early if "/current" not in path] == []
+    # The index of the store is derived; every other name must be there again.
+    assert [path for path in disk.lost(tmp_path / "root") if not path.endswith("/index.json")] == []
+    wheelhouse_generations.pin(made.folder.parent.parent, made.number)
+    assert disk.lost(home.views) == []

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from spark_build.files import copy_or_link, locked, remove_tree, sha256_of, sync_tree, write_atomically
+from tests.helpers.wheelhouse import end, hear, start, tell
+
+SIZE = 1 << 20
+WRITER = f"""
+import sys
+from pathlib import Path
+from spark_build.files import write_atomically
+path = Path(sys.argv[1])
+print("ready", flush=True)
+while True:
+    for byte in b"ab":
+        write_atomically(path, bytes([byte]) * {SIZE})
+"""
+COUNTER = """
+import sys, time
+from pathlib import Path
+from spark_build.files import locked
+lock, counter = Path(sys.argv[1]), Path(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(int(sys.argv[3])):
+    with locked(lock, purpose="counting"):
+        value = int(counter.read_text())
+        time.sleep(0.002)
+        counter.write_text(str(value + 1))
+"""
+HOLDER = """
+import os, sys
+from pathlib import Path
+from spark_build.files import locked
+with locked(Path(sys.argv[1]), purpose="building onnx"):
+    print(os.getpid(), flush=True)
+    sys.stdin.readline()
+"""
+# Holds the lock, hands it to a child that outlives it, and dies without a word.
+DYING = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from spark_build.files import locked
+with locked(Path(sys.argv[1]), purpose="building torch") as held:
+    child = subprocess.Popen(["sleep", "3600"], pass_fds=(held,), stdout=subprocess.DEVNULL)
+    print(child.pid, flush=True)
+    sys.stdin.readline()
+    if sys.argv[2] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+def test_written_as_told(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "file.json"
+    write_atomically(path, "grüße\n")
+    assert path.read_bytes() == "grüße\n".encode()
+    write_atomically(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert [one.name for one in path.parent.iterdir()] == ["file.json"]
+
+
+def test_a_link_is_replaced_not_followed(tmp_path: Path) -> None:
+    """What it points to may be the store."""
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "link").symlink_to("precious")
+    write_atomically(tmp_path / "link", "new")
+    assert not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_failure_leaves_the_old_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "taken"
+    (folder / "inside").mkdir(parents=True)
+    with pytest.raises(OSError, match="directory"):
+        write_atomically(folder, "a file cannot replace a folder")
+    assert [one.name for one in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_killed_writer_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"a" * SIZE)
+    whole = {b"a" * SIZE, b"b" * SIZE}
+    chance = random.Random(7)
+    seen = set()
+    for _ in range(12):
+        process = start(WRITER, path)
+        assert hear(process) == "ready"
+        deadline = time.monotonic() + chance.uniform(0.02, 0.15)
+        while time.monotonic() < deadline:
+            seen.add(path.read_bytes())
+        process.kill()
+        process.wait()
+        seen.add(path.read_bytes())
+    assert seen <= whole
+    assert seen == whole, "the writers did write"
+    # What a killed one leaves is hidden and is no file of that name.
+    assert all(one.name.startswith(".file.") for one in tmp_path.iterdir() if one != path)
+
+
+# --- locks ------------------------------------------------------------------------------------------
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    processes = [start(COUNTER, tmp_path / "locks" / "lock", counter, 25) for _ in range(4)]
+    for process in processes:
+        assert hear(process) == "ready"
+    for process in processes:
+        tell(process)
+    for process in processes:
+        end(process, timeout=60)
+    assert counter.read_text() == "100"
+    assert list((tmp_path / "locks").iterdir()) == [], "no litter"
+
+
+def test_who_waits_is_told_once_who_holds_it(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    holder = start(HOLDER, lock)
+    pid = hear(holder)
+    told: list[str] = []
+
+    def waiting(who: str) -> None:
+        told.append(who)
+        # Long enough for several looks at the lock.
+        os.system(f"(sleep 0.5; kill {pid}) &")
+
+    begin = time.monotonic()
+    with locked(lock, purpose="second", waiting=waiting):
+        assert told == [f"building onnx (process {pid})"]
+        assert time.monotonic() - begin > 0.4
+    holder.wait()
+
+
+def test_nobody_is_told_when_nobody_waits(tmp_path: Path) -> None:
+    told: list[str] = []
+    for _ in range(2):
+        with locked(tmp_path / "lock", purpose="alone", waiting=told.append):
+            assert (tmp_path / "lock").read_text() == f"alone (process {os.getpid()})\n"
+    assert told == []
+
+
+def test_a_shorter_name_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
+    with locked(tmp_path / "lock", purpose="a very long purpose, longer than the next one"):
+        pass
+    with locked(tmp_path / "lock", purpose="short"):
+        assert (tmp_path / "lock").read_text() == f"short (process {os.getpid()})\n"
+
+
+def test_an_exception_frees_the_lock(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), locked(tmp_path / "lock", purpose="failing"):
+        raise KeyError
+    with locked(tmp_path / "lock", purpose="next", waiting=pytest.fail):
+        pass
+
+
+def test_a_killed_holder_frees_the_lock(tmp_path: Path) -> None:
+    holder = start(HOLDER, tmp_path / "lock")
+    hear(holder)
+    holder.kill()
+    holder.wait()
+    with locked(tmp_path / "lock", purpose="next", waiting=pytest.fail):
+        pass
+
+
+@pytest.mark.parametrize("how", ["kill", "leave"])
+def test_a_child_with_the_descriptor_keeps_the_lock(tmp_path: Path, how: str) -> None:
+    """Its compilers live on: a new run must not meet them."""
+    parent = start(DYING, tmp_path / "lock", how)
+    child = int(hear(parent))
+    tell(parent)
+    parent.wait(timeout=30)
+    assert Path(f"/proc/{child}").exists()
+    told: list[str] = []
+
+    def waiting(who: str) -> None:
+        told.append(who)
+        os.kill(child, signal.SIGKILL)
+
+    with locked(tmp_path / "lock", purpose="next", waiting=waiting):
+        assert told == [f"building torch (process {parent.pid})"]
+
+
+def test_children_do_not_get_the_lock_by_accident(tmp_path: Path) -> None:
+    with locked(tmp_path / "lock", purpose="first"):
+        sleeper = start("import time; print('ready', flush=True); time.sleep(3600)")
+        assert hear(sleeper) == "ready"
+    try:
+        with locked(tmp_path / "lock", purpose="next", waiting=pytest.fail):
+            pass
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+# --- trees ------------------------------------------------------------------------------------------
+
+
+def test_copy_or_link(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"data")
+    copy_or_link(tmp_path / "file", tmp_path / "same")
+    assert (tmp_path / "same").read_bytes() == b"data"
+    memory = Path("/dev/shm") / f"spark-build-test-{os.getpid()}"  # another file system
+    memory.write_bytes(b"elsewhere")
+    try:
+        copy_or_link(memory, tmp_path / "copied")
+    finally:
+        memory.unlink()
+    assert (tmp_path / "copied").read_bytes() == b"elsewhere"
+
+
+def test_a_link_is_taken_in_as_the_file_it_means(tmp_path: Path) -> None:
+    """A store that holds a link holds nothing."""
+    (tmp_path / "file").write_bytes(b"data")
+    (tmp_path / "link").symlink_to("file")
+    copy_or_link(tmp_path / "link", tmp_path / "taken")
+    assert not (tmp_path / "taken").is_symlink()
+    assert (tmp_path / "taken").read_bytes() == b"data"
+
+
+def test_remove_tree(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("precious")
+    tree = tmp_path / "tree"
+    (tree / "a" / "b").mkdir(parents=True)
+    (tree / "a" / "b" / "file").write_text("x")
+    (tree / "a" / "link").symlink_to(outside)
+    (tree / "a" / "b" / "file").chmod(0o444)
+    (tree / "a" / "b").chmod(0o555)
+    (tree / "a").chmod(0o555)
+    remove_tree(tree)
+    assert not tree.exists()
+    assert (outside / "file").read_text() == "precious"
+    remove_tree(tree)
+
+
+def test_read_only_folders_go_also_without_root(tmp_path: Path) -> None:
+    """Module caches and some sdists are unpacked read-only."""
+    tmp_path.chmod(0o777)
+    code = """
+import os, sys
+from pathlib import Path
+from spark_build.files import remove_tree
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+tree = Path(sys.argv[1], "tree")
+(tree / "a" / "b").mkdir(parents=True)
+(tree / "a" / "b" / "file").write_text("x")
+(tree / "a" / "b").chmod(0o555)
+(tree / "a").chmod(0o555)
+remove_tree(tree)
+print("there" if tree.exists() else "gone")
+"""
+    folder = Path(f"/dev/shm/spark-build-tree-{os.getpid()}")
+    folder.mkdir()
+    folder.chmod(0o777)
+    try:
+        assert end(start(code, folder)) == "gone\n"
+    finally:
+        remove_tree(folder)
+
+
+def test_sync_tree_takes_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_text("x")
+    (tmp_path / "a" / "file").chmod(0o444)
+    (tmp_path / "a" / "dangling").symlink_to("nowhere")
+    sync_tree(tmp_path)
+
+
+def test_sha256(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    assert sha256_of(tmp_path / "empty") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -1,0 +1,172 @@
+"""Machines made of files: tests/data/machines says what is documented of them and what is made up.
+
+`python -m tests.helpers.machines spark [RECIPE...]` prints what doctor says there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+
+from spark_build.build import plan
+from spark_build.build.compiler_cache import Cache
+from spark_build.build.context import Setting, settle
+from spark_build.build.sandbox import Sandbox
+from spark_build.cli.doctor import examine, print_findings
+from spark_build.doctor.model import Asked, Facts, Indexes
+from spark_build.doctor.probe import Access
+from spark_build.machine import Diagnosis, Gpu, Machine
+from spark_build.paths import locate
+from spark_build.recipes import targets
+from spark_build.recipes.loader import load
+
+# Their toolkits are NVIDIA's packages, and are what is to be looked at.
+PROVIDED = {"cuda": "/usr/local/cuda"}
+MACHINES = Path(__file__).parents[1] / "data" / "machines"
+
+
+class Nvml:
+    """Answers of NVML, recorded; "Not Supported" is the error that the real package raises."""
+
+    NVMLError = pynvml.NVMLError
+    NVML_CLOCK_SM = pynvml.NVML_CLOCK_SM
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = {"nvmlDeviceGetCount": 1, "nvmlDeviceGetHandleByIndex": 0, **answers}
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.answers:
+            raise AttributeError(name)
+
+        def answer(*_arguments: Any) -> Any:
+            found = self.answers[name]
+            if found == "Not Supported":
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            return SimpleNamespace(**found) if isinstance(found, dict) else found
+
+        return answer
+
+
+class Simulated(Access):
+    """One of these machines; `changes` replace entries of its machine.json."""
+
+    def __init__(self, name: str, *, with_nvml: bool = True, **changes: Any) -> None:
+        super().__init__()
+        self.folder = MACHINES / name
+        self.data: dict[str, Any] = {**json.loads((self.folder / "machine.json").read_text()), **changes}
+        self.root = self.folder / "root"
+        self.environ = self.data["environ"]
+        self.uid = self.data["uid"]
+        self.python = self.data["python_version"]
+        self.with_nvml = with_nvml
+        self.locale_usable = self.data["locale_usable"]
+
+    def ask(self, args: Sequence[str], *, check: bool = True) -> str | None:
+        line = " ".join(args)
+        recorded = self.folder / "nvidia-smi.xml"
+        if line == "nvidia-smi -q -x" and line not in self.data["commands"]:
+            return recorded.read_text() if recorded.exists() else None
+        found = self.data["commands"].get(line)
+        return None if found is None else str(found)
+
+    def nvml(self) -> Any:
+        recorded = self.folder / "nvml.json"
+        return Nvml(json.loads(recorded.read_text())) if self.with_nvml and recorded.exists() else None
+
+    def sandbox(self) -> Sandbox:
+        return Sandbox(kind=self.data["sandbox"], reason=self.data["sandbox_reason"])
+
+    def cache(self) -> Cache:
+        kind, _, version = self.data["cache"].partition(" ")
+        if kind != "ccache":
+            return Cache(kind="none", reason="ccache is not installed")
+        return Cache(kind="ccache", version=version)
+
+    def missing_packages(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in self.data["missing_packages"] if name in names)
+
+    def python_headers(self) -> bool:
+        return bool(self.data["python_headers"])
+
+    def free_mib(self, folder: Path) -> int:
+        return int(self.data["disk_free_mib"])
+
+    def now(self) -> float:
+        return float(self.data["now"])
+
+    def installed(self) -> float:
+        return float(self.data["installed"])
+
+    def encoding(self) -> str:
+        return str(self.data["encoding"])
+
+    def largest_users(self) -> tuple[tuple[str, int], ...]:
+        return (("cicc 4711", 8192),)
+
+    def rdma(self) -> bool | None:
+        found: bool | None = self.data["rdma"]
+        return found
+
+    def indexes(self) -> Indexes:
+        """What the machine's indexes answer."""
+        asked = tuple(Asked(**one) for one in self.data["indexes"])
+        return Indexes(asked=asked, lacking=self.data.get("lacking"))
+
+    def machine(self) -> Machine:
+        """As the probe would measure it."""
+        data = self.data
+        return Machine(
+            platform=data["platform"],
+            python=data["python"],
+            cores=data["cores"],
+            memory_mib=data["memory_mib"],
+            available_mib=data["available_mib"],
+            gpus=tuple(Gpu(name=name, capability=capability) for name, capability in data["gpus"]),
+        )
+
+    def setting(self, root: Path, target: str = "auto") -> Setting:
+        """What a command would work on there, with the recipes of this checkout and an empty store."""
+        home = locate(str(root))
+        settled = settle(home, load(home.data), "host-cpu", None, {})
+        machine, catalogue = self.machine(), settled.catalogue
+        goal = (
+            targets.detect(catalogue.targets, machine)
+            if target == "auto"
+            else targets.resolve(catalogue.target(target), machine)
+        )
+        limits = plan.limits_of(machine, goal, jobs=None, memory_mib=None)
+        return dataclasses.replace(
+            settled, machine=machine, target=goal, limits=limits, provide=self.data.get("provide", PROVIDED)
+        )
+
+
+def diagnose(
+    machine: Simulated, root: Path, *recipes: str, target: str = "auto", cluster: bool = True
+) -> tuple[Facts, dict[str, Diagnosis]]:
+    """Facts and findings by check; of several with one name the worst."""
+    facts, findings = examine(
+        machine, machine.setting(root, target), recipes, with_cluster=cluster, indexes=machine.indexes
+    )
+    order = ("ok", "warn", "fail")
+    return facts, {one.check: one for one in sorted(findings, key=lambda one: order.index(one.status))}
+
+
+if __name__ == "__main__":
+    access = Simulated(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        _, said = examine(
+            access,
+            access.setting(Path(folder)),
+            [name for name in sys.argv[2:] if name != "--cluster"],
+            with_cluster="--cluster" in sys.argv,
+            indexes=access.indexes,
+        )
+    print_findings(said)

@@ -1,0 +1,342 @@
+"""Proof that each check can fail: plants a fault in torch for it, sees what it says, takes the fault out again.
+
+Runs in an environment with torch, on a GPU or without one, as a program of its own:
+python -I tests/helpers/planted_faults.py --out FILE [--also FOLDER WITH MORE PACKAGES]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+try:
+    import torch
+except ImportError:
+    torch = None  # the list of faults is read without it
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+SCRIPTS = tuple(sorted(file.stem for file in (BENCH / "checks").glob("*.py")))
+FATAL = (
+    b"FATAL: kernel `fmha_cutlassF_f16_aligned_64x64_rf_sm80` is for sm80-sm100, but was built for sm121\n"
+)
+Wrap = Callable[[Any], Any]
+
+
+class Fault(NamedTuple):
+    """`wrong` makes something broken of what `place` (module:name) holds; `check` must fail."""
+
+    check: str  # script.name
+    place: str
+    what: str
+    wrong: Wrap
+
+
+def first(result: Any) -> Any:
+    return result if isinstance(result, torch.Tensor) else result[0]
+
+
+def with_first(result: Any, changed: Any) -> Any:
+    return changed if isinstance(result, torch.Tensor) else (changed, *tuple(result)[1:])
+
+
+def one_off(sound: Any) -> Any:
+    """One element of thousands is wrong; the gradients are right."""
+
+    def wrong(*inputs: Any, **options: Any) -> Any:
+        result = sound(*inputs, **options)
+        delta = torch.zeros_like(first(result))
+        delta[(-1,) * delta.dim()] = 1 + 2 * first(result).detach().abs().max()
+        return with_first(result, first(result) + delta)
+
+    return wrong
+
+
+def unwritten(sound: Any) -> Any:
+    """NaN in one element, as of memory that nothing was written to."""
+
+    def wrong(*inputs: Any, **options: Any) -> Any:
+        result = sound(*inputs, **options)
+        spoiled = first(result).clone()
+        spoiled[(0,) * spoiled.dim()] = float("nan")
+        return with_first(result, spoiled)
+
+    return wrong
+
+
+def bent(sound: Any) -> Any:
+    """Right results, wrong gradients."""
+
+    def wrong(source: Any, *inputs: Any, **options: Any) -> Any:
+        source = source.clone()
+        if source.requires_grad:
+            source.register_hook(lambda gradient: gradient * 1.5)
+        return sound(source, *inputs, **options)
+
+    return wrong
+
+
+def only(condition: Callable[..., bool], fault: Wrap) -> Wrap:
+    """The fault strikes only where `condition` of the arguments holds."""
+
+    def planted(sound: Any) -> Any:
+        wrong = fault(sound)
+        return lambda *inputs, **options: (wrong if condition(*inputs) else sound)(*inputs, **options)
+
+    return planted
+
+
+def flushed(result: Any, below: float) -> Any:
+    return torch.where(result.abs() < below, torch.zeros_like(result), result)
+
+
+def shifted(found: Any) -> Any:
+    """What they give back stays what it was."""
+    values, vectors = found
+    return values / 4, vectors * 2
+
+
+def long_v(sound: Any) -> Any:
+    def wrong(matrix: Any) -> Any:
+        left, values, rightly = sound(matrix)
+        return left, values / 4, rightly * 4
+
+    return wrong
+
+
+def counts_of_others(sound: Any) -> Any:
+    def wrong(*inputs: Any, **options: Any) -> Any:
+        kinds, counts = sound(*inputs, **options)
+        return kinds, counts.roll(1)
+
+    return wrong
+
+
+def stale(_: Any) -> Any:
+    """A generator's seed is ignored."""
+    return lambda *shape, device=None, **_: torch.empty(*shape, device=device).uniform_()
+
+
+def plain(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+          enable_gqa: bool = False) -> Any:  # fmt: skip
+    """Attention that works everywhere, in place of an implementation that is not here."""
+    wide = [each.float() for each in (query, key, value)]
+    if enable_gqa:
+        wide[1:] = [each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in wide[1:]]
+    scores = wide[0] @ wide[1].transpose(-1, -2) / query.shape[-1] ** 0.5
+    if is_causal:
+        scores = scores + torch.full_like(scores[0, 0], -torch.inf).triu(1)
+    weights = torch.softmax(scores if attn_mask is None else scores + attn_mask.float(), -1)
+    return (torch.nn.functional.dropout(weights, dropout_p) @ wide[2]).to(query.dtype)
+
+
+def refused_kernel(_: Any) -> Any:
+    """As memory-efficient attention built for 12.1: says so through C's printf, and writes nothing."""
+
+    def wrong(*inputs: Any, **options: Any) -> Any:
+        ctypes.CDLL(None).printf(FATAL)
+        return plain(*inputs, **options) * float("nan")
+
+    return wrong
+
+
+def other_module(sound: Any) -> Any:
+    """Another network than the one that was given is exported."""
+
+    def wrong(module: Any, *inputs: Any, **options: Any) -> Any:
+        with torch.no_grad():
+            kept = module[3].bias.clone()
+            module[3].bias += torch.linspace(-1, 1, len(kept))
+            sound(module, *inputs, **options)
+            module[3].bias.copy_(kept)
+
+    return wrong
+
+
+SDPA = "torch.nn.functional:scaled_dot_product_attention"
+F = "torch.nn.functional:"
+# What it tells is no matter of right and wrong; a library that is asked for its version alone.
+NEVER = {"torch.storage", "cusparselt.version"}
+PACKAGES = {"triton", "flash_attn", "torchvision", "torchaudio"}
+APART = {"onnx", "cusparselt"}  # need no torch, and an environment of their own
+
+
+def half(tensor: Any, *_: Any) -> bool:
+    return bool(tensor.dtype == torch.float16)
+
+
+FAULTS = (
+    Fault("torch.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("torch.architectures", "torch._C:_cuda_getArchFlags", "no architecture", lambda _: lambda: ""),
+    Fault("torch.libraries", "torch.backends.cudnn:is_available", "no cuDNN", lambda _: lambda: False),
+    Fault("torch.matmul", "torch.Tensor:__matmul__", "one off in FP16", only(half, one_off)),
+    Fault("torch.matmul", "torch:addmm", "NaN", unwritten),
+    Fault("torch.attention", SDPA, "one off", one_off),
+    Fault("attention.math", SDPA, "one off", one_off),
+    Fault("attention.math", SDPA, "NaN", unwritten),
+    Fault("attention.flash", SDPA, "one off in FP16", only(half, one_off)),
+    Fault("attention.flash", SDPA, "gradients", bent),
+    Fault("attention.flash", SDPA, "FATAL", refused_kernel),
+    Fault("attention.efficient", SDPA, "FATAL", refused_kernel),
+    Fault("attention.cudnn", SDPA, "zeros", lambda _: lambda *inputs, **options: 0 * plain(*inputs, **options)),
+    Fault("attention.efficient-kernels", SDPA, "one kernel writes nothing",
+          lambda _: only(lambda query, *_: query.shape[-1] == 96 and half(query), unwritten)(plain)),
+    Fault("attention.efficient-kernels", SDPA, "dropout drops nothing",
+          lambda _: lambda *inputs, dropout_p=0.0, **options: (1 + (dropout_p > 0)) * plain(*inputs, **options)),
+    Fault("layers.convolution", F + "conv2d", "one off", one_off),
+    Fault("layers.convolution", F + "conv2d", "gradients", bent),
+    Fault("layers.convolution", F + "conv2d", "NaN, channels last only",
+          only(lambda x, *_: x.is_contiguous(memory_format=torch.channels_last), unwritten)),
+    Fault("layers.normalisation", F + "layer_norm", "one off", one_off),
+    Fault("layers.normalisation", F + "rms_norm", "gradients", bent),
+    Fault("layers.normalisation", F + "group_norm", "NaN", unwritten),
+    Fault("layers.normalisation", F + "batch_norm", "one off in FP16", only(half, one_off)),
+    Fault("layers.softmax", "torch:softmax", "one off", one_off),
+    Fault("layers.softmax", F + "log_softmax", "gradients", bent),
+    Fault("layers.softmax", F + "cross_entropy", "one off", one_off),
+    Fault("layers.elementwise", "torch:erf", "one off", one_off),
+    Fault("layers.elementwise", F + "gelu", "gradients", bent),
+    Fault("layers.elementwise", "torch:exp", "small ones are zero", lambda sound: lambda x: flushed(sound(x), 1e-2)),
+    Fault("layers.elementwise", "torch:sigmoid", "small ones are zero in FP16",
+          only(half, lambda sound: lambda x: flushed(sound(x), 5e-3))),
+    Fault("operators.reductions", "torch.Tensor:sum", "one off in FP16", only(half, one_off)),
+    Fault("operators.reductions", "torch.Tensor:amax", "NaN in FP16", only(half, unwritten)),
+    Fault("operators.indexing", "torch:scatter_add", "one off", one_off),
+    Fault("operators.indexing", "torch:gather", "one off", one_off),
+    Fault("operators.sorting", "torch:sort", "one off", one_off),
+    Fault("operators.sorting", "torch:cumsum", "one off", one_off),
+    Fault("operators.sorting", "torch:unique", "counts of others", counts_of_others),
+    Fault("operators.random", "torch:randn", "not by the seed", stale),
+    Fault("operators.random", F + "dropout", "drops nothing", lambda _: lambda x, *_: x),
+    Fault("linalg.fourier", "torch.fft:fft", "one off", one_off),
+    Fault("linalg.fourier", "torch.fft:irfft2", "NaN", unwritten),
+    Fault("linalg.decompositions", "torch.linalg:solve", "one off", one_off),
+    Fault("linalg.decompositions", "torch.linalg:svd", "one off", one_off),
+    Fault("linalg.decompositions", "torch.linalg:eigh", "NaN", unwritten),
+    Fault("linalg.decompositions", "torch.linalg:eigh", "vectors twice as long",
+          lambda sound: lambda matrix: shifted(sound(matrix))),
+    Fault("linalg.decompositions", "torch.linalg:svd", "V too long, values too small", long_v),
+    Fault("linalg.decompositions", "torch.linalg:slogdet", "the other sign",
+          lambda sound: lambda matrix: (-sound(matrix)[0], sound(matrix)[1])),
+    Fault("tensor_cores.fp8", "torch:_scaled_mm", "one off", one_off),
+    Fault("tensor_cores.fp8-rows", "torch:_scaled_mm", "NaN", unwritten),
+    Fault("tensor_cores.fp4", "torch:_scaled_mm", "one off", one_off),
+    Fault("tensor_cores.sparse-2of4", "torch:_cslt_sparse_mm", "one off", one_off),
+    Fault("inductor.module", "torch:compile", "compiles nothing", lambda _: lambda module, **_: module),
+    Fault("inductor.module", "torch:compile", "one off", lambda _: lambda module, **_: one_off(module)),
+    Fault("onnx_export.torchscript", "torch.onnx:export", "another network", other_module),
+    Fault("onnx_export.dynamo", "torch.onnx:export", "another network", other_module),
+    Fault("triton.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("triton.assembler", "script:name_of", "an unknown target", lambda _: lambda arch: f"sm_{arch}x"),
+    Fault("triton.cross", "script:target_of", "code for another GPU", lambda _: lambda cubin: "sm_80"),
+    Fault("triton.add", "script:target_of", "code for another GPU", lambda _: lambda cubin: "sm_80"),
+    Fault("triton.add", "torch:equal", "a wrong sum", lambda _: lambda *_: False),
+    Fault("triton.dot", "torch.Tensor:__matmul__", "another product", one_off),
+    Fault("flash_attn.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("flash_attn.head-64", "flash_attn:flash_attn_func", "one off", one_off),
+    Fault("flash_attn.head-128", "flash_attn:flash_attn_func", "gradients", bent),
+    Fault("flash_attn.varlen", "flash_attn:flash_attn_varlen_func", "NaN", unwritten),
+    Fault("torchvision.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("torchvision.nms", "torchvision.ops:nms", "one off", one_off),
+    Fault("torchvision.roi-align", "torchvision.ops:roi_align", "one off", one_off),
+    Fault("torchvision.roi-align", "torchvision.ops:roi_align", "gradients", bent),
+    Fault("torchvision.deformable-convolution", "torchvision.ops:deform_conv2d", "NaN", unwritten),
+    Fault("torchvision.png", "torchvision.io:decode_png", "one pixel", one_off),
+    Fault("torchvision.jpeg", "torchvision.io:decode_jpeg", "one pixel", one_off),
+    Fault("torchaudio.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("torchaudio.filter", "torchaudio.functional:lfilter", "one off", one_off),
+    Fault("torchaudio.filter", "torchaudio.functional:lfilter", "gradients", bent),
+    Fault("torchaudio.resample", "torchaudio.functional:resample", "wrong pace",
+          lambda sound: lambda tone, old, new: sound(tone, old, new).flip(0) * 0.9),
+    Fault("torchaudio.spectrogram", "torch:stft", "upside down",
+          lambda sound: lambda *inputs, **options: sound(*inputs, **options).flip(-2)),
+)  # fmt: skip
+
+
+def load(name: str) -> ModuleType:
+    """A check script as a module, whatever its name."""
+    spec = importlib.util.spec_from_file_location(f"check_{name}", BENCH / "checks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def planted(fault: Fault, script: ModuleType) -> Iterator[None]:
+    """The fault is there; afterwards all is as before."""
+    where, _, name = fault.place.partition(":")
+    holder: Any = (
+        script
+        if where == "script"
+        else torch.Tensor
+        if where == "torch.Tensor"
+        else importlib.import_module(where)
+    )
+    own = name in vars(holder)
+    sound = getattr(holder, name, None)
+    setattr(holder, name, fault.wrong(sound))
+    cuda = torch.version.cuda
+    if fault.check == "torch.architectures":
+        torch.version.cuda = "13.0"
+    try:
+        yield
+    finally:
+        torch.version.cuda = cuda
+        setattr(holder, name, sound) if own else delattr(holder, name)
+
+
+def missed(sound: dict[str, dict[str, str]], found: list[dict[str, str]]) -> list[str]:
+    """Sound checks that fail, and faults that go unseen, or break the check itself; the skipped do not count."""
+    failing = [f"{name}: {each['evidence']}" for name, each in sound.items() if each["status"] == "fail"]
+    return failing + [
+        f"{each['name']}, {each['fault']}: {each['status']}: {each['evidence']}"
+        for each in found
+        if each["status"] == "ok"
+        or (each["status"] == "skipped" and sound[each["name"]]["status"] != "skipped")
+        or "Error: " in each["evidence"]
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--also", action="append", default=[])
+    given = parser.parse_args()
+    sys.path += [str(BENCH), *given.also]
+    from judging import judge  # type: ignore[import-not-found]  # of bench/, which is no package
+
+    sound: dict[str, Any] = {}
+    found: list[dict[str, str]] = []
+    checks: list[str] = []
+    for name in SCRIPTS:
+        script = load(name)
+        checks += [f"{name}.{check}" for check in script.CHECKS]
+        absent = name in PACKAGES and importlib.util.find_spec(name) is None
+        if absent or name in APART:
+            continue
+        for check, function in script.CHECKS.items():
+            verdict = sound[f"{name}.{check}"] = judge(check, function)
+            print(f"{name}.{check}: {verdict['status']}: {verdict['evidence']}", flush=True)
+        for fault in (each for each in FAULTS if each.check.partition(".")[0] == name):
+            with planted(fault, script):
+                verdict = judge(fault.check, script.CHECKS[fault.check.partition(".")[2]])
+            found.append({**verdict, "fault": f"{fault.place}: {fault.what}"})
+            print(f"{found[-1]['fault']}: {verdict['status']}: {verdict['evidence']}", flush=True)
+    wrong = missed(sound, found)
+    document = {"checks": checks, "sound": sound, "planted": found, "missed": wrong}
+    given.out.write_text(json.dumps(document, indent=1))
+    print(*wrong, f"{len(found)} faults, {len(wrong)} not as they should", sep="\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,346 @@
+"""What is in an export, and an export that was interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_build.errors import StoreError, UsageError
+from spark_build.paths import Home
+from spark_build.transfer.bundle import Parcel, pack, select
+from spark_build.transfer.bundle_import import take_in
+from spark_build.transfer.bundle_write import write_archive
+from spark_build.transfer.folder import write_folder
+from spark_build.wheelhouse import store as stores
+from spark_build.wheelhouse.generations import Generation
+from tests.helpers.exports import members, no_view
+from tests.helpers.wheelhouse import (
+    demo_house,
+    hear,
+    home_in,
+    make_wheel,
+    publish,
+    put_built,
+    put_public,
+    snapshot,
+    start,
+)
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+LENIENT = settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+KINDS = ["wheels.tar", "wheels.tar.zst"]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Generation]:
+    return demo_house(tmp_path_factory.mktemp("house"))
+
+
+@pytest.fixture(scope="module")
+def parcel(house: tuple[Home, Generation]) -> Parcel:
+    home, generation = house
+    return pack(generation, home.store, python="cp311")
+
+
+@pytest.fixture(scope="module")
+def whole(parcel: Parcel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Each kind of archive, written without interruption."""
+    folder = tmp_path_factory.mktemp("whole")
+    for kind in KINDS:
+        write_archive(parcel, folder / kind)
+    return {kind: (folder / kind).read_bytes() for kind in KINDS}
+
+
+# --- what is in it ----------------------------------------------------------------------------------
+
+
+def test_packages_come_with_what_they_require(house: tuple[Home, Generation], tmp_path: Path) -> None:
+    home, generation = house
+    chosen, missing = select(generation.wheels, ["demo[x]"], {"python_version": "3.11", "extra": ""})
+    assert [wheel.name for wheel in chosen] == ["demo", "helper", "more"]
+    assert missing == ()
+    write_archive(pack(generation, home.store, wheels=chosen), tmp_path / "some.tar")
+    arrived = take_in(home_in(tmp_path), tmp_path / "some.tar", no_view).generation
+    assert [wheel.name for wheel in arrived.wheels] == ["demo", "helper", "more"]
+    with pytest.raises(UsageError, match="no nothing") as caught:
+        select(generation.wheels, ["nothing", "demo"], {})
+    assert caught.value.hint == "there are demo, helper, lonely, more"
+
+
+def test_the_sums_are_those_of_sha256sum(parcel: Parcel, tmp_path: Path) -> None:
+    write_folder(parcel, tmp_path / "set")
+    command = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
+    subprocess.run(command, cwd=tmp_path / "set", check=True, timeout=60)
+    listed = (tmp_path / "set" / "SHA256SUMS").read_text().splitlines()
+    files = [path for path in (tmp_path / "set").rglob("*") if path.is_file()]
+    assert len(listed) == len(files) - 2  # itself, and the manifest, which lists it
+    with (tmp_path / "set" / parcel.wheels[0].filename).open("ab") as file:
+        file.write(b"x")
+    assert subprocess.run(command, cwd=tmp_path / "set", check=False, timeout=60).returncode == 1
+
+
+@pytest.mark.parametrize("tool", ["pip", "uv"])
+def test_the_commands_of_install_txt_work(parcel: Parcel, tmp_path: Path, tool: str) -> None:
+    write_folder(parcel, tmp_path / "set")
+    start_with = "uv pip install" if tool == "uv" else "python3.11 -m pip install"
+    lines = [line.strip() for line in (tmp_path / "set" / "INSTALL.txt").read_text().splitlines()]
+    plain, hashed = [line for line in lines if line.startswith(start_with)]
+    assert "--require-hashes" in hashed
+    options = ["--without-pip"] if tool == "uv" else []
+    subprocess.run([sys.executable, "-m", "venv", *options, str(tmp_path / "env")], check=True, timeout=120)
+    binaries = tmp_path / "env" / "bin"
+    if not (binaries / "python3.11").exists():
+        (binaries / "python3.11").symlink_to("python")
+    scrubbed = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    path = f"{binaries}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**scrubbed, "PATH": path, "VIRTUAL_ENV": str(tmp_path / "env"), "PIP_CONFIG_FILE": os.devnull}
+    for command, code in (
+        (plain, "import demo; print(demo.BUILD)"),
+        (hashed, "import demo, lonely; print(demo.BUILD)"),
+    ):
+        subprocess.run(command, shell=True, cwd=tmp_path / "set", env=env, check=True, timeout=120)
+        shown = subprocess.check_output([str(binaries / "python"), "-c", code], text=True)
+        assert shown == "1_0123abcd\n"
+
+
+def test_nvidias_terms_are_told_with_their_text(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    licence = b"NVIDIA SOFTWARE LICENSE\nYou may distribute it.\n"
+    vendor = make_wheel(
+        tmp_path / "d",
+        "nvidia-cublas",
+        "13.1",
+        files={"nvidia/libcublas.so.13": b"x", "nvidia_cublas-13.1.dist-info/licenses/License.txt": licence},
+    )
+    twin = make_wheel(
+        tmp_path / "d", "nvidia-nccl", files={"nvidia_nccl-1.0.dist-info/LICENSE": licence, "nccl.py": b""}
+    )
+    bundler = make_wheel(tmp_path / "d", "torchish", files={"torchish/lib/libcudart.so.13": b"x"})
+    plain = make_wheel(tmp_path / "d", "plain")
+    wheels = [put_built(home.store, bundler), *(put_public(home.store, one) for one in (vendor, twin, plain))]
+    generation = publish(home, wheels)
+    write_folder(pack(generation, home.store), tmp_path / "set")
+    text = (tmp_path / "set" / "NOTICE.txt").read_text()
+    assert text.count(licence.decode()) == 1
+    assert (
+        "nvidia_cublas-13.1-py3-none-any.whl\n  licence: nvidia_cublas-13.1.dist-info/licenses/License.txt"
+        in text
+    )
+    assert "nvidia_nccl-1.0-py3-none-any.whl\n  licence: nvidia_nccl-1.0.dist-info/LICENSE" in text
+    assert "torchish-1.0-py3-none-any.whl\n  holds libraries of NVIDIA's: libcudart.so.13" in text
+    assert "plain" not in text
+
+
+def test_no_notice_where_nothing_is_nvidias(parcel: Parcel) -> None:
+    assert "NOTICE.txt" not in {member.name for member in parcel.members}
+
+
+def test_zstd_holds_the_same_tar(whole: dict[str, bytes], tmp_path: Path) -> None:
+    (tmp_path / "wheels.tar.zst").write_bytes(whole["wheels.tar.zst"])
+    subprocess.run(["zstd", "-q", "-d", str(tmp_path / "wheels.tar.zst")], check=True, timeout=60)
+    assert (tmp_path / "wheels.tar").read_bytes() == whole["wheels.tar"]
+    assert len(whole["wheels.tar.zst"]) < len(whole["wheels.tar"]) / 2
+    taken = take_in(home_in(tmp_path), tmp_path / "wheels.tar.zst", no_view)
+    assert len(taken.generation.wheels) == 4
+
+
+def test_a_folder_holds_the_same_files(parcel: Parcel, whole: dict[str, bytes], tmp_path: Path) -> None:
+    (tmp_path / "wheels.tar").write_bytes(whole["wheels.tar"])
+    write_folder(parcel, tmp_path / "set")
+    for info, data in members(tmp_path / "wheels.tar"):
+        path = tmp_path / "set" / info.name.partition("/")[2]
+        assert path.read_bytes() == data
+        assert not path.is_symlink()
+    taken = take_in(home_in(tmp_path), tmp_path / "set", no_view)
+    assert taken.generation.wheels == parcel.wheels
+
+
+# --- interrupted ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@LENIENT
+@given(data=st.data())
+def test_whatever_lies_there_the_result_is_the_same(
+    parcel: Parcel, whole: dict[str, bytes], tmp_path: Path, kind: str, data: st.DataObject
+) -> None:
+    """Cut anywhere, with bytes changed anywhere, or rubbish at the end."""
+    part = bytearray(whole[kind][: data.draw(st.integers(0, len(whole[kind])))])
+    for place in data.draw(st.lists(st.integers(0, max(0, len(part) - 1)), max_size=3)) if part else ():
+        part[place] ^= data.draw(st.integers(1, 255))
+    part += data.draw(st.binary(max_size=2000))
+    (tmp_path / f"{kind}.part").write_bytes(part)
+    assert write_archive(parcel, tmp_path / kind) == len(whole[kind])
+    assert (tmp_path / kind).read_bytes() == whole[kind]
+    assert [path.name for path in tmp_path.iterdir() if path.name != kind] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_flipped_bit_anywhere_is_mended(
+    parcel: Parcel, whole: dict[str, bytes], tmp_path: Path, kind: str
+) -> None:
+    """All of it lies there: only the hashes can tell."""
+    for place in range(100, len(whole[kind]), len(whole[kind]) // 60):
+        part = bytearray(whole[kind])
+        part[place] ^= 1
+        (tmp_path / f"{kind}.part").write_bytes(part)
+        write_archive(parcel, tmp_path / kind)
+        made = (tmp_path / kind).read_bytes()
+        # zstd has bits that its decoder ignores: with one of those flipped the frame still says the same.
+        assert made == whole[kind] or (
+            kind.endswith(".zst") and zstd.decompress(made) == zstd.decompress(whole[kind])
+        ), place
+
+
+def test_no_byte_between_two_members_is_taken_on_trust(
+    parcel: Parcel, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    """No hash covers the padding: a frame with something in it is written anew."""
+    member, unpacker = parcel.members[0], zstd.ZstdDecompressor()
+    first = bytearray(unpacker.decompress(whole["wheels.tar.zst"]))
+    assert member.size % 512, "this member has no padding"
+    first[-1] = 1
+    changed = zstd.compress(bytes(first)) + unpacker.unused_data
+    (tmp_path / "wheels.tar.zst.part").write_bytes(changed)
+    write_archive(parcel, tmp_path / "wheels.tar.zst")
+    assert (tmp_path / "wheels.tar.zst").read_bytes() == whole["wheels.tar.zst"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_there_is_not_read_again_from_the_store(tmp_path: Path, kind: str) -> None:
+    """The wheels that the part has whole may even be gone meanwhile."""
+    home, generation = demo_house(tmp_path)
+    parcel = pack(generation, home.store)
+    write_archive(parcel, tmp_path / kind)
+    before = (tmp_path / kind).read_bytes()
+    (tmp_path / kind).rename(tmp_path / f"{kind}.part")
+    os.truncate(tmp_path / f"{kind}.part", len(before) - 12)
+    (stores.entry_folder(home.store, generation.wheels[0].key) / generation.wheels[0].filename).unlink()
+    write_archive(parcel, tmp_path / kind)
+    assert (tmp_path / kind).read_bytes() == before
+
+
+def test_it_goes_on_within_a_wheel(tmp_path: Path) -> None:
+    """A wheel that changed at its beginning meanwhile is found out by the hash of the whole."""
+    home = home_in(tmp_path)
+    big = put_built(home.store, make_wheel(tmp_path / "d", files={"demo/data": os.urandom(300_000)}))
+    parcel = pack(publish(home, [big]), home.store)
+    write_archive(parcel, tmp_path / "wheels.tar")
+    whole = (tmp_path / "wheels.tar").read_bytes()
+    path = stores.entry_folder(home.store, big.key) / big.filename
+    start_of_wheel = whole.index(path.read_bytes()[:100])
+    (tmp_path / "wheels.tar.part").write_bytes(whole[: start_of_wheel + 200_000])
+    path.chmod(0o644)
+    with path.open("r+b") as file:  # only what is there already could still hold this
+        file.seek(1000)
+        file.write(b"damaged")
+    write_archive(parcel, tmp_path / "wheels.tar")
+    assert (tmp_path / "wheels.tar").read_bytes() == whole
+    (tmp_path / "wheels.tar.part").write_bytes(whole[: start_of_wheel + 500])
+    with pytest.raises(StoreError, match="is damaged"):
+        write_archive(parcel, tmp_path / "wheels.tar")
+    assert not (tmp_path / "wheels.tar.part").exists()
+
+
+EXPORTER = """
+import os, signal, sys
+from pathlib import Path
+from spark_build.transfer.bundle_write import write_archive
+from spark_build.transfer.folder import write_folder
+from spark_build.transfer.bundle import pack
+from spark_build.wheelhouse.generations import read
+def progress(done, total):
+    if done * 100 > total * int(sys.argv[4]):
+        print(done, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+place = Path(sys.argv[3])
+write = write_folder if place.suffix == "" else write_archive
+write(pack(read(Path(sys.argv[1])), Path(sys.argv[2])), place, progress)
+"""
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "set"])
+def test_killed_it_goes_on(tmp_path: Path, kind: str) -> None:
+    home = home_in(tmp_path)
+    wheels = [
+        put_built(
+            home.store, make_wheel(tmp_path / "d", f"big{n}", files={f"big{n}/data": os.urandom(3 << 20)})
+        )
+        for n in range(4)
+    ]
+    generation = publish(home, wheels)
+    place = tmp_path / "out" / kind
+    for share in (30, 60, 90):
+        process = start(EXPORTER, generation.folder, home.store, place, share)
+        assert int(hear(process)) > 0
+        assert process.wait(timeout=60) == -signal.SIGKILL
+        assert not (place / "manifest.json").exists()
+        assert kind == "set" or not place.exists()
+    parcel = pack(generation, home.store)
+    kept: list[int] = []
+    if kind == "set":
+        sound = {path: path.stat().st_mtime_ns for path in place.glob("*.whl")}
+        assert sound
+        write_folder(parcel, place)
+        assert {path: path.stat().st_mtime_ns for path in sound} == sound
+    else:
+        write_archive(parcel, place, lambda done, _: kept.append(done))
+    assert len(take_in(home_in(tmp_path / "there"), place, no_view).generation.wheels) == 4
+    assert not list((tmp_path / "out").rglob("*.part"))
+
+
+# --- a folder ---------------------------------------------------------------------------------------
+
+
+def test_a_folder_with_anything_else_is_left_alone(parcel: Parcel, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years")
+    before = snapshot(tmp_path)
+    with pytest.raises(UsageError, match=r"'thesis\.txt'"):
+        write_folder(parcel, tmp_path / "mine")
+    assert snapshot(tmp_path) == before
+
+
+def test_a_newer_export_replaces_the_older_in_a_folder(
+    house: tuple[Home, Generation], tmp_path: Path
+) -> None:
+    """Installers look at every wheel of the folder: none of the older may stay."""
+    home, generation = house
+    write_folder(pack(generation, home.store), tmp_path / "set")
+    some = pack(generation, home.store, wheels=generation.wheels[:1])
+    write_folder(some, tmp_path / "set")
+    write_folder(some, tmp_path / "fresh")
+    assert snapshot(tmp_path / "set") == snapshot(tmp_path / "fresh")
+
+
+def test_the_lock_of_a_killed_export_is_no_hindrance(parcel: Parcel, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / ".export.lock").write_text("writing set (process 1)\n")
+    write_folder(parcel, tmp_path / "set")
+    assert not (tmp_path / "set" / ".export.lock").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_what_is_wrong_in_a_folder_is_written_anew(parcel: Parcel, tmp_path: Path) -> None:
+    write_folder(parcel, tmp_path / "set")
+    before = snapshot(tmp_path / "set")
+    wheel = tmp_path / "set" / parcel.wheels[0].filename
+    data = bytearray(wheel.read_bytes())
+    data[50] ^= 1
+    wheel.write_bytes(data)
+    (tmp_path / "set" / "INSTALL.txt").unlink()
+    write_folder(parcel, tmp_path / "set")
+    assert snapshot(tmp_path / "set") == before

@@ -1,0 +1,246 @@
+"""Wheels that somebody else built: a folder or a tar of them, audited, marked, published."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from spark_build.errors import AuditError, SparkBuildError, StoreError
+from spark_build.paths import Home, locate
+from spark_build.recipes.loader import load
+from spark_build.transfer.bundle import pack
+from spark_build.transfer.bundle_import import Taken, take_in
+from spark_build.transfer.bundle_write import write_archive
+from spark_build.wheelhouse import store as stores
+from spark_build.wheels.audit import fits
+from tests.conftest import make_root
+from tests.helpers.exports import no_view
+from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built, put_public, snapshot
+
+TARGET = load(locate(None).data).target("gb10")
+AARCH64 = "cp312-cp312-manylinux_2_34_aarch64"
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    folder = tmp_path / "wheels"
+    make_wheel(folder, "torchy", "2.9.0", requires=["helper"])
+    make_wheel(folder / "more", "helper", "1.5")
+    (folder / "README.txt").write_text("prebuilt release wheels\n")
+    return folder
+
+
+def taken(home: Home, path: Path) -> Taken:
+    return take_in(home, path, lambda: ("gb10-2.13-cp312", TARGET))
+
+
+def packed(folder: Path, kind: str) -> Path:
+    """The folder as people pack it: with its folders in it, and names that begin with ./"""
+    file = folder.with_name(f"release.{kind}")
+    flags = {"tar": "-cf", "tar.gz": "-czf", "tar.xz": "-cJf", "tar.bz2": "-cjf", "tar.zst": "--zstd -cf"}[
+        kind
+    ]
+    subprocess.run(["tar", *flags.split(), str(file), "-C", str(folder), "."], check=True, timeout=60)
+    return file
+
+
+@pytest.mark.parametrize("kind", ["folder", "tar", "tar.gz", "tar.xz", "tar.bz2", "tar.zst"])
+def test_a_folder_or_a_tar_of_wheels(wheels: Path, tmp_path: Path, kind: str) -> None:
+    home = home_in(tmp_path)
+    own = publish(home, [put_built(home.store, make_wheel(tmp_path / "d", "own"))], view="gb10-2.13-cp312")
+    result = taken(home, wheels if kind == "folder" else packed(wheels, kind))
+    assert result.new
+    assert [(wheel.name, wheel.origin) for wheel in result.generation.wheels] == [
+        *(("helper", "foreign"), ("own", "built"), ("torchy", "foreign")),
+    ]
+    assert [one.taken for one in result.judgements] == [True, True]
+    for wheel in result.generation.wheels:
+        entry = stores.read(home.store, wheel.key)
+        assert entry is not None
+        stores.verify_wheel(entry)
+    assert own.number == 1
+    assert not taken(home, wheels).new
+
+
+def test_whose_place_they_took_is_told(wheels: Path, tmp_path: Path) -> None:
+    """Nobody loses a build of days to an import without a word."""
+    home = home_in(tmp_path)
+    mine = put_built(home.store, make_wheel(tmp_path / "d", "torchy", "2.9.0"))
+    helper = put_public(home.store, make_wheel(tmp_path / "d", "helper", "1.4"))
+    publish(home, [mine, helper], view="gb10-2.13-cp312")
+    assert taken(home, wheels).replaced == (mine,)  # public ones come and go
+    assert taken(home, wheels).replaced == ()
+
+
+def test_they_can_be_sent_on(wheels: Path, tmp_path: Path) -> None:
+    home, there = home_in(tmp_path / "here"), home_in(tmp_path / "there")
+    generation = taken(home, wheels).generation
+    write_archive(pack(generation, home.store), tmp_path / "again.tar")
+    arrived = take_in(there, tmp_path / "again.tar", no_view).generation
+    assert arrived.wheels == generation.wheels
+    assert {wheel.origin for wheel in arrived.wheels} == {"foreign"}
+
+
+def test_they_are_shown_and_stay_when_something_is_built(tmp_path: Path) -> None:
+    root = make_root(tmp_path)
+    make_wheel(tmp_path / "wheels", "torchy", "2.9.0")
+    imported = root.json("wheelhouse", "import", str(tmp_path / "wheels"))
+    assert [row["origin"] for row in imported["wheels"]] == ["foreign"]
+    assert [(row["filename"], row["taken"]) for row in imported["foreign"]] == [
+        ("torchy-2.9.0-py3-none-any.whl", True),
+    ]
+    assert " foreign " in root.run("wheelhouse", "list").stdout
+    done = root.run("build", "tiny")
+    assert done.returncode == 0, done.stderr
+    rows = root.json("wheelhouse", "list")["wheels"]
+    assert {row["name"]: row["origin"] for row in rows} == {"tiny": "built", "torchy": "foreign"}
+    make_wheel(tmp_path / "other", "tiny", "99.0")
+    said = root.run("wheelhouse", "import", str(tmp_path / "other")).stdout
+    assert ", built here\nback: spark-build " in said
+    back = shlex.split(said.rpartition("back: spark-build ")[2])
+    assert root.run(*back).returncode == 0
+    assert root.json("wheelhouse", "list")["wheels"] == rows
+
+
+def refused(home: Home, path: Path, kind: type[SparkBuildError]) -> SparkBuildError:
+    before = snapshot(home.wheelhouse)
+    with pytest.raises(kind) as caught:
+        taken(home, path)
+    assert snapshot(home.wheelhouse) == before
+    assert caught.value.message.startswith(f"{path} is refused: ")
+    assert caught.value.hint
+    return caught.value
+
+
+def test_all_that_are_unsound_are_named_and_none_is_kept(wheels: Path, tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    home.store.mkdir(parents=True)
+    for name in ("bada", "badb"):
+        wheel = make_wheel(wheels, name)
+        data = wheel.read_bytes()
+        wheel.write_bytes(data[: len(data) // 2])
+    make_wheel(wheels, "liar", files={"liar/__init__.py": b""}).rename(wheels / "other-1.0-py3-none-any.whl")
+    error = refused(home, wheels, AuditError)
+    assert "bada" in error.message
+    assert "badb" in error.message
+    assert "other-1.0" in error.message
+
+
+def test_a_name_of_too_many_tags_is_told_with_the_others(wheels: Path, tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    home.store.mkdir(parents=True)
+    tags = "-".join(".".join([one] * 11) for one in ("py3", "none", "any"))  # 1331 of them
+    make_wheel(wheels, "tagged").rename(wheels / f"tagged-1.0-{tags}.whl")
+    (wheels / "whole-1.0-py3-none-any.whl").write_bytes(b"PK")
+    error = refused(home, wheels, AuditError)
+    assert "more than 1000 tags" in error.message
+    assert "whole-1.0" in error.message
+
+
+def test_those_of_another_platform_are_left_out(wheels: Path, tmp_path: Path) -> None:
+    """Releases hold wheels for several machines: those that fit are wanted."""
+    home = home_in(tmp_path)
+    make_wheel(wheels, "windy").rename(wheels / "windy-1.0-cp312-cp312-win_amd64.whl")
+    make_wheel(wheels, "older").rename(wheels / "older-1.0-cp39-cp39-manylinux_2_34_aarch64.whl")
+    result = taken(home, wheels)
+    assert {one.filename: one.taken for one in result.judgements} == {
+        "helper-1.5-py3-none-any.whl": True,
+        "older-1.0-cp39-cp39-manylinux_2_34_aarch64.whl": False,
+        "torchy-2.9.0-py3-none-any.whl": True,
+        "windy-1.0-cp312-cp312-win_amd64.whl": False,
+    }
+    assert [wheel.name for wheel in result.generation.wheels] == ["helper", "torchy"]
+
+
+def test_a_folder_in_which_nothing_fits(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    home.store.mkdir(parents=True)
+    make_wheel(tmp_path / "w", "windy").rename(tmp_path / "w" / "windy-1.0-cp312-cp312-win_amd64.whl")
+    assert "linux-aarch64 and cp312" in refused(home, tmp_path / "w", StoreError).message
+
+
+@pytest.mark.parametrize(
+    ("tag", "fit"),
+    [
+        ("py3-none-any", True),
+        (AARCH64, True),
+        ("cp38-abi3-manylinux2014_aarch64", True),
+        ("cp312-cp312-linux_aarch64", True),
+        ("cp312-cp312-manylinux_2_34_x86_64", False),
+        ("cp311-cp311-manylinux_2_34_aarch64", False),
+        ("cp313-abi3-manylinux_2_34_aarch64", False),
+        ("cp312-cp312t-manylinux_2_34_aarch64", False),
+        ("cp312-cp312-win_arm64", False),
+        ("cp312-cp312-musllinux_1_2_aarch64", False),
+        ("py2-none-any", False),
+    ],
+)
+def test_what_fits(tag: str, fit: bool) -> None:
+    assert fits([tag], platform="linux-aarch64", python="cp312") is fit
+
+
+def test_two_versions_of_one_name(wheels: Path, tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    home.store.mkdir(parents=True)
+    make_wheel(wheels, "torchy", "2.10.0")
+    assert "several wheels of one name" in refused(home, wheels, StoreError).message
+
+
+def test_the_same_file_name_twice(wheels: Path, tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    home.store.mkdir(parents=True)
+    make_wheel(wheels / "again", "torchy", "2.9.0")
+    assert "torchy-2.9.0-py3-none-any.whl twice" in refused(home, wheels, StoreError).message
+
+
+def test_a_link_in_a_folder(wheels: Path, tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    home.store.mkdir(parents=True)
+    (wheels / "linked.whl").symlink_to("/etc/passwd")
+    error = refused(home, wheels, StoreError)
+    assert "a link" in error.message
+    assert "cp -rL" in str(error.hint)
+
+
+def test_a_pipe_in_a_folder(wheels: Path, tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    home.store.mkdir(parents=True)
+    os.mkfifo(wheels / "pipe-1.0-py3-none-any.whl")
+    assert "no plain file" in refused(home, wheels, StoreError).message
+
+
+def test_a_generation_is_no_export(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    generation = publish(home, [put_public(home.store, make_wheel(tmp_path / "d"))])
+    assert "a link" in refused(home, generation.folder, StoreError).message
+
+
+def test_an_export_that_was_packed_anew_keeps_its_provenance(tmp_path: Path) -> None:
+    """tar of the unpacked folder: the wheels would pass for foreign ones."""
+    home = home_in(tmp_path)
+    generation = publish(home, [put_built(home.store, make_wheel(tmp_path / "d"))])
+    write_archive(pack(generation, home.store), tmp_path / "out.tar")
+    with tarfile.open(tmp_path / "out.tar") as tar:
+        tar.extractall(tmp_path, filter="data")
+    top = tmp_path / "host-cpu-1.0-cp311-1"
+    (top / "manifest.json").rename(top / "zz")
+    (top / "zz").rename(top / "manifest.json")
+    names = sorted((path.name for path in top.iterdir()), reverse=True)
+    subprocess.run(["tar", "-cf", str(tmp_path / "anew.tar"), "-C", str(top), *names], check=True, timeout=60)
+    error = refused(home, tmp_path / "anew.tar", StoreError)
+    assert "packed anew" in str(error.hint)
+    assert [wheel.origin for wheel in take_in(home, top, no_view).generation.wheels] == ["built"]
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    home.store.mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    assert "nothing in it" in refused(home, tmp_path / "empty", StoreError).message
+    (tmp_path / "empty" / "README").write_text("x")
+    assert "no wheel in it" in refused(home, tmp_path / "empty", StoreError).message
