@@ -1,7 +1,7 @@
 """What `wheelhouse serve` answers in a second, beside python -m http.server and nginx with one worker.
 
 The same files, the same client (wrk), loopback, one server at a time, rounds interleaved. Needs wrk; nginx if
-it is there, or --nginx PATH. Run it in a checkout: .venv/bin/python bench/peers/serve.py
+it is there, or --nginx PATH. Run it in a checkout: .venv/bin/python benchmarks/serve.py
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE))
 
 from spark_build.wheelhouse.generations import Generation  # noqa: E402 - the path comes first

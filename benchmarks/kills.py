@@ -1,6 +1,6 @@
 """kill -9 of the command or of a compiler at random moments of a real ONNX build, then go on.
 
-Run it in a checkout: .venv/bin/python bench/peers/kills.py [KILLS] [SEED]
+Run it in a checkout: .venv/bin/python benchmarks/kills.py [KILLS] [SEED]
 Prints after how many compile steps each kill came, all compile steps against those of one clean build,
 whether the wheel is the same, and how much of the machine was left running.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from spark_build.resources import memory
 
-HERE = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 STEP = re.compile(r"^\[(\d+)/(\d+)\] ", re.MULTILINE)
 PAUSE = (0.3, 6.0)  # seconds of compiling between two kills

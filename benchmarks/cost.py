@@ -1,6 +1,6 @@
 """What the tool itself costs, beside the nearest bare thing, interleaved in one run.
 
-Run it in a checkout in which `./spark-build all` has run: .venv/bin/python bench/peers/cost.py
+Run it in a checkout in which `./spark-build all` has run: .venv/bin/python benchmarks/cost.py
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from spark_build.wheelhouse import store
 
-HERE = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 ROUNDS = 10
 

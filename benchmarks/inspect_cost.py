@@ -1,7 +1,7 @@
 """What looking into a wheel costs, beside cuobjdump and unzip, interleaved in one run.
 
 The wheel is NVIDIA's cuSPARSELt, whose one library has 274 MB. pip downloads it, and triton for its
-cuobjdump, unless both are given. Run it: .venv/bin/python bench/peers/looking.py [WHEEL CUOBJDUMP]
+cuobjdump, unless both are given. Run it: .venv/bin/python benchmarks/inspect_cost.py [WHEEL CUOBJDUMP]
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In the second arm oneDNN, MKL and torch may use no vectors beyond SSE4: products and convolutions must be
 slower, copies hardly. With --threads the second arm has one thread and the first has two. All of it is
-measured side by side in one run. Run it: .venv/bin/python bench/peers/capability.py ENVIRONMENT [--threads]
+measured side by side in one run. Run it: .venv/bin/python benchmarks/capability.py ENVIRONMENT [--threads]
 """
 
 from __future__ import annotations

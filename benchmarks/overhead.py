@@ -1,7 +1,7 @@
 """What the engine costs: ONNX through it beside the same steps by hand, interleaved; then with a warm cache.
 
 By hand: unpack, venv, pip install of the recipe's pins, the project's own backend with the recipe's
-variables, auditwheel repair. Run it in a checkout: .venv/bin/python bench/peers/overhead.py
+variables, auditwheel repair. Run it in a checkout: .venv/bin/python benchmarks/overhead.py
 It takes about 4 min a round on two cores, and once 3 min for the cache.
 """
 
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 TRAIN = "2.13"
 

@@ -1,6 +1,6 @@
 """A wheelhouse of very many small wheels: how long each command takes, and how that grows.
 
-Run it in a checkout: .venv/bin/python bench/peers/many.py [COUNT ...]   (default: 100 1000 10000)
+Run it in a checkout: .venv/bin/python benchmarks/many.py [COUNT ...]   (default: 100 1000 10000)
 Makes real wheels of a kilobyte as store entries, publishes them all, and then times, in one process:
 with one generation: reading it, the shallow check, the whole commands `list` and `check`, what the next build
 asks of the store (the next serial, without its index and with it); then publishing one more, what changed

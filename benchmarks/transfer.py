@@ -1,6 +1,6 @@
 """What export and import cost: 2 GB of wheels beside `tar czf`, `tar xzf`, and `cp` plus `sha256sum`.
 
-Run it in a checkout: .venv/bin/python bench/peers/transfer.py --folder DIR. DIR should be a tmpfs, so that
+Run it in a checkout: .venv/bin/python benchmarks/transfer.py --folder DIR. DIR should be a tmpfs, so that
 no disk is measured; at most three copies of the wheels lie there at a time. It takes a few minutes.
 """
 

@@ -3,7 +3,7 @@
 Two recipes of translation units that each need some 350 MiB to compile. Their projects insist on `ninja -j8`;
 `spark-build build first second --jobs 8 --memory ...` gives them a budget that fits three jobs, after one
 learning run, as on a machine that has not seen them. Beside it the same two projects under ninja alone with
-fixed job counts. Run it in a checkout: .venv/bin/python bench/peers/budget.py [REPEATS] [UNITS]
+fixed job counts. Run it in a checkout: .venv/bin/python benchmarks/budget.py [REPEATS] [UNITS]
 It needs c++, and ninja on PATH (or its folder in NINJA).
 """
 
