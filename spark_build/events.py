@@ -1,14 +1,16 @@
-"""Events of a run, in the order they happen; `cli/render.py` shows them, runs/<id>/ keeps them."""
+"""Values that a run emits: events, results and gates, and their JSON rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from spark_build.gate import Gate
-from spark_build.resources.history import Expected
-from spark_build.result import RecipeResult, StageResult
+from spark_build import errors
+from spark_build.errors import Problem, RecipeError, SparkBuildError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,3 +141,201 @@ Event = (
     | BurnInFinished
 )
 Emit = Callable[[Event], None]
+
+
+StageStatus = Literal["done", "kept", "failed"]
+Status = Literal["built", "reused", "failed", "blocked", "skipped", "stopped"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageResult:
+    """Outcome of one stage; `kept` means an earlier run had finished it with these inputs."""
+
+    stage: str
+    status: StageStatus
+    seconds: float
+    error: SparkBuildError | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What the compiling took. 0 and "" where it was not measured (nothing was compiled)."""
+
+    peak_mib: int = 0  # of all its processes together
+    peak_mib_per_job: int = 0
+    jobs: int = 0  # at most at once
+    cache: str = ""  # what came out of the compiler cache, in words
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecipeResult:
+    """Outcome of one recipe in a run; `wheels` are file names in the published generation."""
+
+    recipe: str
+    version: str
+    status: Status
+    seconds: float
+    reasons: tuple[str, ...] = ()
+    wheels: tuple[str, ...] = ()
+    log: str = ""
+    build_key: str = ""
+    error: SparkBuildError | None = None
+    cost: Cost = Cost()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """A file that differs between two builds of the same, and in what."""
+
+    file: str
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repetition:
+    """A recipe that was built once more, and how that differs from what is in the store."""
+
+    recipe: str
+    product: str  # the wheel's file name, or "prefix"
+    sha256: str  # of the wheel in the store; of a prefix its content digest
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogDiagnosis:
+    """The first real error of a failed build; without `problem` it is none of the known ones."""
+
+    problem: str  # "out-of-memory"; "" for an unknown one
+    error: str  # what the tool said
+    place: str = ""  # "native.c:3", when the tool names it
+    explanation: str = ""
+    fix: str = ""  # the command or edit that mends it
+
+
+GateStatus = Literal["ok", "warn", "fail", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gate:
+    """A condition under which a number means something; `fail` makes a run INCONCLUSIVE."""
+
+    name: str
+    status: GateStatus
+    evidence: str
+
+
+KINDS: dict[str, type] = {one.__name__: one for one in get_args(Event)}
+
+
+def encode(event: Event) -> dict[str, Any]:
+    """A row for an event, of what JSON knows."""
+    return {"event": type(event).__name__, **_plain(event)}
+
+
+def decode(row: Mapping[str, Any]) -> Event | None:
+    """The event of a row; None for a kind that is not known here, or fields that do not fit it."""
+    kind = KINDS.get(str(row.get("event")))
+    try:
+        event: Event | None = None if kind is None else _record(row, kind)
+    except (TypeError, ValueError):
+        return None
+    return event
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, SparkBuildError):
+        return _plain_error(value)
+    if dataclasses.is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def _plain_error(error: SparkBuildError) -> dict[str, Any]:
+    row = {"type": type(error).__name__, "message": error.message, "where": error.where}
+    row |= {"hint": error.hint, "log": error.log}
+    if isinstance(error, RecipeError):
+        row["problems"] = _plain(error.problems)
+    return row
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Types of the fields of a dataclass; looked up once for thousands of rows."""
+    return get_type_hints(kind)
+
+
+def _record(raw: Any, kind: type) -> Any:
+    """A dataclass from the fields that it knows; those that lack keep their defaults."""
+    if not isinstance(raw, Mapping):
+        raise TypeError(kind)
+    return kind(**{name: _value(raw[name], hint) for name, hint in _hints(kind).items() if name in raw})
+
+
+def _value(raw: Any, hint: Any) -> Any:
+    """A value of the type that the hint names; TypeError or ValueError where it is of another."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _first(raw, arguments)
+    if origin is Literal and raw in arguments:
+        return raw
+    if origin is tuple and isinstance(raw, list):
+        return tuple(_value(one, kind) for one, kind in zip(raw, _each(arguments, len(raw)), strict=True))
+    if origin in (dict, Mapping) and isinstance(raw, Mapping):
+        return {name: _value(one, arguments[1]) for name, one in raw.items()}
+    if isinstance(hint, type) and origin is None:
+        return _single(raw, hint)
+    raise TypeError(hint)
+
+
+def _first(raw: Any, kinds: tuple[Any, ...]) -> Any:
+    """A value of the first type of a union that it fits."""
+    for kind in kinds:
+        try:
+            return _value(raw, kind)
+        except (TypeError, ValueError):
+            continue
+    raise TypeError(kinds)
+
+
+def _each(arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    """Types of the elements of a tuple; `tuple[X, ...]` has as many as there are."""
+    return arguments[:1] * count if arguments[1:] == (...,) else arguments
+
+
+def _single(raw: Any, kind: type) -> Any:
+    if kind is type(None) and raw is None:
+        return None
+    if issubclass(kind, SparkBuildError) and isinstance(raw, Mapping):
+        return _error(raw)
+    if dataclasses.is_dataclass(kind):
+        return _record(raw, kind)
+    if kind is float and type(raw) is int:
+        return float(raw)
+    if kind in (str, int, float, bool) and type(raw) is kind:
+        return raw
+    raise TypeError(kind)
+
+
+def _error(raw: Mapping[str, Any]) -> SparkBuildError:
+    """An error of the kind that its row names, else of no particular kind."""
+    named = getattr(errors, str(raw.get("type")), None)
+    kind = named if isinstance(named, type) and issubclass(named, SparkBuildError) else SparkBuildError
+    error: SparkBuildError = kind(str(raw.get("message", "")), where=raw.get("where"), hint=raw.get("hint"))
+    error.log = raw.get("log")
+    if isinstance(error, RecipeError):
+        error.problems = _value(raw.get("problems", []), tuple[Problem, ...])
+    return error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """What a build will probably take, from what is declared and what earlier ones took."""
+
+    memory_per_job_mib: int
+    seconds: float | None = None  # None: no earlier build says
+    steps: int = 0
+    curve: tuple[float, ...] = ()

@@ -8,8 +8,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from spark_build.core_events import encode
-from spark_build.events import Event, MachineSeen, Progress, RateSeen, StageFinished, Usage
+from spark_build.events import Event, MachineSeen, Progress, RateSeen, StageFinished, Usage, encode
 
 OFTEN = (Usage, RateSeen, MachineSeen)
 OFTEN_EVERY = 2.0  # seconds between two records of each of them

@@ -1,8 +1,12 @@
-"""Sizes and durations as people say them."""
+"""Format text for people: units, terminal-safe text, redacted secrets, suggestions."""
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
+from collections.abc import Iterable
+from typing import Any
 
 
 def duration(seconds: float) -> str:
@@ -50,3 +54,86 @@ def three_digits(value: float) -> str:
 def flops(rate: float) -> str:
     """A rate in FLOP/s with one decimal: "641.2 TFLOP/s", "190.1 GFLOP/s"."""
     return f"{rate / 1e12:.1f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:.1f} GFLOP/s"
+
+
+def printable(text: str) -> str:
+    """One line a terminal can show: names in wheels and tables may hold anything, control codes included."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+HIDDEN = "***"
+_NAMES = (
+    r"(?:tokens?|secrets?|passw(?:or)?d|passphrase|credentials?|authorization|cookie"
+    r"|(?:api|access|private|signing|account|secret)[_-]?key|connection[_-]?string)"
+)
+_SECRET_NAME = re.compile(rf"(?i)(?:^|[^a-z]){_NAMES}(?:[^a-z]|$)|{_NAMES}$")
+# What GitHub, GitLab, Hugging Face, npm, PyPI, Slack, AWS and others make.
+_TOKENS = (
+    r"\b(?:gh[a-z]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}|npm_\w{20,}"
+    r"|pypi-[\w-]{16,}|xox[a-z]-[\w-]{10,}|AKIA[0-9A-Z]{16}|sk-[\w-]{20,}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+)
+_RULES = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", HIDDEN),
+        (r"(?<![\w:/.-])[\w.+-]+:[^\s:@/\"']+@(?=[\w.-])", f"{HIDDEN}@"),  # a proxy without a scheme
+        (r"(?i)([?&](?:sig|signature|x-amz-[\w-]+|key|code)=)[^&\s\"']+", rf"\1{HIDDEN}"),
+        (r"(?i)\b((?:proxy-)?authorization[\"']?\s*[:=]\s*).*", rf"\1{HIDDEN}"),
+        (r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}", rf"\1 {HIDDEN}"),
+        (
+            rf"(?i)({_NAMES}[\w.-]{{0,40}}[\"']?\s{{0,3}}[=:]\s{{0,3}})(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s&]+)",
+            rf"\1{HIDDEN}",
+        ),
+        (rf"(?i)(--?{_NAMES})\s+\S+", rf"\1 {HIDDEN}"),
+        (_TOKENS, HIDDEN),
+    )
+)
+_ADDRESSES = re.compile(r"://([^\s\"'<>]+)")
+_HOMES = re.compile(r"(?<![\w.~-])/(home|Users)/[^/\s:\"',;]+")
+
+
+def _without_user(address: str) -> str:
+    """What follows a scheme, without user and password."""
+    authority = address.partition("/")[0]
+    _, colon, rest = authority.partition(":")
+    # An unescaped password may have @ and / in it; a port is a number.
+    end = address.rfind("@") if colon and not rest.isdecimal() else authority.rfind("@")
+    return address if end < 0 else HIDDEN + address[end:]
+
+
+def scrub(text: str, *, home: str = "") -> str:
+    """Text without credentials; `home` becomes ~ and the names of other homes are hidden."""
+    # Word by word, so that the time grows with the text only.
+    text = _ADDRESSES.sub(lambda found: "://".join(["", *map(_without_user, found[1].split("://"))]), text)
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
+    if home and home != "/":
+        text = re.sub(rf"(?<![\w.~-]){re.escape(home)}(?![\w.-])", "~", text)
+    return _HOMES.sub(rf"/\1/{HIDDEN}", text)
+
+
+def scrub_value(value: Any, *, home: str = "") -> Any:
+    """The same for what JSON knows: every text in it, and all below a name that says secret."""
+    if isinstance(value, dict):
+        return {
+            scrub(str(name), home=home): HIDDEN
+            if isinstance(inner, str) and _SECRET_NAME.search(str(name))
+            else scrub_value(inner, home=home)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [scrub_value(inner, home=home) for inner in value]
+    return scrub(value, home=home) if isinstance(value, str) else value
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What to append to "unknown 'onx'" when a known word is near it, else nothing."""
+    near = difflib.get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.6)
+    return f": did you mean '{near[0]}'?" if near else ""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """As `nearest`, but all known words when none is near."""
+    names = sorted(known)
+    return nearest(word, names) or (f" (known: {', '.join(names)})" if names else "")

@@ -19,10 +19,10 @@ from packaging.version import InvalidVersion, Version
 
 from spark_build.errors import SourceError
 from spark_build.files import CHUNK, sha256_of
-from spark_build.recipes.parse import nearest
 from spark_build.sources import git_remote, http
 from spark_build.sources.pages import IndexFile
 from spark_build.sources.simple_api import IDENTITY, Indexes, configured, files_of, find
+from spark_build.text import nearest
 
 
 def sha256_of_file(file: IndexFile, indexes: Indexes) -> str:

@@ -27,12 +27,13 @@ from spark_build.process import run
 from spark_build.recipes.crosscheck import cross_check
 from spark_build.recipes.loader import Catalogue
 from spark_build.recipes.model import Pin, Recipe, Source
-from spark_build.recipes.parse import joint_error, nearest, parse_recipe
+from spark_build.recipes.parse import joint_error, parse_recipe
 from spark_build.sources import git_remote, giturl
 from spark_build.sources.archives import unpack
 from spark_build.sources.download import fetch_pinned
 from spark_build.sources.git import export_commit, fetch_commit
 from spark_build.sources.simple_api import Indexes, configured, files_of
+from spark_build.text import nearest
 from spark_build.venv import clean_environment
 
 MAX_TEXT = 4 << 20  # bytes read of a file that describes a project

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from spark_build.core_events import decode
 from spark_build.errors import HostError
-from spark_build.events import Event
+from spark_build.events import Event, decode
 from spark_build.files import locked, remove_tree, write_atomically
 from spark_build.journal import EVENTS
 from spark_build.process import start_detached

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_build.build.diagnosis_table import PROBLEMS
-from spark_build.result import LogDiagnosis
+from spark_build.events import LogDiagnosis
 
 WARNED = 20  # lines, at most, in which pip told before that it could not connect
 BLOCK = 40  # lines, at most, that one error goes on for

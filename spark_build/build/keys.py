@@ -7,12 +7,11 @@ key covers what a finished result is judged by, which changes none of its bytes.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from spark_build.hashing import canonical
 from spark_build.recipes.model import DeviceRule, Patch, Pin, Prefix, Recipe, Repair, Source, Target, Variable
 from spark_build.recipes.plan import Evaluated, Provision
 
@@ -22,16 +21,6 @@ FORMAT = 3
 UNKNOWING = 2  # the format before, which did not know whether a build might use the network
 # Raise when an audit rule, or the reading of features, judges differently: tests/build/test_keys.py notices.
 RULES = 1
-
-
-def canonical(value: Any) -> str:
-    """JSON with one spelling per value: sorted keys, no spaces, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def digest(value: Any) -> str:
-    """Hex sha256 of a value's canonical JSON."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 def source_identity(source: Source | None) -> dict[str, Any]:

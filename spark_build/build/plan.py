@@ -8,13 +8,14 @@ from graphlib import TopologicalSorter
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from spark_build.build.keys import digest, plan_inputs
+from spark_build.build.keys import plan_inputs
+from spark_build.events import Expected
+from spark_build.hashing import digest
 from spark_build.machine import Limits, Machine
 from spark_build.recipes.evaluation import evaluate, for_target, sources_for
 from spark_build.recipes.model import Need, Patch, Pin, Provider, Recipe, Source, Target, Train
 from spark_build.recipes.plan import Decision, Estimate, Plan, Provision, Step
 from spark_build.resources import policy
-from spark_build.resources.history import Expected
 
 
 class Found(NamedTuple):

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_build.build.keys import digest
 from spark_build.errors import StageError, UsageError
 from spark_build.files import sha256_of
+from spark_build.hashing import digest
 from spark_build.process import capture
 from spark_build.recipes.plan import Provision
 from spark_build.wheelhouse import store as stores

@@ -13,15 +13,15 @@ from spark_build import probe
 from spark_build.build import rekey, sandbox, staging
 from spark_build.build.context import Setting
 from spark_build.build.job import Job, Outputs, Shell
-from spark_build.build.keys import build_inputs, digest
+from spark_build.build.keys import build_inputs
 from spark_build.build.provide import Provided, locate
 from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
-from spark_build.events import Emit, Note
+from spark_build.events import Cost, Emit, Note, RecipeResult, Repetition, Status
 from spark_build.files import discard_tree, locked, remove_tree, write_atomically
+from spark_build.hashing import digest
 from spark_build.recipes.plan import BuildOptions, Step
 from spark_build.resources import budget_history
 from spark_build.resources.governor import Governor
-from spark_build.result import Cost, RecipeResult, Repetition, Status
 from spark_build.wheelhouse import judgements, store
 from spark_build.wheels.model import Finding
 

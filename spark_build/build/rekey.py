@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_build.build.keys import UNKNOWING, brought_up, digest
+from spark_build.build.keys import UNKNOWING, brought_up
+from spark_build.hashing import digest
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse import storeindex
 from spark_build.wheelhouse.store import Entry

@@ -10,16 +10,15 @@ from spark_build.build import plan as build_plan
 from spark_build.build.context import Setting
 from spark_build.build.difference import changes
 from spark_build.build.job import Shell
-from spark_build.build.keys import digest
 from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, result_of
 from spark_build.environments import closure
 from spark_build.errors import UsageError
-from spark_build.events import Emit, Note, RecipeFinished, Usage
+from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, Repetition, Usage
+from spark_build.hashing import digest
 from spark_build.recipes.evaluation import for_target
 from spark_build.recipes.plan import BuildOptions, Plan, Step
 from spark_build.resources import budget_history
 from spark_build.resources.governor import Governor
-from spark_build.result import RecipeResult, Repetition
 from spark_build.wheelhouse import generations, store, storeindex
 from spark_build.wheels.model import StoredWheel
 

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.build.job import Job, Outputs, Stage
-from spark_build.build.keys import digest
 from spark_build.errors import SparkBuildError, from_os_error
-from spark_build.events import StageFinished, StageStarted
+from spark_build.events import Expected, StageFinished, StageResult, StageStarted
 from spark_build.files import write_atomically
-from spark_build.resources.history import Expected
-from spark_build.result import StageResult
+from spark_build.hashing import digest
 
 
 def _stages() -> tuple[Stage, ...]:

@@ -41,9 +41,9 @@ def compare(
     fail_over: float | None,
 ) -> int:
     """Compare the arms of FILE (bench.json or CSV), or FILE with NEW."""
-    from spark_build.core_text import printable
     from spark_build.measure.comparison import compare as compare_all
     from spark_build.measure.comparison import exit_code
+    from spark_build.text import printable
 
     trial = _trial(file, new, arms, lower)
     compared = compare_all(trial)
@@ -117,9 +117,9 @@ def _read(file: Path, lower: tuple[str, ...]) -> Trial:
 
 
 def _show(compared: Compared) -> None:
-    from spark_build.core_text import printable
     from spark_build.measure.bands import BANDS, said
     from spark_build.measure.report.words import headline, interval
+    from spark_build.text import printable
 
     rows = [
         [

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spark_build.build.context import Setting
-    from spark_build.events import Emit
+    from spark_build.events import Emit, RecipeResult
     from spark_build.recipes.plan import BuildOptions, Plan
-    from spark_build.result import RecipeResult
     from spark_build.wheelhouse.generations import Generation
 
 Command = Callable[..., Any]

@@ -10,12 +10,13 @@ from spark_build.events import (
     BurnInFinished,
     BurnInStarted,
     Event,
+    Gate,
+    GateStatus,
     MachineSeen,
     RateSeen,
     RoundFinished,
     RoundStarted,
 )
-from spark_build.gate import Gate, GateStatus
 from spark_build.text import duration, flops
 
 TICKS = 30  # of the running part, in the sparkline

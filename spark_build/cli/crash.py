@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spark_build import __version__
-from spark_build.redact import scrub
+from spark_build.text import scrub
 
 
 def write_report(root: str | None, error: BaseException) -> Path | None:

@@ -110,7 +110,7 @@ def _published(found: Generation, name: str) -> Path:
     from packaging.utils import canonicalize_name
 
     from spark_build.errors import UsageError
-    from spark_build.recipes.parse import did_you_mean
+    from spark_build.text import did_you_mean
 
     for one in found.wheels:
         if canonicalize_name(one.name) == canonicalize_name(name):

@@ -28,7 +28,7 @@ def lint(options: Options, recipes: tuple[str, ...]) -> int:
     from spark_build.errors import RecipeError, UsageError
     from spark_build.recipes.lint import lint_texts
     from spark_build.recipes.loader import load
-    from spark_build.recipes.parse import nearest
+    from spark_build.text import nearest
 
     data = options.home().data
     texts = _texts(data)

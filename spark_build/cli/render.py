@@ -14,6 +14,7 @@ from spark_build.events import (
     BurnInFinished,
     BurnInStarted,
     Event,
+    Expected,
     Note,
     Progress,
     RecipeFinished,
@@ -23,7 +24,6 @@ from spark_build.events import (
     Usage,
 )
 from spark_build.resources import pace
-from spark_build.resources.history import Expected
 from spark_build.text import duration, size
 
 

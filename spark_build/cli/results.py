@@ -14,7 +14,7 @@ from spark_build.cli.options import Options
 from spark_build.text import duration, size
 
 if TYPE_CHECKING:
-    from spark_build.result import RecipeResult, Repetition
+    from spark_build.events import RecipeResult, Repetition
     from spark_build.wheelhouse.generations import Generation
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_build.cli import render
-from spark_build.core_text import printable
-from spark_build.text import size
+from spark_build.text import printable, size
 from spark_build.wheels.alone import advice
 from spark_build.wheels.device import DeviceCode
 from spark_build.wheels.diff import Change, counts, roles

@@ -7,7 +7,7 @@ from typing import Any
 from spark_build.doctor import reading, smi
 from spark_build.doctor.model import Driver, Gpu
 from spark_build.doctor.probe import Access
-from spark_build.measure.clocks import REASONS
+from spark_build.machine import REASONS
 
 
 def survey(access: Access) -> tuple[Driver, tuple[Gpu, ...]]:

@@ -6,7 +6,7 @@ import re
 from xml.etree import ElementTree as ET
 
 from spark_build.doctor.model import Gpu
-from spark_build.measure.clocks import REASONS
+from spark_build.machine import REASONS
 
 
 def failure(text: str) -> tuple[str, str]:

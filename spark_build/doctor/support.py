@@ -21,7 +21,7 @@ from spark_build.files import write_atomically
 from spark_build.journal import EVENTS
 from spark_build.machine import Diagnosis
 from spark_build.paths import Home
-from spark_build.redact import scrub, scrub_value
+from spark_build.text import scrub, scrub_value
 
 # Variables that change what we do; those of the user's other programs are none of our business.
 PREFIXES = ("PIP_", "SPARK_BUILD_", "CUDA", "NVCC", "CCACHE_", "SCCACHE_", "LC_", "TORCH_", "MAX_JOBS")

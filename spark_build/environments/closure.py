@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spark_build.build.keys import digest
 from spark_build.errors import SourceError, StoreError
 from spark_build.files import make_folder, sha256_of
+from spark_build.hashing import digest
 from spark_build.process import run
 from spark_build.recipes.model import Target
 from spark_build.venv import clean_environment

@@ -11,9 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from spark_build.errors import HostError, UsageError
-from spark_build.events import BurnInFinished, BurnInStarted, Emit, Note
+from spark_build.events import BurnInFinished, BurnInStarted, Emit, Gate, Note
 from spark_build.files import locked, write_atomically
-from spark_build.gate import Gate
 from spark_build.measure.arms import control_of
 from spark_build.measure.gates import judge
 from spark_build.measure.model import (

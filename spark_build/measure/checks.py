@@ -12,13 +12,12 @@ from typing import Any
 from spark_build import __version__
 from spark_build.environments.create import install
 from spark_build.errors import RecipeError
-from spark_build.events import Emit, Note, StageFinished, StageStarted
+from spark_build.events import Emit, Note, StageFinished, StageResult, StageStarted
 from spark_build.files import locked, remove_tree
 from spark_build.measure.battery import run_checks
 from spark_build.measure.model import Check
 from spark_build.paths import Home
 from spark_build.recipes.model import Recipe
-from spark_build.result import StageResult
 from spark_build.venv import python_of
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse.generations import Generation

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from spark_build.core_text import printable
 from spark_build.errors import UsageError
 from spark_build.measure.bench import Bench, Kind
 from spark_build.measure.compare_runs import DECIDING
 from spark_build.measure.direction import better, size_in_bytes
 from spark_build.measure.trial import LARGEST, Trial, TrialCase, doubts_of
+from spark_build.text import printable
 
 # As we write them; what others call them.
 COLUMNS = {

@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from spark_build.core_text import printable
 from spark_build.errors import UsageError
 from spark_build.measure.bench import SCHEMA, Bench, Figure
 from spark_build.measure.trial import LARGEST
+from spark_build.text import printable
 
 HINT = "give the bench.json that `spark-build bench run` wrote"
 

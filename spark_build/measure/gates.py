@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from spark_build.gate import Gate, GateStatus
+from spark_build.events import Gate, GateStatus
 from spark_build.measure.model import CaseResult, Device, Reference, Round, Settings, Telemetry
 from spark_build.measure.statistics import differs, equivalent, variation
 

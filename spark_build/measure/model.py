@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from spark_build.gate import Gate as Gate  # noqa: PLC0414 - part of this module's vocabulary
-from spark_build.gate import GateStatus as GateStatus  # noqa: PLC0414
+from spark_build.events import Gate as Gate  # noqa: PLC0414 - part of this module's vocabulary
+from spark_build.events import GateStatus as GateStatus  # noqa: PLC0414
 
 CheckStatus = Literal["ok", "fail", "skipped"]
 Role = Literal["baseline", "candidate", "control", "variant"]  # variant: measured, but decides nothing

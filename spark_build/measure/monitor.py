@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from spark_build.events import Emit, Event, MachineSeen, RateSeen, RoundFinished, RoundStarted
-from spark_build.gate import Gate
+from spark_build.events import Emit, Event, Gate, MachineSeen, RateSeen, RoundFinished, RoundStarted
 from spark_build.measure.clocks import held_down
 from spark_build.measure.model import Round, Sample, Slot, Telemetry
 from spark_build.measure.ticks import parse_tick

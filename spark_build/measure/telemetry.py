@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from spark_build.measure.clocks import REASONS
-from spark_build.measure.clocks import THROTTLING as HARD_REASONS
+from spark_build.machine import REASONS
+from spark_build.machine import THROTTLING as HARD_REASONS
 from spark_build.measure.memoryprobe import MemoryProbe
 from spark_build.measure.model import Device, Sample, Telemetry
 from spark_build.measure.statistics import variation

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_build.errors import UsageError
-from spark_build.gate import Gate
+from spark_build.events import Gate
 from spark_build.measure.bench import Bench, Kind
 from spark_build.measure.bounds import kinds
 from spark_build.measure.compare_runs import DECIDING

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from spark_build.errors import InconclusiveError, VerificationError
-from spark_build.gate import Gate
+from spark_build.events import Gate
 from spark_build.measure.attribution import (
     Effects,
     attribute,

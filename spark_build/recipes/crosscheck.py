@@ -7,8 +7,8 @@ from graphlib import CycleError, TopologicalSorter
 
 from spark_build.errors import Problem
 from spark_build.recipes.model import Recipe, Train
-from spark_build.recipes.parse import did_you_mean
 from spark_build.recipes.toml_positions import Path, Positions
+from spark_build.text import did_you_mean
 
 
 def cross_check(

@@ -10,8 +10,9 @@ from typing import TypeVar
 from spark_build.errors import Problem, RecipeError, UsageError
 from spark_build.recipes.crosscheck import cross_check
 from spark_build.recipes.model import Pin, Recipe, Target, Train
-from spark_build.recipes.parse import joint_error, nearest, parse_recipe, parse_target, parse_train
+from spark_build.recipes.parse import joint_error, parse_recipe, parse_target, parse_train
 from spark_build.recipes.toml_positions import Positions
+from spark_build.text import nearest
 
 T = TypeVar("T", Recipe, Train, Target)
 

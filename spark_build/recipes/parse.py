@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import tomllib
@@ -19,6 +18,7 @@ from spark_build.recipes.model import Recipe, Target, Train
 from spark_build.recipes.rawtables import Finding
 from spark_build.recipes.toml_positions import Path, Positions
 from spark_build.recipes.validation import recipe_findings, target_findings, train_findings
+from spark_build.text import did_you_mean
 
 T = TypeVar("T", bound=Recipe | Train | Target)
 
@@ -57,18 +57,6 @@ def joint_error(problems: Sequence[Problem]) -> RecipeError:
     first = problems[0]
     where = f"{first.file}:{first.line}" if first.line else first.file
     return RecipeError(f"{subject} {count}", problems=problems, where=where)
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """What to append to "unknown 'onx'" when a known word is near it, else nothing."""
-    near = difflib.get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.6)
-    return f": did you mean '{near[0]}'?" if near else ""
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """As `nearest`, but all known words when none is near."""
-    names = sorted(known)
-    return nearest(word, names) or (f" (known: {', '.join(names)})" if names else "")
 
 
 def _parse(text: str, file: str, kind: type[T], rules: Callable[[Mapping[str, Any]], Iterable[Finding]]) -> T:

@@ -8,10 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from spark_build.events import Expected
 from spark_build.files import locked, write_atomically
 from spark_build.paths import Home
 from spark_build.resources import policy
-from spark_build.resources.history import Expected, Taken
+from spark_build.resources.history import Taken
 
 FORMAT = 1
 LENGTH = 30  # builds remembered for each recipe

@@ -21,13 +21,3 @@ class Taken:
     version: str = ""
     steps: int = 0
     curve: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Expected:
-    """What a build will probably take, from what is declared and what earlier ones took."""
-
-    memory_per_job_mib: int
-    seconds: float | None = None  # None: no earlier build says
-    steps: int = 0
-    curve: tuple[float, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_build.resources.history import Expected
+from spark_build.events import Expected
 
 POINTS = 10  # a curve has the seconds after each tenth of the steps
 SIMILAR = 0.9  # share of steps from which on an earlier build says something about this one

@@ -10,12 +10,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from spark_build.build.keys import digest
-from spark_build.core_text import printable
 from spark_build.errors import AuditError
 from spark_build.files import make_folder
+from spark_build.hashing import digest
 from spark_build.paths import Home
 from spark_build.recipes.model import Target
+from spark_build.text import printable
 from spark_build.transfer import foreign
 from spark_build.transfer.bundle import Progress
 from spark_build.transfer.bundle_read import Incoming, incoming

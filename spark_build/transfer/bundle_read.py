@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-from spark_build.core_text import printable
 from spark_build.files import CHUNK
 from spark_build.sources import archives
 from spark_build.sources.archives import MAX_ENTRIES, Metered, decompressed
 from spark_build.sources.tree import RefusedError
+from spark_build.text import printable
 from spark_build.transfer.bundle import Progress
 from spark_build.transfer.bundle_write import silent
 from spark_build.transfer.manifest import DAMAGE, refused

@@ -11,10 +11,10 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from spark_build import __version__
-from spark_build.build.keys import digest
 from spark_build.environments.closure import pip_for, tags
 from spark_build.errors import SourceError
 from spark_build.files import appearing, locked, sha256_of
+from spark_build.hashing import digest
 from spark_build.paths import PACKAGE, Home
 from spark_build.process import run
 from spark_build.recipes.model import Target

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_build.build.keys import digest
 from spark_build.files import sha256_of
+from spark_build.hashing import digest
 
 
 def tree_digest(folder: Path) -> str:

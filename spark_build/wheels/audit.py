@@ -15,7 +15,7 @@ from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from spark_build.core_text import printable
+from spark_build.text import printable
 from spark_build.wheels.audit_packaging import PACKAGING_RULES
 from spark_build.wheels.linkage import origin
 from spark_build.wheels.model import Finding, Library, Severity, WheelFacts

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from spark_build.core_text import printable
 from spark_build.errors import HostError
 from spark_build.process import run
+from spark_build.text import printable
 from spark_build.wheels.device import Code, DeviceCode
 from spark_build.wheels.fatbin import (
     ELF,

@@ -24,9 +24,9 @@ from installer.records import RecordEntry
 from packaging.metadata import parse_email
 from packaging.utils import canonicalize_name
 
-from spark_build.core_text import printable
 from spark_build.errors import AuditError
 from spark_build.files import CHUNK
+from spark_build.text import printable
 from spark_build.wheels import device_code, zipguard
 from spark_build.wheels.device import DeviceCode
 from spark_build.wheels.elf import ELF_MAGIC, read_library

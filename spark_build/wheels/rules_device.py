@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from spark_build.core_text import printable
 from spark_build.recipes.model import DeviceRule, Recipe, Target
+from spark_build.text import printable
 from spark_build.wheels.audit import UNREADABLE
 from spark_build.wheels.device import Code, DeviceCode
 from spark_build.wheels.model import Finding, Severity, WheelFacts

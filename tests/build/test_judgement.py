@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from spark_build.build import rekey
-from spark_build.build.keys import brought_up, digest
+from spark_build.build.keys import brought_up
+from spark_build.hashing import digest
 from spark_build.paths import Home
 from spark_build.wheelhouse import fsck, gc, judgements
 from spark_build.wheelhouse import store as stores

@@ -12,15 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build.build import features
-from spark_build.build.keys import (
-    brought_up,
-    build_inputs,
-    canonical,
-    digest,
-    judgement_inputs,
-    plan_inputs,
-    source_identity,
-)
+from spark_build.build.keys import brought_up, build_inputs, judgement_inputs, plan_inputs, source_identity
+from spark_build.hashing import canonical, digest
 from spark_build.recipes.evaluation import evaluate
 from spark_build.recipes.model import (
     Audit,

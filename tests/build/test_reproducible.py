@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 from spark_build.build.reproducibility import folders, wheels
-from spark_build.result import Difference
+from spark_build.events import Difference
 from tests.conftest import NATIVE, PROJECT, SETUP, Root, make_root
 from tests.helpers.recipe_roots import make
 from tests.helpers.wheels import PURE, compiled, entries_of, write_wheel, write_zip

@@ -18,6 +18,7 @@ from spark_build.events import (
     BurnInFinished,
     BurnInStarted,
     Event,
+    Gate,
     MachineSeen,
     Note,
     Progress,
@@ -25,7 +26,6 @@ from spark_build.events import (
     RoundFinished,
     RoundStarted,
 )
-from spark_build.gate import Gate
 
 FP16, BF16 = "FP16 8192^3 a@b", "BF16 8192^3 a@b"
 PLAN = BurnInStarted(

@@ -21,9 +21,8 @@ from pathlib import Path
 import pytest
 
 from spark_build.build import background
-from spark_build.core_events import encode
 from spark_build.errors import HostError
-from spark_build.events import Note
+from spark_build.events import Note, encode
 from tests.conftest import CLI, PROJECT, RECIPE, TRAIN, Root, make_root
 from tests.helpers import processes
 

@@ -8,9 +8,7 @@ import sys
 import pytest
 
 from spark_build.cli.render import Lines, Live, Quiet, describe, view
-from spark_build.events import Note, Progress, StageFinished, StageStarted, Usage
-from spark_build.resources.history import Expected
-from spark_build.result import StageResult
+from spark_build.events import Expected, Note, Progress, StageFinished, StageResult, StageStarted, Usage
 from spark_build.text import duration, size
 
 

@@ -11,10 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build import errors
-from spark_build.core_events import KINDS, decode, encode
 from spark_build.errors import Problem, RecipeError, SparkBuildError
-from spark_build.events import Event, Note, Progress, RecipeFinished, StageFinished
-from spark_build.result import RecipeResult, StageResult
+from spark_build.events import (
+    KINDS,
+    Event,
+    Note,
+    Progress,
+    RecipeFinished,
+    RecipeResult,
+    StageFinished,
+    StageResult,
+    decode,
+    encode,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 NUMBER = st.floats(allow_nan=False)

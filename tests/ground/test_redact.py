@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark_build.redact import scrub, scrub_value
+from spark_build.text import scrub, scrub_value
 
 SECRET = "hunter2Xq7"
 PLACES = [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from spark_build.gate import Gate
+from spark_build.events import Gate
 from spark_build.measure.model import (
     Arm,
     BurnIn,

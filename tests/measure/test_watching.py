@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from spark_build.events import Event, MachineSeen, RateSeen, RoundFinished, RoundStarted
-from spark_build.gate import Gate
+from spark_build.events import Event, Gate, MachineSeen, RateSeen, RoundFinished, RoundStarted
 from spark_build.measure.clocks import held_down
 from spark_build.measure.model import Case, Measurement, Round, Slot, Telemetry
 from spark_build.measure.monitor import Watch

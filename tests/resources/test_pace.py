@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_build.events import Expected
 from spark_build.resources import pace
-from spark_build.resources.history import Expected
 
 STEPS = 200
 # An earlier build whose last tenth took as long as all the rest.

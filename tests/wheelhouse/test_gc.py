@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.build.keys import digest
 from spark_build.errors import StoreError
+from spark_build.hashing import digest
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations, store, wheelhouse_generations
 from spark_build.wheelhouse.gc import collect

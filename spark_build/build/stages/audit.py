@@ -12,12 +12,12 @@ from typing import Any
 from spark_build.build import attestations
 from spark_build.build.features import kept
 from spark_build.build.job import Job, Outputs
-from spark_build.build.keys import digest
-from spark_build.core_text import printable
 from spark_build.errors import AuditError
 from spark_build.files import copy_or_link, remove_tree
+from spark_build.hashing import digest
 from spark_build.recipes.model import Target
 from spark_build.recipes.plan import Step
+from spark_build.text import printable
 from spark_build.wheelhouse import judgements
 from spark_build.wheelhouse.prefix import tree_digest
 from spark_build.wheelhouse.store import Entry, read

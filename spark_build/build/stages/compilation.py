@@ -21,14 +21,13 @@ from spark_build.build.diagnosis import diagnose, last_command
 from spark_build.build.features import Watch
 from spark_build.build.job import Job, Outputs, Shell
 from spark_build.errors import StageError
-from spark_build.events import Note, Progress
+from spark_build.events import Cost, Note, Progress
 from spark_build.files import remove_tree
 from spark_build.process import BACKGROUND
 from spark_build.process import run as run_command
 from spark_build.resources import budget_history, cgroup, memory, pace
 from spark_build.resources.history import Taken
 from spark_build.resources.jobserver import Jobserver
-from spark_build.result import Cost
 
 NAME = "build"
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] ")

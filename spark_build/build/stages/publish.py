@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_build.build import attestations
 from spark_build.build.job import Job, Outputs
-from spark_build.build.keys import digest
+from spark_build.hashing import digest
 from spark_build.wheelhouse import judgements, store
 
 NAME = "publish"

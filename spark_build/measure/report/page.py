@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Protocol
 
-from spark_build.gate import Gate
+from spark_build.events import Gate
 from spark_build.measure.model import Check, Slot
 
 WIDE = 5  # columns, from which on a table scrolls on a narrow screen instead of folding every cell

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_build.gate import Gate
+from spark_build.events import Gate
 from spark_build.measure.bench import Bench, Work
 from spark_build.measure.bounds import Ceilings, Place, ceilings, places
 from spark_build.measure.comparing import Compared
