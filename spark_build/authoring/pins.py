@@ -14,8 +14,8 @@ from spark_build.authoring.asking import Asked
 from spark_build.errors import Problem, SourceError, UsageError
 from spark_build.files import write_atomically
 from spark_build.paths import Home
-from spark_build.recipes.edit import set_string
 from spark_build.recipes.parse import joint_error
+from spark_build.recipes.toml_positions import set_string
 from spark_build.text import nearest
 
 Keys = tuple[str | int, ...]

@@ -24,10 +24,10 @@ from spark_build.events import Emit, Note
 from spark_build.files import write_atomically
 from spark_build.paths import Home
 from spark_build.process import run
-from spark_build.recipes.crosscheck import cross_check
 from spark_build.recipes.loader import Catalogue
 from spark_build.recipes.model import Pin, Recipe, Source
 from spark_build.recipes.parse import joint_error, parse_recipe
+from spark_build.recipes.validation import cross_check
 from spark_build.sources import git_remote, giturl
 from spark_build.sources.archives import unpack
 from spark_build.sources.download import fetch_pinned

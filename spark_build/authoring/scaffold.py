@@ -20,6 +20,7 @@ from spark_build.recipes.model import (
     Variant,
     When,
 )
+from spark_build.recipes.toml_positions import quote
 
 ESTIMATE = "# estimate"
 
@@ -90,12 +91,6 @@ def _closing(recipe: Recipe) -> Iterator[str]:
     elif recipe.repair.exclude:
         yield from ("", "[repair]", "# Loaded before it: torch's own libraries, and those that torch brings.")
         yield from _pairs(recipe.repair, "exclude")
-
-
-def quote(text: str) -> str:
-    """A TOML basic string."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", escaped) + '"'
 
 
 def version_in(tag: str) -> str:

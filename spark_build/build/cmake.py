@@ -9,7 +9,7 @@ from spark_build.build.backends import NOWHERE, Product, Runner
 from spark_build.build.job import Job
 from spark_build.errors import StageError
 from spark_build.files import remove_tree
-from spark_build.recipes.placeholders import fill
+from spark_build.recipes.evaluation import fill
 
 
 def build(job: Job, runner: Runner, values: Mapping[str, str | Callable[[], str]]) -> Product:

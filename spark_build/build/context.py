@@ -11,7 +11,7 @@ from spark_build.build import plan
 from spark_build.errors import UsageError
 from spark_build.machine import Limits, Machine
 from spark_build.paths import Home
-from spark_build.recipes import targets
+from spark_build.recipes import evaluation
 from spark_build.recipes.loader import Catalogue
 from spark_build.recipes.model import Source, Target, Train
 from spark_build.wheelhouse import platforms
@@ -48,7 +48,7 @@ class Setting:
     @property
     def view(self) -> Path:
         """The view of this target, train and ABI."""
-        return self.home.views / targets.view_name(self.target, self.train.name)
+        return self.home.views / evaluation.view_name(self.target, self.train.name)
 
 
 def settle(
@@ -57,9 +57,9 @@ def settle(
     """Resolve target and train names on this machine."""
     machine = probe.probe()
     chosen = (
-        targets.detect(catalogue.targets, machine)
+        evaluation.detect(catalogue.targets, machine)
         if target == "auto"
-        else targets.resolve(catalogue.target(target), machine)
+        else evaluation.resolve(catalogue.target(target), machine)
     )
     return Setting(
         home=home,

@@ -10,8 +10,8 @@ from spark_build.build.job import Job, Outputs
 from spark_build.errors import StageError
 from spark_build.probe import CUDA, SYSTEM_PATH, machine_toolkit
 from spark_build.process import capture
-from spark_build.recipes import archs
-from spark_build.recipes.placeholders import fill
+from spark_build.recipes import evaluation
+from spark_build.recipes.evaluation import fill
 
 Values = Mapping[str, str | Callable[[], str]]
 
@@ -29,8 +29,8 @@ def values(job: Job, earlier: Mapping[str, Outputs], jobs: int) -> Values:
         "cuda_home": toolkit_of(job) or CUDA,
         "pybind11_cmake_dir": lambda: _pybind11_cmake_dir(job),
     }
-    for consumer in archs.CONSUMERS:
-        found[f"arch_list:{consumer}"] = archs.arch_list(consumer, target.cuda_architectures)
+    for consumer in evaluation.CONSUMERS:
+        found[f"arch_list:{consumer}"] = evaluation.arch_list(consumer, target.cuda_architectures)
     for one in job.provided:
         if one.prefix is not None:
             found[f"need:{one.provision.need}"] = str(one.prefix)

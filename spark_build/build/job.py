@@ -11,8 +11,7 @@ from typing import Any, BinaryIO, Protocol
 from spark_build.build.provide import Provided
 from spark_build.events import Emit, Expected
 from spark_build.paths import Home
-from spark_build.recipes.model import Target
-from spark_build.recipes.plan import Step
+from spark_build.recipes.model import Step, Target
 from spark_build.resources.governor import Governor
 
 Outputs = Mapping[str, Any]  # JSON values that a stage leaves for later ones, kept in its stamp

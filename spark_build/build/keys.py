@@ -12,8 +12,19 @@ from dataclasses import asdict
 from typing import Any
 
 from spark_build.hashing import canonical
-from spark_build.recipes.model import DeviceRule, Patch, Pin, Prefix, Recipe, Repair, Source, Target, Variable
-from spark_build.recipes.plan import Evaluated, Provision
+from spark_build.recipes.model import (
+    DeviceRule,
+    Evaluated,
+    Patch,
+    Pin,
+    Prefix,
+    Provision,
+    Recipe,
+    Repair,
+    Source,
+    Target,
+    Variable,
+)
 
 # Raise when the same inputs would now give other bytes (how wheels are built, repaired, rewritten), or
 # when what is written here changes; `brought_up` then says which older inputs still name the same bytes.

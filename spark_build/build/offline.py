@@ -13,7 +13,7 @@ from spark_build.build import patches, requirements
 from spark_build.errors import PatchError, SourceError
 from spark_build.paths import Home
 from spark_build.process import run
-from spark_build.recipes.plan import Plan, Provision, Step
+from spark_build.recipes.model import Plan, Provision, Step
 from spark_build.sources import simple_api, source_types
 from spark_build.sources.simple_api import Indexes
 

@@ -12,9 +12,22 @@ from spark_build.build.keys import plan_inputs
 from spark_build.events import Expected
 from spark_build.hashing import digest
 from spark_build.machine import Limits, Machine
-from spark_build.recipes.evaluation import evaluate, for_target, sources_for
-from spark_build.recipes.model import Need, Patch, Pin, Provider, Recipe, Source, Target, Train
-from spark_build.recipes.plan import Decision, Estimate, Plan, Provision, Step
+from spark_build.recipes.evaluation import evaluate, for_target, patches_for, sources_for
+from spark_build.recipes.model import (
+    Decision,
+    Estimate,
+    Need,
+    Patch,
+    Pin,
+    Plan,
+    Provider,
+    Provision,
+    Recipe,
+    Source,
+    Step,
+    Target,
+    Train,
+)
 from spark_build.resources import policy
 
 
@@ -69,11 +82,6 @@ def closure_of(
 def choose_source(pin: Pin, target: Target) -> Source | None:
     """The first source in order of preference for the target's platform."""
     return next(iter(sources_for(pin, target)), None)
-
-
-def patches_for(recipe: Recipe, train: Train) -> tuple[Patch, ...]:
-    """The patches that this train's version wants."""
-    return tuple(patch for patch in recipe.patches if not patch.trains or train.name in patch.trains)
 
 
 def limits_of(machine: Machine, target: Target, *, jobs: int | None, memory_mib: int | None) -> Limits:

@@ -11,7 +11,7 @@ from spark_build.errors import StageError, UsageError
 from spark_build.files import sha256_of
 from spark_build.hashing import digest
 from spark_build.process import capture
-from spark_build.recipes.plan import Provision
+from spark_build.recipes.model import Provision
 from spark_build.wheelhouse import store as stores
 
 LOOK = """

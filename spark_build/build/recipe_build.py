@@ -19,7 +19,7 @@ from spark_build.errors import HostError, SparkBuildError, StageError, from_os_e
 from spark_build.events import Cost, Emit, Note, RecipeResult, Repetition, Status
 from spark_build.files import discard_tree, locked, remove_tree, write_atomically
 from spark_build.hashing import digest
-from spark_build.recipes.plan import BuildOptions, Step
+from spark_build.recipes.model import BuildOptions, Step
 from spark_build.resources import budget_history
 from spark_build.resources.governor import Governor
 from spark_build.wheelhouse import judgements, store

@@ -17,8 +17,7 @@ from packaging.utils import canonicalize_name
 from spark_build.errors import SourceError
 from spark_build.files import remove_tree, sha256_of
 from spark_build.process import run
-from spark_build.recipes.model import Source, Target
-from spark_build.recipes.plan import Step
+from spark_build.recipes.model import Source, Step, Target
 from spark_build.sources import http, simple_api
 from spark_build.sources.download import fetch_pinned
 from spark_build.sources.pages import IndexFile

@@ -16,7 +16,7 @@ from spark_build.errors import UsageError
 from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, Repetition, Usage
 from spark_build.hashing import digest
 from spark_build.recipes.evaluation import for_target
-from spark_build.recipes.plan import BuildOptions, Plan, Step
+from spark_build.recipes.model import BuildOptions, Plan, Step
 from spark_build.resources import budget_history
 from spark_build.resources.governor import Governor
 from spark_build.wheelhouse import generations, store, storeindex

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from spark_build.build.context import Setting
     from spark_build.events import Emit, RecipeResult
-    from spark_build.recipes.plan import BuildOptions, Plan
+    from spark_build.recipes.model import BuildOptions, Plan
     from spark_build.wheelhouse.generations import Generation
 
 Command = Callable[..., Any]
@@ -54,7 +54,7 @@ class Wish:
 
     def build_options(self) -> BuildOptions:
         """How the engine is to go about it."""
-        from spark_build.recipes.plan import BuildOptions
+        from spark_build.recipes.model import BuildOptions
 
         return BuildOptions(
             offline=self.offline, keep_going=self.keep_going, stop_after=self.stop_after or ""

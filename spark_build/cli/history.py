@@ -16,7 +16,7 @@ from spark_build.cli.options import Options, shared
 if TYPE_CHECKING:
     from spark_build.build.context import Setting
     from spark_build.events import LogDiagnosis
-    from spark_build.recipes.plan import Plan, Step
+    from spark_build.recipes.model import Plan, Step
 
 UNBUILT = "to be built first"
 

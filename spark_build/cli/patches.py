@@ -71,9 +71,9 @@ def _tree(text: str) -> tuple[str, Path]:
 
 def _check_recipe(setting: Setting, name: str, tree: Path | None, emit: Emit, *, offline: bool) -> list[_Row]:
     """All patches of one recipe, in order, each on top of those before it."""
-    from spark_build.build.plan import patches_for
     from spark_build.errors import SourceError
     from spark_build.files import remove_tree
+    from spark_build.recipes.evaluation import patches_for
 
     wanted = patches_for(setting.catalogue.recipes[name], setting.train)
     if not wanted:

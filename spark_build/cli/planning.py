@@ -12,7 +12,7 @@ from spark_build.cli.options import Options, local_sources, shared
 from spark_build.text import duration
 
 if TYPE_CHECKING:
-    from spark_build.recipes.plan import Plan, Step
+    from spark_build.recipes.model import Plan, Step
 
 
 @click.command()

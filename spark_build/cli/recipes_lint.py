@@ -78,6 +78,6 @@ def _print(options: Options, findings: Sequence[LintFinding]) -> None:
 @shared
 def schema(_options: Options, kind: str) -> None:
     """Print the JSON Schema of recipe, train or target files; editors check and complete with it."""
-    from spark_build.recipes.schema import schema_text
+    from spark_build.recipes.loader import schema_text
 
     print(schema_text(kind), end="")

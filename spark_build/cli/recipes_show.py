@@ -14,8 +14,7 @@ from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
     from spark_build.build.context import Setting
-    from spark_build.recipes.model import Patch, Pin, Recipe, Source
-    from spark_build.recipes.plan import Evaluated
+    from spark_build.recipes.model import Evaluated, Patch, Pin, Recipe, Source
 
 Document = dict[str, Any]
 
@@ -50,8 +49,8 @@ def show(options: Options, name: str, *, only_env: bool) -> None:
 
 
 def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
-    from spark_build.build.plan import choose_source, patches_for
-    from spark_build.recipes.evaluation import evaluate, for_target
+    from spark_build.build.plan import choose_source
+    from spark_build.recipes.evaluation import evaluate, for_target, patches_for
 
     recipe = for_target(recipe, setting.target, setting.train)
     evaluated = evaluate(recipe, pin, setting.target, setting.train)
@@ -95,7 +94,7 @@ def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
 def _environment(setting: Setting, recipe: Recipe, pin: Pin, evaluated: Evaluated) -> Document:
     """Each variable with its value as far as it is known here, as it stands in the file, and its reason."""
     from spark_build.build.plan import jobs_for
-    from spark_build.recipes import archs
+    from spark_build.recipes import evaluation
     from spark_build.recipes.evaluation import label
 
     capabilities = setting.target.cuda_architectures
@@ -104,7 +103,7 @@ def _environment(setting: Setting, recipe: Recipe, pin: Pin, evaluated: Evaluate
         "version": pin.version,
         "label": label(setting.target, setting.train),
         "wheel_version": evaluated.wheel_version,
-        **{f"arch_list:{one}": archs.arch_list(one, capabilities) for one in archs.CONSUMERS},
+        **{f"arch_list:{one}": evaluation.arch_list(one, capabilities) for one in evaluation.CONSUMERS},
         **{f"version:{name}": one.version for name, one in setting.train.components.items()},
     }
     return {

@@ -15,7 +15,7 @@ from spark_build.doctor.wants import Wants
 from spark_build.machine import Diagnosis, Limits, Machine
 from spark_build.paths import Home
 from spark_build.probe import SYSTEM_PATH
-from spark_build.recipes.plan import Plan
+from spark_build.recipes.model import Plan
 
 
 def examine(home: Home, plan: Plan, machine: Machine, limits: Limits) -> tuple[Diagnosis, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from spark_build.machine import Limits
-from spark_build.recipes.plan import Plan, Step
+from spark_build.recipes.model import Plan, Step
 
 # The library -> the package that brings it for CUDA 13.0 on Debian, Ubuntu and DGX OS.
 PACKAGES = {

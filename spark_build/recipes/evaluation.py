@@ -1,17 +1,22 @@
-"""A recipe as it is for one target and train: conditions settled, names and labels filled in."""
+"""Evaluate a recipe for one target and train: conditions, placeholders, architectures."""
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from spark_build.errors import RecipeError, UsageError
+from spark_build.machine import Gpu, Machine
 from spark_build.recipes.model import (
     Audit,
     Build,
+    Evaluated,
+    Patch,
     Pin,
     Recipe,
     Source,
@@ -21,8 +26,6 @@ from spark_build.recipes.model import (
     Variant,
     When,
 )
-from spark_build.recipes.placeholders import fill
-from spark_build.recipes.plan import Evaluated
 
 # The first that speaks the jobserver is 1.13; Debian 12 and Ubuntu 24.04 have older ones.
 NINJA = "ninja==1.13.2"
@@ -147,3 +150,189 @@ def _extra_sources(
         if source.platform in ("", target.platform)
         and any(f"{{extra:{source.folder or name}}}" in text for text in texts)
     }
+
+
+PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_:.-]+)\}")
+
+
+def fill(text: str, values: Mapping[str, str | Callable[[], str]], *, where: str) -> str:
+    """Replace every {name}; a value may be a function, called only when it is wanted."""
+
+    def value_of(match: re.Match[str]) -> str:
+        value = values.get(match.group(1))
+        if value is None:
+            raise RecipeError(
+                f"{{{match.group(1)}}} is no placeholder; there are {', '.join(sorted(values))}", where=where
+            )
+        return value if isinstance(value, str) else value()
+
+    return PLACEHOLDER.sub(value_of, text)
+
+
+HOST_CPU = "host-cpu"
+
+
+def resolve(target: Target, machine: Machine) -> Target:
+    """Replace "host" by what this machine is."""
+    return replace(
+        target,
+        platform=machine.platform if target.platform == "host" else target.platform,
+        python=machine.python if target.python == "host" else target.python,
+    )
+
+
+def detect(targets: Mapping[str, Target], machine: Machine) -> Target:
+    """The target that fits this machine: by GPU name, else by capability, else the CPU."""
+    if not machine.gpus:
+        return resolve(targets[HOST_CPU], machine)
+    gpu = machine.gpus[0]
+    found = _by_gpu([resolve(target, machine) for target in targets.values()], gpu, machine.platform)
+    # The wheels are for the Python that runs here, whatever the file's usual one is.
+    return replace(found, python=machine.python)
+
+
+def _by_gpu(targets: Iterable[Target], gpu: Gpu, platform: str) -> Target:
+    local = [target for target in targets if target.platform == platform]
+    for target in local:
+        # Whole words: GB10 is not GB100.
+        if any(re.search(rf"\b{re.escape(name)}\b", gpu.name) for name in target.gpu_names):
+            return target
+    for target in local:
+        if gpu.capability in target.cuda_architectures:
+            return target
+    return Target(
+        name="cuda-sm" + gpu.capability.replace(".", ""),
+        summary=f"this machine's {gpu.name}",
+        platform=platform,
+        python="host",
+        cuda_architectures=(gpu.capability,),
+    )
+
+
+def view_name(target: Target, train: str) -> str:
+    """Name of the view folder: what one target, train and ABI sees."""
+    return f"{target.name}-{train}-{target.python}"
+
+
+TORCH = "torch"  # TORCH_CUDA_ARCH_LIST as torch's own CMake reads it
+CPP_EXTENSION = "cpp_extension"  # TORCH_CUDA_ARCH_LIST as vision, audio and every other extension read it
+FLASH_ATTN = "flash_attn"  # FLASH_ATTN_CUDA_ARCHS
+CONSUMERS = (TORCH, CPP_EXTENSION, FLASH_ATTN)
+
+# Capability: the first CUDA whose nvcc knows it.
+_MINIMUM = {
+    "7.5": "10.0",
+    "8.0": "11.0",
+    "8.6": "11.1",
+    "8.7": "11.4",
+    "8.9": "11.8",
+    "9.0": "11.8",
+    "10.0": "12.8",
+    "10.3": "12.9",
+    "11.0": "13.0",
+    "12.0": "12.8",
+    "12.1": "12.9",
+}
+# Variants that came later than their capability: a is one architecture's own, f a family's.
+_LATER = {"9.0a": "12.0", "10.0f": "12.9", "12.0f": "12.9"}
+_HAS_VARIANTS = ("9.0", "10.0", "10.3", "11.0", "12.0", "12.1")
+_HAS_FAMILY = ("10.0", "10.3", "11.0", "12.0", "12.1")
+
+# flash-attention's setup.py has branches for 80, 90, 100 and 120; 121 is our patch's. Code for a lower
+# minor version runs on a higher one. 110 has no branch: alone it adds no flag, so that
+# TORCH_CUDA_ARCH_LIST decides.
+_FLASH_BRANCH = {
+    "8.0": "80",
+    "8.6": "80",
+    "8.7": "80",
+    "8.9": "80",
+    "9.0": "90",
+    "10.0": "100",
+    "10.3": "100",
+    "11.0": "110",
+    "12.0": "120",
+    "12.1": "121",
+}
+
+_ENTRY = re.compile(r"(\d{1,2}\.\d)([af]?)(\+PTX)?")
+
+
+def arch_list(consumer: str, capabilities: Sequence[str]) -> str:
+    """The list for these compute capabilities ("12.1"), as this consumer wants it."""
+    _known(consumer)
+    wanted = set(capabilities)
+    if consumer == TORCH and "12.1" in wanted:
+        wanted.add("12.0")  # cmake/Codegen.cmake adds 121a only where compute_120 is in the list
+    ordered = sorted(wanted, key=_order)
+    if consumer == FLASH_ATTN:
+        ordered = [_FLASH_BRANCH.get(one, one.replace(".", "")) for one in ordered]
+    return ";".join(dict.fromkeys(ordered))
+
+
+def rejected(consumer: str, text: str) -> tuple[str, ...]:
+    """What this consumer would refuse, drop silently or misread in a list; empty when all is well."""
+    _known(consumer)
+    entries = [entry for entry in re.split(r"[;, ]+", text) if entry]
+    if not entries:
+        return ("the list is empty: the build machine's own GPU would decide, or none",)
+    if consumer == FLASH_ATTN:
+        return tuple(_flash_problems(entries))
+    problems = [problem for entry in entries for problem in _torch_problems(consumer, entry)]
+    plain = {match[1] for match in map(_ENTRY.fullmatch, entries) if match and not match[2]}
+    if consumer == TORCH and "12.1" in plain and "12.0" not in plain:
+        problems.append(
+            "12.1 without 12.0: cmake/Codegen.cmake builds the row-wise FP8 kernels for 121a only when "
+            "compute_120 is in the list; write 12.0;12.1"
+        )
+    return tuple(problems)
+
+
+def minimum_cuda(capability: str) -> str:
+    """The first CUDA that can compile for a capability ("12.1", "12.0f"); empty for an unknown one."""
+    plain = capability.removesuffix("+PTX")
+    return _LATER.get(plain) or _MINIMUM.get(plain.rstrip("af"), "")
+
+
+def _torch_problems(consumer: str, entry: str) -> Iterator[str]:
+    match = _ENTRY.fullmatch(entry)
+    if match is None or match[1] not in _MINIMUM:
+        if entry in ("Auto", "All", "Common"):
+            yield f"{entry}: detection turns 12.1 into 12.1(2.0), that is compute_20; name the architectures"
+        else:
+            yield f"'{entry}' is no architecture that is known here{_meant(entry)}"
+        return
+    capability, variant = match[1], match[2]
+    if variant == "f" and consumer == CPP_EXTENSION:
+        yield f"'{entry}': torch/utils/cpp_extension.py refuses f, only torch's own CMake takes it"
+    elif variant and capability not in (_HAS_FAMILY if variant == "f" else _HAS_VARIANTS):
+        yield f"'{entry}': there is no variant {variant} of {capability}"
+
+
+def _flash_problems(entries: Sequence[str]) -> Iterator[str]:
+    branches = set(_FLASH_BRANCH.values())
+    for entry in entries:
+        if entry == "110" and len(entries) > 1:
+            yield "'110' has no branch in setup.py and is dropped silently beside others"
+        elif entry not in branches:
+            use = _FLASH_BRANCH.get(entry) or _FLASH_BRANCH.get(f"{entry[:-1]}.{entry[-1:]}")
+            hint = f": write {use}" if use else f" (known: {', '.join(sorted(branches, key=int))})"
+            yield f"'{entry}' has no branch in setup.py and is dropped silently{hint}"
+
+
+def _meant(entry: str) -> str:
+    near = difflib.get_close_matches(entry.removeprefix("sm_"), _MINIMUM, n=1, cutoff=0.6)
+    return f": did you mean '{near[0]}'?" if near else ""
+
+
+def _order(capability: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", capability))
+
+
+def _known(consumer: str) -> None:
+    if consumer not in CONSUMERS:
+        raise UsageError(f"no consumer of architecture lists is named '{consumer}': {', '.join(CONSUMERS)}")
+
+
+def patches_for(recipe: Recipe, train: Train) -> tuple[Patch, ...]:
+    """The patches that this train's version wants."""
+    return tuple(patch for patch in recipe.patches if not patch.trains or train.name in patch.trains)

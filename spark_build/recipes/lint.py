@@ -1,21 +1,33 @@
-"""`recipes lint`: everything that can be said of recipes, trains and targets without building."""
+"""Lint rules for recipes and trains."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import difflib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from packaging.version import Version
 
 from spark_build.errors import Problem, RecipeError
-from spark_build.recipes.lint_context import context_remarks
-from spark_build.recipes.lint_extras import unused_extras
-from spark_build.recipes.lint_recipe import recipe_remarks
-from spark_build.recipes.lint_train import pair_remarks, pin_remarks, target_remarks, train_remarks
-from spark_build.recipes.model import Recipe, Target, Train
+from spark_build.recipes import evaluation
+from spark_build.recipes.evaluation import evaluate, for_target, holds, minimum_cuda, patches_for
+from spark_build.recipes.lint_data import (
+    COMMON,
+    DOWNLOADERS,
+    FOLKLORE,
+    LABEL_VARIABLE,
+    NEEDED_PATCHES,
+    READ,
+    REQUIRES,
+    TOOLCHAIN,
+    TRITON_LLVM,
+)
+from spark_build.recipes.model import Pin, Recipe, Source, Target, Train, Variable, When
 from spark_build.recipes.parse import parse_recipe, parse_target, parse_train
-from spark_build.recipes.rawtables import PLATFORMS
-from spark_build.recipes.remark import Remark, Severity, recipe_file
-from spark_build.recipes.toml_positions import Path, Positions
+from spark_build.recipes.toml_positions import PLATFORMS, Path, Positions, allows, version_of
 
 # Where a remark holds: (train, target); empty: it does not depend on it.
 _Context = tuple[str, str]
@@ -147,3 +159,440 @@ def _where(contexts: set[_Context], trains: Mapping[str, Train], targets: Mappin
     if held[1] not in (set(targets), with_cuda):
         parts.append(f"target {', '.join(sorted(held[1]))}")
     return f" [{'; '.join(parts)}]" if parts else ""
+
+
+# Variable: who reads it; torch's own CMake is the exception below.
+_LISTS = {"TORCH_CUDA_ARCH_LIST": evaluation.CPP_EXTENSION, "FLASH_ATTN_CUDA_ARCHS": evaluation.FLASH_ATTN}
+_MUST_HAVE_LIST = {
+    "torch": "TORCH_CUDA_ARCH_LIST",
+    "torchvision": "TORCH_CUDA_ARCH_LIST",
+    "torchaudio": "TORCH_CUDA_ARCH_LIST",
+    "flash-attn": "FLASH_ATTN_CUDA_ARCHS",
+}
+# (component, variable, value, what happens otherwise)
+_MUST_SET = (
+    (
+        "torchvision",
+        "FORCE_CUDA",
+        "1",
+        "a build without a visible GPU has no CUDA operators, and says nothing",
+    ),
+)
+
+Placed = dict[str, tuple[Path, Variable]]
+
+
+def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Iterator[Remark]:
+    """What is wrong with a recipe for this target and train."""
+    recipe = for_target(recipe, target, train)
+    if recipe.requires.cuda and not target.cuda_architectures:
+        return
+    if target.platform not in recipe.requires.platforms:
+        return
+    env = settled(recipe, target, train)
+    yield from _extras(recipe, pin, target, env)
+    yield from _downloads(recipe, pin, env)
+    if target.cuda_architectures:
+        yield from _must_set(recipe, env)
+        yield from _lists(recipe, target, env)
+        yield from _patches(recipe, pin, target, train, env)
+
+
+def settled(recipe: Recipe, target: Target, train: Train) -> Placed:
+    """The environment of this target and train, each variable with the place it comes from."""
+    listed: list[tuple[Path, Mapping[str, Variable]]] = [(("build",), recipe.build.env)]
+    listed += [
+        (("build", "variants", index), variant.env)
+        for index, variant in enumerate(recipe.build.variants)
+        if holds(variant.when, recipe, target, train)
+    ]
+    return {
+        name: ((*path, "env", name), one)
+        for path, env in listed
+        for name, one in env.items()
+        if holds(one.when, recipe, target, train)
+    }
+
+
+def _extras(recipe: Recipe, pin: Pin, target: Target, env: Placed) -> Iterator[Remark]:
+    """{extra:NAME} must be among the pin's extra sources."""
+    values = [((*path, "value"), one.value) for path, one in env.values()]
+    values += [(("cmake", "define", name, "value"), one.value) for name, one in recipe.cmake.define.items()]
+    values += [(("build", "place", name, "value"), one.value) for name, one in recipe.build.place.items()]
+    names = {
+        source.folder or name
+        for name, source in pin.extra_sources.items()
+        if source.platform in ("", target.platform)
+    }
+    for path, value in values:
+        for name in re.findall(r"\{extra:([^{}]*)\}", value):
+            if name not in names:
+                say = f"{{extra:{name}}}: {recipe.name} {pin.version} has no extra source '{name}'"
+                known = ", ".join(sorted(names))
+                hint = f"known: {known}" if known else "add it to the train's extra_sources"
+                yield Remark("error", recipe_file(recipe.name), path, say, hint)
+
+
+def _must_set(recipe: Recipe, env: Placed) -> Iterator[Remark]:
+    for component, name, value, otherwise in _MUST_SET:
+        if recipe.name != component:
+            continue
+        path, variable = env.get(name, (("build",), None))
+        if variable is None or variable.value != value:
+            have = "is not set" if variable is None else f"is '{variable.value}'"
+            say = f"{name} {have}: {otherwise}"
+            yield Remark("error", recipe_file(component), path, say, f"set it to {value}")
+
+
+def _downloads(recipe: Recipe, pin: Pin, env: Placed) -> Iterator[Remark]:
+    """A build that is known to download something by itself must be told not to."""
+    version = version_of(pin.version)
+    if recipe.build.network or version is None:
+        return
+    for component, versions, names, pattern, otherwise, hint in DOWNLOADERS:
+        if recipe.name != component or not allows(versions, version):
+            continue
+        given = {name: env[name] for name in names.split() if name in env}
+        if any(re.fullmatch(pattern, variable.value) for _, variable in given.values()):
+            continue
+        name, (path, variable) = next(iter(given.items()), (names.split()[0], (("build",), None)))
+        have = "is not set" if variable is None else f"is '{variable.value}'"
+        yield Remark("error", recipe_file(component), path, f"{name} {have}: {otherwise}", hint)
+
+
+def _consumer(recipe: Recipe, variable: str) -> str:
+    own = recipe.name == "torch" and variable == "TORCH_CUDA_ARCH_LIST"
+    return evaluation.TORCH if own else _LISTS[variable]
+
+
+def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Remark]:
+    """Architecture lists: by placeholder for the right reader, or by hand and accepted by it."""
+    file = recipe_file(recipe.name)
+    wanted = _MUST_HAVE_LIST.get(recipe.name)
+    if wanted and wanted not in env and recipe.requires.cuda:
+        hint = f"set it to {{arch_list:{_consumer(recipe, wanted)}}}"
+        yield Remark(
+            "error", file, ("build",), f"{wanted} is not set: what is built for is left to a guess", hint
+        )
+    for name in sorted(_LISTS.keys() & env.keys() - FOLKLORE.get(recipe.name, {}).keys()):
+        path, variable = env[name]
+        consumer = _consumer(recipe, name)
+        named = re.findall(r"\{arch_list:([^{}]*)\}", variable.value)
+        for one in named:
+            if one != consumer:
+                say = f"{name} is read by {consumer}, not by {one}"
+                yield Remark("error", file, (*path, "value"), say, f"write {{arch_list:{consumer}}}")
+        if not named:
+            for say in evaluation.rejected(consumer, variable.value):
+                yield Remark("error", file, (*path, "value"), f"{name}: {say}")
+            if not _covers(variable.value, target):
+                say = f"{name} '{variable.value}' names nothing for {', '.join(target.cuda_architectures)}"
+                yield Remark("warning", file, (*path, "value"), say, f"write {{arch_list:{consumer}}}")
+
+
+def _covers(text: str, target: Target) -> bool:
+    """Whether a list has something that runs on the target: the same major version, no higher minor one."""
+    listed = [one.replace(".", "") for one in re.findall(r"\d+\.?\d", text)]
+    wanted = [one.replace(".", "") for one in target.cuda_architectures]
+    return any(have[:-1] == want[:-1] and have[-1] <= want[-1] for have in listed for want in wanted)
+
+
+def _effective(recipe: Recipe, target: Target, env: Placed) -> set[str]:
+    """The architectures that a component is built for."""
+    found: set[str] = set()
+    for name in _LISTS.keys() & env.keys():
+        value = env[name][1].value
+        consumer = _consumer(recipe, name)
+        filled = value.replace(
+            f"{{arch_list:{consumer}}}", evaluation.arch_list(consumer, target.cuda_architectures)
+        )
+        found |= {re.sub(r"[af]?(\+PTX)?$", "", one) for one in re.split(r"[;, ]+", filled)}
+    return found
+
+
+def _patches(recipe: Recipe, pin: Pin, target: Target, train: Train, env: Placed) -> Iterator[Remark]:
+    """Patches without which the result is wrong; only a warning where the train says that one is lacking."""
+    version = version_of(pin.version)
+    have = [patch.file for patch in patches_for(recipe, train)]
+    for component, versions, condition, wanted, stake in NEEDED_PATCHES:
+        if recipe.name != component or version is None or not allows(versions, version):
+            continue
+        if not _applies(condition, train, _effective(recipe, target, env)):
+            continue
+        if any(re.search(wanted, file.rpartition("/")[2], re.IGNORECASE) for file in have):
+            continue
+        admitted = any("patch" in entry for entry in pin.unestablished)
+        hint = "list one in [[patches]]"
+        severity: Severity = "warning" if admitted else "error"
+        yield Remark(severity, recipe_file(component), ("patches",), f"{stake}: no patch for it", hint)
+
+
+def _applies(condition: str, train: Train, built_for: set[str]) -> bool:
+    match = re.fullmatch(r"([a-z-]+)([<>=~!].*)", condition)
+    if match is None:
+        return condition in built_for
+    other = train.components.get(match[1])
+    version = version_of(other.version) if other else None
+    return version is not None and allows(match[2], version)
+
+
+# A file's name, as the reason of a variable should have one.
+_FILE = re.compile(
+    r"[\w./+-]*\w\.(py|cmake|txt|toml|cfg|json|in|hpp?|cuh?|c|cc|cpp|sh|yml)\b|Makefile|meson\.build"
+)
+
+
+def recipe_remarks(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
+    """What is wrong with a recipe, whatever the train and target."""
+    for path, name, variable in variables(recipe):
+        yield from _variable(recipe.name, path, name, variable)
+        yield from _versions(recipe, path, variable)
+    yield from _label(recipe)
+    yield from _build_number(recipe)
+    yield from _threads(recipe)
+    yield from _trains(recipe, trains)
+    for index, patch in enumerate(recipe.patches):
+        if patch.unverified:
+            say = f"patch {patch.file} is unverified: {patch.unverified}"
+            yield Remark("warning", recipe_file(recipe.name), ("patches", index, "unverified"), say)
+
+
+def variables(recipe: Recipe) -> Iterator[tuple[Path, str, Variable]]:
+    """Every environment variable, also those of variants, and where it stands."""
+    for name, variable in recipe.build.env.items():
+        yield ("build", "env", name), name, variable
+    for index, variant in enumerate(recipe.build.variants):
+        for name, variable in variant.env.items():
+            yield ("build", "variants", index, "env", name), name, variable
+
+
+def _variable(component: str, path: Path, name: str, variable: Variable) -> Iterator[Remark]:
+    file = recipe_file(component)
+    instead = FOLKLORE.get(component, {}).get(name)
+    known = READ.get(component)
+    if instead:
+        yield Remark("error", file, path, f"{name} is not read by {component}", f"use {instead}")
+    elif known is not None and name not in known and name not in COMMON:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        mean = f": did you mean '{near[0]}'?" if near else ""
+        say = f"no file of {component} is known to read {name}{mean}"
+        yield Remark("warning", file, path, say, "remove it, or name the file that reads it")
+    elif known is None and name not in COMMON and not _FILE.search(variable.why):
+        say = f"the reason for {name} names no file that reads it"
+        yield Remark("warning", file, (*path, "why"), say, "such as: setup.py: what it does there")
+    if "{cuda_home}" in variable.value:
+        say = "{cuda_home} is a toolkit of the machine, which is not part of the build key"
+        yield Remark("warning", file, (*path, "value"), say, "add the need 'cuda' and write {need:cuda}")
+    if name == "TORCH_NVCC_FLAGS" and "gencode" in variable.value:
+        say = "-gencode in TORCH_NVCC_FLAGS compiles every file for one more architecture"
+        yield Remark("error", file, (*path, "value"), say, "use TORCH_CUDA_ARCH_LIST")
+
+
+def _versions(recipe: Recipe, path: Path, variable: Variable) -> Iterator[Remark]:
+    """{version:NAME} is filled in for needs: what is no need may change without a rebuild."""
+    needs = {need.name for need in recipe.needs}
+    for name in re.findall(r"\{version:([^{}]*)\}", variable.value):
+        if name not in needs:
+            say = f"{{version:{name}}}: this recipe has no need '{name}'"
+            yield Remark("error", recipe_file(recipe.name), (*path, "value"), say, "add it to [[needs]]")
+
+
+def _label(recipe: Recipe) -> Iterator[Remark]:
+    """A label that the wheel must carry has to reach the build."""
+    wanted = LABEL_VARIABLE.get(recipe.name)
+    if wanted is None or "{label}" not in recipe.wheel.version:
+        return
+    found = recipe.build.env.get(wanted)
+    if found is None or not re.search(r"\{(label|wheel_version)\}", found.value):
+        path: Path = ("wheel", "version") if found is None else ("build", "env", wanted, "value")
+        say = f"wheel.version wants the label, but {wanted} does not hand {{label}} to the build"
+        yield Remark("error", recipe_file(recipe.name), path, say)
+
+
+def _build_number(recipe: Recipe) -> Iterator[Remark]:
+    """torch reads its version and its number together or not at all."""
+    env = recipe.build.env
+    version, number = env.get("PYTORCH_BUILD_VERSION"), env.get("PYTORCH_BUILD_NUMBER")
+    if recipe.name != "torch" or version is None:
+        return
+    file = recipe_file(recipe.name)
+    if number is None:
+        path: Path = ("build", "env", "PYTORCH_BUILD_VERSION")
+        say = "PYTORCH_BUILD_VERSION is read only together with PYTORCH_BUILD_NUMBER"
+        yield Remark("error", file, path, say, "set the number to 1")
+    elif not re.fullmatch(r"[01]", number.value):
+        path = ("build", "env", "PYTORCH_BUILD_NUMBER", "value")
+        say = f"PYTORCH_BUILD_NUMBER is '{number.value}': more than 1 appends .postN to the version"
+        yield Remark("error", file, path, say, "write 1")
+
+
+def _threads(recipe: Recipe) -> Iterator[Remark]:
+    """What a job costs must count the threads that it starts."""
+    threads = recipe.build.env.get("NVCC_THREADS")
+    if threads and threads.value.isdigit() and int(threads.value) != recipe.build.threads_per_job:
+        path: Path = ("build", "env", "NVCC_THREADS", "value")
+        say = f"NVCC_THREADS is {threads.value}, but build.threads_per_job is {recipe.build.threads_per_job}"
+        yield Remark("warning", recipe_file(recipe.name), path, say)
+
+
+def _trains(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
+    """A condition on a train that does not exist never holds."""
+    places: list[tuple[Path, tuple[str, ...]]] = [
+        (("patches", index, "trains"), patch.trains) for index, patch in enumerate(recipe.patches)
+    ]
+    whens: list[tuple[Path, When]] = [
+        (("build", "variants", index, "when"), one.when) for index, one in enumerate(recipe.build.variants)
+    ]
+    whens += [(("features", index, "when"), one.when) for index, one in enumerate(recipe.features)]
+    whens += [(("needs", index, "when"), one.when) for index, one in enumerate(recipe.needs)]
+    whens += [((*path, "when"), variable.when) for path, _, variable in variables(recipe)]
+    places += [((*path, "trains"), when.trains) for path, when in whens]
+    for path, names in places:
+        for index, name in enumerate(names):
+            if name not in trains:
+                near = difflib.get_close_matches(name, sorted(trains), n=1, cutoff=0.6)
+                mean = f": did you mean '{near[0]}'?" if near else f" (known: {', '.join(sorted(trains))})"
+                say = f"no train is named '{name}'{mean}"
+                yield Remark("error", recipe_file(recipe.name), (*path, index), say)
+
+
+def train_remarks(train: Train) -> Iterator[Remark]:
+    """What is wrong with a train alone."""
+    for name, pin in train.components.items():
+        yield from pin_remarks(train_file(train.name), ("components", name), name, pin)
+    yield from _contradictions(train)
+    yield from _llvm(train)
+
+
+def target_remarks(target: Target) -> Iterator[Remark]:
+    """What is wrong with a target alone."""
+    file = f"recipes/targets/{target.name}.toml"
+    for index, capability in enumerate(target.cuda_architectures):
+        lowest = minimum_cuda(capability)
+        if not lowest:
+            path: Path = ("cuda_architectures", index)
+            yield Remark("error", file, path, f"{capability} is no architecture that is known here")
+        elif target.cuda and Version(target.cuda) < Version(lowest):
+            say = f"CUDA {target.cuda} cannot compile for {capability}"
+            yield Remark("error", file, ("cuda",), say, f"{lowest} or newer")
+
+
+def pair_remarks(train: Train, target: Target) -> Iterator[Remark]:
+    """What a train wants of a target."""
+    for component, versions, cuda, python in TOOLCHAIN:
+        pin = train.components.get(component)
+        version = version_of(pin.version) if pin else None
+        if version is None or not allows(versions, version) or not target.cuda_architectures:
+            continue
+        path: Path = ("components", component, "version")
+        if Version(target.cuda) < Version(cuda):
+            say = f"{component} {version} wants CUDA >= {cuda}, and {target.name} promises only {target.cuda}"
+            yield Remark("error", train_file(train.name), path, say)
+        minor = target.python.removeprefix("cp3").rstrip("t")
+        if minor.isdigit() and int(minor) < python:
+            say = f"{component} {version} wants Python >= 3.{python}, and {target.name} has {target.python}"
+            yield Remark("error", train_file(train.name), path, say)
+
+
+def pin_remarks(file: str, where: Path, name: str, pin: Pin) -> Iterator[Remark]:
+    """What is wrong with a pin, in a train or in a recipe."""
+    for index, entry in enumerate(pin.unestablished):
+        yield Remark("warning", file, (*where, "unestablished", index), f"{name}: not established: {entry}")
+    listed: list[tuple[Path, Source]] = [
+        ((*where, "sources", index), source) for index, source in enumerate(pin.sources)
+    ]
+    listed += [((*where, "extra_sources", extra), source) for extra, source in pin.extra_sources.items()]
+    for path, source in listed:
+        if source.url.startswith(("/", "file:")):
+            say = f"{name}: {source.url} is on this machine only"
+            yield Remark("warning", file, (*path, "url"), say, "others cannot build this train")
+        if source.kind == "archive" and "/archive/" in source.url and "github.com" in source.url:
+            say = f"{name}: GitHub makes this archive anew when it likes, and without submodules"
+            yield Remark(
+                "warning", file, (*path, "url"), say, "use git with a commit, or a release's own file"
+            )
+        if source.kind == "git" and not source.commit:
+            yield Remark("error", file, path, f"{name}: a git source without a full commit is not pinned")
+        if source.kind != "git" and not source.sha256:
+            yield Remark("error", file, path, f"{name}: a source without a sha256 is not pinned")
+
+
+def _contradictions(train: Train) -> Iterator[Remark]:
+    """Wheels of one train must accept each other."""
+    pins = {name: pin.version for name, pin in train.components.items()}
+    for component, versions, other, wanted, where in REQUIRES:
+        version = version_of(pins.get(component, ""))
+        have = pins.get(other) or train.closure.get(other)
+        if version is None or not allows(versions, version) or have is None:
+            continue
+        found = version_of(have)
+        if found is None or not allows(wanted, found):
+            path: Path = ("components", other, "version") if other in pins else ("closure", other)
+            say = f"{component} {version} requires {other}{wanted} ({where}), not {have}"
+            yield Remark("error", train_file(train.name), path, say)
+
+
+def _llvm(train: Train) -> Iterator[Remark]:
+    """Triton is written against one LLVM commit."""
+    triton, llvm = train.components.get("triton"), train.components.get("llvm")
+    commit = TRITON_LLVM.get(triton.version) if triton else None
+    if triton is None or llvm is None or commit is None:
+        return
+    for index, source in enumerate(llvm.sources):
+        if source.kind == "git" and source.commit != commit:
+            path: Path = ("components", "llvm", "sources", index, "commit")
+            say = f"triton {triton.version} is written against LLVM {commit[:12]}, not {source.commit[:12]}"
+            yield Remark("error", train_file(train.name), path, say, "see cmake/llvm-hash.txt at its tag")
+
+
+def unused_extras(
+    recipes: Mapping[str, Recipe], trains: Mapping[str, Train], targets: Mapping[str, Target]
+) -> Iterator[Remark]:
+    """Yield an error for each extra source that no value of its recipe refers to, whatever the target."""
+    machines = [replace(one, platform=platform) for one in targets.values() for platform in PLATFORMS]
+    for name, recipe in recipes.items():
+        for file, path, pin, held in _pins(name, recipe, trains):
+            used: set[str] = set()
+            for train in held:
+                for machine in machines:
+                    used |= evaluate(recipe, pin, machine, train).extra_sources.keys()
+            for extra in pin.extra_sources.keys() - used if held and machines else ():
+                called = pin.extra_sources[extra].folder or extra
+                say = f"{name}: nothing uses the extra source {extra}: no value refers to {{extra:{called}}}"
+                hint = "take it out, or refer to it in the recipe"
+                yield Remark("error", file, (*path, "extra_sources", extra), say, hint)
+
+
+def _pins(
+    name: str, recipe: Recipe, trains: Mapping[str, Train]
+) -> Iterator[tuple[str, Path, Pin, list[Train]]]:
+    """Yield every pin of a recipe with its file, its place in it and the trains that it counts for."""
+    for train in trains.values():
+        if name in train.components:
+            yield train_file(train.name), ("components", name), train.components[name], [train]
+    if recipe.pin is not None:
+        others = [train for train in trains.values() if name not in train.components]
+        yield recipe_file(name), ("pin",), recipe.pin, others
+
+
+Severity = Literal["error", "warning"]
+
+
+class Remark(NamedTuple):
+    """One finding; `path` leads to the key in the TOML file."""
+
+    severity: Severity
+    file: str  # "recipes/torch.toml"
+    path: Path
+    message: str
+    hint: str = ""
+
+
+def recipe_file(name: str) -> str:
+    """The display name of a recipe's file."""
+    return f"recipes/{name}.toml"
+
+
+def train_file(name: str) -> str:
+    """The display name of a train's file."""
+    return f"recipes/trains/{name}.toml"

@@ -1,17 +1,21 @@
-"""All recipes, trains and targets that this invocation can see, read from their folders."""
+"""Load all TOML files, report every mistake, and generate their JSON Schemas."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from types import GenericAlias
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter
 
 from spark_build.errors import Problem, RecipeError, UsageError
-from spark_build.recipes.crosscheck import cross_check
 from spark_build.recipes.model import Pin, Recipe, Target, Train
 from spark_build.recipes.parse import joint_error, parse_recipe, parse_target, parse_train
 from spark_build.recipes.toml_positions import Positions
+from spark_build.recipes.validation import cross_check
 from spark_build.text import nearest
 
 T = TypeVar("T", Recipe, Train, Target)
@@ -135,3 +139,25 @@ def _find(known: Mapping[str, T], name: str, what: str) -> T:
         f"no {what} is named '{name}'{nearest(name, known)}",
         hint=f"{what}s: {', '.join(sorted(known))}" if known else None,
     )
+
+
+KINDS: dict[str, type] = {"recipe": Recipe, "train": Train, "target": Target}
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """The schema of "recipe", "train" or "target" files."""
+    listed: Any = GenericAlias(list, (KINDS[kind],))  # the list hands its configuration to what is inside
+    whole = TypeAdapter(listed, config=ConfigDict(extra="forbid")).json_schema()
+    definitions = whole["$defs"]
+    root = definitions.pop(whole["items"]["$ref"].rpartition("/")[2])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"spark-build {kind}",
+        **{key: value for key, value in root.items() if key != "title"},
+        "$defs": definitions,
+    }
+
+
+def schema_text(kind: str) -> str:
+    """The schema as it is kept in recipes/schema/<kind>.schema.json."""
+    return json.dumps(schema(kind), indent=2, sort_keys=True) + "\n"

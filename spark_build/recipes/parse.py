@@ -15,8 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from spark_build.errors import Problem, RecipeError
 from spark_build.recipes.model import Recipe, Target, Train
-from spark_build.recipes.rawtables import Finding
-from spark_build.recipes.toml_positions import Path, Positions
+from spark_build.recipes.toml_positions import Finding, Path, Positions
 from spark_build.recipes.validation import recipe_findings, target_findings, train_findings
 from spark_build.text import did_you_mean
 

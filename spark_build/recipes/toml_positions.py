@@ -1,10 +1,19 @@
-"""Line numbers for the keys of a TOML text: tomllib reads values but does not say where they stand."""
+"""Raw TOML tables: line numbers of values, access to them, and edits that keep the rest of a file."""
 
 from __future__ import annotations
 
+import copy
 import re
 import tomllib
 from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from spark_build.errors import RecipeError
 
 Path = tuple[str | int, ...]
 
@@ -187,3 +196,137 @@ def _unquote(token: str) -> str:
         return str(tomllib.loads(f"key = {token}")["key"])
     except tomllib.TOMLDecodeError:
         raise _BrokenError from None
+
+
+_VALUE = r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+
+
+def set_string(text: str, path: Path, value: str, *, file: str = "") -> str:
+    """The text with `value` at the key path; its table must be there, the key need not.
+
+    Tries each place where the edit may belong and takes the one after which the text says exactly
+    what it should. Raises RecipeError when there is none.
+    """
+    raw = tomllib.loads(text)
+    wanted = _with(raw, path, value)
+    if wanted == raw:
+        return text
+    for candidate in _candidates(text, path, value, present=_get(raw, path) is not None):
+        try:
+            if tomllib.loads(candidate) == wanted:
+                return candidate
+        except tomllib.TOMLDecodeError:
+            continue
+    where = f"{file}:{Positions(text).line(path)}" if file else None
+    raise RecipeError(
+        f"cannot edit '{path[-1]}' here", where=where, hint=f"write {path[-1]} = {quote(value)}"
+    )
+
+
+def _get(raw: Any, path: Path) -> Any:
+    for part in path:
+        try:
+            raw = raw[part]
+        except (KeyError, IndexError):
+            return None
+    return raw
+
+
+def _with(raw: dict[str, Any], path: Path, value: str) -> dict[str, Any]:
+    changed = copy.deepcopy(raw)
+    _get(changed, path[:-1])[path[-1]] = value
+    return changed
+
+
+def _candidates(text: str, path: Path, value: str, *, present: bool) -> Iterator[str]:
+    """Texts that may be the one wanted."""
+    lines = re.findall(r"[^\n]*\n|[^\n]+", text)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    first = Positions(text).line(path if present else path[:-1]) - 1
+    key = str(path[-1])
+    if present:
+        pattern = re.compile(rf"""((?:\b|["']){re.escape(key)}["']?\s*=\s*){_VALUE}""")
+        for found in pattern.finditer(text, starts[first], starts[first + 1]):
+            yield text[: found.start()] + found[1] + quote(value) + text[found.end() :]
+        return
+    new = f"{key} = {quote(value)}"
+    for index in range(first, len(lines)):  # behind the last line of the table, from its first on
+        for brace in re.finditer(r"\s*\}", lines[index]):
+            at = starts[index] + brace.start()
+            yield f"{text[:at]}, {new}{text[at:]}"
+        if index + 1 == len(lines) or re.match(r"\s*(#|\[|$)", lines[index + 1]):
+            at = starts[index + 1]
+            end = "" if text[:at].endswith("\n") else "\n"
+            yield f"{text[:at]}{end}{new}\n{text[at:]}"
+
+
+Finding = tuple[Path, str]  # where, and what is wrong there
+
+PLATFORMS = ("linux-x86_64", "linux-aarch64")
+
+
+def table(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The table at a key; an empty one when there is none."""
+    value = raw.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def items(raw: Mapping[str, Any], key: str) -> list[Any]:
+    """The array at a key; an empty one when there is none."""
+    value = raw.get(key)
+    return value if isinstance(value, list) else []
+
+
+def tables(raw: Mapping[str, Any], key: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The tables of an array of tables, with their index."""
+    for index, value in enumerate(items(raw, key)):
+        if isinstance(value, dict):
+            yield index, value
+
+
+def one_of(value: object, options: tuple[str, ...], path: Path, what: str) -> Iterator[Finding]:
+    """A string must be one of these."""
+    if isinstance(value, str) and value not in options:
+        yield path, f"{what} must be one of {', '.join(options)}, not '{value}'"
+
+
+def platforms(raw: Mapping[str, Any], path: Path) -> Iterator[Finding]:
+    """Every entry of `platforms` must be a platform."""
+    for index, platform in enumerate(items(raw, "platforms")):
+        yield from one_of(platform, PLATFORMS, (*path, "platforms", index), "platform")
+
+
+def name_rule(value: object, path: Path) -> Iterator[Finding]:
+    """Names of recipes and packages have one spelling."""
+    if isinstance(value, str) and not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", value):
+        yield (
+            path,
+            f"the name '{value}' must be in lower case, words joined by '-': '{canonicalize_name(value)}'",
+        )
+
+
+def below(value: object, path: Path, what: str) -> Iterator[Finding]:
+    """A relative path that stays inside."""
+    if isinstance(value, str) and (not value or value.startswith("/") or ".." in value.split("/")):
+        yield path, f"{what} '{value}' must be a relative path without '..'"
+
+
+def version_of(text: str) -> Version | None:
+    """A version, or None for what is none."""
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
+
+
+def allows(specifiers: str, version: Version) -> bool:
+    """Whether ">=2.9,<2.15" takes a version, a pre-release too; a local label does not matter."""
+    return SpecifierSet(specifiers).contains(version, prereleases=True)
+
+
+def quote(text: str) -> str:
+    """A TOML basic string."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", escaped) + '"'

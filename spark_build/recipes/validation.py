@@ -1,15 +1,14 @@
-"""What must hold in a recipe, train or target beyond the shape of its tables.
-
-These rules read the raw TOML tables and pass over values of a wrong type: those are reported by
-recipes/parse.py, and a text with one kind of mistake should still be told of the other kind.
-"""
+"""Rules that recipes, trains and targets must keep, alone and together."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import (
     InvalidSdistFilename,
     InvalidWheelFilename,
@@ -19,9 +18,14 @@ from packaging.utils import (
 )
 from packaging.version import InvalidVersion
 
-from spark_build.recipes.rawtables import (
+from spark_build.errors import Problem
+from spark_build.recipes.evaluation import CONSUMERS, minimum_cuda
+from spark_build.recipes.model import Recipe, Train
+from spark_build.recipes.toml_positions import (
     PLATFORMS,
     Finding,
+    Path,
+    Positions,
     below,
     items,
     name_rule,
@@ -31,8 +35,7 @@ from spark_build.recipes.rawtables import (
     tables,
     version_of,
 )
-from spark_build.recipes.rules_build import PLACEHOLDERS, build_findings
-from spark_build.recipes.toml_positions import Path
+from spark_build.text import did_you_mean
 
 __all__ = ["PLACEHOLDERS", "PLATFORMS", "Finding", "recipe_findings", "target_findings", "train_findings"]
 
@@ -224,3 +227,396 @@ def _version_rule(value: object, path: Path) -> Iterator[Finding]:
 def _is_hash_version(version: object, commits: list[str]) -> bool:
     """Components without releases of their own (Triton's LLVM) go by the start of their commit."""
     return isinstance(version, str) and len(version) >= 7 and any(c.startswith(version) for c in commits)
+
+
+# What a value may refer to; recipes/README.md explains each. Those with an argument: {need:llvm}.
+PLACEHOLDERS = (
+    "python",
+    "pybind11_cmake_dir",
+    "jobs",
+    "cuda_home",
+    "version",
+    "label",
+    "wheel_version",
+    "prefix",
+)
+WITH_ARGUMENT = ("arch_list", "need", "version", "extra", "option")
+
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+_TARGET = re.compile(r"(sm|compute)_(\d{2,3}[af]?|\d{0,3}\*)")
+
+
+def build_findings(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
+    """What is wrong with how a recipe is built."""
+    build = table(raw, "build")
+    yield from _amounts(build, ("build",))
+    yield from _changes(build, ("build",), needs)
+    for index, variant in tables(build, "variants"):
+        path: Path = ("build", "variants", index)
+        yield from _amounts(variant, path)
+        yield from _changes(variant, path, needs)
+        if "when" in variant and not any(value not in ([], {}) for value in table(variant, "when").values()):
+            yield path, "a variant without a condition: say when, or move it to [build]"
+    yield from option_findings(raw)
+    yield from condition_findings(raw)
+    for folder, variable in table(build, "place").items():
+        path = ("build", "place", folder)
+        yield from below(folder, path, "the folder in the source")
+        yield from _placed(folder, variable, path)
+    yield from _cmake(raw, needs)
+    yield from _prefix(raw)
+    yield from _features(raw)
+    yield from _audit(raw)
+    yield from _repair(raw)
+    yield from _naming(table(raw, "wheel").get("version"))
+
+
+def _amounts(part: Mapping[str, Any], path: Path) -> Iterator[Finding]:
+    """Yield the costs, of [build] or of one variant, that are no amounts."""
+    for key in ("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib"):
+        amount = part.get(key, 1)
+        if isinstance(amount, int | float) and not (math.isfinite(amount) and amount > 0):
+            yield (*path, key), f"build.{key} must be more than 0"
+
+
+def _changes(part: Mapping[str, Any], path: Path, needs: list[Any]) -> Iterator[Finding]:
+    """The pins and variables of [build] or of one variant."""
+    yield from _requirements(part, path)
+    for name, variable in table(part, "env").items():
+        if not re.fullmatch(_NAME, name):
+            yield (*path, "env", name), f"'{name}' is no name of an environment variable"
+        yield from _variable(name, variable, (*path, "env", name), needs)
+
+
+def _requirements(part: Mapping[str, Any], path: Path) -> Iterator[Finding]:
+    seen: set[str] = set()
+    listed = part.get("requires")
+    for index, text in enumerate(listed if isinstance(listed, list) else []):
+        here: Path = (*path, "requires", index)
+        if not isinstance(text, str):
+            continue
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            yield here, f"'{text}' is no requirement: write name==version"
+            continue
+        if not re.fullmatch(r"[A-Za-z0-9._-]+\s*==\s*[^,*;\s]+", text) or not version_of(
+            text.partition("==")[2]
+        ):
+            yield here, f"'{text}' is no exact pin: write {requirement.name}==version"
+        name = canonicalize_name(requirement.name)
+        if name in seen:
+            yield here, f"{name} is pinned twice"
+        seen.add(name)
+
+
+def _variable(name: str, variable: object, path: Path, needs: list[Any]) -> Iterator[Finding]:
+    """A variable of the environment or of CMake: it has a reason, and known placeholders."""
+    if not isinstance(variable, dict):
+        return
+    if variable.get("why") == "":
+        yield (*path, "why"), f"say why {name} is set: name the file that reads it"
+    value = variable.get("value")
+    for placeholder in re.findall(r"\{([^{}]*)\}", value if isinstance(value, str) else ""):
+        problem = _placeholder(placeholder, needs)
+        if problem:
+            yield (*path, "value"), problem
+
+
+def _placed(folder: str, variable: object, path: Path) -> Iterator[Finding]:
+    """What is placed in the source comes from an extra source."""
+    if not isinstance(variable, dict):
+        return
+    if variable.get("why") == "":
+        yield (*path, "why"), f"say why something is placed at {folder}: name the file that reads it"
+    value = variable.get("value")
+    if isinstance(value, str) and not re.fullmatch(r"\{extra:[^{}]+\}(/[^{}]*)?", value):
+        yield (*path, "value"), f"'{value}' is no extra source: write {{extra:NAME}}"
+
+
+def _placeholder(text: str, needs: list[Any]) -> str:
+    """What is wrong with {text}; empty when nothing is."""
+    verb, _, argument = text.partition(":")
+    if argument and verb == "need" and argument not in needs:
+        return f"{{{text}}}: this recipe has no need '{argument}'"
+    if verb == "arch_list" and argument not in CONSUMERS:
+        return f"{{{text}}}: write {{arch_list:WHO}} for one of {', '.join(CONSUMERS)}"
+    if verb in WITH_ARGUMENT if argument else text in PLACEHOLDERS:
+        return ""
+    options = ", ".join((*PLACEHOLDERS, *(f"{verb}:NAME" for verb in WITH_ARGUMENT)))
+    return f"unknown placeholder {{{text}}} (known: {options})"
+
+
+def _cmake(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
+    cmake = table(raw, "cmake")
+    if "cmake" in raw and raw.get("kind") in ("pep517", "repack", "assemble"):
+        yield ("cmake",), f"[cmake] has no meaning in a recipe of kind {raw['kind']}"
+    yield from below(cmake.get("source"), ("cmake", "source"), "the source folder")
+    for name, variable in table(cmake, "define").items():
+        path: Path = ("cmake", "define", name)
+        if not re.fullmatch(f"{_NAME}(:[A-Z]+)?", name):
+            yield path, f"'{name}' is no name of a CMake variable"
+        yield from _variable(name, variable, path, needs)
+        if isinstance(variable, dict) and "when" in variable:
+            yield (*path, "when"), "a CMake definition takes no condition"
+    expected = cmake.get("expect")
+    for index, file in enumerate(expected if isinstance(expected, list) else []):
+        yield from below(file, ("cmake", "expect", index), "the expected file")
+
+
+def _prefix(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    prefix = table(raw, "prefix")
+    if "prefix" in raw and raw.get("kind") in ("pep517", "cmake"):
+        yield ("prefix",), f"[prefix] has no meaning in a recipe of kind {raw['kind']}"
+    for source, folder in table(prefix, "copy").items():
+        path: Path = ("prefix", "copy", source)
+        yield from below(source, path, "the folder in the wheel")
+        yield from below(folder, path, "the folder in the prefix")
+    for link, goal in table(prefix, "links").items():
+        path = ("prefix", "links", link)
+        yield from below(link, path, "the link")
+        if isinstance(goal, str) and (not goal or "/" in goal or goal in (".", "..")):
+            yield path, f"the link points to '{goal}', which must be the name of a file beside it"
+    yield from _assembled(raw, prefix)
+
+
+def _assembled(raw: Mapping[str, Any], prefix: Mapping[str, Any]) -> Iterator[Finding]:
+    """What only a prefix of several wheels has, and what it must have."""
+    if raw.get("kind") == "assemble" and not table(prefix, "copy"):
+        yield ("kind",), "a recipe of kind assemble needs [prefix] copy: which folders of the wheels to take"
+    for key in ("unversioned", "stubs"):
+        if key in prefix and raw.get("kind") == "repack":
+            yield ("prefix", key), f"prefix.{key} has no meaning in a recipe of kind repack"
+    for index, folder in enumerate(items(prefix, "unversioned")):
+        yield from below(folder, ("prefix", "unversioned", index), "the folder")
+    for index, stub in tables(prefix, "stubs"):
+        for key in ("library", "header"):
+            yield from below(stub.get(key), ("prefix", "stubs", index, key), f"the {key}")
+        soname, answer = stub.get("soname"), stub.get("answer")
+        if isinstance(soname, str) and not re.fullmatch(r"[^\s/]+\.so[^\s/]*", soname):
+            yield ("prefix", "stubs", index, "soname"), f"'{soname}' is no soname: write libcuda.so.1"
+        if stub.get("functions") == "":
+            yield ("prefix", "stubs", index, "functions"), "say how the names of the functions begin"
+        if isinstance(answer, int) and not 0 <= answer < 1 << 16:
+            yield ("prefix", "stubs", index, "answer"), "the answer must be from 0 to 65535"
+
+
+def _features(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    seen: list[tuple[object, object]] = []
+    for index, feature in tables(raw, "features"):
+        name, when = feature.get("name"), feature.get("when", {})
+        path: Path = ("features", index)
+        if (name, when) in seen:
+            yield (*path, "name"), f"the feature '{name}' is listed twice"
+        seen.append((name, when))
+        if feature.get("name") == "":
+            yield (*path, "name"), "a feature needs the name that the configure summary prints"
+
+
+def _audit(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    audit, requires = table(raw, "audit"), table(raw, "requires")
+    rules = list(tables(audit, "device"))
+    if audit.get("host_only") and rules:
+        yield (
+            ("audit", "host_only"),
+            "audit.host_only says that there is no device code, audit.device asks for some",
+        )
+    if audit.get("host_only") and requires.get("cuda") is not True:
+        yield ("audit", "host_only"), "audit.host_only has a meaning only with requires.cuda = true"
+    for index, rule in rules:
+        yield from _device_rule(rule, ("audit", "device", index))
+
+
+def _repair(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    repair, kind = table(raw, "repair"), raw.get("kind")
+    useful = {"repack": ("exclude",), "cmake": (), "assemble": ()}.get(str(kind), tuple(repair))
+    for key in repair:
+        if key not in useful:
+            why = "the vendor's wheel is kept byte for byte" if kind == "repack" else "it makes no wheel"
+            yield ("repair", key), f"repair.{key} has no meaning in a recipe of kind {kind}: {why}"
+    platform = repair.get("platform")
+    if isinstance(platform, str) and platform and not re.fullmatch(r"manylinux_2_\d+", platform):
+        yield (
+            ("repair", "platform"),
+            f"repair.platform must be like manylinux_2_34, without the machine, not '{platform}'",
+        )
+    seen: set[str] = set()
+    for index, soname in enumerate(items(repair, "exclude")):
+        if not isinstance(soname, str):
+            continue
+        if not re.fullmatch(r"[^\s/*?][^\s/]*\.so[^\s/]*", soname):
+            yield (
+                ("repair", "exclude", index),
+                f"'{soname}' is no soname: write libcuda.so.1 or libtorch*.so, as NEEDED names it",
+            )
+        if soname in seen:
+            yield ("repair", "exclude", index), f"'{soname}' is excluded already"
+        seen.add(soname)
+
+
+def _device_rule(rule: Mapping[str, Any], path: Path) -> Iterator[Finding]:
+    yield from below(rule.get("library"), (*path, "library"), "the library")
+    if rule.get("why") == "":
+        yield (*path, "why"), "say what is lost without this code"
+    for key in ("require", "forbid"):
+        for index, text in enumerate(items(rule, key)):
+            if isinstance(text, str) and not _TARGET.fullmatch(text):
+                yield (*path, key, index), f"'{text}' is no architecture: write sm_121a, compute_90 or sm_12*"
+    for text in items(rule, "require"):
+        if text in items(rule, "forbid"):
+            yield (*path, "forbid"), f"{text} is both required and forbidden"
+    for index, text in enumerate(items(rule, "architectures")):
+        if isinstance(text, str) and not minimum_cuda(text):
+            yield (*path, "architectures", index), f"no capability is named '{text}': write 12.1"
+
+
+def _naming(version: object) -> Iterator[Finding]:
+    if not isinstance(version, str):
+        return
+    path: Path = ("wheel", "version")
+    unknown = [one for one in re.findall(r"\{([^{}]*)\}", version) if one not in ("version", "label")]
+    for placeholder in unknown:
+        yield path, f"unknown placeholder {{{placeholder}}} in wheel.version (known: version, label)"
+    filled = version.replace("{version}", "1.0").replace("{label}", "cu130.spark1")
+    if not unknown and version_of(filled) is None:
+        yield path, f"wheel.version '{version}' makes no version: '{filled}' is none"
+
+
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+
+
+def condition_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what is wrong with the conditions: platforms and options that do not exist."""
+    options = table(raw, "options")
+    for path, part in _conditional(raw):
+        when = table(part, "when")
+        yield from platforms(when, (*path, "when"))
+        for name, value in table(when, "options").items():
+            here: Path = (*path, "when", "options", name)
+            choices = items(table(options, name), "choices")
+            if name not in options:
+                yield here, _unknown(name, options)
+            elif choices and value not in choices:
+                yield here, f"the option {name} is never '{value}' (choices: {_listed(choices)})"
+
+
+def option_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what is wrong with the options and with the values that refer to them."""
+    options, requires = table(raw, "options"), table(raw, "requires")
+    for name, option in options.items():
+        if isinstance(option, dict):
+            yield from _option(name, option)
+    for path, text in _values(raw):
+        for placeholder in _PLACEHOLDER.findall(text):
+            verb, _, name = placeholder.partition(":")
+            if verb == "option" and name and name not in options:
+                yield path, f"{{{placeholder}}}: {_unknown(name, options)}"
+            elif verb != "option" and "compile_flags" in path:
+                yield path, f"{{{placeholder}}}: compile_flags take only {{option:NAME}}"
+    if requires.get("cpu") is True and requires.get("cuda") is not True:
+        yield ("requires", "cpu"), "requires.cpu has a meaning only with requires.cuda = true"
+
+
+def _option(name: str, option: Mapping[str, Any]) -> Iterator[Finding]:
+    path: Path = ("options", name)
+    if not re.fullmatch("[a-z][a-z0-9_]*", name):
+        yield path, f"the name of the option '{name}' must be in lower case: letters, digits and '_'"
+    if option.get("why") == "":
+        yield (*path, "why"), f"say what the option {name} decides"
+    value, choices = option.get("value"), items(option, "choices")
+    if choices and value not in choices:
+        yield (*path, "value"), f"'{value}' is no choice of the option {name} ({_listed(choices)})"
+
+
+def _conditional(raw: Mapping[str, Any]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yield every table that may have a condition, with its place."""
+    for path, part in _parts(raw):
+        if path != ("build",):
+            yield path, part
+        for name, variable in table(part, "env").items():
+            if isinstance(variable, dict):
+                yield (*path, "env", name), variable
+    for key in ("features", "needs"):
+        for index, one in tables(raw, key):
+            yield (key, index), one
+
+
+def _values(raw: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield every text that may refer to an option, with its place."""
+    found: list[tuple[Path, object]] = [
+        (("build", "compile_flags", index), flag)
+        for index, flag in enumerate(items(table(raw, "build"), "compile_flags"))
+    ]
+    tabled: list[tuple[Path, Mapping[str, Any]]] = [
+        ((*path, "env"), table(part, "env")) for path, part in _parts(raw)
+    ]
+    tabled.append((("cmake", "define"), table(table(raw, "cmake"), "define")))
+    found += [
+        ((*path, name, "value"), variable.get("value"))
+        for path, variables in tabled
+        for name, variable in variables.items()
+        if isinstance(variable, dict)
+    ]
+    yield from ((path, text) for path, text in found if isinstance(text, str))
+
+
+def _parts(raw: Mapping[str, Any]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    build = table(raw, "build")
+    yield ("build",), build
+    yield from ((("build", "variants", index), one) for index, one in tables(build, "variants"))
+
+
+def _unknown(name: str, options: Mapping[str, Any]) -> str:
+    return f"this recipe has no option '{name}' (options: {_listed(sorted(options)) or 'none'})"
+
+
+def _listed(values: list[Any]) -> str:
+    return ", ".join(str(one) or "''" for one in values)
+
+
+def cross_check(
+    recipes: Mapping[str, Recipe], trains: Mapping[str, Train], texts: Mapping[str, str]
+) -> tuple[Problem, ...]:
+    """All problems between files. `texts`: the files by display name, for the line numbers."""
+    found = [*_needs_without_recipe(recipes), *_circle(recipes), *_pins_without_recipe(recipes, trains)]
+    if trains and not any(train.default for train in trains.values()):
+        found.append((f"recipes/trains/{min(trains)}.toml", ("default",), "no train is the default one"))
+    return tuple(
+        Problem(file=file, line=Positions(texts.get(file, "")).line(path), message=message)
+        for file, path, message in found
+    )
+
+
+def _needs_without_recipe(recipes: Mapping[str, Recipe]) -> Iterator[tuple[str, Path, str]]:
+    for name, recipe in recipes.items():
+        for index, need in enumerate(recipe.needs):
+            if need.name not in recipes:
+                hint = did_you_mean(need.name, recipes.keys() - {name})
+                yield _file(name), ("needs", index, "name"), f"no recipe is named '{need.name}'{hint}"
+
+
+def _circle(recipes: Mapping[str, Recipe]) -> Iterator[tuple[str, Path, str]]:
+    graph = {name: [need.name for need in recipe.needs] for name, recipe in recipes.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        # graphlib lists each one before the one that needs it; first and last are the same.
+        circle = list(reversed(error.args[1]))
+        path: Path = ("needs", graph[circle[0]].index(circle[1]), "name")
+        yield _file(circle[0]), path, f"the needs go round in a circle: {' -> '.join(circle)}"
+
+
+def _pins_without_recipe(
+    recipes: Mapping[str, Recipe], trains: Mapping[str, Train]
+) -> Iterator[tuple[str, Path, str]]:
+    for train in trains.values():
+        for name in train.components:
+            if name not in recipes:
+                hint = did_you_mean(name, recipes)
+                file = f"recipes/trains/{train.name}.toml"
+                yield file, ("components", name), f"no recipe is named '{name}'{hint}"
+
+
+def _file(recipe: str) -> str:
+    """The display name of a recipe's file: parse_recipe made sure that file and recipe agree."""
+    return f"recipes/{recipe}.toml"

@@ -24,7 +24,7 @@ from spark_build.build.difference import changes
 from spark_build.build.keys import judgement_inputs
 from spark_build.files import remove_any, remove_tree, write_atomically
 from spark_build.hashing import digest
-from spark_build.recipes.plan import Step
+from spark_build.recipes.model import Step
 from spark_build.wheelhouse.store import RECORD, Entry, entry_folder
 from spark_build.wheelhouse.suspect import Suspect, suspect
 from spark_build.wheels.model import Finding

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.authoring.scaffold import draft, quote, render, version_in
+from spark_build.authoring.scaffold import draft, render, version_in
 from spark_build.authoring.sdist_metadata import Sources, Survey, survey
 from spark_build.errors import RecipeError, SourceError
-from spark_build.recipes.edit import set_string
 from spark_build.recipes.model import Pin, Source
 from spark_build.recipes.parse import parse_recipe
+from spark_build.recipes.toml_positions import quote, set_string
 
 RECIPES = {"torch": "torch", "onnx": "onnx"}
 

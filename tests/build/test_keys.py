@@ -27,6 +27,7 @@ from spark_build.recipes.model import (
     Patch,
     Pin,
     Prefix,
+    Provision,
     Recipe,
     Repair,
     Requires,
@@ -39,7 +40,6 @@ from spark_build.recipes.model import (
     Verify,
     When,
 )
-from spark_build.recipes.plan import Provision
 from spark_build.wheels import audit, audit_packaging, rules, rules_device
 
 JSON = st.recursive(

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from spark_build.build.plan import patches_for
 from spark_build.files import sha256_of
+from spark_build.recipes.evaluation import patches_for
 from spark_build.recipes.loader import Catalogue, load
 from spark_build.recipes.model import Patch
 from spark_build.sources.download import fetch_pinned

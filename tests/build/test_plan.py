@@ -8,24 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.build.plan import Found, choose_source, closure_of, jobs_for, make_plan, patches_for
+from spark_build.build.plan import Found, choose_source, closure_of, jobs_for, make_plan
 from spark_build.machine import Limits, Machine
 from spark_build.probe import machine_toolkit
+from spark_build.recipes.evaluation import patches_for
 from spark_build.recipes.model import (
     Build,
     Need,
     Patch,
     Pin,
+    Plan,
     Recipe,
     Requires,
     Source,
     SourceKind,
+    Step,
     Target,
     Train,
     Variant,
     When,
 )
-from spark_build.recipes.plan import Plan, Step
 
 CPU = Target(name="host-cpu", summary="s", platform="linux-x86_64", python="cp311")
 GB10 = Target(

@@ -25,7 +25,7 @@ from spark_build.doctor.model import Asked, Facts, Indexes
 from spark_build.doctor.probe import Access
 from spark_build.machine import Diagnosis, Gpu, Machine
 from spark_build.paths import locate
-from spark_build.recipes import targets
+from spark_build.recipes import evaluation
 from spark_build.recipes.loader import load
 
 # Their toolkits are NVIDIA's packages, and are what is to be looked at.
@@ -138,9 +138,9 @@ class Simulated(Access):
         settled = settle(home, load(home.data), "host-cpu", None, {})
         machine, catalogue = self.machine(), settled.catalogue
         goal = (
-            targets.detect(catalogue.targets, machine)
+            evaluation.detect(catalogue.targets, machine)
             if target == "auto"
-            else targets.resolve(catalogue.target(target), machine)
+            else evaluation.resolve(catalogue.target(target), machine)
         )
         limits = plan.limits_of(machine, goal, jobs=None, memory_mib=None)
         return dataclasses.replace(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from spark_build.errors import UsageError
-from spark_build.recipes.archs import CONSUMERS, arch_list, minimum_cuda, rejected
+from spark_build.recipes.evaluation import CONSUMERS, arch_list, minimum_cuda, rejected
 
 CAPABILITIES = ("8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")
 

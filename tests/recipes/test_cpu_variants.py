@@ -12,8 +12,7 @@ from spark_build.errors import UsageError
 from spark_build.recipes.evaluation import evaluate, for_target
 from spark_build.recipes.lint import lint_texts
 from spark_build.recipes.loader import Catalogue, load
-from spark_build.recipes.model import Target
-from spark_build.recipes.plan import Evaluated
+from spark_build.recipes.model import Evaluated, Target
 from tests.helpers.linting import SHIPPED
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from spark_build.recipes.crosscheck import cross_check
 from spark_build.recipes.model import Recipe, Train
 from spark_build.recipes.parse import parse_recipe, parse_train
+from spark_build.recipes.validation import cross_check
 
 RECIPE = """\
 name = "{name}"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build.errors import RecipeError
-from spark_build.recipes.placeholders import fill
+from spark_build.recipes.evaluation import fill
 
 WHERE = "recipes/demo.toml: build.env.X"
 NAMES = st.from_regex(r"[A-Za-z0-9_:.-]+", fullmatch=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.recipes.schema import KINDS, schema, schema_text
+from spark_build.recipes.loader import KINDS, schema, schema_text
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "recipes" / "schema"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from spark_build.machine import Gpu, Machine
+from spark_build.recipes.evaluation import detect, resolve, view_name
 from spark_build.recipes.loader import load
 from spark_build.recipes.model import Target
-from spark_build.recipes.targets import detect, resolve, view_name
 
 SHIPPED = load([Path(__file__).parents[2]]).targets
 SPARK = Machine(

@@ -15,8 +15,8 @@ from spark_build.environments import closure, resolution
 from spark_build.errors import SourceError
 from spark_build.paths import locate
 from spark_build.probe import probe
+from spark_build.recipes.evaluation import resolve
 from spark_build.recipes.loader import load
-from spark_build.recipes.targets import resolve
 from spark_build.transfer.bundle import pack
 from spark_build.transfer.bundle_import import take_in
 from spark_build.transfer.folder import write_folder

@@ -15,8 +15,7 @@ from spark_build.build.job import Job, Outputs
 from spark_build.errors import AuditError
 from spark_build.files import copy_or_link, remove_tree
 from spark_build.hashing import digest
-from spark_build.recipes.model import Target
-from spark_build.recipes.plan import Step
+from spark_build.recipes.model import Step, Target
 from spark_build.text import printable
 from spark_build.wheelhouse import judgements
 from spark_build.wheelhouse.prefix import tree_digest

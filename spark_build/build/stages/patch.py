@@ -12,7 +12,7 @@ from spark_build.build import patches
 from spark_build.build.job import Job, Outputs
 from spark_build.errors import PatchError, SourceError
 from spark_build.files import remove_tree
-from spark_build.recipes.placeholders import fill
+from spark_build.recipes.evaluation import fill
 from spark_build.sources import source_types
 
 NAME = "patch"
