@@ -20,8 +20,7 @@ from packaging.version import InvalidVersion, Version
 from spark_build.errors import SourceError
 from spark_build.files import CHUNK, sha256_of
 from spark_build.sources import git_remote, http
-from spark_build.sources.pages import IndexFile
-from spark_build.sources.simple_api import IDENTITY, Indexes, configured, files_of, find
+from spark_build.sources.simple_api import IDENTITY, Indexes, IndexFile, configured, files_of, find
 from spark_build.text import nearest
 
 

@@ -28,7 +28,7 @@ from spark_build.recipes.loader import Catalogue
 from spark_build.recipes.model import Pin, Recipe, Source
 from spark_build.recipes.parse import joint_error, parse_recipe
 from spark_build.recipes.validation import cross_check
-from spark_build.sources import git_remote, giturl
+from spark_build.sources import git_remote
 from spark_build.sources.archives import unpack
 from spark_build.sources.download import fetch_pinned
 from spark_build.sources.git import export_commit, fetch_commit
@@ -219,12 +219,14 @@ def _repository(text: str) -> tuple[str, str]:
     url, _, tag = text.rpartition("@")
     example = "--git https://host/owner/project@v1.0"
     try:
-        giturl.check_address(url)
-        giturl.check_tag(tag)
-    except giturl.BadAddressError as error:
-        raise UsageError(f"--git wants URL@TAG, not '{giturl.shown(text)}': {error}", hint=example) from None
+        git_remote.check_address(url)
+        git_remote.check_tag(tag)
+    except git_remote.BadAddressError as error:
+        raise UsageError(
+            f"--git wants URL@TAG, not '{git_remote.shown(text)}': {error}", hint=example
+        ) from None
     if not re.match(r"(https?|ssh|git|file)://|/", url) or not tag:
-        raise UsageError(f"--git wants URL@TAG, not '{giturl.shown(text)}'", hint=example)
+        raise UsageError(f"--git wants URL@TAG, not '{git_remote.shown(text)}'", hint=example)
     if re.match(r"(https?|git)://[^/]*@", url):
         raise UsageError(
             "the URL holds a login, which does not belong into a recipe",

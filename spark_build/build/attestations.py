@@ -25,7 +25,7 @@ from spark_build.build.job import Job, Outputs
 from spark_build.build.provide import Provided
 from spark_build.files import sha256_of
 from spark_build.recipes.model import Source
-from spark_build.sources.giturl import is_local, shown
+from spark_build.sources.git_remote import is_local, shown
 from spark_build.wheelhouse import store as stores
 from spark_build.wheels import purl
 from spark_build.wheels.attestation_formats import Content, Execution, Material, Origin

@@ -21,7 +21,7 @@ from spark_build.files import sha256_of
 from spark_build.paths import Home
 from spark_build.process import Completed, run
 from spark_build.recipes.model import Patch
-from spark_build.sources.gitnet import scrubbed
+from spark_build.sources.git_remote import scrubbed
 
 State = Literal["applies", "already-upstream", "does-not-apply"]
 

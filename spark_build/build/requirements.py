@@ -20,9 +20,7 @@ from spark_build.process import run
 from spark_build.recipes.model import Source, Step, Target
 from spark_build.sources import http, simple_api
 from spark_build.sources.download import fetch_pinned
-from spark_build.sources.pages import IndexFile
-from spark_build.sources.simple_api import Indexes
-from spark_build.sources.torch_wheels import best_file
+from spark_build.sources.simple_api import Indexes, IndexFile, best_file
 from spark_build.venv import clean_environment
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from spark_build.doctor.model import Asked, Indexes
 from spark_build.errors import SparkBuildError
 from spark_build.sources import http, simple_api
-from spark_build.sources.pipconfig import PipConfig
+from spark_build.sources.http import PipConfig
 
 PATIENCE = 2.0  # seconds for an answer
 # Names are looked up without a time limit of ours.

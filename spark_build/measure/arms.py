@@ -15,7 +15,7 @@ from spark_build.files import locked, write_atomically
 from spark_build.measure.model import Arm, Device, Role
 from spark_build.paths import Home
 from spark_build.process import capture
-from spark_build.sources import torch_wheels
+from spark_build.sources import simple_api
 
 SCHEMA = 1
 KNOWN = ("torch", "numpy", "torchvision", "torchaudio", "triton", "flash-attn", "onnx", "nvidia-cublas")
@@ -56,7 +56,7 @@ def baseline_arm(home: Home, train: str, folder: Path, emit: Emit, *, device: De
             venv.create(folder)
             wanted = [f"{name}=={version}" for name, version in pins.items()]
             with folder.with_name(f"{folder.name}.log").open("wb") as log:
-                torch_wheels.install(folder, wanted, backend, emit, log)
+                simple_api.install(folder, wanted, backend, emit, log)
             write_atomically(stamp, json.dumps(key))
     return environment_arm("public", folder, origin=f"public wheels pinned for train {train}")
 

@@ -1,28 +1,35 @@
-"""Sources in git: the pinned commits in bare mirrors, verified, and trees written from them.
-
-Objects are read through GitPython (`sources/mirror.py`); what talks to a server runs supervised
-(`sources/gitnet.py`), so that nothing of it outlives us.
-"""
+"""Git sources: pinned commits, submodules and bare mirrors."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Self, TypeVar
 
 from spark_build.errors import HostError, SourceError
-from spark_build.files import remove_tree
+from spark_build.files import locked, remove_tree
 from spark_build.recipes.model import Source
-from spark_build.sources import giturl
-from spark_build.sources.archives import MAX_BYTES, MAX_ENTRIES
-from spark_build.sources.commits import Access, Wanted, ensure, missing_error
-from spark_build.sources.giturl import BadAddressError, Submodule, shown
-from spark_build.sources.mirror import EXECUTABLE, LINK, REGULAR, REPOSITORY, DamagedError, Entry, Mirror
-from spark_build.sources.tree import RefusedError, Tree
+from spark_build.sources import git_remote
+from spark_build.sources.archives import MAX_BYTES, MAX_ENTRIES, Readable, RefusedError, Tree
+from spark_build.sources.download import first_good
+from spark_build.sources.git_remote import (
+    BadAddressError,
+    Remote,
+    Submodule,
+    UnavailableError,
+    scrubbed,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from git.cmd import Git
 
 MAX_NESTING = 32  # repositories in repositories
 MAX_LINK = 4096  # bytes of a symbolic link's target
@@ -123,8 +130,8 @@ def _wanted(source: Source, folder: Path) -> Wanted:
         raise SourceError(f"{shown(source.url)} is not pinned by a full commit", hint="add it to the train")
     try:
         for url in (source.url, *source.mirrors):
-            giturl.check_address(url)
-        giturl.check_tag(source.tag)
+            git_remote.check_address(url)
+        git_remote.check_tag(source.tag)
     except BadAddressError as error:
         raise SourceError(
             f"cannot fetch the source: {error}", hint="check the source's url and tag"
@@ -134,8 +141,8 @@ def _wanted(source: Source, folder: Path) -> Wanted:
         others=source.mirrors,
         commit=source.commit,
         tag=source.tag,
-        mirror=folder.absolute() / "git" / giturl.mirror_name(source.url),
-        local=giturl.is_local(source.url),
+        mirror=folder.absolute() / "git" / git_remote.mirror_name(source.url),
+        local=git_remote.is_local(source.url),
     )
 
 
@@ -168,7 +175,9 @@ def _submodules(mirror: Mirror, wanted: Wanted, entries: list[Entry]) -> tuple[S
     named = next((entry for entry in entries if entry.path == ".gitmodules"), None)
     readable = named is not None and named.mode in (REGULAR, EXECUTABLE)
     try:
-        return giturl.submodules(wanted.url, mirror.config(named.name) if named and readable else {}, links)
+        return git_remote.submodules(
+            wanted.url, mirror.config(named.name) if named and readable else {}, links
+        )
     except BadAddressError as error:
         raise SourceError(f"cannot use {wanted}: {error}", hint="check what the pin names") from error
 
@@ -191,7 +200,7 @@ def _write(tree: Tree, wanted: Wanted, prefix: str, seconds: int, *, submodules:
 
 def _write_entry(tree: Tree, mirror: Mirror, entry: Entry, prefix: str, seconds: int) -> None:
     try:
-        giturl.check_path(entry.path)
+        git_remote.check_path(entry.path)
     except BadAddressError as error:
         raise RefusedError(str(error)) from error
     place = prefix + entry.path
@@ -204,3 +213,314 @@ def _write_entry(tree: Tree, mirror: Mirror, entry: Entry, prefix: str, seconds:
         raise RefusedError(f"{place!r} is a link with an enormous target")
     else:
         tree.symlink(place, os.fsdecode(mirror.content(entry.name).read(MAX_LINK)), seconds)
+
+
+EVERYTHING = ("+refs/heads/*:refs/remote/heads/*", "+refs/tags/*:refs/remote/tags/*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """A commit of a repository; `tag` must lead to it. `local`: the source is on this machine.
+
+    `url` names the repository, and the folder `mirror` that we keep it in; `others` serve the same.
+    """
+
+    url: str
+    others: tuple[str, ...]
+    commit: str
+    tag: str
+    mirror: Path
+    local: bool
+
+    def __str__(self) -> str:
+        tag = f" (tag {self.tag})" if self.tag else ""
+        return f"commit {self.commit}{tag} of {shown(self.url)}"
+
+    def submodule(self, inner: Submodule) -> Wanted:
+        """A repository inside this one's tree."""
+        return Wanted(
+            url=inner.url,
+            others=tuple(_beside(self.others, inner.relative)),
+            commit=inner.commit,
+            tag="",
+            mirror=self.mirror.with_name(git_remote.mirror_name(inner.url)),
+            local=self.local,
+        )
+
+    def at(self, url: str) -> Wanted:
+        """The same at one of its addresses."""
+        return replace(self, url=url, local=self.local if url == self.url else git_remote.is_local(url))
+
+
+def _beside(places: Iterable[str], relative: str) -> Iterator[str]:
+    """Where a submodule lies that is named by its place beside the repository."""
+    for place in places if relative else ():
+        with contextlib.suppress(BadAddressError):
+            found = git_remote.resolve(place, relative)
+            git_remote.check_address(found)
+            yield found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Access:
+    """How to fetch: what every repository of one source has in common."""
+
+    offline: bool
+    log: BinaryIO | None
+    progress: Callable[[int, int], None] | None
+    waiting: Callable[[str], None] | None
+    tell: Callable[[str], None] | None
+    pause: Callable[[float], None]
+
+
+def missing_error(wanted: Wanted, why: str = "") -> SourceError:
+    """A commit that has to be here and is not."""
+    return SourceError(
+        f"{wanted} is not on this machine{why}",
+        hint=f"run once with network, or bring {wanted.mirror} along from a machine that has it",
+    )
+
+
+def ensure(wanted: Wanted, access: Access) -> None:
+    """Have one commit in its mirror, fetched under the mirror's lock when it is not there."""
+    mirror = Mirror(wanted.mirror)
+    if mirror.has(wanted.commit, wanted.tag):
+        return
+    if access.offline:
+        raise missing_error(wanted, ", and --offline was given")
+    # Other threads fetch into the same folders: those stay, empty or not.
+    lock = wanted.mirror.parent / ".locks" / wanted.mirror.name
+    with locked(lock, purpose=f"fetching {shown(wanted.url)}", waiting=access.waiting) as held:
+        if not mirror.has(wanted.commit, wanted.tag):  # nobody fetched it while we waited
+            _fetch(mirror, wanted, access, held)
+
+
+def _fetch(mirror: Mirror, wanted: Wanted, access: Access, held: int) -> None:
+    """Fetch into the mirror, a new one if need be; what fails leaves an older mirror as it was."""
+    fresh = not wanted.mirror.exists()
+    try:
+        mirror.make()
+        first_good(
+            (wanted.url, *wanted.others),
+            lambda url: _fetch_from(mirror, wanted.at(url), access, held),
+            what=f"commit {wanted.commit}",
+            show=shown,
+            tell=access.tell,
+        )
+    except BaseException:
+        if fresh:
+            remove_tree(wanted.mirror)
+        raise
+
+
+def _fetch_from(mirror: Mirror, wanted: Wanted, access: Access, held: int) -> None:
+    """Fetch from the one address that `wanted` now names."""
+    remote = Remote(
+        url=wanted.url,
+        local=wanted.local,
+        mirror=wanted.mirror,
+        keep=(held,),
+        log=access.log,
+        progress=access.progress,
+        pause=access.pause,
+    )
+    if wanted.tag:
+        _verify_tag(remote, wanted)
+    _download(mirror, remote, wanted)
+
+
+def _verify_tag(remote: Remote, wanted: Wanted) -> None:
+    """The server's tag, peeled, must be the pinned commit."""
+    ref = f"refs/tags/{wanted.tag}"
+    try:
+        lines = remote.ask("ls-remote", what=[ref, f"{ref}^{{}}"])
+    except UnavailableError as error:
+        raise SourceError(f"cannot read the tags of {shown(wanted.url)}: {error}") from error
+    found = {name: digest for digest, _, name in (line.partition("\t") for line in lines)}
+    commit = found.get(f"{ref}^{{}}") or found.get(ref)
+    if commit != wanted.commit:
+        said = f"leads to {commit}" if commit else "does not exist"
+        raise SourceError(
+            f"the tag {wanted.tag} of {shown(wanted.url)} {said}, but the pin says {wanted.commit}",
+            hint="check the pin against the project's release page: a tag should never move",
+        )
+
+
+def _download(mirror: Mirror, remote: Remote, wanted: Wanted) -> None:
+    """Shallow where the server allows it, else with all history."""
+    options = ["--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules"]
+    options.append("--quiet" if remote.progress is None else "--progress")
+    what = f"refs/tags/{wanted.tag}" if wanted.tag else wanted.commit
+    unknown = SourceError(f"there is no {wanted}", hint="check the pin against the project's repository")
+    try:
+        remote.ask("fetch", *options, "--depth=1", what=[f"+{what}:{mark(wanted.commit, wanted.tag)}"])
+    except UnavailableError as refused:
+        if "not our ref" in str(refused):
+            raise unknown from refused
+        try:
+            remote.ask("fetch", *options, what=EVERYTHING)
+        except UnavailableError as error:
+            hint = f"if it goes on: rm -r {wanted.mirror}   # then everything is fetched anew"
+            raise SourceError(f"cannot fetch {wanted}: {error}", hint=hint) from error
+        if not mirror.keep(wanted.commit, wanted.tag):
+            raise unknown from refused
+    if not mirror.has(wanted.commit, wanted.tag):
+        mirror.forget(wanted.commit, wanted.tag)
+        raise unknown
+
+
+T = TypeVar("T")
+LINK, REGULAR, EXECUTABLE, REPOSITORY = "120000", "100644", "100755", "160000"  # modes in a tree
+
+# What `git rev-parse --local-env-vars` prints, and what would change the objects that are seen.
+_LOCAL = {
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_CONFIG", "GIT_CONFIG_PARAMETERS", "GIT_CONFIG_COUNT",
+    "GIT_OBJECT_DIRECTORY", "GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE", "GIT_GRAFT_FILE",
+    "GIT_INDEX_FILE", "GIT_REPLACE_REF_BASE", "GIT_PREFIX", "GIT_SHALLOW_FILE", "GIT_COMMON_DIR",
+    "GIT_NAMESPACE", "GIT_DEFAULT_HASH", "GIT_TEMPLATE_DIR", "GIT_QUARANTINE_PATH",
+    "GIT_INTERNAL_SUPER_PREFIX",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One line of a commit's tree."""
+
+    mode: str
+    name: str  # sha1
+    size: int  # bytes; 0 for a repository
+    path: str
+
+
+class DamagedError(Exception):
+    """The mirror lacks what it should have; the text is git's own line."""
+
+
+def mark(commit: str, tag: str) -> str:
+    """The ref that says: this commit is here, and this tag was seen to lead to it."""
+    return f"refs/pinned/{commit}/{hashlib.sha256(tag.encode()).hexdigest()[:16]}"
+
+
+class Mirror:
+    """A bare repository, seen whatever the user's environment and settings say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._git = _git(folder)
+        self._content: _Content | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._content is not None:
+            self._content.close()
+        self._git.clear_cache()  # ends the process that objects are read through
+
+    def make(self) -> None:
+        """Make the repository, or mend what a killed git left: its locks are nobody's, ours is held."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for pattern in ("*.lock", "refs/**/*.lock", "objects/pack/tmp_*", "objects/??/tmp_*"):
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
+        self._git.init("--bare", "--quiet", "--template=", "--object-format=sha1")
+
+    def has(self, commit: str, tag: str) -> bool:
+        """Whether a commit has completely arrived, and its tag led to it."""
+        if not (self.folder / "HEAD").is_file():
+            return False
+        from git.exc import GitCommandError
+
+        try:
+            found = self._git.rev_parse("--verify", "--quiet", f"{mark(commit, tag)}^{{commit}}")
+        except GitCommandError:
+            return False
+        return bool(found == commit)
+
+    def keep(self, commit: str, tag: str) -> bool:
+        """Mark a commit that is there; False when it is not."""
+        from git.exc import GitCommandError
+
+        try:
+            self._git.update_ref(mark(commit, tag), f"{commit}^{{commit}}")
+        except GitCommandError:
+            return False
+        return True
+
+    def forget(self, commit: str, tag: str) -> None:
+        """Remove the mark."""
+        self._git.update_ref("-d", mark(commit, tag))
+
+    def time(self, commit: str) -> int:
+        """When a commit was made, in seconds since 1970."""
+        return int(_reading(lambda: self._git.log("-1", "--format=%ct", commit, "--")))
+
+    def entries(self, commit: str) -> list[Entry]:
+        """The whole tree of a commit."""
+        listed: bytes = _reading(
+            lambda: self._git.ls_tree("-r", "-z", "-l", "--full-tree", commit, stdout_as_string=False)
+        )
+        entries = []
+        for line in listed.split(b"\0")[:-1]:
+            about, _, path = line.partition(b"\t")
+            mode, _, name, size = about.decode().split()
+            count = int(size) if size.isdecimal() else 0
+            entries.append(Entry(mode=mode, name=name, size=count, path=os.fsdecode(path)))
+        return entries
+
+    def config(self, blob: str) -> dict[str, str]:
+        """A file in git's format of settings (.gitmodules)."""
+        listed: bytes = _reading(
+            lambda: self._git.config("--blob", blob, "-z", "--list", stdout_as_string=False)
+        )
+        pairs = (os.fsdecode(pair).partition("\n") for pair in listed.split(b"\0")[:-1])
+        return {key: value for key, _, value in pairs}
+
+    def content(self, blob: str) -> Readable:
+        """A file's content as the commit has it: not converted, not filtered. Valid until the next one."""
+        _, _, size, stream = _reading(lambda: self._git.stream_object_data(blob))
+        self._content = _Content(stream, size)
+        return self._content
+
+
+class _Content:
+    """A file read from GitPython's git; one that ends early is damage, not an end."""
+
+    def __init__(self, stream: Git.CatFileContentStream, size: int) -> None:
+        self._stream: Git.CatFileContentStream | None = stream
+        self._left = size
+
+    def read(self, size: int = -1, /) -> bytes:
+        block = self._stream.read(size) if self._stream is not None else b""
+        self._left -= len(block)
+        if not block and size and self._left > 0:
+            raise DamagedError("an object ends early")
+        return block
+
+    def close(self) -> None:
+        """Let go of the stream while its pipe is open: it reads its rest when it goes."""
+        self._stream = None
+
+
+def _git(folder: Path) -> Git:
+    # GitPython hands the whole environment on, and nothing in this process wants these.
+    for name in _LOCAL & os.environ.keys():
+        del os.environ[name]
+    try:
+        from git.cmd import Git
+    except ImportError as error:  # GitPython's way to say that there is no git
+        raise HostError("git is not installed", hint="sudo apt-get install git") from error
+    git = Git(folder)
+    settings = {name: value for name, value in scrubbed().items() if name.startswith("GIT_")}
+    git.update_environment(**settings, GIT_DIR=str(folder), GIT_NO_REPLACE_OBJECTS="1")
+    return git
+
+
+def _reading(read: Callable[[], T]) -> T:
+    from git.exc import GitError
+
+    try:
+        return read()
+    except (GitError, ValueError) as error:
+        said = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        raise DamagedError(said[-1].strip() if said else "it is damaged") from error

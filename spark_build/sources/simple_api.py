@@ -1,20 +1,34 @@
-"""Find a project's files on the indexes that pip is configured for, without running their code."""
+"""Package indexes by the Simple API, HTML or JSON, and torch's own index."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
+import os
+import platform
+import re
+import shutil
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import urldefrag, urlsplit
 
+import requests
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+from pypi_simple import ACCEPT_JSON_PREFERRED, ProjectPage, RepositoryPage, UnsupportedRepoVersionError
+
+from spark_build import venv
 from spark_build.errors import HostError, SourceError
+from spark_build.events import Emit, Note
 from spark_build.files import sha256_of
-from spark_build.process import capture
-from spark_build.sources import http, pages, pipconfig
-from spark_build.sources.pages import IndexFile
-from spark_build.sources.pipconfig import PipConfig
+from spark_build.process import capture, run
+from spark_build.sources import http
+from spark_build.sources.http import PipConfig
 from spark_build.venv import clean_environment
 
 __all__ = ["Answer", "IndexFile", "Indexes", "configured", "files_of", "find", "search", "size_of"]
@@ -51,8 +65,8 @@ class Answer:
 def configured() -> Indexes:
     """The indexes that pip would use here. Raises HostError when pip cannot tell."""
     listing = _pip("list")
-    decided = {key: _pip("get", key).removesuffix("\n") for key in pipconfig.repeated(listing)}
-    config = pipconfig.parse(listing, decided)
+    decided = {key: _pip("get", key).removesuffix("\n") for key in http.repeated(listing)}
+    config = http.parse(listing, decided)
     urls: tuple[str, ...] = ()
     if not config.no_index:
         urls = (config.index_url or _default_index(), *config.extra_index_urls)
@@ -164,11 +178,11 @@ def _answers(project: str, indexes: Indexes) -> Iterator[Answer]:
             where = http.host_of(place)
             try:
                 if http.is_remote(place):
-                    files = pages.remote(project, place, session, flat=flat)
+                    files = remote(project, place, session, flat=flat)
                 else:
-                    files = pages.local(project, place, flat=flat)
+                    files = local(project, place, flat=flat)
                 yield Answer(where=where, files=tuple(files))
-            except pages.UnavailableError as error:
+            except UnavailableError as error:
                 yield Answer(where=where, failure=str(error))
 
 
@@ -204,3 +218,220 @@ def _nowhere(project: str, filename: str, answers: Sequence[Answer]) -> SourceEr
     else:
         hint = f"check the spelling of {project!r}, or set PIP_EXTRA_INDEX_URL to an index that has it"
     return SourceError(f"{wanted} is not on {', '.join(asked)}", hint=hint)
+
+
+ENDINGS = (".whl", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".tar.zst", ".tar", ".zip")
+JSON = "application/vnd.pypi.simple.v1+json"
+HTML = ("application/vnd.pypi.simple.v1+html", "text/html", "application/xhtml+xml")
+
+_SHA256 = re.compile(r"(?:^|&)sha256=([0-9a-f]{64})(?:&|$)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexFile:
+    """A file that an index offers. sha256: as announced, "" unknown; size in bytes."""
+
+    project: str
+    filename: str
+    url: str  # may hold credentials: show web.host_of(url)
+    sha256: str = ""
+    size: int | None = None
+
+
+class UnavailableError(Exception):
+    """A place could not be asked; the text says why in a few words."""
+
+
+def remote(project: str, place: str, session: http.Session, *, flat: bool) -> Sequence[IndexFile]:
+    """A project's files on an index, or (`flat`) on a page of links or at one link itself.
+
+    None there is an empty answer; raises UnavailableError when it cannot be asked.
+    """
+    if flat and http.name_in(place).endswith(ENDINGS):
+        return _linked(project, [place])
+    url = place if flat else f"{place.rstrip('/')}/{canonicalize_name(project)}/"
+    try:
+        answer = session.ask("GET", url, headers={"Accept": ACCEPT_JSON_PREFERRED})
+    except http.NETWORK_ERRORS as error:
+        raise UnavailableError(http.reason(error)) from error
+    if answer.status_code in (404, 410):
+        return ()
+    if not answer.ok:
+        raise UnavailableError(f"HTTP {answer.status_code} {answer.reason}".strip())
+    try:
+        found = _from_json(project, answer) if _kind(answer) == JSON else _from_html(project, answer)
+    except (UnsupportedRepoVersionError, ValueError) as error:
+        raise UnavailableError("its answer is no index page") from error
+    # A page from the network has no business with this machine's files.
+    return [replace(file, url=_with_login(file.url, url)) for file in found if http.is_remote(file.url)]
+
+
+def local(project: str, place: str, *, flat: bool) -> Sequence[IndexFile]:
+    """The same for a path or file: URL."""
+    path = Path(http.path_of(place)).expanduser()
+    if not path.exists():
+        raise UnavailableError("there is no such folder")
+    if not flat:
+        path = path / canonicalize_name(project) / "index.html"
+        return _page(project, path) if path.is_file() else ()
+    try:
+        paths = [path] if path.is_file() else sorted(entry for entry in path.iterdir() if entry.is_file())
+    except OSError as error:
+        raise UnavailableError(str(error.strerror)) from error
+    found: list[IndexFile] = []
+    for entry in paths:
+        if entry.suffix in (".html", ".htm"):
+            found += _page(project, entry)
+        else:
+            found += _linked(project, [entry.absolute().as_uri()])
+    return found
+
+
+def _page(project: str, path: Path) -> Sequence[IndexFile]:
+    try:
+        page = RepositoryPage.from_html(path.read_bytes(), path.absolute().as_uri())
+    except (UnsupportedRepoVersionError, ValueError, OSError) as error:
+        raise UnavailableError(f"{path} cannot be read") from error
+    return _linked(project, [link.url for link in page.links])
+
+
+def _kind(answer: requests.Response) -> str:
+    return answer.headers.get("Content-Type", "text/html").partition(";")[0].strip().lower()
+
+
+def _from_html(project: str, answer: requests.Response) -> Sequence[IndexFile]:
+    if _kind(answer) not in HTML:
+        raise ValueError(_kind(answer))
+    page = RepositoryPage.from_html(answer.content, answer.url)
+    return _linked(project, [link.url for link in page.links])
+
+
+def _from_json(project: str, answer: requests.Response) -> Sequence[IndexFile]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a newer minor version: compatible by definition
+        page = ProjectPage.from_response(answer, project)
+    return [
+        IndexFile(
+            project=project,
+            filename=package.filename,
+            url=package.url,
+            sha256=package.digests.get("sha256", "").lower(),
+            size=package.size,
+        )
+        for package in page.packages
+        if _belongs(package.filename, project)
+    ]
+
+
+def _linked(project: str, links: Sequence[str]) -> Sequence[IndexFile]:
+    """Files behind links; as in pip, the URL names the file and the link's text does not."""
+    found = []
+    for link in links:
+        url, fragment = urldefrag(link)
+        match = _SHA256.search(fragment.lower())
+        if _belongs(http.name_in(url), project):
+            announced = match[1] if match else ""
+            found.append(IndexFile(project=project, filename=http.name_in(url), url=url, sha256=announced))
+    return found
+
+
+def _belongs(filename: str, project: str) -> bool:
+    """Whether a file name is a distribution of the project: "<name>-<version>...<ending>"."""
+    ending = next((ending for ending in ENDINGS if filename.endswith(ending)), None)
+    if ending is None:
+        return False
+    stem = filename.removesuffix(ending)
+    wanted = canonicalize_name(project)
+    for dash in (index for index, character in enumerate(stem) if character == "-"):
+        if canonicalize_name(stem[:dash]) == wanted:
+            rest = stem[dash + 1 :]
+            try:
+                Version(rest.partition("-")[0] if ending == ".whl" else rest)
+            except InvalidVersion:
+                continue
+            return True
+    return False
+
+
+def _with_login(url: str, index: str) -> str:
+    """An index's credentials for files on the same host and port, as pip does it."""
+    parts, owner = urlsplit(url), urlsplit(index)
+    login, _, host = owner.netloc.rpartition("@")
+    if login and (parts.scheme, parts.netloc) == (owner.scheme, host):
+        return parts._replace(netloc=owner.netloc).geturl()
+    return url
+
+
+def install(
+    folder: Path, wanted: Sequence[str], backend: str, emit: Emit, log: BinaryIO, *, offline: bool = False
+) -> None:
+    """Install torch==X (first of `wanted`) and more: uv knows where builds for a backend are.
+
+    Where that index does not answer, pip's own decides, after its size was said. Raises SourceError.
+    """
+    indexes = configured().local() if offline else configured()
+    if not offline and not indexes.config.no_index and (uv := _uv()):
+        index_url = indexes.config.index_url
+        options = ["--default-index", index_url] if index_url else []
+        where = ["--python", str(venv.python_of(folder)), "--torch-backend", backend]
+        emit(Note(message=f"installing {' '.join(wanted)}, public wheels, the {backend} build"))
+        quick = {"UV_HTTP_TIMEOUT": os.environ.get("UV_HTTP_TIMEOUT", "10"), "UV_HTTP_RETRIES": "1"}
+        command = [*uv, "pip", "install", *where, *options, *wanted]
+        if run(command, env=venv.clean_environment(quick), log=log).returncode == 0:
+            return
+        emit(Note(message=f"the index of {backend} builds does not answer; asking the one that pip uses"))
+    emit(
+        Note(
+            message=announcement(wanted[0].partition("==")[0], wanted[0].partition("==")[2], indexes, backend)
+        )
+    )
+    no_index = ["--no-index"] if offline else []
+    done = venv.pip(folder, ["install", "--only-binary", ":all:", *no_index, *wanted], log=log)
+    if done.returncode != 0:
+        raise SourceError(
+            f"cannot install the public wheels {' '.join(wanted)}",
+            hint="put the wheels into a folder and set PIP_FIND_LINKS to it",
+            log=log.name,
+        )
+
+
+def _uv() -> list[str]:
+    if importlib.util.find_spec("uv") is not None:
+        return [sys.executable, "-m", "uv"]
+    found = shutil.which("uv")
+    return [found] if found else []
+
+
+def announcement(project: str, version: str, indexes: Indexes, backend: str) -> str:
+    """What pip will download, and how large it is, before it does."""
+    file = best_file(files_of(project, indexes), version)
+    if file is None:
+        raise HostError(
+            f"no wheel of {project} {version} for this Python ({platform.python_version()}) and machine",
+            hint="put one into a folder and set PIP_FIND_LINKS to it, or choose another --train",
+        )
+    size = size_of(file, indexes)
+    text = f"installing {file.filename} ({'size unknown' if size is None else f'{size / 1e6:.0f} MB'})"
+    if backend == "cpu" and "+cpu" not in file.filename and "%2Bcpu" not in file.filename:
+        text += "; no build for processors only is offered, so several GB of CUDA libraries may come with it"
+    return text
+
+
+def best_file(files: Sequence[IndexFile], version: str) -> IndexFile | None:
+    """The wheel that pip would take here for ==version: newest (local labels win), then best tags."""
+    from packaging.specifiers import SpecifierSet
+    from packaging.tags import sys_tags
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    wanted = SpecifierSet(f"=={version}", prereleases=True)
+    order = {tag: place for place, tag in enumerate(sys_tags())}
+    ranked = []
+    for file in files:
+        try:
+            _, found, build, tags = parse_wheel_filename(file.filename)
+        except InvalidWheelFilename:
+            continue
+        places = [order[tag] for tag in tags if tag in order]
+        if places and found in wanted:
+            ranked.append(((found, -min(places), build), file))
+    return max(ranked, key=lambda pair: pair[0])[1] if ranked else None

@@ -14,7 +14,7 @@ from spark_build.files import remove_tree
 from spark_build.recipes.model import Source
 from spark_build.sources import download, git, http
 from spark_build.sources.archives import unpack
-from spark_build.sources.giturl import shown
+from spark_build.sources.git_remote import shown
 from spark_build.sources.simple_api import Indexes
 
 

@@ -15,8 +15,7 @@ from typing import BinaryIO, Protocol, cast
 
 from spark_build.files import CHUNK
 from spark_build.sources import archives
-from spark_build.sources.archives import MAX_ENTRIES, Metered, decompressed
-from spark_build.sources.tree import RefusedError
+from spark_build.sources.archives import MAX_ENTRIES, Metered, RefusedError, decompressed
 from spark_build.text import printable
 from spark_build.transfer.bundle import Progress
 from spark_build.transfer.bundle_write import silent

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from spark_build.errors import HostError, SparkBuildError, UsageError
 from spark_build.events import Emit, Note
 from spark_build.files import CHUNK
-from spark_build.sources.giturl import shown
+from spark_build.sources.git_remote import shown
 from spark_build.transfer.bundle import Member, Parcel, Progress
 from spark_build.transfer.bundle_write import Counter
 

@@ -14,7 +14,7 @@ from spark_build.errors import SourceError
 from spark_build.files import discard_tree
 from spark_build.recipes.model import Source
 from spark_build.sources.download import fetch_pinned
-from spark_build.sources.pipconfig import PipConfig
+from spark_build.sources.http import PipConfig
 from spark_build.sources.simple_api import Indexes
 from spark_build.wheelhouse.store import in_use
 from tests.helpers.gitrepos import Repository, get, refusal

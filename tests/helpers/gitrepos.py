@@ -19,7 +19,7 @@ import pytest
 from spark_build.errors import SourceError
 from spark_build.recipes.model import Source
 from spark_build.sources.git import export_commit, fetch_commit
-from spark_build.sources.giturl import mirror_name
+from spark_build.sources.git_remote import mirror_name
 
 WHEN = 1_700_000_000
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.sources.pipconfig import PipConfig
+from spark_build.sources.http import PipConfig
 from spark_build.sources.simple_api import Indexes
 from tests.helpers.webserver import sha256
 

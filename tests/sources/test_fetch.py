@@ -13,7 +13,7 @@ import pytest
 from spark_build.errors import SourceError
 from spark_build.recipes.model import Source
 from spark_build.sources.download import RETRIES, fetch_pinned
-from spark_build.sources.pipconfig import PipConfig
+from spark_build.sources.http import PipConfig
 from spark_build.sources.simple_api import Indexes
 from tests.helpers.webserver import Site, serving, sha256
 

@@ -12,8 +12,7 @@ import pytest
 from spark_build.errors import SourceError
 from spark_build.recipes.model import Source
 from spark_build.sources.git import export_commit, fetch_commit
-from spark_build.sources.gitnet import RETRIES
-from spark_build.sources.giturl import mirror_name
+from spark_build.sources.git_remote import RETRIES, mirror_name
 from tests.helpers.gitrepos import WHEN, Repository, Server, get, refusal, serving, tree
 
 

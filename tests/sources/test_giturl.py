@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.sources.giturl import (
+from spark_build.sources.git_remote import (
     BadAddressError,
     check_address,
     check_path,

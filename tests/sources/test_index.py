@@ -13,8 +13,7 @@ import pytest
 
 from spark_build.errors import HostError, SourceError
 from spark_build.sources import http
-from spark_build.sources.pages import IndexFile
-from spark_build.sources.simple_api import configured, files_of, find, size_of
+from spark_build.sources.simple_api import IndexFile, configured, files_of, find, size_of
 from tests.helpers.pips import BLANK, DATA, NAME, SHA, closed_port, isolate, on
 from tests.helpers.webserver import Page, Site, serving
 

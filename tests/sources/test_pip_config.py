@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build.errors import SourceError
-from spark_build.sources.pipconfig import OPTIONS, PipConfig, parse, repeated
+from spark_build.sources.http import OPTIONS, PipConfig, parse, repeated
 
 WORD = st.text(st.characters(exclude_categories=("Z", "Cc", "Cs")), min_size=1, max_size=20)
 MULTIPLE = {"extra-index-url": "extra_index_urls", "find-links": "find_links"}

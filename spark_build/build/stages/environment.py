@@ -13,7 +13,7 @@ from spark_build.build.job import Job, Outputs
 from spark_build.build.provide import Provided
 from spark_build.errors import HostError, SourceError, StageError
 from spark_build.files import remove_tree
-from spark_build.sources import torch_wheels
+from spark_build.sources import simple_api
 
 NAME = "environment"
 
@@ -79,7 +79,7 @@ def _add_public(job: Job, need: Provided) -> list[dict[str, str]]:
         return _install(job, [wanted])
     cuda = job.target.cuda_architectures
     backend = "cu" + job.target.cuda.replace(".", "") if cuda else "cpu"
-    torch_wheels.install(job.environment, [wanted], backend, job.emit, job.log, offline=job.offline)
+    simple_api.install(job.environment, [wanted], backend, job.emit, job.log, offline=job.offline)
     return [{"name": "torch", "version": need.provision.version, "sha256": ""}]
 
 
