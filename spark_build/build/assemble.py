@@ -14,8 +14,7 @@ from spark_build.build.repack import write_file
 from spark_build.errors import AuditError, StageError
 from spark_build.files import remove_tree
 from spark_build.recipes.model import Source, Stub
-from spark_build.wheels.reader import dist_info, files_of, opened
-from spark_build.wheels.zipguard import is_safe
+from spark_build.wheels.reader import dist_info, files_of, is_safe, opened
 
 LICENCES = "share/licenses"  # below the prefix: one folder for each wheel
 _PROGRAMS = (b"\x7fELF", b"#!")

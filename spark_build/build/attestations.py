@@ -27,11 +27,18 @@ from spark_build.files import sha256_of
 from spark_build.recipes.model import Source
 from spark_build.sources.git_remote import is_local, shown
 from spark_build.wheelhouse import store as stores
-from spark_build.wheels import purl
-from spark_build.wheels.attestation_formats import Content, Execution, Material, Origin
-from spark_build.wheels.provenance import CONTENT, Subject, statement
+from spark_build.wheels import attestation_formats
+from spark_build.wheels.attestation_formats import (
+    CONTENT,
+    Content,
+    Execution,
+    Material,
+    Origin,
+    Subject,
+    bom,
+    statement,
+)
 from spark_build.wheels.reader import PROVENANCE, digest_of, dist_info, files_of, opened
-from spark_build.wheels.sbom import bom
 from spark_build.wheels.writer import hex_of
 
 SBOM = "sboms/spark-build.cdx.json"
@@ -140,7 +147,7 @@ def material_of(name: str, source: Source, version: str) -> Material:
     else:
         if source.kind == "wheel":  # of a set, each has a version of its own
             version = source.filename.split("-")[1]
-        uri = purl.pypi(source.project, version, file_name=source.filename)
+        uri = attestation_formats.pypi(source.project, version, file_name=source.filename)
     return Material(
         role="source",
         name=source.filename or name,
@@ -159,7 +166,7 @@ def _requirements(job: Job, earlier: Mapping[str, Outputs]) -> Iterator[Material
                 role="build requirement",
                 name=row["name"],
                 version=row["version"],
-                uri=purl.pypi(row["name"], row["version"]),
+                uri=attestation_formats.pypi(row["name"], row["version"]),
                 digests={"sha256": row["sha256"]} if row["sha256"] else {},
             )
 
@@ -178,8 +185,16 @@ def _needs(job: Job, earlier: Mapping[str, Outputs], *, beside: bool) -> Iterato
             # Not inside: a need that was rebuilt to the same content does not change what it is built into.
             digests["sha256"] = entry.wheel.sha256
             file_name = entry.wheel.filename
-        named = purl.generic if entry is not None and entry.wheel is None else purl.pypi
-        uri = purl.pypi(provision.distribution, version, file_name=file_name) if file_name else ""
+        named = (
+            attestation_formats.generic
+            if entry is not None and entry.wheel is None
+            else attestation_formats.pypi
+        )
+        uri = (
+            attestation_formats.pypi(provision.distribution, version, file_name=file_name)
+            if file_name
+            else ""
+        )
         yield Material(
             role="need",
             name=provision.distribution,

@@ -20,7 +20,7 @@ from spark_build.errors import StoreError
 from spark_build.events import Difference, Repetition
 from spark_build.files import CHUNK, sha256_of
 from spark_build.wheelhouse import store
-from spark_build.wheels.elf import ELF_MAGIC
+from spark_build.wheels.fatbin import ELF_MAGIC
 from spark_build.wheels.reader import SPOOL, files_of, opened
 
 Open = Callable[[], AbstractContextManager[IO[bytes]]]

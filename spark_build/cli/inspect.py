@@ -48,8 +48,7 @@ def inspect(options: Options, wheel: str, other: str | None, *, cross_check: boo
 
 def _compare(options: Options, first: Page, second: Page) -> None:
     from spark_build.cli import wheel_page
-    from spark_build.wheels.diff import Side, changes
-    from spark_build.wheels.wheelview import members
+    from spark_build.wheels.diff import Side, changes, members
 
     found = changes(*(Side(facts=one.facts, members=members(one.path)) for one in (first, second)))
     if options.json:
@@ -63,9 +62,9 @@ def _compare(options: Options, first: Page, second: Page) -> None:
 def _page(options: Options, wheel: str, *, cross_check: bool) -> Page:
     """Read and judge a wheel."""
     from spark_build.cli.wheel_page import Page
-    from spark_build.wheels.linkage import explain
+    from spark_build.wheels.diff import known_libraries
     from spark_build.wheels.reader import read_facts
-    from spark_build.wheels.wheelview import known_libraries
+    from spark_build.wheels.rules import explain
 
     path, setting = _located(options, wheel)
     cuobjdump = _cuobjdump() if cross_check else None
@@ -74,7 +73,7 @@ def _page(options: Options, wheel: str, *, cross_check: bool) -> Page:
     findings, judged = _judge(facts, setting, recipe)
     checked = None
     if cuobjdump:
-        from spark_build.wheels.wheelview import cross_checked
+        from spark_build.wheels.diff import cross_checked
 
         checked = cross_checked(path, facts.device_code, cuobjdump)
     return Page(
@@ -148,8 +147,8 @@ def _judge(
 ) -> tuple[tuple[Finding, ...], Judged]:
     """By the recipe and its target as when publishing; without them by what the wheel says of itself."""
     from spark_build.cli.wheel_page import Judged
-    from spark_build.wheels.alone import findings_alone
-    from spark_build.wheels.wheelview import known_libraries, known_policies
+    from spark_build.wheels.audit import findings_alone
+    from spark_build.wheels.diff import known_libraries, known_policies
 
     target = setting.target.name if setting else ""
     train = setting.train.name if setting else ""
@@ -167,8 +166,8 @@ def _judge(
 def _by_recipe(facts: WheelFacts, setting: Setting, recipe: Recipe) -> tuple[Finding, ...]:
     from spark_build.recipes.evaluation import evaluate
     from spark_build.wheels.audit import as_vendor, audit
+    from spark_build.wheels.diff import known_libraries, known_policies
     from spark_build.wheels.rules_device import demand, device_findings
-    from spark_build.wheels.wheelview import known_libraries, known_policies
 
     pin = setting.train.components.get(recipe.name) or recipe.pin
     assert pin is not None  # `_recipe` has looked
@@ -188,6 +187,6 @@ def _by_recipe(facts: WheelFacts, setting: Setting, recipe: Recipe) -> tuple[Fin
 
 
 def _platform(facts: WheelFacts) -> str:
-    from spark_build.wheels.alone import platforms
+    from spark_build.wheels.audit import platforms
 
     return platforms(facts)[0]

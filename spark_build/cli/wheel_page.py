@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from spark_build.cli import render
 from spark_build.text import printable, size
-from spark_build.wheels.alone import advice
-from spark_build.wheels.device import DeviceCode
+from spark_build.wheels.audit import advice
 from spark_build.wheels.diff import Change, counts, roles
-from spark_build.wheels.linkage import Needed
-from spark_build.wheels.model import Finding, Library, WheelFacts
+from spark_build.wheels.model import DeviceCode, Finding, Library, WheelFacts
+from spark_build.wheels.rules import Needed
 from spark_build.wheels.rules_device import order
 
 if TYPE_CHECKING:

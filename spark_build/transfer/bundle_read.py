@@ -20,7 +20,7 @@ from spark_build.text import printable
 from spark_build.transfer.bundle import Progress
 from spark_build.transfer.bundle_write import silent
 from spark_build.transfer.manifest import DAMAGE, refused
-from spark_build.wheels import zipguard
+from spark_build.wheels import reader
 
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
@@ -70,7 +70,7 @@ def incoming(path: Path, progress: Progress = silent) -> Iterator[Iterator[Incom
         file.seek(0)
         told = _Told(file, size, progress)
         # What is not compressed ends where the file does.
-        limit = max(zipguard.FREELY, zipguard.RATIO * size) if magic.startswith(PACKED) else 1 << 62
+        limit = max(reader.FREELY, reader.RATIO * size) if magic.startswith(PACKED) else 1 << 62
         try:
             yield _of_tar(path, Metered(decompressed(cast("BinaryIO", told), magic), limit))
         except RefusedError as error:
@@ -120,7 +120,7 @@ def _of_tar(path: Path, stream: Metered) -> Iterator[Incoming]:
         while (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
             name = member.name.removeprefix("./")
-            if member.isdir() and (name in ("", ".") or zipguard.is_safe(name.rstrip("/"))):
+            if member.isdir() and (name in ("", ".") or reader.is_safe(name.rstrip("/"))):
                 continue
             # A sparse file may claim any size without holding a byte.
             if not member.isreg() or member.issparse():
@@ -166,7 +166,7 @@ def _shown(name: str) -> str:
 
 
 def _is_sane(name: str) -> bool:
-    return zipguard.is_safe(name) and name.isprintable() and len(name) < 4096
+    return reader.is_safe(name) and name.isprintable() and len(name) < 4096
 
 
 def _of_folder(path: Path, progress: Progress) -> Iterator[Incoming]:

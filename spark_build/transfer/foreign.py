@@ -17,11 +17,10 @@ from spark_build.transfer.bundle import Progress
 from spark_build.transfer.bundle_read import Incoming
 from spark_build.transfer.manifest import Sound, refused
 from spark_build.transfer.proving import Proofs
-from spark_build.wheels.alone import advice, findings_alone
-from spark_build.wheels.audit import fits
+from spark_build.wheels.audit import advice, findings_alone, fits
+from spark_build.wheels.diff import known_libraries, known_policies
 from spark_build.wheels.model import Finding, StoredWheel
-from spark_build.wheels.wheeltext import filename_parts
-from spark_build.wheels.wheelview import known_libraries, known_policies
+from spark_build.wheels.reader import filename_parts
 
 # Its wheels should not lose their provenance by the way.
 _OURS = re.compile(r"([^/]+/)?(manifest\.json|store/[0-9a-f]{64}/[^/]+)")

@@ -15,8 +15,7 @@ from spark_build.transfer.instructions import Licence, notice_text, pins_text
 from spark_build.wheelhouse.store import entry_folder
 from spark_build.wheelhouse.storeindex import rows
 from spark_build.wheels.model import StoredWheel
-from spark_build.wheels.reader import TEXT, dist_info, files_of, opened
-from spark_build.wheels.wheeltext import sane
+from spark_build.wheels.reader import TEXT, dist_info, files_of, opened, sane
 
 # Redistributable libraries of the CUDA toolkit and beside it, under any version.
 _LIBRARIES = re.compile(

@@ -1,10 +1,16 @@
-"""Where a wheel comes from: what its papers, provenance and SBOM, are made of."""
+"""Provenance, SBOM and package URL documents."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from urllib.parse import quote
+
+from packaging.metadata import parse_email
 
 Role = Literal["source", "patch", "build requirement", "need"]
 
@@ -63,3 +69,291 @@ class Content:
     hashes: Mapping[str, str]  # file -> hex sha256, without RECORD
     metadata: bytes = b""
     sboms: tuple[bytes, ...] = ()  # of other tools
+
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "https://slsa.dev/provenance/v1"
+BUILD_TYPE = "urn:spark-build:recipe:v1"
+BUILDER = "urn:spark-build:builder:v1"
+# Of what is no single file: the content digest of a wheel or a prefix (docs/architecture.md, Keys).
+CONTENT = "sparkBuildContent"
+MEDIA_TYPES = {".json": "application/json", ".log": "text/plain"}
+
+Subject = tuple[str, Mapping[str, str]]  # name, digests
+
+
+def statement(
+    origin: Origin, subjects: Sequence[Subject], execution: Execution | None = None
+) -> dict[str, Any]:
+    """The provenance of `subjects`; without `execution` it does not depend on who built them and when."""
+    return {
+        "_type": STATEMENT,
+        "subject": [{"name": name, "digest": dict(digests)} for name, digests in subjects],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "buildDefinition": _definition(origin, execution),
+            "runDetails": _run_details(origin, execution),
+        },
+    }
+
+
+def _definition(origin: Origin, execution: Execution | None) -> dict[str, Any]:
+    external: dict[str, Any] = {
+        "recipe": origin.recipe,
+        "version": origin.version,
+        "target": dict(origin.target),
+    }
+    internal: dict[str, Any] = {
+        "buildKey": origin.key,
+        "sourceDateEpoch": origin.epoch,
+        **origin.parameters,
+    }
+    if execution is not None:
+        # Two names of targets or trains may stand for the same build.
+        external |= {"targetName": execution.target, "train": execution.train}
+        internal |= {
+            "planKey": execution.plan_key,
+            "sandbox": dict(execution.sandbox),
+            "compilerCache": dict(execution.compiler_cache),
+            "jobs": execution.jobs,
+            "system": execution.system,
+        }
+        internal |= {"repaired": dict(execution.repaired)} if execution.repaired else {}
+    return {
+        "buildType": BUILD_TYPE,
+        "externalParameters": external,
+        "internalParameters": internal,
+        "resolvedDependencies": [_dependency(one) for one in origin.materials],
+    }
+
+
+def _dependency(material: Material) -> dict[str, Any]:
+    """A ResourceDescriptor; empty fields mean nothing there and are left out."""
+    annotations: dict[str, str] = {"sparkbuild_role": material.role}
+    if material.provider:
+        annotations["sparkbuild_provider"] = material.provider
+    described = {
+        "name": material.name,
+        "uri": material.uri,
+        "digest": dict(material.digests),
+        "annotations": annotations,
+    }
+    return {field: value for field, value in described.items() if value}
+
+
+def _run_details(origin: Origin, execution: Execution | None) -> dict[str, Any]:
+    builder = {"id": BUILDER, "version": {"spark-build": origin.builder_version}}
+    if execution is None:
+        return {"builder": builder}
+    # SLSA wants another id for each mode whose promises differ.
+    mode = str(execution.sandbox.get("kind", "unknown")).replace(" ", "-")
+    builder["id"] = f"{BUILDER}#{mode}"
+    metadata = {
+        "invocationId": f"{origin.key}@{execution.finished}",
+        "startedOn": execution.started,
+        "finishedOn": execution.finished,
+    }
+    return {
+        "builder": builder,
+        "metadata": {field: value for field, value in metadata.items() if value},
+        "byproducts": [_byproduct(name, sha256, execution) for name, sha256 in execution.byproducts.items()],
+    }
+
+
+def _byproduct(name: str, sha256: str, execution: Execution) -> dict[str, Any]:
+    suffix = name[name.rindex(".") :]
+    described: dict[str, Any] = {
+        "name": name,
+        "digest": {"sha256": sha256},
+        "mediaType": MEDIA_TYPES[suffix],
+    }
+    if name == "audit.json":
+        counted = {f"sparkbuild_{severity}": count for severity, count in execution.findings.items()}
+        described["annotations"] = counted
+    return {field: value for field, value in described.items() if value}
+
+
+SCHEMA = "http://cyclonedx.org/schema/bom-1.6.schema.json"
+CLASSIFIER = "License :: "
+PURL = re.compile(r"pkg:[a-z][a-z0-9.+-]*/[!-~]+")
+MOST_LICENCE = 100  # characters; a longer License field is the text itself
+Component = dict[str, Any]
+
+
+def bom(origin: Origin, content: Content, *, moment: str, file_name: str = "", sha256: str = "") -> Component:
+    """The document. `file_name` and `sha256`: of the wheel, where the SBOM lies beside it and not inside.
+
+    `moment`: ISO 8601, "" to leave it out.
+    """
+    main = _main(origin, content, file_name, sha256)
+    parts = {one["bom-ref"]: one for one in [*_bundled(content), *map(_material, _used(origin))]}
+    serial = uuid.uuid5(uuid.NAMESPACE_URL, f"urn:spark-build:{origin.key}:{sha256}")
+    tool = {"type": "application", "name": "spark-build", "version": origin.builder_version}
+    metadata = {"timestamp": moment, "tools": {"components": [tool]}, "component": main}
+    return {
+        "$schema": SCHEMA,
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{serial}",
+        "version": 1,
+        "metadata": {name: value for name, value in metadata.items() if value},
+        "components": list(parts.values()),
+        "dependencies": [
+            {"ref": main["bom-ref"], "dependsOn": list(parts)},
+            *({"ref": ref} for ref in parts),
+        ],
+    }
+
+
+def _used(origin: Origin) -> list[Material]:
+    """What is there besides the component itself; its source and patches are its pedigree."""
+    return [one for one in origin.materials if one.role in ("build requirement", "need")]
+
+
+def _main(origin: Origin, content: Content, file_name: str, sha256: str) -> Component:
+    if origin.python_package:
+        name = pypi(origin.distribution, origin.wheel_version, file_name=file_name)
+    else:
+        name = generic(origin.distribution, origin.wheel_version)
+    component: Component = {
+        "type": "library",
+        "bom-ref": name,
+        "name": origin.distribution,
+        "version": origin.wheel_version,
+        "purl": name,
+        "pedigree": _pedigree(origin),
+        "properties": [{"name": "spark-build:key", "value": origin.key}],
+    }
+    if sha256:
+        component["hashes"] = [{"alg": "SHA-256", "content": sha256}]
+    if found := licences(content.metadata):
+        component["licenses"] = found
+    return component
+
+
+def _pedigree(origin: Origin) -> Component:
+    """What the component was made from: the pinned sources, and the patches on top of them."""
+    sources = [one for one in origin.materials if one.role == "source"]
+    patches = [one for one in origin.materials if one.role == "patch"]
+    found: Component = {"ancestors": [_source(one) for one in sources]}
+    if patches:
+        found["patches"] = [{"type": "unofficial", "diff": {"url": one.name}} for one in patches]
+        known = "; ".join(f"{one.name} sha256 {one.digests['sha256']}" for one in patches)
+        found["notes"] = f"patches: {known}"
+    return found
+
+
+def _source(material: Material) -> Component:
+    component: Component = {
+        "type": "library",
+        "bom-ref": f"source:{material.name}",
+        "name": material.name,
+        **_identified(material),
+    }
+    if commit := material.digests.get("gitCommit"):
+        component["pedigree"] = {"commits": [{"uid": commit}]}
+    if material.uri.startswith(("git+", "https:", "http:")):
+        kind = "vcs" if material.uri.startswith("git+") else "source-distribution"
+        component["externalReferences"] = [{"type": kind, "url": material.uri}]
+    return component
+
+
+def _material(material: Material) -> Component:
+    """A build requirement, which is not there at run time, or a need, which the wheel is linked with."""
+    return {
+        "type": "library",
+        "bom-ref": f"{material.role.replace(' ', '-')}:{material.uri or material.name}",
+        "name": material.name,
+        "scope": "excluded" if material.role == "build requirement" else "required",
+        **_identified(material),
+        "properties": [{"name": "spark-build:role", "value": material.role}],
+    }
+
+
+def _identified(material: Material) -> Component:
+    found: Component = {"version": material.version} if material.version else {}
+    if material.uri.startswith("pkg:"):
+        found["purl"] = material.uri
+    if "sha256" in material.digests:
+        found["hashes"] = [{"alg": "SHA-256", "content": material.digests["sha256"]}]
+    return found
+
+
+def _bundled(content: Content) -> list[Component]:
+    """What other tools say is inside the wheel, and the libraries that were copied into it.
+
+    auditwheel leaves out what no package manager knows: the files tell of that, too.
+    """
+    files = [
+        {
+            "type": "file",
+            "bom-ref": f"file:{name}",
+            "name": name,
+            "scope": "required",
+            "hashes": [{"alg": "SHA-256", "content": sha256}],
+            "properties": [{"name": "spark-build:role", "value": "bundled library"}],
+        }
+        for name, sha256 in sorted(content.hashes.items())
+        if name.partition("/")[0].endswith(".libs")
+    ]
+    return [*_declared(content.sboms), *files]
+
+
+def _declared(sboms: Iterable[bytes]) -> list[Component]:
+    """The components of CycloneDX documents, without their main ones; what is none says nothing."""
+    found = []
+    for data in sboms:
+        try:
+            document = json.loads(data)
+            main = document.get("metadata", {}).get("component", {}).get("bom-ref")
+            listed = document.get("components", [])
+            found += [_taken_over(one) for one in listed if main is None or one.get("bom-ref") != main]
+        except (ValueError, AttributeError, TypeError, KeyError):
+            continue
+    return sorted(found, key=lambda one: str(one["bom-ref"]))
+
+
+def _taken_over(component: Mapping[str, Any]) -> Component:
+    """The part of a stranger's component that any version of CycloneDX writes alike."""
+    kept = {name: str(component[name]) for name in ("name", "version", "purl") if component.get(name)}
+    if not PURL.fullmatch(kept.get("purl", "")):
+        kept.pop("purl", None)
+    return {
+        "type": "library",
+        "bom-ref": f"bundled:{kept.get('purl') or kept['name']}",
+        **kept,
+        "scope": "required",
+        "properties": [{"name": "spark-build:role", "value": "bundled library"}],
+    }
+
+
+def licences(metadata: bytes) -> list[Component]:
+    """What METADATA says: an SPDX expression, else the License field, else the classifiers."""
+    raw, _ = parse_email(metadata)
+    if expression := raw.get("license_expression"):
+        return [{"expression": expression}]
+    stated = (raw.get("license") or "").strip()
+    if stated and len(stated) <= MOST_LICENCE and "\n" not in stated:
+        return [{"license": {"name": stated}}]
+    named = [one for one in raw.get("classifiers", ()) if one.startswith(CLASSIFIER)]
+    return [{"license": {"name": one.rpartition(" :: ")[2]}} for one in named]
+
+
+def pypi(name: str, version: str, *, file_name: str = "") -> str:
+    """A Python package; `file_name` tells one of its files from the others."""
+    return _purl("pypi", name.lower().replace("_", "-"), version, {"file_name": file_name})
+
+
+def generic(name: str, version: str) -> str:
+    """Something that no package manager knows."""
+    return _purl("generic", name, version, {})
+
+
+def _purl(kind: str, name: str, version: str, qualifiers: Mapping[str, str]) -> str:
+    known = "&".join(f"{key}={_quoted(value)}" for key, value in sorted(qualifiers.items()) if value)
+    at = f"@{_quoted(version)}" if version else ""
+    return f"pkg:{kind}/{_quoted(name)}{at}" + (f"?{known}" if known else "")
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe=":")  # what the specification leaves unencoded, besides letters, digits and .-_~

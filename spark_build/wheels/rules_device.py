@@ -16,9 +16,7 @@ from typing import Literal
 
 from spark_build.recipes.model import DeviceRule, Recipe, Target
 from spark_build.text import printable
-from spark_build.wheels.audit import UNREADABLE
-from spark_build.wheels.device import Code, DeviceCode
-from spark_build.wheels.model import Finding, Severity, WheelFacts
+from spark_build.wheels.model import UNREADABLE, Code, DeviceCode, Finding, Severity, WheelFacts
 
 # From best to worst: made for this GPU; for its family; for an older one; yet to be compiled; not at all.
 Fit = Literal["native", "family", "older", "jit", "none"]

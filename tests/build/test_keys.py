@@ -40,7 +40,7 @@ from spark_build.recipes.model import (
     Verify,
     When,
 )
-from spark_build.wheels import audit, audit_packaging, rules, rules_device
+from spark_build.wheels import audit, rules, rules_device
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -483,9 +483,9 @@ def logic(module: ModuleType) -> list[str]:
 def test_rules_that_changed_have_another_version() -> None:
     """When this fails: raise RULES in keys.py if anything may now be judged otherwise, then write the new
     digest here."""
-    modules = (audit, rules_device, rules, audit_packaging, features)
+    modules = (audit, rules_device, rules, features)
     code = digest([line for module in modules for line in logic(module)])
-    assert code[:16] == "20807cfbc8e04ccb"
+    assert code[:16] == "44c526c42301559b"
 
 
 # --- fixed keys -------------------------------------------------------------------------------------

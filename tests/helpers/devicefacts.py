@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_build.wheels.device import Code, DeviceCode, FileKind
-from spark_build.wheels.model import Library, WheelFacts
+from spark_build.wheels.model import Code, DeviceCode, FileKind, Library, WheelFacts
 from spark_build.wheels.rules_device import Demand, device_findings
 
 NONE = Code()

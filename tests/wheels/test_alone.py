@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from spark_build.wheels.alone import ADVICE, advice, findings_alone, platforms
-from spark_build.wheels.audit import RULES
-from spark_build.wheels.contents import Payload
+from spark_build.wheels.audit import ADVICE, RULES, advice, findings_alone, platforms
 from spark_build.wheels.diff import Side, changes
-from spark_build.wheels.model import Finding, Library, WheelFacts
+from spark_build.wheels.model import Finding, Library, Payload, WheelFacts
 from tests.helpers.devicefacts import holding, wheel
 
 

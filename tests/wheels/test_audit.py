@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from spark_build.wheels.audit import RULES, audit, blocks
-from spark_build.wheels.audit_packaging import PACKAGING_RULES
 from spark_build.wheels.model import Finding, Library, WheelFacts
-from spark_build.wheels.rules import HOST_RULES
+from spark_build.wheels.rules import HOST_RULES, PACKAGING_RULES
 
 LINUX = "cp311-cp311-linux_x86_64"
 MANYLINUX = "cp311-cp311-manylinux_2_28_x86_64"

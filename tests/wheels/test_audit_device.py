@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build.wheels.audit import as_vendor, blocks
-from spark_build.wheels.device import Code, DeviceCode
+from spark_build.wheels.model import Code, DeviceCode
 from spark_build.wheels.rules_device import FITS, Demand, best, device_findings, fit, listed, order
 from tests.helpers.devicefacts import SPARK, code, holding, said, wheel
 

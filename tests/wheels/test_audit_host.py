@@ -7,12 +7,8 @@ from typing import Any
 import pytest
 
 from spark_build.wheels.audit import as_vendor, audit
-from spark_build.wheels.audit_packaging import PACKAGING_RULES, sizes
-from spark_build.wheels.contents import HostCode, Payload
-from spark_build.wheels.linkage import explain
-from spark_build.wheels.model import Finding, Library, WheelFacts
-from spark_build.wheels.payload import Entry, summary
-from spark_build.wheels.rules import HOST_RULES
+from spark_build.wheels.model import Finding, HostCode, Library, Payload, WheelFacts
+from spark_build.wheels.rules import HOST_RULES, PACKAGING_RULES, Entry, explain, sizes, summary
 from tests.wheels.test_audit import MANYLINUX, SOUND, SYSTEM
 
 TAG = "manylinux_2_28_x86_64"

@@ -14,8 +14,8 @@ from spark_build.errors import AuditError
 from spark_build.transfer.bundle import pack
 from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheels.audit import audit
-from spark_build.wheels.policies import symbol_policies, system_libraries
 from spark_build.wheels.reader import content_digest, facts_and_digest
+from spark_build.wheels.repair import symbol_policies, system_libraries
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.helpers import broken_libraries, broken_texts, broken_zips
 from tests.helpers.corpus import CASES, MACHINE, PYTHON, sound

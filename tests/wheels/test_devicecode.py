@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_build.errors import AuditError, HostError
-from spark_build.wheels.device import Code
 from spark_build.wheels.device_code import Difference, cross_check, find_cuobjdump, read_library
 from spark_build.wheels.fatbin import MAX_ITEMS, FatbinError
+from spark_build.wheels.model import Code
 from spark_build.wheels.reader import read_facts
 from tests.helpers.fatbins import Made, archive, container, elf
 from tests.helpers.publicwheels import public_cuobjdump, public_wheel

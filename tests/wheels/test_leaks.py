@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.wheels.leaks import MAX_FOUND, Leaks
+from spark_build.wheels.elf import MAX_FOUND, Leaks
 
 
 def found(data: bytes, *cuts: int, own: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from spark_build.build.attestations import material_of
 from spark_build.recipes.model import Source
-from spark_build.wheels import purl
-from spark_build.wheels.attestation_formats import Execution, Material, Origin
-from spark_build.wheels.provenance import CONTENT, statement
+from spark_build.wheels import attestation_formats
+from spark_build.wheels.attestation_formats import CONTENT, Execution, Material, Origin, statement
 from tests.helpers.validators import check_provenance
 
 MATERIALS = (
@@ -29,14 +28,14 @@ MATERIALS = (
         role="build requirement",
         name="setuptools",
         version="80.9.0",
-        uri=purl.pypi("setuptools", "80.9.0"),
+        uri=attestation_formats.pypi("setuptools", "80.9.0"),
         digests={"sha256": "c" * 64},
     ),
     Material(
         role="need",
         name="torch",
         version="2.13.0+cu130.spark1",
-        uri=purl.pypi("torch", "2.13.0+cu130.spark1"),
+        uri=attestation_formats.pypi("torch", "2.13.0+cu130.spark1"),
         digests={CONTENT: "d" * 64, "sha256": "e" * 64},
         provider="store",
     ),
@@ -124,7 +123,9 @@ def test_each_sandbox_is_another_builder() -> None:
         Material,
         role=st.sampled_from(["source", "patch", "build requirement", "need"]),
         name=st.text(min_size=1),
-        uri=st.builds(purl.pypi, st.text("aA1.-_", min_size=1), st.text("01.+!rc", min_size=1)),
+        uri=st.builds(
+            attestation_formats.pypi, st.text("aA1.-_", min_size=1), st.text("01.+!rc", min_size=1)
+        ),
         digests=st.dictionaries(st.sampled_from(["sha256", CONTENT]), st.just("a" * 64)),
     )
 )

@@ -21,9 +21,9 @@ from spark_build.errors import AuditError
 from spark_build.recipes.model import Repair
 from spark_build.wheels.attestation_formats import Content
 from spark_build.wheels.audit import audit, blocks
-from spark_build.wheels.policies import system_libraries
 from spark_build.wheels.reader import content_digest, read_facts
 from spark_build.wheels.repair import repair as repair_and_tell
+from spark_build.wheels.repair import system_libraries
 from tests.helpers.wheels import PURE, compiled, entries_of, write_wheel, write_zip
 
 INFO = "demo-1.0.dist-info"

@@ -20,10 +20,8 @@ from spark_build.errors import AuditError, HostError
 from spark_build.recipes.model import Repair
 from spark_build.wheels.audit import audit
 from spark_build.wheels.device_code import read_library
-from spark_build.wheels.elfedit import Tools, strip
-from spark_build.wheels.policies import symbol_policies, system_libraries
 from spark_build.wheels.reader import read_facts
-from spark_build.wheels.repair import Repaired, repair
+from spark_build.wheels.repair import Repaired, Tools, repair, strip, symbol_policies, system_libraries
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.helpers.devicewheels import DATA
 from tests.helpers.wheels import PURE, compiled, entries_of, write_wheel, write_zip

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packageurl import PackageURL
 
-from spark_build.wheels import purl
-from spark_build.wheels.attestation_formats import Content
-from spark_build.wheels.sbom import bom, licences
+from spark_build.wheels import attestation_formats
+from spark_build.wheels.attestation_formats import Content, bom, licences
 from tests.helpers.validators import check_sbom
 from tests.wheels.test_provenance import ORIGIN
 
@@ -139,4 +138,4 @@ def test_a_strangers_sbom_spoils_nothing(components: list[Any]) -> None:
 @given(st.text("aB1.-_", min_size=1), st.text("01.+!~rcé@?#", min_size=1), st.text("aB1.-_+", min_size=1))
 def test_purls_are_those_of_the_reference_library(name: str, version: str, file_name: str) -> None:
     expected = PackageURL("pypi", None, name, version, {"file_name": file_name}).to_string()
-    assert purl.pypi(name, version, file_name=file_name) == expected
+    assert attestation_formats.pypi(name, version, file_name=file_name) == expected

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.wheels.fatbin import FatbinError, Problem
-from spark_build.wheels.sections import MAX_MEMBERS, Cubin, Part, Region, kind_of, parts
+from spark_build.wheels.fatbin import MAX_MEMBERS, Cubin, FatbinError, Part, Problem, Region, kind_of, parts
 from tests.helpers.fatbins import Made, archive, container, elf
 
 LOADED, RELOCATABLE = ".nv_fatbin", "__nv_relfatbin"

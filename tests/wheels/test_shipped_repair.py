@@ -10,9 +10,8 @@ import pytest
 from spark_build import venv
 from spark_build.recipes.loader import load
 from spark_build.wheels.audit import audit
-from spark_build.wheels.policies import system_libraries
 from spark_build.wheels.reader import read_facts
-from spark_build.wheels.repair import repair
+from spark_build.wheels.repair import repair, system_libraries
 from tests.conftest import ROOT
 from tests.helpers.wheels import PURE, compiled, write_wheel
 

@@ -22,8 +22,8 @@ from spark_build.errors import AuditError
 from spark_build.wheels import device_code
 from spark_build.wheels.audit import audit
 from spark_build.wheels.elf import read_library
-from spark_build.wheels.policies import symbol_policies, system_libraries
 from spark_build.wheels.reader import content_digest, facts_and_digest
+from spark_build.wheels.repair import symbol_policies, system_libraries
 from tests.helpers.corpus import PYTHON, library, sound
 from tests.helpers.devicewheels import DATA, NATIVE_121, SM_80
 from tests.helpers.fatbins import elf

@@ -23,9 +23,8 @@ from spark_build.wheelhouse.store import Entry, read
 from spark_build.wheelhouse.storeindex import next_serial
 from spark_build.wheels.audit import as_vendor, audit
 from spark_build.wheels.model import Finding, WheelFacts
-from spark_build.wheels.policies import symbol_policies, system_libraries
 from spark_build.wheels.reader import facts_and_digest
-from spark_build.wheels.repair import Repaired, repair
+from spark_build.wheels.repair import Repaired, repair, symbol_policies, system_libraries
 from spark_build.wheels.rules_device import demand, device_findings
 
 NAME = "audit"
