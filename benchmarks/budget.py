@@ -28,7 +28,7 @@ from datetime import datetime
 from pathlib import Path
 
 from spark_build.paths import locate
-from spark_build.resources import budget_history, memory
+from spark_build.resources import governor, memory
 
 JOBS = 8
 UNITS = int(sys.argv[2]) if len(sys.argv) > 2 else 6  # of each project
@@ -194,7 +194,7 @@ def main() -> None:
         root, links = make(work), work / "links"
         learning = governed(root, links, 3 * DECLARED + REST)
         known = [
-            budget_history.expected(locate(str(root)), name, target="host-cpu", declared_mib=DECLARED)
+            governor.expected(locate(str(root)), name, target="host-cpu", declared_mib=DECLARED)
             for name in NAMES
         ]
         per_job = max(one.memory_per_job_mib for one in known)

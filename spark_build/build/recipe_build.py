@@ -20,7 +20,7 @@ from spark_build.events import Cost, Emit, Note, RecipeResult, Repetition, Statu
 from spark_build.files import discard_tree, locked, remove_tree, write_atomically
 from spark_build.hashing import digest
 from spark_build.recipes.model import BuildOptions, Step
-from spark_build.resources import budget_history
+from spark_build.resources import governor
 from spark_build.resources.governor import Governor
 from spark_build.wheelhouse import judgements, store
 from spark_build.wheels.model import Finding
@@ -256,7 +256,7 @@ def _job(
         work=work,
         log=log,
         governor=run.governor,
-        expected=budget_history.expected(
+        expected=governor.expected(
             setting.home,
             step.recipe.name,
             target=setting.target.name,

@@ -17,7 +17,7 @@ from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, Repetit
 from spark_build.hashing import digest
 from spark_build.recipes.evaluation import for_target
 from spark_build.recipes.model import BuildOptions, Plan, Step
-from spark_build.resources import budget_history
+from spark_build.resources import governor
 from spark_build.resources.governor import Governor
 from spark_build.wheelhouse import generations, store, storeindex
 from spark_build.wheels.model import StoredWheel
@@ -60,7 +60,7 @@ def plan(setting: Setting, names: Sequence[str] = (), also: Sequence[str] = ()) 
         others=() if names else sorted(recipes),
         limits=setting.limits,
         history={
-            name: budget_history.expected(
+            name: governor.expected(
                 setting.home,
                 name,
                 target=setting.target.name,

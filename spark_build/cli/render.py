@@ -23,7 +23,7 @@ from spark_build.events import (
     StageStarted,
     Usage,
 )
-from spark_build.resources import pace
+from spark_build.resources import policy
 from spark_build.text import duration, size
 
 
@@ -139,7 +139,7 @@ class _TimeLeft:
             return ""
         now = self._clock()
         entered, expected = self._stage.get((event.recipe, event.stage), (now, None))
-        known = pace.time_left(event.done, event.total, now - entered, expected)
+        known = policy.time_left(event.done, event.total, now - entered, expected)
         if known is not None:
             return f", about {duration(known)} left"
         began, first = self._start.setdefault((event.recipe, event.stage), (now, event.done))

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from spark_build.measure.model import Sample
-from spark_build.resources.cgroup import hierarchies_of
+from spark_build.resources.memory import hierarchies_of
 
 FIELDS = ("MemTotal", "MemFree", "MemAvailable", "Cached", "Shmem")
 USED = {2: "memory.current", 1: "memory.usage_in_bytes"}

@@ -1,4 +1,4 @@
-"""One stage's jobserver: a FIFO with tokens, what a build needs to know of it, and stopped jobs."""
+"""The jobserver, and the scripts that hand it to ninja and make."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from spark_build.resources import memory, policy, shims
+from spark_build.resources import memory, policy
 from spark_build.resources.memory import JobTree, Process, TreeReading
 
 TOKEN = b"+"
@@ -59,7 +59,7 @@ class Jobserver:
         self._idle_since: float | None = None
         self._modest_until = 0.0
         self._patience = PATIENCE[0]
-        shims.write(self.shims, cores=cores)
+        write(self.shims, cores=cores)
         # A client splits MAKEFLAGS at spaces, and runs unbounded when it finds no FIFO.
         spaced = any(character.isspace() for character in str(folder))
         self._elsewhere = Path(tempfile.mkdtemp(prefix="spark-build-")) if spaced else None
@@ -81,7 +81,7 @@ class Jobserver:
         return {
             "PATH": f"{seen_at(self.shims)}:{path}",
             "MAKEFLAGS": f" -j{self.cores} --jobserver-auth=fifo:{fifo}",
-            shims.VARIABLE: str(fifo),
+            VARIABLE: str(fifo),
             "MAX_JOBS": "jobserver" if hand_over else str(self.sure),
         }
 
@@ -250,3 +250,210 @@ def _signal(process: Process, number: signal.Signals) -> None:
     if current is not None and current.started == process.started:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process.pid, number)
+
+
+VARIABLE = "SPARK_BUILD_JOBSERVER"  # path of the FIFO
+MARK = ".spark-build-shims"  # a folder with this file holds shims, perhaps those of another stage
+
+_FIND = """\
+#!/bin/sh
+# Written by spark-build for the builds that it runs.
+name=${0##*/}
+fifo=${SPARK_BUILD_JOBSERVER-}
+
+find_real() {
+    set -f
+    IFS=:
+    for folder in $PATH; do
+        if [ -f "$folder/$1" ] && [ -x "$folder/$1" ] && [ ! -e "$folder/@MARK@" ]; then
+            real=$folder/$1
+            break
+        fi
+    done
+    unset IFS
+    set +f
+}
+
+real=
+find_real "$name"
+"""
+
+_NINJA = """\
+if [ -z "$real" ]; then
+    echo "$name: not found" >&2
+    exit 127
+fi
+[ -p "$fifo" ] || exec "$real" "$@"
+
+left=$#
+rest=
+jobs=
+while [ "$left" -gt 0 ]; do
+    argument=$1
+    shift
+    left=$((left - 1))
+    if [ -n "$rest" ]; then
+        set -- "$@" "$argument"
+        continue
+    fi
+    case $argument in
+        -- | -t?*) rest=1; set -- "$@" "$argument" ;;
+        -t) rest=1; set -- "$@" "$argument" ;;
+        --*) set -- "$@" "$argument" ;;
+        -j* | -l* | -[nvh]j* | -[nvh]l* | -[nvh][nvh]j* | -[nvh][nvh]l*)
+            before=${argument%%[jl]*}
+            value=${argument#"$before"}
+            letter=${value%"${value#?}"}
+            value=${value#?}
+            if [ -z "$value" ] && [ "$left" -gt 0 ]; then
+                value=$1
+                shift
+                left=$((left - 1))
+            fi
+            [ "$letter" = j ] && jobs=$value
+            [ "$before" = - ] || set -- "$@" "$before"
+            ;;
+        -[Cfkdw])
+            set -- "$@" "$argument"
+            if [ "$left" -gt 0 ]; then
+                argument=$1
+                shift
+                left=$((left - 1))
+                set -- "$@" "$argument"
+            fi
+            ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+
+export MAKEFLAGS=" -j@CORES@ --jobserver-auth=fifo:$fifo"
+[ "$jobs" = 1 ] && exec "$real" -j1 "$@"
+case $("$real" --version 2>/dev/null) in
+    0.* | 1.[0-9] | 1.[0-9].* | 1.1[0-2] | 1.1[0-2].*) ;;
+    *) exec "$real" "$@" ;;
+esac
+# This one knows no jobserver: it gets the tokens that are free now, for as long as it runs.
+tokens=$(dd if="$fifo" iflag=nonblock bs=1 count=4096 2>/dev/null)
+"$real" -j$((${#tokens} + 1)) "$@"
+code=$?
+printf %s "$tokens" 1<>"$fifo"
+exit "$code"
+"""
+
+_MAKE = """\
+[ -n "$real" ] || find_real make
+if [ -z "$real" ]; then
+    echo "$name: not found" >&2
+    exit 127
+fi
+[ -p "$fifo" ] || exec "$real" "$@"
+
+left=$#
+rest=
+jobs=
+while [ "$left" -gt 0 ]; do
+    argument=$1
+    shift
+    left=$((left - 1))
+    before=
+    if [ -n "$rest" ]; then
+        set -- "$@" "$argument"
+        continue
+    fi
+    case $argument in
+        --) rest=1; set -- "$@" "$argument" ;;
+        --jobs=*) jobs=${argument#*=} ;;
+        --load-average=* | --max-load=*) ;;
+        --jobs | --load-average | --max-load) value= ; before=- ;;
+        --*) set -- "$@" "$argument" ;;
+        -[CfIoWE])
+            set -- "$@" "$argument"
+            if [ "$left" -gt 0 ]; then
+                argument=$1
+                shift
+                left=$((left - 1))
+                set -- "$@" "$argument"
+            fi
+            ;;
+        -j* | -l* | -[bBdeiknpqrRsStvw]j* | -[bBdeiknpqrRsStvw][bBdeiknpqrRsStvw]j*)
+            before=${argument%%[jl]*}
+            value=${argument#"$before"}
+            value=${value#?}
+            case $argument in "$before"j?*) jobs=$value ;; esac
+            [ "$before" = - ] || set -- "$@" "$before"
+            ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+    # The number may be the next argument; it need not be there.
+    if [ -n "$before" ] && [ -z "$value" ] && [ "$left" -gt 0 ]; then
+        case $1 in
+            *[!0-9.]* | '') ;;
+            *)
+                case $argument in *j | --jobs) jobs=$1 ;; esac
+                shift
+                left=$((left - 1))
+                ;;
+        esac
+    fi
+done
+
+# MAKEFLAGS is "letters -options -- variables"; the jobserver of whoever called is among the options.
+flags=${MAKEFLAGS-}
+variables=
+case $flags in *' -- '*) variables=" -- ${flags#* -- }"; flags=${flags%% -- *} ;; esac
+read_end=
+write_end=
+kept=
+case $flags in [!\\ -]*) kept=${flags%% *} ;; esac
+set -f
+for flag in ${flags#"$kept"}; do
+    case $flag in
+        --jobserver-auth=*,* | --jobserver-fds=*,*)
+            flag=${flag#*=}
+            read_end=${flag%,*}
+            write_end=${flag#*,}
+            ;;
+        --jobserver-* | -j* | -l*) ;;
+        *) kept="$kept $flag" ;;
+    esac
+done
+set +f
+if [ "$jobs" = 1 ]; then
+    export MAKEFLAGS="$kept$variables"
+    exec "$real" -j1 "$@"
+fi
+
+# Two descriptors of the FIFO, which speak the form that every make since 4.2 knows.
+if ! [ "/proc/self/fd/$read_end" -ef "$fifo" ] || ! [ "/proc/self/fd/$write_end" -ef "$fifo" ]; then
+    read_end=
+    write_end=
+    for number in 9 8 7 6 5 4 3; do
+        if [ ! -e "/proc/self/fd/$number" ]; then
+            if [ -z "$read_end" ]; then read_end=$number; else write_end=$number; break; fi
+        fi
+    done
+    [ -n "$write_end" ] || exec "$real" -j1 "$@"
+    eval "exec $read_end<>\\"\\$fifo\\" $write_end<>\\"\\$fifo\\""
+fi
+case $kept in [!\\ -]*) ;; *) kept=" ${kept# }" ;; esac
+export MAKEFLAGS="$kept -j@CORES@ --jobserver-auth=$read_end,$write_end$variables"
+# A make below comes through here again, so that its -j is dropped, too.
+case $0 in
+    *[[:space:]]*) exec "$real" "$@" ;;
+    *) exec "$real" "$@" "MAKE=$0" ;;
+esac
+"""
+
+
+def write(folder: Path, *, cores: int) -> None:
+    """Put the scripts into `folder`, the same at each call."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARK).touch()
+    for name, body in (("ninja", _NINJA), ("make", _MAKE), ("gmake", _MAKE)):
+        path = folder / name
+        text = (_FIND + body).replace("@CORES@", str(cores)).replace("@MARK@", MARK)
+        # A new file instead of a changed one: it may be running.
+        temporary = path.with_name(f".{name}")
+        temporary.write_text(text)
+        temporary.chmod(0o755)
+        temporary.replace(path)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.resources import cgroup
-from spark_build.resources.cgroup import Hierarchy
+from spark_build.resources import memory
+from spark_build.resources.memory import Hierarchy
 from tests.helpers import processes
 
 # Waits to be told, then takes 300 MiB.
@@ -23,9 +23,9 @@ V1_MOUNTS = [
 def eat(mib: int) -> tuple[bool, int]:
     """Whether a limit was set, and how a process ended that takes 300 MiB under it."""
     process = processes.start([sys.executable, "-c", EATER], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    limited = cgroup.limit(process.pid, mib)
+    limited = memory.limit(process.pid, mib)
     process.communicate(b"x", timeout=60)
-    cgroup.release(process.pid)
+    memory.release(process.pid)
     return limited, process.returncode
 
 
@@ -40,24 +40,24 @@ def test_a_limit_holds_where_it_may_be_set() -> None:
 @pytest.mark.machine
 def test_nothing_is_left() -> None:
     limited, _ = eat(64)
-    assert not list(Path("/sys/fs/cgroup").glob(f"**/{cgroup.PREFIX}*")) or not limited
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/{memory.PREFIX}*")) or not limited
 
 
 def test_a_process_that_is_gone() -> None:
     process = processes.start(["true"])
     process.wait()
-    assert not cgroup.limit(process.pid, 64)
-    cgroup.release(process.pid)
+    assert not memory.limit(process.pid, 64)
+    memory.release(process.pid)
 
 
 def test_version_1_owns_the_controller() -> None:
-    found = cgroup.hierarchies(["9:memory:/user/a", "3:cpu,cpuacct:/b", "0::/"], V1_MOUNTS)
+    found = memory.hierarchies(["9:memory:/user/a", "3:cpu,cpuacct:/b", "0::/"], V1_MOUNTS)
     assert found == [Hierarchy(version=1, folder=Path("/sys/fs/cgroup/memory/user/a"))]
 
 
 def test_a_container_sees_only_its_part() -> None:
     mounts = ["28 25 0:25 /docker/x /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"]
-    found = cgroup.hierarchies(["9:memory:/docker/x/y"], mounts)
+    found = memory.hierarchies(["9:memory:/docker/x/y"], mounts)
     assert found == [Hierarchy(version=1, folder=Path("/sys/fs/cgroup/memory/y"))]
 
 
@@ -67,10 +67,10 @@ def test_version_2(tmp_path: Path, controllers: str, found: int) -> None:
     (tmp_path / "app.slice" / "cgroup.controllers").write_text(controllers)
     mounts = [f"26 25 0:23 / {tmp_path} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"]
     assert (
-        cgroup.hierarchies(["0::/app.slice"], mounts)
+        memory.hierarchies(["0::/app.slice"], mounts)
         == [Hierarchy(version=2, folder=tmp_path / "app.slice")][:found]
     )
 
 
 def test_without_control_groups() -> None:
-    assert cgroup.hierarchies([], []) == []
+    assert memory.hierarchies([], []) == []

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_build.paths import Home, locate
-from spark_build.resources import budget_history
-from spark_build.resources.history import Taken
+from spark_build.resources import governor
+from spark_build.resources.policy import Taken
 from tests.helpers import processes
 
 
@@ -28,41 +28,41 @@ def file_of(home: Home) -> Path:
 
 def test_only_whole_builds_lower_what_is_planned(home: Home) -> None:
     def planned() -> int:
-        return budget_history.expected(home, "tiny", target="gb10", declared_mib=1000).memory_per_job_mib
+        return governor.expected(home, "tiny", target="gb10", declared_mib=1000).memory_per_job_mib
 
     assert planned() == 1000
     part = dataclasses.replace(taken(100), seconds=0.0)
-    budget_history.record(home, "tiny", part)
+    governor.record(home, "tiny", part)
     assert planned() == 1000, "it failed before the large ones came"
-    budget_history.record(home, "tiny", dataclasses.replace(part, peak_mib_per_job=2000))
+    governor.record(home, "tiny", dataclasses.replace(part, peak_mib_per_job=2000))
     assert planned() == 2201
     for _ in range(5):
-        budget_history.record(home, "tiny", part)
-    budget_history.record(home, "tiny", taken(300))
+        governor.record(home, "tiny", part)
+    governor.record(home, "tiny", taken(300))
     assert planned() == 331
-    assert budget_history.expected(home, "tiny", target="h200", declared_mib=1000).seconds is None
+    assert governor.expected(home, "tiny", target="h200", declared_mib=1000).seconds is None
 
 
 def test_nothing_is_known_at_first(home: Home) -> None:
-    assert budget_history.peaks(home, "tiny") == ()
+    assert governor.peaks(home, "tiny") == ()
     assert not home.runs.exists()
 
 
 def test_builds_are_remembered_newest_last(home: Home) -> None:
     for peak in (300, 200):
-        budget_history.record(home, "tiny", taken(peak))
-    budget_history.record(home, "tiny", taken(900, target="h200"))
-    budget_history.record(home, "other", taken(7))
-    assert budget_history.peaks(home, "tiny") == (300, 200, 900)
-    assert budget_history.peaks(home, "tiny", target="gb10") == (300, 200)
-    assert budget_history.builds(home, "tiny")[-1] == taken(900, target="h200")
-    assert budget_history.peaks(home, "other") == (7,)
+        governor.record(home, "tiny", taken(peak))
+    governor.record(home, "tiny", taken(900, target="h200"))
+    governor.record(home, "other", taken(7))
+    assert governor.peaks(home, "tiny") == (300, 200, 900)
+    assert governor.peaks(home, "tiny", target="gb10") == (300, 200)
+    assert governor.builds(home, "tiny")[-1] == taken(900, target="h200")
+    assert governor.peaks(home, "other") == (7,)
 
 
 def test_the_oldest_are_forgotten(home: Home) -> None:
-    for peak in range(budget_history.LENGTH + 5):
-        budget_history.record(home, "tiny", taken(peak))
-    assert budget_history.peaks(home, "tiny") == tuple(range(5, budget_history.LENGTH + 5))
+    for peak in range(governor.LENGTH + 5):
+        governor.record(home, "tiny", taken(peak))
+    assert governor.peaks(home, "tiny") == tuple(range(5, governor.LENGTH + 5))
 
 
 @pytest.mark.parametrize(
@@ -72,29 +72,29 @@ def test_the_oldest_are_forgotten(home: Home) -> None:
 def test_a_damaged_file_is_no_obstacle(home: Home, content: str) -> None:
     file_of(home).parent.mkdir(parents=True)
     file_of(home).write_text(content)
-    assert budget_history.peaks(home, "tiny") == ()
-    budget_history.record(home, "tiny", taken(5))
-    assert budget_history.peaks(home, "tiny") == (5,)
+    assert governor.peaks(home, "tiny") == ()
+    governor.record(home, "tiny", taken(5))
+    assert governor.peaks(home, "tiny") == (5,)
 
 
 def test_what_a_later_version_adds_is_ignored(home: Home) -> None:
-    budget_history.record(home, "tiny", taken(5))
+    governor.record(home, "tiny", taken(5))
     content = json.loads(file_of(home).read_text())
     content["builds"][0]["colour"] = "blue"
     file_of(home).write_text(json.dumps(content))
-    assert budget_history.peaks(home, "tiny") == (5,)
+    assert governor.peaks(home, "tiny") == (5,)
 
 
 def test_processes_that_record_at_once_lose_nothing(home: Home, tmp_path: Path) -> None:
     script = """
 import sys
-from spark_build.resources.history import Taken; from spark_build.resources import budget_history
+from spark_build.resources.policy import Taken; from spark_build.resources import governor
 from spark_build.paths import locate
 for peak in range(5):
-    budget_history.record(locate(sys.argv[1]), "tiny", Taken(
+    governor.record(locate(sys.argv[1]), "tiny", Taken(
         peak_mib_per_job=peak, peak_mib=1, seconds=1, jobs=1))
 """
     running = [processes.start([sys.executable, "-c", script, str(tmp_path)]) for _ in range(4)]
     assert [process.wait(timeout=60) for process in running] == [0] * 4
-    assert sorted(budget_history.peaks(home, "tiny")) == sorted([*range(5)] * 4)
+    assert sorted(governor.peaks(home, "tiny")) == sorted([*range(5)] * 4)
     assert [path.name for path in file_of(home).parent.iterdir()] == ["tiny.json"]

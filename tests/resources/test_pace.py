@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build.events import Expected
-from spark_build.resources import pace
+from spark_build.resources import policy
 
 STEPS = 200
 # An earlier build whose last tenth took as long as all the rest.
@@ -18,16 +18,16 @@ SLOW_END = Expected(
 
 
 def test_an_earlier_build_knows_what_is_still_to_come() -> None:
-    assert pace.time_left(180, STEPS, 90.0, SLOW_END) == pytest.approx(90.0)
-    assert pace.time_left(180, STEPS, 180.0, SLOW_END) == pytest.approx(180.0), "at half its pace"
-    assert pace.time_left(0, STEPS, 0.0, SLOW_END) == pytest.approx(180.0)
-    assert pace.time_left(STEPS, STEPS, 170.0, SLOW_END) == 0
+    assert policy.time_left(180, STEPS, 90.0, SLOW_END) == pytest.approx(90.0)
+    assert policy.time_left(180, STEPS, 180.0, SLOW_END) == pytest.approx(180.0), "at half its pace"
+    assert policy.time_left(0, STEPS, 0.0, SLOW_END) == pytest.approx(180.0)
+    assert policy.time_left(STEPS, STEPS, 170.0, SLOW_END) == 0
 
 
 def test_a_build_of_other_size_says_nothing() -> None:
-    assert pace.time_left(10, STEPS // 2, 5.0, SLOW_END) is None, "one that goes on after an interruption"
-    assert pace.time_left(10, STEPS, 5.0, None) is None
-    assert pace.time_left(10, STEPS, 5.0, Expected(memory_per_job_mib=1)) is None
+    assert policy.time_left(10, STEPS // 2, 5.0, SLOW_END) is None, "one that goes on after an interruption"
+    assert policy.time_left(10, STEPS, 5.0, None) is None
+    assert policy.time_left(10, STEPS, 5.0, Expected(memory_per_job_mib=1)) is None
 
 
 @given(st.lists(st.floats(0.01, 50.0), min_size=10, max_size=300))
@@ -36,21 +36,21 @@ def test_a_build_at_the_same_pace_ends_when_foretold(lengths: list[float]) -> No
     for done, length in enumerate(lengths, start=1):
         now += length
         times.append((done, now))
-    points = pace.curve(times, len(lengths), now)
-    assert len(points) == pace.POINTS
+    points = policy.curve(times, len(lengths), now)
+    assert len(points) == policy.POINTS
     assert list(points) == sorted(points)
     again = Expected(memory_per_job_mib=1, seconds=now, steps=1000, curve=points)
     for tenth, point in enumerate(points[:-1], start=1):
-        left = pace.time_left(tenth * 100, 1000, point, again)
+        left = policy.time_left(tenth * 100, 1000, point, again)
         assert left == pytest.approx(points[-1] - point, abs=0.2)
 
 
 @given(st.integers(0, 500), st.integers(0, 500), st.floats(0, 1e6))
 def test_time_left_is_never_negative(done: int, total: int, elapsed: float) -> None:
-    left = pace.time_left(done, total, elapsed, SLOW_END)
-    assert left is None or 0 <= left <= 180 * pace.BOUND
+    left = policy.time_left(done, total, elapsed, SLOW_END)
+    assert left is None or 0 <= left <= 180 * policy.BOUND
 
 
 def test_too_few_steps_have_no_curve() -> None:
-    assert pace.curve([(1, 1.0), (2, 2.0)], 2, 2.0) == ()
-    assert pace.curve([], 0, 1.0) == ()
+    assert policy.curve([(1, 1.0), (2, 2.0)], 2, 2.0) == ()
+    assert policy.curve([], 0, 1.0) == ()

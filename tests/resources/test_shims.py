@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.resources import shims
+from spark_build.resources import jobserver
 from spark_build.resources.governor import Governor
 from tests.helpers.jobs import Make, make_project, tools
 from tests.helpers.wheelhouse import eventually
@@ -65,7 +65,7 @@ def test_an_old_ninja_is_bounded_too(make_project: Make, tmp_path: Path) -> None
 def test_shims_do_nothing_without_a_jobserver(make_project: Make, tmp_path: Path) -> None:
     """A tree is entered by hand after the build: CMake remembers the shim as its ninja."""
     project = make_project(8)
-    shims.write(tmp_path / "shims", cores=2)
+    jobserver.write(tmp_path / "shims", cores=2)
     for command in ("ninja -j4", "make -B -j4"):
         line = f'PATH="{tmp_path / "shims"}:$PATH" SPARK_BUILD_JOBSERVER=/nowhere {command}'
         assert project.start(None, "sh", "-c", line).wait(timeout=60) == 0
@@ -87,13 +87,13 @@ def test_shims_do_nothing_without_a_jobserver(make_project: Make, tmp_path: Path
 )
 def test_only_the_number_of_jobs_is_dropped(tmp_path: Path, given: str, kept: str) -> None:
     for folder in ("real", "shims"):
-        shims.write(tmp_path / folder, cores=2)
-    (tmp_path / "real" / shims.MARK).unlink()
+        jobserver.write(tmp_path / folder, cores=2)
+    (tmp_path / "real" / jobserver.MARK).unlink()
     (tmp_path / "real" / "ninja").write_text('#!/bin/sh\necho "$@"\n')
     os.mkfifo(tmp_path / "tokens")
     env = {
         "PATH": f"{tmp_path}/shims:{tmp_path}/real:/usr/bin:/bin",
-        shims.VARIABLE: str(tmp_path / "tokens"),
+        jobserver.VARIABLE: str(tmp_path / "tokens"),
     }
     shown = subprocess.run(
         ["ninja", *given.split()], env=env, capture_output=True, text=True, check=True, timeout=20

@@ -25,9 +25,9 @@ from spark_build.events import Cost, Note, Progress
 from spark_build.files import remove_tree
 from spark_build.process import BACKGROUND
 from spark_build.process import run as run_command
-from spark_build.resources import budget_history, cgroup, memory, pace
-from spark_build.resources.history import Taken
+from spark_build.resources import governor, memory, policy
 from spark_build.resources.jobserver import Jobserver
+from spark_build.resources.policy import Taken
 
 NAME = "build"
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] ")
@@ -156,9 +156,9 @@ def _remember(job: Job, course: _Course, cost: Cost, *, is_whole: bool) -> None:
         target=job.target.name,
         version=job.step.pin.version,
         steps=course.total if is_whole else 0,
-        curve=pace.curve(course.times, course.total, seconds) if is_whole else (),
+        curve=policy.curve(course.times, course.total, seconds) if is_whole else (),
     )
-    budget_history.record(job.home, job.step.recipe.name, taken)
+    governor.record(job.home, job.step.recipe.name, taken)
 
 
 def _build(
@@ -185,7 +185,7 @@ def _build(
             room = memory.available_mib() - job.governor.reserve_mib // 2
             # Who insists on building without room must not be killed for it.
             if room > job.expected.memory_per_job_mib:
-                cgroup.limit(pid, room)
+                memory.limit(pid, room)
 
         try:
             done = run_command(
@@ -201,7 +201,7 @@ def _build(
         finally:
             course.root = None
             for pid in started:
-                cgroup.release(pid)
+                memory.release(pid)
         sandbox.refuse_unstarted(done)
         if done.returncode != 0:
             raise _first_error(job, done.output)
