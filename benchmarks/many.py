@@ -24,9 +24,8 @@ from pathlib import Path
 
 from spark_build.environments.fsck import check
 from spark_build.paths import locate
-from spark_build.wheelhouse import generations, storeindex, wheelhouse_generations
-from spark_build.wheelhouse.gc import collect
-from spark_build.wheelhouse.keeping import changes
+from spark_build.wheelhouse import generations, store
+from spark_build.wheelhouse.gc import changes, collect
 from spark_build.wheelhouse.store import RECORD, entry_folder
 from spark_build.wheels.model import StoredWheel
 
@@ -148,8 +147,8 @@ def measure(root: Path, count: int) -> dict[str, Times]:
         assert len(done.taken) == 1
 
     def first() -> None:
-        (home.store / storeindex.INDEX).unlink(missing_ok=True)
-        storeindex.next_serial(home.store, "small1", "1.0")
+        (home.store / store.INDEX).unlink(missing_ok=True)
+        store.next_serial(home.store, "small1", "1.0")
 
     return {
         "read current": fastest(lambda: generations.current(view)),
@@ -157,10 +156,10 @@ def measure(root: Path, count: int) -> dict[str, Times]:
         "$ list": fastest(command(root, "list")),
         "$ check": fastest(command(root, "check")),
         "serial, no index": fastest(first),
-        "serial": fastest(lambda: storeindex.next_serial(home.store, "small1", "1.0")),
+        "serial": fastest(lambda: store.next_serial(home.store, "small1", "1.0")),
         "publish one more": fastest(publish),
         "changes": fastest(compare),
-        "rollback": fastest(lambda: wheelhouse_generations.rollback(view, None), 1),
+        "rollback": fastest(lambda: generations.rollback(view, None), 1),
         "$ generations (6)": fastest(command(root, "generations")),
         "check (6)": fastest(whole),
         "gc of one": fastest(gc, 3),

@@ -125,7 +125,7 @@ FAULTS = (
     ),
     Fault(
         name="gc collecting a pinned generation",
-        module="spark_build.wheelhouse.keeping",
+        module="spark_build.wheelhouse.gc",
         old="if not one.current and not one.pinned and",
         new="if not one.current and",
         tests=("test_what_may_go_is_nobodys",),

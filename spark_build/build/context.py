@@ -14,8 +14,8 @@ from spark_build.paths import Home
 from spark_build.recipes import evaluation
 from spark_build.recipes.loader import Catalogue
 from spark_build.recipes.model import Source, Target, Train
-from spark_build.wheelhouse import platforms
-from spark_build.wheelhouse.prefix import tree_digest
+from spark_build.wheelhouse import resolve
+from spark_build.wheelhouse.store import tree_digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class Setting:
 
         if self.is_here:
             return {name: str(value) for name, value in default_environment().items()}
-        return platforms.markers(self.target)
+        return resolve.markers(self.target)
 
     @property
     def view(self) -> Path:

@@ -14,7 +14,6 @@ from typing import Any
 from spark_build.build.keys import UNKNOWING, brought_up
 from spark_build.hashing import digest
 from spark_build.wheelhouse import store as stores
-from spark_build.wheelhouse import storeindex
 from spark_build.wheelhouse.store import Entry
 
 KEY = "key.json"
@@ -24,7 +23,7 @@ OLD_KEY = f"key.format-{UNKNOWING}.json"  # key.json of the older program, which
 def find(store: Path, recipe: str, inputs: Mapping[str, Any], *, with_prefix: bool) -> Entry | None:
     """The newest entry of an older program that was made from just these inputs."""
     key, network = digest(inputs), bool(inputs["recipe"]["network"])
-    rows = [row for row in storeindex.rows(store) if row["recipe"] == recipe and row["origin"] == "built"]
+    rows = [row for row in stores.rows(store) if row["recipe"] == recipe and row["origin"] == "built"]
     for row in sorted(rows, key=lambda row: str(row["committed"]), reverse=True):
         folder = stores.entry_folder(store, row["key"])
         try:

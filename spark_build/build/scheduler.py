@@ -19,7 +19,7 @@ from spark_build.recipes.evaluation import for_target
 from spark_build.recipes.model import BuildOptions, Plan, Step
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
-from spark_build.wheelhouse import generations, store, storeindex
+from spark_build.wheelhouse import generations, store
 from spark_build.wheels.model import StoredWheel
 
 
@@ -41,7 +41,7 @@ def plan(setting: Setting, names: Sequence[str] = (), also: Sequence[str] = ()) 
             return build_plan.Found(key, stored=True, stale=found.stale, stored_as=older)
         if found is not None:
             return build_plan.Found(key, stored=False, missing=(*found.stale, found.lacking))
-        last = storeindex.last_build(setting.home.store, step.recipe.name, setting.target)
+        last = store.last_build(setting.home.store, step.recipe.name, setting.target)
         missing = changes(rekey.recorded_inputs(setting.home.store, last), inputs) if last else ()
         return build_plan.Found(key, stored=False, missing=missing)
 

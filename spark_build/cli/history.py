@@ -76,9 +76,9 @@ def _inputs_now(setting: Setting, planned: Plan, step: Step) -> dict[str, Any]:
 
 
 def _last_build(setting: Setting, recipe: str) -> Mapping[str, Any] | None:
-    from spark_build.wheelhouse import storeindex
+    from spark_build.wheelhouse import store
 
-    return storeindex.last_build(setting.home.store, recipe, setting.target)
+    return store.last_build(setting.home.store, recipe, setting.target)
 
 
 @click.command()

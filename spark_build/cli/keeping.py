@@ -29,7 +29,7 @@ def tell(message: str) -> None:
 @shared
 def generations(options: Options) -> None:
     """Show every generation, and what changed in it against the one that it was made from."""
-    from spark_build.wheelhouse.wheelhouse_generations import states
+    from spark_build.wheelhouse.generations import states
 
     view = options.setting().view
     rows = [_described(view, one) for one in states(view)]
@@ -50,7 +50,7 @@ def _described(view: Path, state: Kept) -> dict[str, Any]:
     """A generation as JSON; one whose manifest cannot be read says so."""
     from spark_build.errors import StoreError
     from spark_build.wheelhouse import generations as wheelhouse_generations
-    from spark_build.wheelhouse.keeping import changes
+    from spark_build.wheelhouse.gc import changes
 
     folder = view / "generations" / str(state.number)
     row = {
@@ -116,8 +116,8 @@ def _words(change: dict[str, Any]) -> str:
 @shared
 def rollback(options: Options, number: int | None) -> None:
     """Make generation NUMBER current again; by default the one that the current was made from."""
-    from spark_build.wheelhouse import wheelhouse_generations
-    from spark_build.wheelhouse.keeping import changes
+    from spark_build.wheelhouse import generations as wheelhouse_generations
+    from spark_build.wheelhouse.gc import changes
 
     was, found = wheelhouse_generations.rollback(options.setting().view, number, tell)
     changed = changes(was.wheels, found.wheels) if was else ()
@@ -145,7 +145,7 @@ def _print_changes(changed: tuple[Change, ...]) -> None:
 @shared
 def remove(options: Options, wheels: tuple[str, ...], force: bool) -> None:
     """Publish a generation without these wheels. The store keeps them until `gc`."""
-    from spark_build.wheelhouse import wheelhouse_generations
+    from spark_build.wheelhouse import generations as wheelhouse_generations
 
     setting = options.setting()
     made, gone, lacking = wheelhouse_generations.remove(
@@ -162,7 +162,7 @@ def remove(options: Options, wheels: tuple[str, ...], force: bool) -> None:
 
 def _pinning(options: Options, number: int | None, *, wanted: bool) -> None:
     from spark_build.errors import UsageError
-    from spark_build.wheelhouse import wheelhouse_generations
+    from spark_build.wheelhouse import generations as wheelhouse_generations
 
     view = options.setting().view
     chosen = number or wheelhouse_generations.current_number(view)

@@ -14,7 +14,7 @@ from spark_build.cli import render
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.wheelhouse.listen import Tls
+    from spark_build.wheelhouse.server import Tls
 
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
@@ -42,25 +42,25 @@ def serve(
 
     Without --generation: all views, and what is published meanwhile.
     """
-    from spark_build.wheelhouse import listen
+    from spark_build.wheelhouse import server
 
-    listen.require_stack()
+    server.require_stack()
     from spark_build.wheelhouse.server import Shelf, application
 
     if key and not certificate:
         raise click.UsageError("--key needs --certificate")
-    tls = listen.Tls(certificate=certificate, key=key) if certificate else None
+    tls = server.Tls(certificate=certificate, key=key) if certificate else None
     if tls:
-        listen.check_tls(tls)
-    token = listen.read_token(token_file)
+        server.check_tls(tls)
+    token = server.read_token(token_file)
     home = options.home()
     only = (options.setting().view.name, generation) if generation else None
     shelf = Shelf(views=home.views, store=home.store, only=only, token=token)
     shelf.prepare()
-    with listen.bind(host, port) as listening:
+    with server.bind(host, port) as listening:
         _warn(host, tls, token)
         _announce(options, shelf.names(), listening, host, tls=tls, token=token)
-        ended_by = listen.serve(application(shelf), listening, tls=tls, verbose=options.verbosity > 0)
+        ended_by = server.serve(application(shelf), listening, tls=tls, verbose=options.verbosity > 0)
     if options.verbosity >= 0:
         click.echo(f"{signal.Signals(ended_by).name}: ended", err=True)
     return 128 + ended_by
@@ -88,8 +88,7 @@ def _warn(host: str, tls: Tls | None, token: str) -> None:
 def _announce(
     options: Options, views: list[str], listening: socket.socket, host: str, *, tls: Tls | None, token: str
 ) -> None:
-    from spark_build.wheelhouse.frontpage import install_lines
-    from spark_build.wheelhouse.server import is_loopback
+    from spark_build.wheelhouse.server import install_lines, is_loopback
 
     shown = socket.gethostname() if host in ("0.0.0.0", "::", "") else host  # noqa: S104 - only compared
     shown = f"[{shown}]" if ":" in shown else shown

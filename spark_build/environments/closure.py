@@ -14,7 +14,7 @@ from spark_build.hashing import digest
 from spark_build.process import run
 from spark_build.recipes.model import Target
 from spark_build.venv import clean_environment
-from spark_build.wheelhouse import platforms, storeindex
+from spark_build.wheelhouse import resolve as wheelhouse_resolve
 from spark_build.wheelhouse import store as stores
 from spark_build.wheels.model import StoredWheel
 from spark_build.wheels.reader import content_digest, read_facts
@@ -28,7 +28,7 @@ def closure_key(
     """What decides a closure: the wheels it completes, the train's pins, the interpreter."""
     decisive = {"wheels": sorted(wheel.sha256 for wheel in built), "pins": dict(pins), "python": python}
     # Earlier versions judged markers as on this machine: such a closure is resolved once more.
-    return digest({**decisive, "markers": platforms.markers(foreign)} if foreign else decisive)
+    return digest({**decisive, "markers": wheelhouse_resolve.markers(foreign)} if foreign else decisive)
 
 
 def resolve(
@@ -100,14 +100,14 @@ def pip_for(foreign: Target | None) -> list[str]:
     if foreign is None:
         return [sys.executable, "-m", "pip", *options]
     # -P: not the modules beside the script in the place of the standard library's.
-    return [sys.executable, "-P", str(ELSEWHERE), json.dumps(platforms.markers(foreign)), *options]
+    return [sys.executable, "-P", str(ELSEWHERE), json.dumps(wheelhouse_resolve.markers(foreign)), *options]
 
 
 def tags(target: Target) -> list[str]:
     """What tells pip to choose files for another machine."""
     return [
-        *(f"--platform={name}" for name in platforms.platforms(target)),
-        f"--python-version={platforms.python_version(target)}",
+        *(f"--platform={name}" for name in wheelhouse_resolve.platforms(target)),
+        f"--python-version={wheelhouse_resolve.python_version(target)}",
         "--implementation=cp",
         *(f"--abi={abi}" for abi in (target.python, "abi3", "none")),
     ]
@@ -116,7 +116,7 @@ def tags(target: Target) -> list[str]:
 def _public_wheels(store: Path) -> list[Path]:
     return [
         stores.entry_folder(store, row["key"]) / row["filename"]
-        for row in storeindex.rows(store)
+        for row in stores.rows(store)
         if row["origin"] == "public"
     ]
 

@@ -17,11 +17,11 @@ from spark_build.environments import resolution
 from spark_build.errors import StoreError
 from spark_build.paths import Home
 from spark_build.recipes.model import Target
-from spark_build.wheelhouse import fsck, generations, viewcheck
+from spark_build.wheelhouse import fsck, generations
 from spark_build.wheelhouse import store as stores
+from spark_build.wheelhouse.fsck import Suspect
 from spark_build.wheelhouse.model import Fault
 from spark_build.wheelhouse.store import alone, in_use, read
-from spark_build.wheelhouse.suspect import Suspect
 from spark_build.wheels.model import StoredWheel
 
 
@@ -49,7 +49,7 @@ def check(
 
     for view in sorted(path for path in home.views.glob("*") if path.is_dir()):
         with _undisturbed(view, waiting):
-            suspects = list(viewcheck.of_view(view, home.store, find))
+            suspects = list(fsck.of_view(view, home.store, find))
             found += [one.mended() if repair else one.fault for one in suspects]
     return tuple(found)
 

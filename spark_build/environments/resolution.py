@@ -15,7 +15,7 @@ from spark_build.environments.closure import pip_for, tags
 from spark_build.environments.installers import choose, find_uv, reason, unconfigured
 from spark_build.process import run
 from spark_build.recipes.model import Target
-from spark_build.wheelhouse import completeness, platforms
+from spark_build.wheelhouse import resolve
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheels.model import StoredWheel
 
@@ -30,11 +30,11 @@ def prove(generation: Generation, target: Target, *, installer: str = "auto") ->
     """
     tool = choose(installer)
     problems: list[str] = []
-    for wheels in completeness.roots(generation.wheels):
+    for wheels in resolve.roots(generation.wheels):
         refusal = _resolve(generation.folder, wheels, target, tool)
         if refusal:
-            markers = interpreters.own().markers if _is_here(target) else platforms.markers(target)
-            plain = completeness.gaps(wheels, generation.wheels, markers, _tags(target))
+            markers = interpreters.own().markers if _is_here(target) else resolve.markers(target)
+            plain = resolve.gaps(wheels, generation.wheels, markers, _tags(target))
             problems += plain or (f"{tool} says: {refusal}",)
     return tuple(dict.fromkeys(problems))
 
@@ -44,7 +44,7 @@ def _is_here(target: Target) -> bool:
 
 
 def _tags(target: Target) -> frozenset[Tag]:
-    return frozenset(sys_tags()) if _is_here(target) else platforms.tags(target)
+    return frozenset(sys_tags()) if _is_here(target) else resolve.tags(target)
 
 
 def _resolve(folder: Path, wheels: Sequence[StoredWheel], target: Target, tool: str) -> str:
@@ -67,8 +67,8 @@ def _uv(target: Target, scratch: Path) -> list[str]:
     command += ["--cache-dir", str(scratch / "cache"), "--python", sys.executable, "--prerelease", "allow"]
     if _is_here(target):
         return command
-    version = platforms.python_version(target)
-    place = f"{platforms.machine_of(target)}-manylinux_2_{platforms.GLIBC_MINOR}"
+    version = resolve.python_version(target)
+    place = f"{resolve.machine_of(target)}-manylinux_2_{resolve.GLIBC_MINOR}"
     return [*command, "--python-version", version, "--python-platform", place]
 
 

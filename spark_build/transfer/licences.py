@@ -12,8 +12,7 @@ from packaging.metadata import parse_email
 
 from spark_build.errors import AuditError
 from spark_build.transfer.instructions import Licence, notice_text, pins_text
-from spark_build.wheelhouse.store import entry_folder
-from spark_build.wheelhouse.storeindex import rows
+from spark_build.wheelhouse.store import entry_folder, rows
 from spark_build.wheels.model import StoredWheel
 from spark_build.wheels.reader import TEXT, dist_info, files_of, opened, sane
 

@@ -1,24 +1,27 @@
-"""Is every entry of the store as it was committed? And the same bytes from elsewhere where it is not."""
+"""Check the store and the generations for damage."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from spark_build.errors import StoreError
-from spark_build.files import remove_tree, sha256_of
+from spark_build.files import remove_any, remove_tree, sha256_of, write_atomically
 from spark_build.paths import Home
-from spark_build.wheelhouse import judgements, storeindex
+from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as stores
-from spark_build.wheelhouse.prefix import tree_digest
-from spark_build.wheelhouse.store import LOCK, PREFIX, RECORD, Entry, entry_of
-from spark_build.wheelhouse.suspect import Suspect, leftovers, suspect
+from spark_build.wheelhouse.generations import MANIFEST, VERDICT, Generation
+from spark_build.wheelhouse.judgements import FOLDER, is_sound
+from spark_build.wheelhouse.model import Fault, FaultKind
+from spark_build.wheelhouse.store import LOCK, PREFIX, RECORD, Entry, entry_folder, entry_of, tree_digest
 from spark_build.wheels.model import StoredWheel
 
 KEY = re.compile("[0-9a-f]{64}")
@@ -30,7 +33,7 @@ def of_store(home: Home, wheels: dict[str, StoredWheel], left: list[Path] | None
     if left:
         yield leftovers(left)
     for path in sorted(home.store.iterdir()):
-        if path.name.startswith(".") or path.name in (LOCK, storeindex.INDEX):
+        if path.name.startswith(".") or path.name in (LOCK, stores.INDEX):
             continue
         if re.fullmatch("[0-9a-f]{2}", path.name) and path.is_dir():
             with os.scandir(path) as entries:
@@ -41,7 +44,7 @@ def of_store(home: Home, wheels: dict[str, StoredWheel], left: list[Path] | None
                         yield _foreign(Path(entry.path))
         else:
             yield _foreign(path)
-    yield from judgements.check(home.store, busy=left is None)
+    yield from check_judgements(home.store, busy=left is None)
 
 
 def _foreign(path: Path) -> Suspect:
@@ -160,3 +163,223 @@ def _digest(work: tuple[Entry, Path, str, int]) -> str:
         return tree_digest(path) if path.is_dir() else sha256_of(path)
     except OSError:
         return ""
+
+
+OWN = frozenset({"current", "generations", "lock", "pages", generations.PINS})
+EXTRAS = frozenset({MANIFEST, VERDICT, "index"})
+Find = Callable[[str], StoredWheel | None]  # the wheel of a store entry, by key
+
+
+def of_view(view: Path, store: Path, find: Find) -> Iterator[Suspect]:
+    """Everything wrong in a view; under its lock."""
+    left = generations.leftovers(view)
+    if left:
+        yield leftovers(left)
+    whole: list[int] = []
+    for number in generations.numbers(view):
+        found = list(_of_generation(view / "generations" / str(number), store, find))
+        yield from found
+        if not found:
+            whole.append(number)
+    if not left:  # what was left unfinished may be the first switch
+        yield from _of_current(view, whole)
+    for path in [*view.glob("[!.]*"), *view.glob("generations/[!.]*")]:
+        if path.name not in OWN and not (path.parent != view and path.name.isdecimal()):
+            yield _foreign_in_view(path)
+
+
+def _foreign_in_view(path: Path) -> Suspect:
+    return suspect(
+        "foreign", path, "nothing of ours, and installers may take it", f"rm -r {quote(str(path))}"
+    )
+
+
+def _of_current(view: Path, whole: list[int]) -> Iterator[Suspect]:
+    """`current` must be a link to a generation that is there."""
+    link = view / "current"
+    fix = f"{generations.command(view)} wheelhouse rollback {whole[-1]}" if whole else _publish_again(view)
+    if link.is_symlink():
+        number = generations.current_number(view)
+        if number not in generations.numbers(view):
+            kind: FaultKind = "misplaced" if link.exists() else "dangling"
+            yield suspect(kind, link, f"leads to {link.readlink()}, which is no generation", fix)
+    elif link.exists():
+        fix = f"rm -r {quote(str(link))}, then: {fix}"
+        yield suspect("misplaced", link, "is no link to a generation: it would not follow a switch", fix)
+    elif generations.numbers(view):
+        yield suspect("unfinished", link, "there are generations, but none is current yet", fix)
+
+
+def _of_generation(folder: Path, store: Path, find: Find) -> Iterator[Suspect]:
+    try:
+        found = generations.read(folder)
+        if str(found.number) != folder.name:
+            raise StoreError(f"its manifest is of generation {found.number}")
+    except StoreError as error:
+        mend = partial(_manifest_again, folder, find)
+        yield suspect("damaged", folder / MANIFEST, error.message, _drop(folder), mend)
+        return
+    with os.scandir(folder) as entries:
+        names = {entry.name: entry for entry in entries}
+    to_store = generations.path_to(store, folder)
+    for wheel in found.wheels:
+        entry = names.pop(wheel.filename, None)
+        yield from _of_wheel(folder, entry, wheel, find(wheel.key), to_store, store)
+    for name, text in generations.papers(found.wheels).items():
+        entry = names.pop(name, None)
+        if entry is None or (folder / name).read_bytes() != text.encode():
+            mend = partial(_write, folder / name, text)
+            yield suspect("papers", folder / name, "is not what the manifest's wheels make of it", mend=mend)
+    yield from _of_index(folder)
+    # Hidden ones are leftovers, and told as such.
+    yield from (
+        _foreign_in_view(folder / name) for name in names if name not in EXTRAS and not name.startswith(".")
+    )
+
+
+def _publish_again(view: Path) -> str:
+    return f"{generations.command(view)} all (publishes a new generation)"
+
+
+def _drop(folder: Path) -> str:
+    """How to do without a generation that cannot be mended."""
+    return f"{_publish_again(folder.parent.parent)}, then: rm -r {quote(str(folder))}"
+
+
+def _of_wheel(
+    folder: Path,
+    entry: os.DirEntry[str] | None,
+    wheel: StoredWheel,
+    kept: StoredWheel | None,
+    to_store: str,
+    store: Path,
+) -> Iterator[Suspect]:
+    """A generation's wheel: the link, where it leads, and whether that is what was published."""
+    if kept is None or kept.sha256 != wheel.sha256:
+        if entry is not None and not entry.is_symlink() and entry.stat().st_size == wheel.size:
+            return  # a copy of the wheelhouse with real files needs no store
+        why = "the store does not have it" if kept is None else "the store has other bytes under its key"
+        where = entry_folder(store, wheel.key)
+        yield suspect("missing", folder / wheel.filename, f"{why} ({where})", _drop(folder))
+        return
+    target = generations.link_text(to_store, wheel)
+    if entry is not None and entry.is_symlink() and os.readlink(entry.path) == target:  # noqa: PTH115 - a string
+        return  # as published; whether the file is there is the store's business
+    link = folder / wheel.filename
+    mend = partial(_link, link, target)
+    if entry is None:
+        yield suspect("missing", link, "the manifest names it, and it is not there", mend=mend)
+    elif entry.is_symlink():
+        yield from _of_link(link, folder / target, mend)
+    elif entry.stat().st_size != wheel.size:
+        yield suspect("damaged", link, "a file that is not the wheel stands in the link's place", mend=mend)
+
+
+def _of_link(link: Path, kept: Path, mend: Callable[[], bool]) -> Iterator[Suspect]:
+    """A link with another text may still lead to the file of the store."""
+    if not link.exists():
+        yield suspect("dangling", link, f"leads to {link.readlink()}, where nothing is", mend=mend)
+    elif kept.exists() and not link.samefile(kept):
+        yield suspect("misplaced", link, f"leads elsewhere: to {link.readlink()}", mend=mend)
+
+
+def _of_index(folder: Path) -> Iterator[Suspect]:
+    index = folder / "index"
+    if index.is_dir():
+        again = _publish_again(folder.parent.parent)
+        with os.scandir(index) as entries:
+            for entry in entries:
+                if entry.is_symlink() and not os.path.exists(entry.path):  # noqa: PTH110 - a string
+                    yield suspect("dangling", Path(entry.path), "a page of the index is missing", again)
+
+
+def _link(link: Path, target: str) -> bool:
+    """Put a link where it belongs, by one rename."""
+    temporary = link.with_name(f".{link.name}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(link)
+    return True
+
+
+def _write(path: Path, text: str) -> bool:
+    write_atomically(path, text)
+    return True
+
+
+def _manifest_again(folder: Path, find: Find) -> bool:
+    """A manifest from the links, if the installer's papers prove that they are all."""
+    found = []
+    for link in folder.glob("*.whl"):
+        wheel = find(link.readlink().parent.name) if link.is_symlink() else None
+        if wheel is None or wheel.filename != link.name:
+            return False
+        found.append(wheel)
+    wheels = tuple(sorted(found, key=lambda wheel: (wheel.name, wheel.filename)))
+    for name, text in generations.papers(wheels).items():
+        if not (folder / name).is_file() or (folder / name).read_text() != text:
+            return False
+    number = int(folder.name)
+    # Without a closure key the next publication completes the set anew.
+    when = datetime.fromtimestamp(folder.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    lost = Generation(
+        number=number, folder=folder, wheels=wheels, closure_key="", created=when, before=number - 1
+    )
+    write_atomically(folder / MANIFEST, generations.manifest_text(lost))
+    return True
+
+
+REPAIR = "spark-build wheelhouse check --repair"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suspect:
+    """mend: tries, and says whether it worked; None where there is nothing to try."""
+
+    fault: Fault
+    mend: Callable[[], bool] | None = None
+
+    def mended(self) -> Fault:
+        """The fault after an attempt to mend it."""
+        return replace(self.fault, mended=self.mend is not None and self.mend())
+
+
+def suspect(
+    kind: FaultKind, path: Path, message: str, fix: str = REPAIR, mend: Callable[[], bool] | None = None
+) -> Suspect:
+    """A suspect in one line."""
+    return Suspect(fault=Fault(kind=kind, path=str(path), message=message, fix=fix), mend=mend)
+
+
+def leftovers(paths: Sequence[Path]) -> Suspect:
+    """What one killed process left; only meaningful while nobody works on it."""
+
+    def mend() -> bool:
+        for path in paths:
+            remove_any(path)
+        return True
+
+    more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
+    told = f"left by a process that was killed{more}; nothing needs it, and the next one removes it"
+    return suspect("unfinished", paths[0], told, mend=mend)
+
+
+def check_judgements(store: Path, *, busy: bool) -> Iterator[Suspect]:
+    """Yield what is wrong with the judgements kept beside the store; all of it can be made again."""
+    for path in sorted(store.parent.glob(f"{FOLDER}/*/*/*")):
+        if not (entry_folder(store, path.parent.name) / RECORD).exists():
+            told = "a judgement of an entry that is gone; nothing needs it"
+            yield suspect("unfinished", path, told, mend=partial(_removed, path))
+        elif path.name.startswith("."):
+            if not busy:
+                told = "left by a process that was killed; nothing needs it"
+                yield suspect("unfinished", path, told, mend=partial(_removed, path))
+        elif not is_sound(path):
+            told = "cannot be read: the entry is audited again when it is next needed"
+            fix = f"rm {quote(str(path))}"
+            yield suspect("damaged", path, told, fix, mend=partial(_removed, path))
+
+
+def _removed(path: Path) -> bool:
+    remove_any(path)
+    return True

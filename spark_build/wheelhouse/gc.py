@@ -1,13 +1,4 @@
-"""Garbage collection: generations beyond the rule, and what nothing in the store's use needs any more.
-
-An installer that was given a generation's path may still be reading when another became current: a
-generation stays for `grace` seconds after it was current, whatever the rule says. (Moving it away and
-deleting later would not do: installers list a folder, then open file by file.)
-
-An entry of the store stays while a generation names it, while a generation's wheels were built from it
-(another build would need it again), and while it is younger than the rule's age. A running build needs
-entries that nothing names yet; it shares the store's lock, and then the store is left for another time.
-"""
+"""Garbage-collect generations and the store."""
 
 from __future__ import annotations
 
@@ -15,18 +6,19 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from spark_build.errors import StoreError
 from spark_build.files import remove_tree
 from spark_build.paths import Home
-from spark_build.wheelhouse import generations, judgements, storeindex, wheelhouse_generations
+from spark_build.wheelhouse import generations, judgements
+from spark_build.wheelhouse import store as wheelhouse_store
 from spark_build.wheelhouse.generations import MANIFEST
-from spark_build.wheelhouse.keeping import beyond
-from spark_build.wheelhouse.model import Collected, Taken
+from spark_build.wheelhouse.model import Change, ChangeKind, Collected, Kept, Taken
 from spark_build.wheelhouse.store import RECORD, alone, entry_folder, in_use, leftovers
+from spark_build.wheels.model import StoredWheel
 
 PATIENCE = 5.0  # seconds to wait for a commit or a publisher before the store is left alone
 
@@ -51,7 +43,7 @@ def collect(
     doomed: set[Path] = set()
     for view in found:
         with generations.held(view, "collecting", waiting):
-            going = beyond(wheelhouse_generations.states(view), keep=keep, older_than=age)
+            going = beyond(generations.states(view), keep=keep, older_than=age)
             folders = [view / "generations" / str(number) for number in going]
             doomed.update(folders)
             taken += [_taken("leftover", path) for path in generations.leftovers(view)]
@@ -112,7 +104,7 @@ def _store(home: Home, age: float, doomed: set[Path], *, dry_run: bool) -> tuple
         if holder:
             return [], holder
         needed = _needed(home, doomed)
-        rows = [row for row in storeindex.rows(store) if row["key"] not in needed]
+        rows = [row for row in wheelhouse_store.rows(store) if row["key"] not in needed]
         old = [row for row in rows if time.time() - _time(store, row["key"]) >= age]
         taken = [_taken("leftover", path) for path in leftovers(store)]
         taken += [
@@ -165,7 +157,7 @@ def _needed(home: Home, doomed: set[Path]) -> set[str]:
             pending |= _referenced(folder)
     by_recipe: dict[str, list[Mapping[str, Any]]] = {}
     built: set[str] = set()
-    for row in storeindex.rows(home.store):
+    for row in wheelhouse_store.rows(home.store):
         if row["recipe"]:
             built.add(row["key"])
             by_recipe.setdefault(row["recipe"], []).append(row)
@@ -193,3 +185,48 @@ def _built_from(store: Path, key: str, by_recipe: Mapping[str, Iterable[Mapping[
         ]
         if same:
             yield max(same, key=lambda row: str(row["committed"]))["key"]
+
+
+def changes(before: Sequence[StoredWheel], after: Sequence[StoredWheel]) -> tuple[Change, ...]:
+    """What became of each name from one set of wheels to another, in order of name."""
+    old, new = _by_name(before), _by_name(after)
+    found: list[Change] = []
+    for name in sorted(old.keys() | new.keys()):
+        # By file, not by key: the same wheel may come under a newer key.
+        same = {_file(wheel) for wheel in old.get(name, ())} & {_file(wheel) for wheel in new.get(name, ())}
+        gone = [wheel for wheel in old.get(name, ()) if _file(wheel) not in same]
+        come = [wheel for wheel in new.get(name, ()) if _file(wheel) not in same]
+        while gone and come:
+            was = gone.pop(0)
+            # Another build of the same version, where there is one, before another version.
+            now = next((wheel for wheel in come if wheel.version == was.version), come[0])
+            come.remove(now)
+            kind: ChangeKind = "rebuilt" if was.version == now.version else "version"
+            found.append(Change(kind=kind, name=name, before=was.version, after=now.version))
+        found += [Change(kind="removed", name=name, before=wheel.version, after="") for wheel in gone]
+        found += [Change(kind="added", name=name, before="", after=wheel.version) for wheel in come]
+    return tuple(found)
+
+
+def _file(wheel: StoredWheel) -> tuple[str, str]:
+    return wheel.filename, wheel.sha256
+
+
+def _by_name(wheels: Sequence[StoredWheel]) -> dict[str, list[StoredWheel]]:
+    named: dict[str, list[StoredWheel]] = {}
+    for wheel in wheels:
+        named.setdefault(wheel.name, []).append(wheel)
+    return named
+
+
+def beyond(generations: Sequence[Kept], *, keep: int, older_than: float) -> tuple[int, ...]:
+    """The generations that may go: neither current nor pinned, not of the `keep` newest, and not
+    current within the last `older_than` seconds."""
+    newest = sorted((one.number for one in generations), reverse=True)[:keep]
+    return tuple(
+        sorted(
+            one.number
+            for one in generations
+            if not one.current and not one.pinned and one.number not in newest and one.idle >= older_than
+        )
+    )

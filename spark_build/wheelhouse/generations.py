@@ -1,20 +1,12 @@
-"""Views and generations: what one target, train and ABI sees of the store.
-
-A generation is a folder of relative symlinks with the papers an installer wants; it never changes
-after it appeared. `current` is switched by one rename. The time of a generation's folder says when
-it was last current: an installer may read on for a while after a switch.
-
-Everything that changes a view holds its lock, and nobody holds two views' locks at once. The store's
-lock (store.py) is shared by all who need its entries, before or under a view's lock; whoever has
-it alone, to collect, takes no other lock and never makes others queue. So nobody waits in a circle.
-"""
+"""Generations of a view: publish, list, roll back, remove, pin."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -24,8 +16,10 @@ from typing import Any
 
 from packaging.version import Version
 
-from spark_build.errors import StoreError
+from spark_build.errors import StoreError, UsageError
 from spark_build.files import appearing, locked, remove_any, remove_tree, sync_folder, write_atomically
+from spark_build.wheelhouse.model import Kept
+from spark_build.wheelhouse.resolve import dependents
 from spark_build.wheelhouse.simple_index import write_index
 from spark_build.wheelhouse.store import entry_folder, in_use
 from spark_build.wheels.model import StoredWheel
@@ -297,3 +291,173 @@ def write_verdict(generation: Generation, verdict: dict[str, Any]) -> None:
     """Keep a verdict beside the wheels it is about."""
     with changing(generation.folder.parent.parent, "keeping a verdict"):
         write_atomically(generation.folder / VERDICT, json.dumps(verdict, indent=1) + "\n")
+
+
+PINS = "pins"
+Waiting = Callable[[str], None] | None
+
+
+def folder_of(view: Path, number: int) -> Path:
+    """Where a generation lies; UsageError when there is none of this number."""
+    folder = view / "generations" / str(number)
+    if not folder.is_dir():
+        have = ", ".join(map(str, numbers(view)))
+        there = f"there are {have}" if have else "nothing is published yet"
+        raise UsageError(f"{view.name} has no generation {number}; {there}")
+    return folder
+
+
+def current_number(view: Path) -> int:
+    """The number of the current generation; 0 when there is none, or `current` leads elsewhere."""
+    try:
+        parts = (view / "current").readlink().parts
+    except OSError:
+        return 0
+    return int(parts[1]) if len(parts) == 2 and parts[0] == "generations" and parts[1].isdecimal() else 0
+
+
+def rollback(view: Path, number: int | None, waiting: Waiting = None) -> tuple[Generation | None, Generation]:
+    """Make another generation current, by default the one that the current was made from.
+
+    Returns what was current (None when nothing readable was) and what is. One with missing wheels
+    is refused.
+    """
+    with changing(view, "rolling back", waiting):
+        was = _readable(view)
+        wanted = _before(view, was) if number is None else number
+        found = read(folder_of(view, wanted))
+        lost = [wheel.filename for wheel in found.wheels if not (found.folder / wheel.filename).is_file()]
+        if lost:
+            raise StoreError(
+                f"generation {wanted} cannot be current again: {lost[0]} is missing"
+                + (f", and {len(lost) - 1} more" if len(lost) > 1 else ""),
+                where=str(found.folder),
+                hint="spark-build wheelhouse check --repair",
+            )
+        if current_number(view) != wanted:
+            switch(view, wanted)
+        return was, found
+
+
+def _readable(view: Path) -> Generation | None:
+    """The current generation; None where a rollback is what mends it."""
+    if (view / "current").is_dir() and not (view / "current").is_symlink():
+        raise StoreError(
+            f"{view / 'current'} is a folder, and no link to a generation",
+            hint=f"rm -r {view / 'current'}, then: {command(view)} wheelhouse rollback {_newest(view)}",
+        )
+    try:
+        return current(view)
+    except StoreError:
+        return None
+
+
+def _newest(view: Path) -> int:
+    return max(numbers(view), default=0)
+
+
+def _before(view: Path, was: Generation | None) -> int:
+    if was is None:
+        raise UsageError(
+            f"{view.name} has no readable current generation to go back from",
+            hint=f"{command(view)} wheelhouse rollback {_newest(view)}",
+        )
+    there = [number for number in numbers(view) if number < was.number]
+    if not there:
+        raise UsageError(
+            f"there is no generation before {was.number}", hint="spark-build wheelhouse generations"
+        )
+    return was.before if was.before in there else there[-1]
+
+
+def pins(view: Path) -> frozenset[int]:
+    """The generations that are kept whatever happens."""
+    folder = view / PINS
+    return frozenset(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
+
+
+def pin(view: Path, number: int, waiting: Waiting = None) -> bool:
+    """Keep a generation from being collected; False when it was pinned before."""
+    with changing(view, f"pinning generation {number}", waiting):
+        folder_of(view, number)
+        if number in pins(view):
+            return False
+        write_atomically(view / PINS / str(number), "")
+        return True
+
+
+def unpin(view: Path, number: int, waiting: Waiting = None) -> bool:
+    """Let a generation go again; False when it was not pinned."""
+    with changing(view, f"unpinning generation {number}", waiting):
+        if number not in pins(view):
+            folder_of(view, number)
+            return False
+        (view / PINS / str(number)).unlink()
+        sync_folder(view / PINS)
+        return True
+
+
+def states(view: Path) -> tuple[Kept, ...]:
+    """All generations of a view as the rule of `gc` sees them."""
+    now, current, pinned = time.time(), current_number(view), pins(view)
+    return tuple(
+        Kept(
+            number=number,
+            current=number == current,
+            pinned=number in pinned,
+            idle=max(0.0, now - (view / "generations" / str(number)).stat().st_mtime),
+        )
+        for number in numbers(view)
+    )
+
+
+def remove(
+    view: Path,
+    store: Path,
+    names: Sequence[str],
+    *,
+    markers: Mapping[str, str],
+    force: bool,
+    waiting: Waiting = None,
+) -> tuple[Generation, tuple[StoredWheel, ...], tuple[str, ...]]:
+    """Publish a generation without these wheels: (it, what went, what now lacks something).
+
+    Names are NAME or NAME==VERSION; markers are those of the view's interpreter. Refused when what stays
+    needs one of them, unless `force`.
+    """
+    gone: list[StoredWheel] = []
+    lacking: list[str] = []
+
+    def choose(before: Generation | None) -> tuple[list[StoredWheel], str]:
+        if before is None:
+            raise StoreError(f"nothing is published for {view.name} yet", hint="spark-build all")
+        gone[:] = _named(before, names)
+        staying = [wheel for wheel in before.wheels if wheel not in gone]
+        lacking[:] = dependents(gone, staying, markers)
+        if lacking and not force:
+            raise UsageError(
+                f"what stays would lack something: {'; '.join(lacking)}",
+                hint="name what needs it, too, or go on with --force",
+            )
+        # Without a closure key the next `all` completes the set again.
+        return staying, ""
+
+    made, _ = publish(view, store, choose, waiting)
+    return made, tuple(gone), tuple(lacking)
+
+
+def _named(generation: Generation, names: Sequence[str]) -> list[StoredWheel]:
+    """The wheels of a generation that are meant; UsageError for names that mean none."""
+    from packaging.utils import canonicalize_name, canonicalize_version
+
+    found: list[StoredWheel] = []
+    for text in names:
+        name, _, version = text.partition("==")
+        own = [wheel for wheel in generation.wheels if wheel.name == canonicalize_name(name.strip())]
+        wanted = canonicalize_version(version.strip())
+        meant = [wheel for wheel in own if not version or canonicalize_version(wheel.version) == wanted]
+        if not meant:
+            there = f"there is {', '.join(wheel.version for wheel in own)}" if own else "see: wheelhouse list"
+            raise UsageError(f"generation {generation.number} has no {text}; {there}")
+        found += [wheel for wheel in meant if wheel not in found]
+    return found

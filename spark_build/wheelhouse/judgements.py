@@ -10,23 +10,21 @@ All of it is derived; without it the next build audits again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from spark_build import __version__
 from spark_build.build.difference import changes
 from spark_build.build.keys import judgement_inputs
-from spark_build.files import remove_any, remove_tree, write_atomically
+from spark_build.files import remove_tree, write_atomically
 from spark_build.hashing import digest
 from spark_build.recipes.model import Step
 from spark_build.wheelhouse.store import RECORD, Entry, entry_folder
-from spark_build.wheelhouse.suspect import Suspect, suspect
 from spark_build.wheels.model import Finding
 
 PAPER = "judgement.json"
@@ -57,7 +55,7 @@ def holds(entry: Entry, judgement: str) -> bool:
 
 def changed(entry: Entry, inputs: Mapping[str, Any]) -> tuple[str, ...]:
     """What is asked of the entry today and was not when it was last judged, in a few words."""
-    last = _last(entry)
+    last = last_inputs(entry)
     return changes(last, inputs) if last is not None else ("what it was judged by is not recorded",)
 
 
@@ -84,28 +82,7 @@ def prune(store: Path) -> None:
             remove_tree(folder)
 
 
-def check(store: Path, *, busy: bool) -> Iterator[Suspect]:
-    """Yield what is wrong with the judgements kept beside the store; all of it can be made again."""
-    for path in sorted(store.parent.glob(f"{FOLDER}/*/*/*")):
-        if not (entry_folder(store, path.parent.name) / RECORD).exists():
-            told = "a judgement of an entry that is gone; nothing needs it"
-            yield suspect("unfinished", path, told, mend=partial(_removed, path))
-        elif path.name.startswith("."):
-            if not busy:
-                told = "left by a process that was killed; nothing needs it"
-                yield suspect("unfinished", path, told, mend=partial(_removed, path))
-        elif not _is_sound(path):
-            told = "cannot be read: the entry is audited again when it is next needed"
-            fix = f"rm {quote(str(path))}"
-            yield suspect("damaged", path, told, fix, mend=partial(_removed, path))
-
-
-def _removed(path: Path) -> bool:
-    remove_any(path)
-    return True
-
-
-def _is_sound(path: Path) -> bool:
+def is_sound(path: Path) -> bool:
     try:
         document = _read(path)
         return bool(path.name == f"{digest(document['inputs'])}.json" and document["of"])
@@ -136,7 +113,7 @@ def _is_of(entry: Entry, document: Mapping[str, Any]) -> bool:
     return bool(document["of"] == _bytes_of(entry))
 
 
-def _last(entry: Entry) -> Mapping[str, Any] | None:
+def last_inputs(entry: Entry) -> Mapping[str, Any] | None:
     """The inputs of the newest judgement of the entry."""
     found: list[tuple[str, Mapping[str, Any]]] = []
     for path in _folder(_store(entry), entry.folder.name).glob("[0-9a-f]*.json"):

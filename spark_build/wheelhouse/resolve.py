@@ -1,13 +1,17 @@
-"""Which wheels of a set an installation needs, by their own metadata."""
+"""Select wheels that fit a platform, and find missing requirements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
+from spark_build.recipes.model import Target
 from spark_build.wheels.model import StoredWheel
 
 
@@ -79,3 +83,169 @@ def requirements_of(
             requirement.marker = None
             wanted.append(requirement)
     return wanted
+
+
+GLIBC_MINOR = 39  # Ubuntu 24.04's, which DGX OS is made of
+
+
+def python_version(target: Target) -> str:
+    """3.12 of cp312."""
+    digits = target.python.removeprefix("cp").removesuffix("t")
+    return f"{digits[0]}.{digits[1:]}"
+
+
+def machine_of(target: Target) -> str:
+    """aarch64 of linux-aarch64."""
+    return target.platform.partition("-")[2]
+
+
+def platforms(target: Target) -> list[str]:
+    """The platform tags of wheels that run there, best first."""
+    machine = machine_of(target)
+    newer = [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC_MINOR, 16, -1)]
+    return [*newer, f"manylinux2014_{machine}", f"linux_{machine}"]
+
+
+def tags(target: Target) -> frozenset[Tag]:
+    """The tags of wheels that CPython takes there."""
+    major, _, minor = python_version(target).partition(".")
+    version, names = (int(major), int(minor)), platforms(target)
+    native = cpython_tags(version, abis=[target.python], platforms=names)
+    return frozenset((*native, *compatible_tags(version, interpreter=target.python, platforms=names)))
+
+
+def markers(target: Target) -> dict[str, str]:
+    """The environment markers (PEP 508) of CPython there.
+
+    The patch release is not known beforehand: the first one, as uv has it. Kernel and its build are unknown.
+    """
+    version = python_version(target)
+    return {
+        "implementation_name": "cpython",
+        "implementation_version": f"{version}.0",
+        "os_name": "posix",
+        "platform_machine": machine_of(target),
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": f"{version}.0",
+        "python_version": version,
+        "sys_platform": "linux",
+    }
+
+
+def roots(wheels: Sequence[StoredWheel]) -> tuple[tuple[StoredWheel, ...], ...]:
+    """Sets that should install: the newest build of everything made here, then each older version alone."""
+    own = [wheel for wheel in wheels if wheel.origin != "public"]
+    by_version: dict[str, dict[str, StoredWheel]] = defaultdict(dict)
+    for wheel in sorted(own, key=_newest, reverse=True):
+        by_version[wheel.name].setdefault(wheel.version, wheel)
+    together = tuple(next(iter(by_version[name].values())) for name in sorted(by_version))
+    older = [wheel for name in sorted(by_version) for wheel in list(by_version[name].values())[1:]]
+    return tuple(group for group in (together, *((wheel,) for wheel in older)) if group)
+
+
+def _newest(wheel: StoredWheel) -> tuple[object, ...]:
+    _, version, build, _ = parse_wheel_filename(wheel.filename)
+    return (version, build)
+
+
+def gaps(
+    chosen: Sequence[StoredWheel],
+    wheels: Sequence[StoredWheel],
+    markers: Mapping[str, str],
+    tags: Collection[Tag],
+) -> tuple[str, ...]:
+    """Why `chosen` cannot be installed together from `wheels`; () when nothing is seen.
+
+    Not a resolver: it looks at each requirement, and at all requirements on one package together.
+    """
+    usable: dict[str, list[StoredWheel]] = defaultdict(list)
+    unusable: dict[str, list[StoredWheel]] = defaultdict(list)
+    for wheel in wheels:
+        fits = not parse_wheel_filename(wheel.filename)[3].isdisjoint(tags)
+        (usable if fits else unusable)[wheel.name].append(wheel)
+    found = [
+        f"{wheel.filename} is for another platform or Python"
+        for wheel in chosen
+        if wheel in unusable[wheel.name]
+    ]
+    wishes: dict[str, dict[str, Requirement]] = defaultdict(dict)
+    for wheel, requirement in _needs(chosen, usable, markers):
+        name = canonicalize_name(requirement.name)
+        who = f"{wheel.name} {wheel.version}"
+        pinned = [one for one in chosen if one.name == name] or usable[name]
+        if not usable[name]:
+            others = ", ".join(one.filename for one in unusable[name])
+            but = f"{others} is for another platform or Python" if others else f"there is no wheel of {name}"
+            found.append(f"{who} requires {requirement}, and {but}")
+        elif not _fitting(requirement, pinned):
+            found.append(f"{who} requires {requirement}, and there is {_versions(pinned)}")
+        else:
+            wishes[name][who] = requirement
+    for project, wanted in wishes.items():
+        if not [one for one in usable[project] if all(_fitting(each, [one]) for each in wanted.values())]:
+            listed = ", ".join(f"{who} requires {each}" for who, each in wanted.items())
+            found.append(f"no {project} suits all: {listed}; there is {_versions(usable[project])}")
+    return tuple(dict.fromkeys(found))
+
+
+def _needs(
+    chosen: Sequence[StoredWheel], usable: Mapping[str, Sequence[StoredWheel]], markers: Mapping[str, str]
+) -> Iterator[tuple[StoredWheel, Requirement]]:
+    """Every requirement that is met on the way from `chosen`, with the wheel that has it."""
+    pending = [(wheel, frozenset[str]()) for wheel in chosen]
+    done = set()
+    while pending:
+        wheel, extras = pending.pop()
+        if (wheel.filename, extras) in done:
+            continue
+        done.add((wheel.filename, extras))
+        try:
+            wanted = requirements_of(wheel, extras, markers)
+        except InvalidRequirement:  # the resolver has said it
+            continue
+        for requirement in wanted:
+            yield wheel, requirement
+            name = canonicalize_name(requirement.name)
+            fitting = [one for one in chosen if one.name == name] or _fitting(
+                requirement, usable.get(name, ())
+            )
+            if fitting:
+                best = max(fitting, key=_newest)
+                pending.append((best, frozenset(requirement.extras)))
+
+
+def _fitting(requirement: Requirement, wheels: Sequence[StoredWheel]) -> list[StoredWheel]:
+    return [one for one in wheels if requirement.specifier.contains(one.version, prereleases=True)]
+
+
+def _versions(wheels: Sequence[StoredWheel]) -> str:
+    versions = sorted({one.version for one in wheels}, key=Version)
+    return f"{wheels[0].name} {', '.join(versions)}" + ("" if len(versions) > 1 else " only")
+
+
+def dependents(
+    going: Sequence[StoredWheel], staying: Sequence[StoredWheel], environment: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Who among what stays would lack a wheel that goes, as lines "name needs requirement".
+
+    `environment` has the marker variables of the interpreter installed into; extras do not count.
+    """
+    names = {wheel.name for wheel in going}
+    versions: dict[str, list[str]] = {}
+    for wheel in staying:
+        versions.setdefault(wheel.name, []).append(wheel.version)
+    found = []
+    for wheel in staying:
+        for line in wheel.requires:
+            needed = Requirement(line)
+            name = canonicalize_name(needed.name)
+            if name not in names or (
+                needed.marker and not needed.marker.evaluate({**environment, "extra": ""})
+            ):
+                continue
+            if not any(needed.specifier.contains(one, prereleases=True) for one in versions.get(name, ())):
+                found.append(f"{wheel.name} needs {needed.name}{needed.specifier}")
+    return tuple(found)

@@ -1,33 +1,44 @@
-"""What `serve` answers: the views of a wheelhouse, read from disk with each request, never written.
-
-/<view>/simple/... follows publications; /<view>/<n>/simple/... is one generation for good.
-"""
+"""Serve a wheelhouse over HTTP."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import binascii
+import errno
 import functools
 import hashlib
+import hmac
 import json
+import logging
 import os
 import re
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import ClassVar
+from types import FrameType
+from typing import Any, ClassVar
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from spark_build.errors import SparkBuildError, StoreError
-from spark_build.wheelhouse import frontpage, generations
-from spark_build.wheelhouse.guard import Guard
-from spark_build.wheelhouse.simple_index import INDEX, add_index
-from spark_build.wheelhouse.simpleindex import HTML, JSON, JSON_FORM, METADATA, negotiate
+from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError
+from spark_build.text import size
+from spark_build.wheelhouse import generations
+from spark_build.wheelhouse.simple_index import HTML, INDEX, JSON, JSON_FORM, METADATA, add_index, negotiate
 from spark_build.wheelhouse.store import entry_folder
+from spark_build.wheels.rules_device import order
 
 # As long as file systems take.
 VIEW = re.compile(r"(?=.{1,255}$)[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -143,12 +154,12 @@ class _Handlers:
     def front(self, request: Request) -> Response:
         """All views, for people."""
         shown = [self._shown(request, name, None) for name in self.shelf.names()]
-        return _answer(request, frontpage.render(shown).encode(), "text/html", ASK_AGAIN)
+        return _answer(request, render(shown).encode(), "text/html", ASK_AGAIN)
 
     def view(self, request: Request) -> Response:
         """One view or generation, for people."""
         view, number = _place(request)
-        page = frontpage.render([self._shown(request, view, number)])
+        page = render([self._shown(request, view, number)])
         return _answer(request, page.encode(), "text/html", ASK_AGAIN)
 
     def index(self, request: Request) -> Response:
@@ -189,12 +200,12 @@ class _Handlers:
     def paper(self, request: Request) -> Response:
         """Provenance, SBOM or audit of a wheel, by its key in the store."""
         key, name = request.path_params["key"], request.path_params["name"]
-        if not KEY.fullmatch(key) or name not in frontpage.PAPERS:
+        if not KEY.fullmatch(key) or name not in PAPERS:
             raise HTTPException(404, "no such paper")
         data = _bytes(entry_folder(self.shelf.store, key) / name)
         return _answer(request, data, "application/json", FOR_GOOD)
 
-    def _shown(self, request: Request, view: str, number: int | None) -> frontpage.ShownView:
+    def _shown(self, request: Request, view: str, number: int | None) -> ShownView:
         generation = generations.read(self.shelf.folder(view, number))
         root = f"{request.url.scheme}://{request.url.netloc}"
         own = f"{root}/{view}/" if number is None else f"{root}/{view}/{number}/"
@@ -202,16 +213,16 @@ class _Handlers:
         host = request.url.hostname or ""
         trusted = "" if request.url.scheme == "https" or is_loopback(host) else host
         manifest = json.loads(_bytes(generation.folder / generations.MANIFEST))
-        return frontpage.ShownView(
+        return ShownView(
             name=view,
             number=generation.number,
             created=str(manifest["created"])[:16].replace("T", " ") + " UTC",
-            verdict=frontpage.verdict(generations.verdict_of(generation)),
+            verdict=verdict(generations.verdict_of(generation)),
             index=f"{own}simple/",
             fixed=fixed,
-            install=frontpage.install_lines(f"{own}simple/", token=bool(self.shelf.token), trusted=trusted),
+            install=install_lines(f"{own}simple/", token=bool(self.shelf.token), trusted=trusted),
             wheels=tuple(
-                frontpage.ShownWheel(
+                ShownWheel(
                     name=wheel.name,
                     version=wheel.version,
                     filename=wheel.filename,
@@ -230,7 +241,7 @@ class _Handlers:
 @functools.lru_cache(maxsize=20_000)
 def _devices(entry: Path) -> tuple[str, ...]:
     try:
-        return frontpage.devices(json.loads((entry / "audit.json").read_text()))
+        return devices(json.loads((entry / "audit.json").read_text()))
     except (OSError, ValueError, KeyError, TypeError):
         return ()
 
@@ -239,7 +250,7 @@ def _devices(entry: Path) -> tuple[str, ...]:
 def _papers(entry: Path, root: str) -> tuple[tuple[str, str], ...]:
     return tuple(
         (label, f"{root}/papers/{entry.name}/{name}")
-        for name, label in frontpage.PAPERS.items()
+        for name, label in PAPERS.items()
         if (entry / name).is_file()
     )
 
@@ -281,3 +292,298 @@ def _unless_known(request: Request, response: Response) -> Response:
     return Response(
         status_code=304, headers={name: response.headers[name] for name in names if name in response.headers}
     )
+
+
+LONGEST = 800  # characters of a path
+
+
+class Guard:
+    """Lets through who says the token: as the password of basic authentication, or as a bearer."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self.app = app
+        self.token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 401 without the token, 404 to endless paths; else hand the request on."""
+        app = self.app
+        said = Headers(scope=scope).get("authorization", "")
+        if self.token and not bears(said, self.token):
+            challenge = {"WWW-Authenticate": 'Basic realm="wheelhouse", charset="UTF-8"'}
+            app = PlainTextResponse("say the token as the password\n", 401, headers=challenge)
+        elif len(scope["path"]) > LONGEST:
+            app = PlainTextResponse("too long a path\n", 404)
+        await app(scope, receive, send)
+
+
+def bears(authorization: str, token: str) -> bool:
+    """Whether an Authorization header says the token; in constant time."""
+    scheme, _, said = authorization.strip().partition(" ")
+    said = said.strip()
+    if scheme.lower() == "basic":
+        try:
+            said = base64.b64decode(said, validate=True).decode().partition(":")[2]
+        except (binascii.Error, ValueError):
+            return False
+    elif scheme.lower() != "bearer":
+        return False
+    return hmac.compare_digest(said.encode(), token.encode())
+
+
+TOKEN = "SPARK_BUILD_TOKEN"  # noqa: S105 - the variable's name
+GRACE = 10  # seconds that running downloads get when the server is told to end
+NEEDED = ("uvicorn>=0.30", "starlette>=1.0")  # as the extra `serve` says
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tls:
+    """PEM files; `key` may be in the certificate's file."""
+
+    certificate: Path
+    key: Path | None
+
+
+def require_stack() -> None:
+    """HostError, with the line to type, where the server's libraries are not installed."""
+    try:
+        import starlette  # noqa: F401 - is it there?
+        import uvicorn  # noqa: F401 - is it there?
+    except ImportError as error:
+        wanted = " ".join(f"'{name}'" for name in NEEDED)
+        raise HostError(
+            f"serve needs uvicorn and starlette, and {error.name} is not installed",
+            hint=f"{sys.executable} -m pip install {wanted}",
+        ) from error
+
+
+def check_tls(tls: Tls) -> None:
+    """UsageError where the files are no certificate with its key."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate, tls.key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"no certificate with its key can be read: {error}",
+            where=str(tls.certificate),
+            hint="give PEM files: --certificate FILE --key FILE (a key without a password)",
+        ) from error
+
+
+def read_token(file: Path | None) -> str:
+    """The token from a file, else from the environment; "" for none."""
+    if file is None:
+        token = os.environ.get(TOKEN, "")
+        where = TOKEN
+    else:
+        token, where = file.read_text(errors="replace").strip(), str(file)
+        if not token:
+            raise UsageError("the token file is empty", where=where, hint=f"openssl rand -hex 16 > {file}")
+    if token and not (token.isascii() and token.isprintable() and " " not in token):
+        raise UsageError("a token is one line of visible ASCII characters", where=where)
+    return token
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; HostError when the address is taken or not ours."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        listening = socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        raise HostError(
+            f"cannot listen on {host} port {port}: {error}",
+            hint="choose another with --port N (0: any that is free)" if taken else "see: ip address",
+        ) from error
+    # Accepted connections inherit it. asyncio would not set it for this socket, and each answer of two
+    # packets would wait 40 ms for the client's delayed acknowledgement.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
+def serve(app: ASGIApp, listening: socket.socket, *, tls: Tls | None, verbose: bool) -> int:
+    """Answer until a signal comes; returns its number. Running downloads get GRACE seconds to end."""
+    import uvicorn
+
+    logging.basicConfig(stream=sys.stderr, format="%(message)s")
+    logging.getLogger("uvicorn.error").addFilter(_tells)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        log_level="info" if verbose else "error",
+        access_log=verbose,
+        lifespan="off",
+        ws="none",
+        http="h11",  # bounds what it keeps of a request that never ends
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=GRACE,
+        ssl_certfile=tls.certificate if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+    )
+
+    class Server(uvicorn.Server):
+        ended_by = 0
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            # The base class raises the signal again afterwards, which here means an error.
+            del frame
+            self.force_exit = self.should_exit
+            self.should_exit, self.ended_by = True, sig
+
+    server = Server(config)
+    signal.signal(signal.SIGHUP, server.handle_exit)
+    server.run(sockets=[listening])
+    return server.ended_by
+
+
+def _tells(record: logging.LogRecord) -> bool:
+    """Whether a line says something: not the traceback of a download that we cut off at the end."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
+STYLE = """
+:root { color-scheme: light dark; --page: #fff; --ink: #1d2127; --dim: #5d6672; --line: #d5d9df;
+  --card: #f5f6f8; --link: #0a58ca; --good: #1a7f37; --bad: #c62828; --unsure: #8f5f00; }
+@media (prefers-color-scheme: dark) { :root { --page: #14171b; --ink: #e4e7eb; --dim: #9aa3af;
+  --line: #3a414b; --card: #1d2127; --link: #7db4ff; --good: #57c26d; --bad: #ff7b72; --unsure: #e0ae45; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 68rem; padding: 1.5rem 1rem 4rem; background: var(--page);
+  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+a { color: var(--link); } h1 { font-size: 1rem; font-weight: 600; color: var(--dim); margin: 0 0 .5rem; }
+h2 { font-size: 1.5rem; line-height: 1.25; margin: 2.2rem 0 .2rem; overflow-wrap: anywhere; }
+h1 + section h2 { margin-top: 0; }
+h3 { font-size: 1rem; margin: 1.6rem 0 .3rem; } p { margin: .3rem 0; }
+.dim, small { color: var(--dim); } .good { color: var(--good); } .bad { color: var(--bad); }
+.unsure { color: var(--unsure); }
+pre { background: var(--card); padding: .6rem .8rem; border-radius: .4rem; white-space: pre-wrap;
+  overflow-wrap: anywhere; font-size: .85rem; margin: .5rem 0; user-select: all; }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .92rem; }
+th, td { text-align: left; vertical-align: top; padding: .35rem 1rem .35rem 0;
+  border-bottom: 1px solid var(--line); }
+th { color: var(--dim); font-weight: 600; } td.n { white-space: nowrap; font-variant-numeric: tabular-nums; }
+td small { display: block; overflow-wrap: anywhere; } td:first-child { width: 38%; min-width: 11rem; }
+td:last-child a { margin-right: .5rem; }
+@media (max-width: 40rem) {
+  thead { display: none; } tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }
+  td { display: inline; border: 0; padding: 0 .6rem 0 0; }
+  td:first-child, td.own { display: block; width: auto; }
+  td:empty { display: none; }
+}
+"""
+PAPERS = {"provenance.json": "provenance", "sbom.json": "SBOM", "audit.json": "audit"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShownWheel:
+    """A line of the table. `devices`: what its code for GPUs is for; `papers`: (label, URL)."""
+
+    name: str
+    version: str
+    filename: str
+    sha256: str
+    size: int
+    built: bool
+    url: str
+    devices: tuple[str, ...] = ()
+    papers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShownView:
+    """A generation of a view. `index`: the URL for installers; `fixed`: its own, which never changes."""
+
+    name: str
+    number: int
+    created: str
+    verdict: tuple[str, str]  # tone, text
+    index: str
+    fixed: str
+    install: tuple[str, ...]  # lines to copy
+    wheels: tuple[ShownWheel, ...]
+
+
+def devices(audit: Mapping[str, Any]) -> tuple[str, ...]:
+    """The architectures that an audit found code for, machine code first."""
+    facts = audit.get("facts") or {}
+    loaded = [*facts.get("libraries", ()), *(code["loaded"] for code in facts.get("device_code", ()))]
+    return tuple(sorted({arch for one in loaded for arch in (*one["sass"], *one["ptx"])}, key=order))
+
+
+def verdict(found: Mapping[str, Any] | None) -> tuple[str, str]:
+    """(tone, text) of a generation's verdict.json."""
+    if found is None:
+        return "unsure", "not verified yet"
+    states = [check.get("status") for check in found.get("checks", ())]
+    text = f"{states.count('ok')} of {len(states)} checks ok"
+    return ("bad" if "fail" in states else "good"), f"verified {str(found.get('time', ''))[:10]}: {text}"
+
+
+def install_lines(index: str, *, token: bool, trusted: str) -> tuple[str, ...]:
+    """Lines to copy, for pip and for uv. `trusted`: the host that pip must be told to trust, or ""."""
+    if token:
+        index = index.replace("://", "://_:TOKEN@", 1)
+    host = f"--trusted-host {trusted} " if trusted else ""
+    return (
+        f"pip install {host}--index-url {index} NAME",
+        f"uv pip install --default-index {index} NAME",
+    )
+
+
+def render(views: Sequence[ShownView]) -> str:
+    """The whole page."""
+    title = views[0].name if len(views) == 1 else "wheels"
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}: spark-build wheelhouse</title><style>{STYLE}</style></head>"
+        f"<body><h1>spark-build wheelhouse</h1>{''.join(map(_view, views))}</body></html>\n"
+    )
+
+
+def _view(view: ShownView) -> str:
+    tone, said = view.verdict
+    lines = "".join(f"<pre>{escape(line)}</pre>" for line in view.install)
+    built = [wheel for wheel in view.wheels if wheel.built]
+    public = [wheel for wheel in view.wheels if not wheel.built]
+    url = escape(view.fixed)
+    return (
+        f"<section><h2>{escape(view.name)}</h2>"
+        f"<p>Generation {view.number}, published {escape(view.created)}, "
+        f'<span class="{tone}">{escape(said)}</span>.</p>'
+        f'<p><span class="dim">Always this state:</span> <a href="{url}">{url}</a></p>'
+        f"{lines}{_table('Built here', built)}{_table('Public, to complete them', public)}</section>"
+    )
+
+
+def _table(title: str, wheels: Sequence[ShownWheel]) -> str:
+    if not wheels:
+        return ""
+    total = size(sum(wheel.size for wheel in wheels))
+    code = any(wheel.devices for wheel in wheels)
+    papers = any(wheel.papers for wheel in wheels)
+    heads = [
+        "Package",
+        "Version",
+        "Size",
+        *(["Device code"] if code else []),
+        *(["Papers"] if papers else []),
+    ]
+    top = "".join(f"<th>{head}</th>" for head in heads)
+    rows = "".join(_line(wheel, code=code, papers=papers) for wheel in wheels)
+    return (
+        f'<h3>{escape(title)} <span class="dim">({len(wheels)}, {total})</span></h3>'
+        f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _line(wheel: ShownWheel, *, code: bool, papers: bool) -> str:
+    href = escape(f"{wheel.url}#sha256={wheel.sha256}")
+    cells = [
+        f'<td><b>{escape(wheel.name)}</b><small><a href="{href}">{escape(wheel.filename)}</a></small></td>',
+        f"<td class=n>{escape(wheel.version)}</td><td class=n>{size(wheel.size)}</td>",
+    ]
+    if code:
+        cells.append(f'<td class="own">{escape(", ".join(wheel.devices))}</td>')
+    if papers:
+        links = " ".join(f'<a href="{escape(url)}">{escape(label)}</a>' for label, url in wheel.papers)
+        cells.append(f"<td>{links}</td>")
+    return f"<tr>{''.join(cells)}</tr>"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.files import write_atomically
-from spark_build.wheelhouse import wheelhouse_generations
+from spark_build.wheelhouse import generations
 from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built
 
 
@@ -109,5 +109,5 @@ def test_a_generation_is_on_disk_before_it_appears(disk: Disk, tmp_path: Path) -
     assert [path for path in disk.early if "/current" not in path] == []
     # The index of the store is derived; every other name must be there again.
     assert [path for path in disk.lost(tmp_path / "root") if not path.endswith("/index.json")] == []
-    wheelhouse_generations.pin(made.folder.parent.parent, made.number)
+    generations.pin(made.folder.parent.parent, made.number)
     assert disk.lost(home.views) == []

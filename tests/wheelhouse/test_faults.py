@@ -21,7 +21,7 @@ from spark_build.paths import Home
 from spark_build.transfer.bundle import pack
 from spark_build.transfer.bundle_import import take_in
 from spark_build.transfer.bundle_write import write_archive
-from spark_build.wheelhouse import generations, wheelhouse_generations
+from spark_build.wheelhouse import generations
 from spark_build.wheelhouse.gc import collect
 from spark_build.wheelhouse.model import Fault
 from spark_build.wheelhouse.store import entry_folder
@@ -70,7 +70,7 @@ def house(root: Path) -> Home:
     for build in (1, 2, 3):
         demo = make_wheel(dist, build=f"{build}_0123abcd", requires=["helper>=1"])
         made = publish(home, [put_built(home.store, demo, note=str(build)), helper])
-    wheelhouse_generations.pin(home.views / VIEW, 2)
+    generations.pin(home.views / VIEW, 2)
     publish(home, made.wheels, view="another")
     for folder in home.views.glob("*/generations/*"):
         os.utime(folder, (0, 0))
@@ -96,18 +96,16 @@ def case(name: str, folder: Path) -> Case:
         make_wheel(empty.wheelhouse.parent / "dist", "more", "2.0")
         return Case(empty.wheelhouse.parent, put_another)
     if name == "rollback":
-        return Case(root, lambda home: wheelhouse_generations.rollback(home.views / view, 2))
+        return Case(root, lambda home: generations.rollback(home.views / view, 2))
     if name == "remove":
         return Case(
             root,
-            lambda home: wheelhouse_generations.remove(
-                home.views / view, home.store, ["demo"], markers={}, force=False
-            ),
+            lambda home: generations.remove(home.views / view, home.store, ["demo"], markers={}, force=False),
         )
     if name == "gc":
         return Case(root, collect_all)
     if name == "pin":
-        return Case(root, lambda home: wheelhouse_generations.pin(home.views / view, 3))
+        return Case(root, lambda home: generations.pin(home.views / view, 3))
     if name == "import":
         other = home_in(folder / "other")
         dist = other.wheelhouse.parent / "dist"

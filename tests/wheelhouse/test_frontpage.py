@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from spark_build.wheelhouse.frontpage import ShownView, ShownWheel, devices, install_lines, render, verdict
+from spark_build.wheelhouse.server import ShownView, ShownWheel, devices, install_lines, render, verdict
 
 NASTY = "<b onload='x'>&\""
 

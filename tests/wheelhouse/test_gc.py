@@ -12,7 +12,7 @@ import pytest
 from spark_build.errors import StoreError
 from spark_build.hashing import digest
 from spark_build.paths import Home
-from spark_build.wheelhouse import generations, store, wheelhouse_generations
+from spark_build.wheelhouse import generations, store
 from spark_build.wheelhouse.gc import collect
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.model import Collected
@@ -96,13 +96,13 @@ def test_the_rule(home: Home) -> None:
     assert gc(home, keep=4).taken == ()
     assert gc(home, older=31 * DAY).taken == ()
     assert names(gc(home, keep=3)) == {f"{VIEW} 1", "demo 1.0"}
-    wheelhouse_generations.pin(view, 2)
+    generations.pin(view, 2)
     done = gc(home)
     assert names(done) == {f"{VIEW} 3", "demo 3.0"}
     assert done.freed > 0
     assert generations.numbers(view) == [2, 4]
     assert len(keys(home)) == 2
-    wheelhouse_generations.unpin(view, 2)
+    generations.unpin(view, 2)
     assert names(gc(home)) == {f"{VIEW} 2", "demo 2.0"}
     assert gc(home).taken == ()
 
@@ -119,7 +119,7 @@ def test_looking_changes_nothing(home: Home) -> None:
 
 
 def test_the_current_one_stays_wherever_it_is(home: Home) -> None:
-    wheelhouse_generations.rollback(home.views / VIEW, 1)
+    generations.rollback(home.views / VIEW, 1)
     assert names(gc(home)) == {f"{VIEW} {number}" for number in (2, 3)} | {"demo 2.0", "demo 3.0"}
     found = generations.current(home.views / VIEW)
     assert found is not None
@@ -128,7 +128,7 @@ def test_the_current_one_stays_wherever_it_is(home: Home) -> None:
 
 def test_time_for_installers_counts_from_the_last_switch(home: Home) -> None:
     """4 was current until just now: who was told its path may still be reading."""
-    wheelhouse_generations.rollback(home.views / VIEW, 2)
+    generations.rollback(home.views / VIEW, 2)
     release(home, "5.0")  # 2 is not current any more, either
     done = gc(home, older=0, grace=3600)
     assert names(done) == {f"{VIEW} 1", f"{VIEW} 3", "demo 1.0", "demo 3.0"}

@@ -5,8 +5,9 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.wheelhouse.keeping import beyond, changes, dependents
+from spark_build.wheelhouse.gc import beyond, changes
 from spark_build.wheelhouse.model import Change, Kept
+from spark_build.wheelhouse.resolve import dependents
 from spark_build.wheels.model import StoredWheel
 
 HERE = {"python_version": "3.11", "sys_platform": "linux"}

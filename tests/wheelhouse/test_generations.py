@@ -9,7 +9,7 @@ import pytest
 
 from spark_build.errors import StoreError, UsageError
 from spark_build.paths import Home
-from spark_build.wheelhouse import generations, wheelhouse_generations
+from spark_build.wheelhouse import generations
 from tests.conftest import Root
 from tests.helpers.generations import VIEW, root_and_home
 from tests.helpers.wheelhouse import make_wheel, publish, put_built, put_public, snapshot
@@ -94,10 +94,10 @@ def test_back_and_forth(kept: tuple[Root, Home, Path]) -> None:
 
 def test_the_next_number_is_never_one_that_was_given(kept: tuple[Root, Home, Path]) -> None:
     _, home, view = kept
-    _, first = wheelhouse_generations.rollback(view, 1)
+    _, first = generations.rollback(view, 1)
     made = publish(home, first.wheels[:1], view=VIEW)
     assert (made.number, made.before) == (4, 1)
-    _, back = wheelhouse_generations.rollback(view, None)
+    _, back = generations.rollback(view, None)
     assert back.number == 1, "what it was made from, not what has the number before"
 
 
@@ -106,9 +106,9 @@ def test_there_is_nothing_to_go_back_to(kept: tuple[Root, Home, Path]) -> None:
     done = root.run("wheelhouse", "rollback", "9")
     assert done.returncode == 2
     assert "has no generation 9; there are 1, 2, 3" in done.stderr
-    wheelhouse_generations.rollback(view, 1)
+    generations.rollback(view, 1)
     with pytest.raises(UsageError, match="no generation before 1"):
-        wheelhouse_generations.rollback(view, None)
+        generations.rollback(view, None)
 
 
 def test_a_generation_without_its_wheels_is_not_made_current(kept: tuple[Root, Home, Path]) -> None:
@@ -131,7 +131,7 @@ def test_rollback_mends_a_dangling_current(kept: tuple[Root, Home, Path]) -> Non
     (view / "current").unlink()
     (view / "current").mkdir()
     with pytest.raises(StoreError, match="is a folder") as caught:
-        wheelhouse_generations.rollback(view, 2)
+        generations.rollback(view, 2)
     asked = "spark-build --target host-cpu --train t wheelhouse rollback 3"
     assert caught.value.hint == f"rm -r {view / 'current'}, then: {asked}"
 
@@ -173,9 +173,9 @@ def test_pins(kept: tuple[Root, Home, Path]) -> None:
     assert root.json("wheelhouse", "pin") == {"generation": 3, "pinned": True, "new": True}
     assert root.json("wheelhouse", "pin", "1")["new"]
     assert not root.json("wheelhouse", "pin", "1")["new"]
-    assert wheelhouse_generations.pins(view) == {1, 3}
+    assert generations.pins(view) == {1, 3}
     assert root.run("wheelhouse", "unpin", "3").stdout == "generation 3 is not pinned\n"
-    assert wheelhouse_generations.pins(view) == {1}
+    assert generations.pins(view) == {1}
     assert root.run("wheelhouse", "pin", "8").returncode == 2
     assert [row["pinned"] for row in root.json("wheelhouse", "generations")["generations"]] == [
         True,

@@ -13,8 +13,8 @@ import pytest
 
 from spark_build.errors import AuditError
 from spark_build.files import sha256_of
-from spark_build.wheelhouse import listen, simple_index
-from spark_build.wheelhouse.guard import bears
+from spark_build.wheelhouse import server, simple_index
+from spark_build.wheelhouse.server import bears
 from spark_build.wheelhouse.simple_index import INDEX, PAGES, indexed
 from tests.helpers.wheelhouse import VIEW, demo_house, home_in, make_wheel, publish, put_built, snapshot
 
@@ -113,7 +113,7 @@ def test_links_are_short(tmp_path: Path) -> None:
 
 
 def test_answers_do_not_wait_for_acknowledgements() -> None:
-    with listen.bind("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+    with server.bind("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
         accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

@@ -20,7 +20,7 @@ import pytest
 from spark_build.environments.fsck import check
 from spark_build.errors import UsageError
 from spark_build.paths import Home
-from spark_build.wheelhouse import generations, wheelhouse_generations
+from spark_build.wheelhouse import generations
 from spark_build.wheelhouse.gc import collect
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.store import entry_folder
@@ -80,7 +80,7 @@ def roller(home: Home, _log: Path, _number: int, _turn: int) -> None:
     try:
         # Not to the old ones: what was made from them would keep their wheels, rightly.
         there = [number for number in generations.numbers(view) if number >= 2 * OLD]
-        wheelhouse_generations.rollback(view, random.choice(there[-5:]))
+        generations.rollback(view, random.choice(there[-5:]))
     except UsageError as error:
         if "has no generation" not in error.message:  # collected just now
             raise

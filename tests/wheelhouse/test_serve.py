@@ -22,8 +22,7 @@ from spark_build.paths import Home
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
-from spark_build.wheelhouse.simple_index import INDEX
-from spark_build.wheelhouse.simpleindex import HTML_FORM, JSON_FORM
+from spark_build.wheelhouse.simple_index import HTML_FORM, INDEX, JSON_FORM
 from spark_build.wheels.model import StoredWheel
 from tests.conftest import CLI
 from tests.helpers import processes

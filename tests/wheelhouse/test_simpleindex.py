@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pypi_simple import ProjectPage
 
-from spark_build.wheelhouse.simpleindex import (
+from spark_build.wheelhouse.simple_index import (
     HTML_FORM,
     JSON_FORM,
     PLAIN_FORM,

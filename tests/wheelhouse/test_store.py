@@ -22,10 +22,11 @@ from spark_build.wheelhouse.store import (
     entries,
     entry_folder,
     in_use,
+    next_serial,
     read,
+    rows,
     verify_wheel,
 )
-from spark_build.wheelhouse.storeindex import next_serial, rows
 from spark_build.wheels.model import StoredWheel
 from tests.helpers.wheelhouse import end, eventually, hear, make_wheel, put_built, put_public, start, tell
 

@@ -18,9 +18,7 @@ from spark_build.hashing import digest
 from spark_build.recipes.model import Step, Target
 from spark_build.text import printable
 from spark_build.wheelhouse import judgements
-from spark_build.wheelhouse.prefix import tree_digest
-from spark_build.wheelhouse.store import Entry, read
-from spark_build.wheelhouse.storeindex import next_serial
+from spark_build.wheelhouse.store import Entry, next_serial, read, tree_digest
 from spark_build.wheels.audit import as_vendor, audit
 from spark_build.wheels.model import Finding, WheelFacts
 from spark_build.wheels.reader import facts_and_digest
