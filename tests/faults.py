@@ -62,7 +62,7 @@ FAULTS = (
     ),
     Fault(
         name="--require-hashes left out",
-        module="spark_build.environments.installers",
+        module="spark_build.environments.installed",
         old='"--no-deps", "--require-hashes"]',
         new='"--no-deps"]',
         tests=("test_an_installer_refuses_a_list_without_hashes",),

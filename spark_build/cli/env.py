@@ -58,20 +58,20 @@ def create(
     """
     from spark_build.cli.wheelhouse import current
     from spark_build.environments import create as environments_create
-    from spark_build.environments import interpreters, kernels
+    from spark_build.environments import interpreters
 
     setting = options.setting()
     _refuse_foreign(setting)
     generation = current(options)
     folder = folder.absolute() if folder.is_symlink() else folder.resolve()
     if jupyter:
-        kernels.refuse_without(generation)
+        interpreters.refuse_without(generation)
     state = _shown(
         options,
         lambda tell: environments_create.create(
             generation,
             folder,
-            (*packages, kernels.PACKAGE) if jupyter else packages,
+            (*packages, interpreters.PACKAGE) if jupyter else packages,
             everything=not packages,
             with_pip=not without_pip,
             python=interpreters.find(wanted) if wanted else None,
@@ -79,7 +79,7 @@ def create(
             tell=tell,
         ),
     )
-    kernel = kernels.register(folder) if jupyter else None
+    kernel = interpreters.register(folder) if jupyter else None
     installed = [f"{one.name}=={one.version}" for one in state.packages]
     if options.json:
         about: dict[str, Any] = {
@@ -139,11 +139,11 @@ def update(
 
     What you added yourself stays. An interrupted update is finished by the next one.
     """
-    from spark_build.environments import marker
+    from spark_build.environments import installed
     from spark_build.environments import update as updates
 
     folder = folder.resolve()
-    generation = _generation(options, marker.read(folder).view, number)
+    generation = _generation(options, installed.read(folder).view, number)
     wish = updates.Wish(more=packages, installer=installer, dry_run=dry_run, repair=repair)
     before, change = _shown(
         options,
@@ -238,11 +238,11 @@ def _print_change(
 @shared
 def check(options: Options, folder: Path) -> int:
     """Say whether every file in FOLDER still is what the wheelhouse holds."""
-    from spark_build.environments import marker
+    from spark_build.environments import installed
     from spark_build.environments import update as updates
 
     folder = folder.resolve()
-    state = marker.read(folder)
+    state = installed.read(folder)
     faults = _shown(options, lambda _tell: list(updates.check(folder, state, options.home().store)))
     others = updates.others(folder, state)
     if options.json:

@@ -9,10 +9,9 @@ from pathlib import Path
 from shlex import quote
 
 from spark_build import venv
-from spark_build.environments import installed, installers, interpreters, marker
-from spark_build.environments.environments import merged
-from spark_build.environments.model import Installed, Interpreter, State
-from spark_build.environments.origin import prove_origin
+from spark_build.environments import installed, interpreters
+from spark_build.environments.installed import prove_origin
+from spark_build.environments.model import Installed, Interpreter, State, merged
 from spark_build.errors import StoreError, UsageError
 from spark_build.files import locked, remove_tree
 from spark_build.text import size
@@ -20,7 +19,7 @@ from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.resolve import needed
 from spark_build.wheels.model import StoredWheel
 
-LOCK = f"{installers.SCRATCH}lock"
+LOCK = f"{installed.SCRATCH}lock"
 BEGUN = ".spark-build"  # begins the names of what is written beside the packages
 
 Tell = Callable[[str], None]
@@ -104,7 +103,7 @@ def create(
     interpreters.refuse_other_abi(view, python, f"spark-build env create {quote(str(folder))}")
     chosen = choose(generation, names, everything=everything, markers=python.markers)
     interpreters.refuse_unfit(chosen, python)
-    tool = installers.choose(installer)
+    tool = installed.choose_installer(installer)
     state = State(
         view=view,
         generation=generation.number,
@@ -119,10 +118,10 @@ def create(
         _refuse_taken(folder)  # somebody else may have been faster
         try:
             _clear(folder)
-            marker.write(folder, state)
+            installed.write(folder, state)
             tell(f"installing {described(chosen)} with {tool}")
             bundled = _make(folder, python, {wheel.name for wheel in chosen}, with_pip=with_pip)
-            installers.fill(tool, folder, generation.folder, chosen)
+            installed.fill(tool, folder, generation.folder, chosen)
             tell("proving the origin of every file")
             prove_origin(folder, generation, chosen)
             state = finished(folder, replace(state, bundled=bundled), generation, chosen)
@@ -136,8 +135,8 @@ def _refuse_taken(folder: Path) -> None:
     """UsageError for a place with anything in it but what a killed `create` left."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder} is no new or empty folder", hint="choose another, or remove it first")
-    if folder.is_dir() and not marker.is_unfinished_creation(folder):
-        if marker.exists(folder):
+    if folder.is_dir() and not installed.is_unfinished_creation(folder):
+        if installed.exists(folder):
             raise UsageError(
                 f"{folder} already is an environment of a wheelhouse",
                 hint=f"spark-build env update {quote(str(folder))}",
@@ -148,7 +147,7 @@ def _refuse_taken(folder: Path) -> None:
 
 def _clear(folder: Path) -> None:
     """Remove what a killed `create` left; the marker last."""
-    left = [path for path in folder.iterdir() if path.name not in (LOCK, marker.NAME)]
+    left = [path for path in folder.iterdir() if path.name not in (LOCK, installed.NAME)]
     for path in left:
         path.unlink() if path.is_symlink() or not path.is_dir() else remove_tree(path)
 
@@ -158,7 +157,7 @@ def _make(folder: Path, python: Interpreter, ours: AbstractSet[str], *, with_pip
     venv.create(folder, python=python.base, clear=False)
     if not with_pip:
         return ()
-    installers.add_pip(folder)
+    installed.add_pip(folder)
     bundled = tuple(installed.present(folder))
     installed.remove(folder, ours & set(bundled))
     return bundled
@@ -176,7 +175,7 @@ def finished(folder: Path, state: State, generation: Generation, wheels: Sequenc
         doubtful=(),
         files=(),
     )
-    marker.write(folder, done)
+    installed.write(folder, done)
     return done
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from spark_build.environments import resolution
+from spark_build.environments import closure
 from spark_build.errors import StoreError
 from spark_build.paths import Home
 from spark_build.recipes.model import Target
@@ -80,7 +80,7 @@ def unresolved(
         elif most is not None and len(current.wheels) > most:
             told(f"{view.name}: {len(current.wheels)} wheels; --resolve tries whether they install")
         else:
-            for problem in resolution.prove(current, target):
+            for problem in closure.prove(current, target):
                 fix = f"{generations.command(view)} all (completes the set)"
                 found.append(Fault(kind="incomplete", path=str(current.folder), message=problem, fix=fix))
     return tuple(found)
@@ -91,7 +91,7 @@ def _target_of(view: str, targets: Iterable[Target]) -> Target | None:
     name, _, python = view.rpartition("-")
     for target in targets:
         if name.startswith(f"{target.name}-") and python.startswith("cp"):
-            here = resolution.HERE if target.platform == "host" else target.platform
+            here = closure.HERE if target.platform == "host" else target.platform
             return replace(target, platform=here, python=python)
     return None
 

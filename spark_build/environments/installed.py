@@ -1,19 +1,35 @@
-"""The packages in an environment: which are there, and taking some out again."""
+"""The state file of an environment, its installed packages, and the installers."""
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import csv
+import errno
 import hashlib
+import json
 import os
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
+from shlex import quote
+from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from spark_build.environments.origin import site_packages
-from spark_build.files import remove_tree
+from spark_build import venv
+from spark_build.environments.model import Installed, InstallerName, State
+from spark_build.errors import HostError, StoreError, UsageError
+from spark_build.files import remove_tree, write_atomically
+from spark_build.process import capture, run
+from spark_build.wheelhouse.generations import Generation, requirements
+from spark_build.wheels.model import StoredWheel
+from spark_build.wheels.reader import dist_info, opened, urlsafe
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,3 +117,232 @@ def _prune(folders: Iterable[Path], site: Path) -> None:
             except OSError:
                 break
             place = place.parent
+
+
+NAME = "spark-build.json"
+SCHEMA = 1
+
+
+def write(folder: Path, state: State) -> None:
+    """Keep a state; whole or not at all."""
+    text = json.dumps({"schema": SCHEMA, **asdict(state)}, indent=1)
+    write_atomically(folder / NAME, text + "\n")
+
+
+def read(folder: Path) -> State:
+    """The state of an environment that was made here; UsageError for any other folder."""
+    try:
+        raw: dict[str, Any] = json.loads((folder / NAME).read_text())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UsageError(
+            f"{folder} was not made by `spark-build env create`: there is no {NAME} in it",
+            hint="make a new one: spark-build env create DIR",
+        ) from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(folder, error) from error
+    try:
+        if raw.pop("schema") != SCHEMA:
+            raise ValueError("written by a newer spark-build")
+        raw |= {name: tuple(raw[name]) for name in ("asked", "bundled", "doubtful", "files")}
+        return State(**{**raw, "packages": tuple(Installed(**row) for row in raw["packages"])})
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(folder: Path, error: Exception) -> StoreError:
+    return StoreError(
+        f"what is known about this environment cannot be read: {error}",
+        where=str(folder / NAME),
+        hint=f"rm -r {quote(str(folder))}, then make it again",
+    )
+
+
+def is_unfinished_creation(folder: Path) -> bool:
+    """Whether `env create` was killed in this folder."""
+    try:
+        return read(folder).unfinished == "create"
+    except (UsageError, StoreError):
+        return False
+
+
+def exists(folder: Path) -> bool:
+    """Whether an environment was made here, or begun."""
+    return (folder / NAME).is_file()
+
+
+_PLACEHOLDER = b"#!python"  # the first line of a script for which an installer writes the interpreter
+
+
+def site_packages(folder: Path) -> Path:
+    """Where an environment's packages lie; StoreError where there is no such place."""
+    found = [path for path in folder.glob("lib/python*/site-packages") if path.is_dir()]
+    if len(found) != 1:
+        raise StoreError(f"{folder} is no virtual environment any more", hint=f"rm -r {quote(str(folder))}")
+    return found[0]
+
+
+def prove_origin(folder: Path, generation: Generation, wheels: Sequence[StoredWheel]) -> None:
+    """Raise StoreError unless every file of these wheels is installed byte for byte."""
+    for wheel in wheels:
+        for name, path in differences(folder, generation.folder / wheel.filename):
+            raise StoreError(
+                f"{wheel.name}: {name} in the environment is not the wheelhouse's",
+                where=str(path),
+                hint=f"rm -r {quote(str(folder))}, then make it again",
+            )
+
+
+def differences(folder: Path, wheel: Path) -> Iterator[tuple[str, Path]]:
+    """(name in the wheel, where it should be) of each file that is missing or has other bytes."""
+    with opened(wheel) as archive:
+        for name, path, listed in _placed(archive, wheel.name, folder):
+            if not listed or name.endswith(".pyc"):
+                continue  # RECORD itself; and pip compiles anew, also where a wheel brought bytecode along
+            if not _matches(path, listed) and not _is_script(archive, name, path):
+                yield name, path
+
+
+def files_of(folder: Path, wheel: Path) -> Iterator[Path]:
+    """Every file that installing the wheel writes into the environment, commands included."""
+    with opened(wheel) as archive:
+        yield from (path for _, path, _ in _placed(archive, wheel.name, folder))
+        for command in _commands(archive, wheel.name):
+            yield folder / "bin" / command
+
+
+def _placed(archive: zipfile.ZipFile, filename: str, folder: Path) -> Iterator[tuple[str, Path, str]]:
+    """(name, where it is installed, hash as RECORD writes it) of a wheel's files."""
+    site = site_packages(folder)
+    bases = {"purelib": site, "platlib": site, "data": folder, "scripts": folder / "bin"}
+    record = archive.read(f"{dist_info(archive, filename)}/RECORD").decode()
+    for name, listed, _ in csv.reader(record.splitlines()):
+        parts = name.split("/")
+        if not parts[0].endswith(".data"):
+            yield name, site / name, listed
+        elif parts[1] in bases:
+            yield name, bases[parts[1]].joinpath(*parts[2:]), listed
+
+
+def _matches(path: Path, listed: str) -> bool:
+    algorithm, _, digest = listed.partition("=")
+    try:
+        with path.open("rb") as file:
+            return urlsafe(hashlib.file_digest(file, algorithm).digest()) == digest
+    except OSError:
+        return False
+
+
+def _is_script(archive: zipfile.ZipFile, name: str, path: Path) -> bool:
+    """Whether it is the wheel's script with nothing but its first line rewritten by an installer."""
+    if ".data/scripts/" not in name or not path.is_file():
+        return False
+    first, _, rest = archive.read(name).partition(b"\n")
+    written = path.read_bytes()
+    return first.startswith(_PLACEHOLDER) and written.startswith(b"#!") and written.endswith(b"\n" + rest)
+
+
+def _commands(archive: zipfile.ZipFile, filename: str) -> Iterator[str]:
+    """The commands that an installer makes of a wheel's entry points."""
+    parser = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
+    try:
+        parser.read_string(archive.read(f"{dist_info(archive, filename)}/entry_points.txt").decode())
+    except (KeyError, configparser.Error):  # none, or no installer can read them either
+        return
+    for section in ("console_scripts", "gui_scripts"):
+        if parser.has_section(section):
+            yield from (name for name in parser[section] if "/" not in name)
+
+
+SCRATCH = ".spark-build-"  # begins the name of what an interrupted installation may leave in an environment
+
+
+def find_uv() -> str | None:
+    """A uv that runs: on PATH, else the one installed beside spark-build."""
+    for found in (shutil.which("uv"), str(Path(sys.executable).with_name("uv"))):
+        if found and _runs(found):
+            return found
+    return None
+
+
+@cache
+def _runs(program: str) -> bool:
+    """pyenv puts a uv on PATH that only says that no version with uv is selected."""
+    return capture([program, "--version"], env=unconfigured(), timeout=20) is not None
+
+
+def choose_installer(wanted: str = "auto") -> InstallerName:
+    """uv if there is one, else pip; HostError for a uv that is asked for and not there."""
+    if wanted == "pip":
+        return "pip"
+    if find_uv() is not None:
+        return "uv"
+    if wanted == "uv":
+        raise HostError("there is no uv on PATH", hint="pip install uv, or --installer pip")
+    return "pip"
+
+
+def unconfigured() -> dict[str, str]:
+    """This process's environment without what configures pip and uv: no index of the user's has a say.
+
+    pip's --isolated would still read PIP_CONFIG_FILE and the machine's file.
+    """
+    kept = {
+        name: value
+        for name, value in venv.clean_environment().items()
+        if not name.upper().startswith(("PIP_", "UV_"))
+    }
+    return kept | {"PIP_CONFIG_FILE": os.devnull}
+
+
+def fill(installer: InstallerName, folder: Path, source: Path, wheels: Sequence[StoredWheel]) -> None:
+    """Install these wheels, which lie in `source`, into the environment: offline, hashes required."""
+    if not wheels:
+        return
+    # Beside the packages, so that uv can link what it unpacked; never the user's cache.
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch:
+        listed = Path(scratch, "requirements.txt")
+        listed.write_text(requirements(wheels))
+        options = ["--no-index", "--find-links", str(source), "--no-deps", "--require-hashes"]
+        done = run(
+            [*_command(installer, folder, Path(scratch)), *options, "-r", str(listed)],
+            cwd=folder,
+            env=unconfigured(),
+        )
+    if done.returncode != 0:
+        if os.strerror(errno.ENOSPC) in done.output:
+            raise HostError(
+                f"the disk is full ({folder})", hint="free some space, then the same command again"
+            )
+        raise StoreError(
+            f"{installer} refuses the wheels: {reason(done.output)}",
+            where=str(source),
+            hint="spark-build wheelhouse list",
+        )
+
+
+def _command(installer: InstallerName, folder: Path, scratch: Path) -> list[str]:
+    python = str(venv.python_of(folder))
+    if installer == "uv":
+        isolated = ["--no-config", "--offline", "--cache-dir", str(scratch / "cache"), "--no-progress"]
+        return [find_uv() or "uv", "pip", "install", "--python", python, *isolated, "--no-build"]
+    isolated = ["--disable-pip-version-check", "--no-input"]
+    return [sys.executable, "-m", "pip", "--python", python, *isolated, "install", "--no-cache-dir"]
+
+
+def reason(output: str) -> str:
+    """What pip or uv gives as its reason, on one line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR:")]
+    first = next((at for at, line in enumerate(lines) if line.startswith(("error:", "\u00d7"))), 0)  # uv's
+    return errors[0] if errors else " ".join(lines[first:])[:400]
+
+
+def add_pip(folder: Path) -> None:
+    """Give the user pip inside; from the interpreter's own bundle, without any index."""
+    python = str(venv.python_of(folder))
+    done = run([python, "-m", "ensurepip", "--upgrade"], env=unconfigured())
+    if done.returncode != 0:
+        raise HostError(
+            "this Python cannot put pip into an environment (ensurepip failed)",
+            hint="sudo apt-get install -y python3-venv, or use --without-pip",
+        )

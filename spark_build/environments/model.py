@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from spark_build.wheels.model import StoredWheel
 
@@ -84,3 +87,9 @@ class Change:
     def empty(self) -> bool:
         """Whether the environment already is as it should be."""
         return not (self.added or self.replaced or self.removed)
+
+
+def merged(asked: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+    """What is asked for when `more` comes on top: a later wish about a package replaces the earlier."""
+    wishes = {canonicalize_name(Requirement(text).name): text for text in (*asked, *more)}
+    return tuple(wishes.values())

@@ -1,19 +1,18 @@
-"""Bringing an environment to a generation, and looking whether it still is what was put in.
-
-An update may be killed at any moment. Before it touches a package it writes down which ones it is at and
-which files they will bring; the next update takes those out, in whatever state they are, and puts them in
-anew.
-"""
+"""Update and check environments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from spark_build import venv
-from spark_build.environments import environments, installed, installers, interpreters, marker
+from spark_build.environments import installed, interpreters
+from spark_build.environments import model as environments_model
 from spark_build.environments.create import (
     BEGUN,
     LOCK,
@@ -26,8 +25,8 @@ from spark_build.environments.create import (
     view_of,
     waiting,
 )
-from spark_build.environments.model import Change, Installed, InstallerName, Interpreter, State
-from spark_build.environments.origin import differences, files_of, prove_origin
+from spark_build.environments.installed import differences, files_of, prove_origin
+from spark_build.environments.model import Change, Installed, InstallerName, Interpreter, Replacement, State
 from spark_build.errors import HostError, StoreError
 from spark_build.files import locked, remove_tree, sha256_of
 from spark_build.wheelhouse import store
@@ -61,7 +60,7 @@ def update(
 
     kept: the store. What the user added stays. UsageError for an environment that was not made here.
     """
-    marker.read(folder)
+    installed.read(folder)
     folder = folder.resolve()
     if wish.dry_run:
         state, change, _ = _plan(folder, generation, wish, kept, tell)
@@ -69,9 +68,9 @@ def update(
     with locked(folder / LOCK, purpose="env update", waiting=waiting(tell)):
         _tidy(folder)
         state, change, wanted = _plan(folder, generation, wish, kept, tell)
-        asked = replace(state, asked=environments.merged(state.asked, wish.more))
+        asked = replace(state, asked=environments_model.merged(state.asked, wish.more))
         if not change.empty:
-            _apply(folder, generation, asked, change, installers.choose(wish.installer), tell)
+            _apply(folder, generation, asked, change, installed.choose_installer(wish.installer), tell)
         if not change.empty or _is_news(asked, state, generation, change):
             finished(folder, asked, generation, wanted)
         return state, change
@@ -95,18 +94,18 @@ def _is_news(asked: State, state: State, generation: Generation, change: Change)
 def _plan(
     folder: Path, generation: Generation, wish: Wish, kept: Path, tell: Tell
 ) -> tuple[State, Change, tuple[StoredWheel, ...]]:
-    state = marker.read(folder)
+    state = installed.read(folder)
     if state.unfinished == "create":
         again = f"spark-build env create {quote(str(folder))} {' '.join(map(quote, state.asked))}".rstrip()
         raise HostError(f"{folder} was never finished: its `env create` was interrupted", hint=again)
     python = _interpreter(folder)
     interpreters.refuse_other_abi(view_of(generation), python, "spark-build env create ANOTHER-DIR")
-    names = environments.merged(environments.still_there(state.asked, generation.wheels), wish.more)
+    names = environments_model.merged(still_there(state.asked, generation.wheels), wish.more)
     wanted = choose(generation, names, everything=state.everything, markers=python.markers)
     interpreters.refuse_unfit(wanted, python)
     present = {name: (one.version, one.record) for name, one in installed.present(folder).items()}
     damaged = _damaged(folder, state, kept, tell) if wish.repair else ()
-    return state, environments.difference(state, wanted, present, damaged=damaged), wanted
+    return state, difference(state, wanted, present, damaged=damaged), wanted
 
 
 def _interpreter(folder: Path) -> Interpreter:
@@ -142,9 +141,9 @@ def _apply(
         doubtful=tuple(sorted(names | set(state.doubtful))),
         files=tuple(sorted(str(path.relative_to(folder)) for path in files | leftovers)),
     )
-    marker.write(folder, begun)
+    installed.write(folder, begun)
     installed.remove(folder, names, leftovers)
-    installers.fill(tool, folder, generation.folder, wheels)
+    installed.fill(tool, folder, generation.folder, wheels)
     prove_origin(folder, generation, wheels)
 
 
@@ -196,3 +195,73 @@ def others(folder: Path, state: State) -> tuple[str, ...]:
     ours = {one.name for one in state.packages} | set(state.bundled)
     found = installed.present(folder).values()
     return tuple(f"{one.name} {one.version}" for one in found if one.name not in ours)
+
+
+def difference(
+    state: State,
+    wanted: Sequence[StoredWheel],
+    present: Mapping[str, tuple[str, str]],
+    *,
+    damaged: Collection[str] = (),
+) -> Change:
+    """The way from `state` to `wanted`.
+
+    present: name -> (version, sha256 of RECORD) of everything installed; damaged: names whose files were
+    found to differ. What an interrupted command was at is put in anew.
+    """
+    ours = {one.name: one for one in state.packages}
+    names = {wheel.name for wheel in wanted}
+    added, replaced, same = [], [], []
+    for wheel in wanted:
+        why = _why(wheel, state, ours.get(wheel.name), present, damaged)
+        if not why:
+            same.append(wheel.name)
+        elif wheel.name in present:
+            replaced.append(Replacement(before=present[wheel.name][0], wheel=wheel, why=why))
+        else:
+            added.append(wheel)
+    gone = [one for one in state.packages if one.name not in names]
+    left = [one for one in gone if one.name in state.doubtful or _is_ours(one, present)]
+    return Change(
+        added=tuple(added),
+        replaced=tuple(replaced),
+        removed=tuple(left),
+        released=tuple(one for one in gone if one not in left and one.name in present),
+        same=tuple(same),
+        others=tuple(
+            f"{name} {version}"
+            for name, (version, _) in sorted(present.items())
+            if name not in names and name not in state.bundled and name not in {one.name for one in left}
+        ),
+    )
+
+
+def _why(
+    wheel: StoredWheel,
+    state: State,
+    installed: Installed | None,
+    present: Mapping[str, tuple[str, str]],
+    damaged: Collection[str],
+) -> str:
+    """Why a wheel has to be installed; "" when it is there."""
+    if wheel.name in state.doubtful:
+        return "an interrupted command was at it"
+    if wheel.name not in present:
+        return "it is not there"
+    if installed is None:
+        return "another one was there"
+    if not _is_ours(installed, present):
+        return "it was replaced by hand"
+    if installed.sha256 != wheel.sha256:
+        return "other bytes" if installed.version == wheel.version else "another version"
+    return "its files were changed" if wheel.name in damaged else ""
+
+
+def _is_ours(installed: Installed, present: Mapping[str, tuple[str, str]]) -> bool:
+    return installed.name in present and present[installed.name][1] == installed.record
+
+
+def still_there(asked: Sequence[str], wheels: Sequence[StoredWheel]) -> tuple[str, ...]:
+    """Those of the wishes for which there is any wheel."""
+    have = {wheel.name for wheel in wheels}
+    return tuple(text for text in asked if canonicalize_name(Requirement(text).name) in have)

@@ -14,7 +14,7 @@ import pytest
 
 from spark_build.cli.main import main
 from spark_build.cli.options import Options
-from spark_build.environments import marker
+from spark_build.environments import installed
 from spark_build.environments.model import State
 from spark_build.errors import NothingCheckedError
 from spark_build.measure import suite
@@ -102,7 +102,7 @@ def test_check_an_environment_without_our_packages(
     state = State(
         view=f"host-cpu-t-{_abi()}", generation=1, python=_abi(), asked=(), everything=True, packages=()
     )
-    marker.write(folder, state)
+    installed.write(folder, state)
     why, document = unchecked(capsys, root, "env", "check", str(folder))
     assert "holds no wheel of the wheelhouse" in why
     assert document["packages"] == []

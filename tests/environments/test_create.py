@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.environments import installers
+from spark_build.environments import installed
 from spark_build.environments.create import choose, install
-from spark_build.environments.installers import find_uv
-from spark_build.environments.origin import prove_origin
+from spark_build.environments.installed import find_uv, prove_origin
 from spark_build.errors import HostError, StoreError, UsageError, from_os_error
 from spark_build.wheelhouse.generations import Generation
 from tests.helpers.wheelhouse import demo_house, home_in, make_wheel, publish, put_built, put_public, snapshot
@@ -181,7 +180,7 @@ def test_an_installer_refuses_a_list_without_hashes(
 ) -> None:
     """Whatever becomes of our lists: what is not held to its bytes is not put in."""
     bare = "".join(f"{wheel.name}=={wheel.version}\n" for wheel in house.wheels)
-    monkeypatch.setattr(installers, "requirements", lambda _: bare)
+    monkeypatch.setattr(installed, "requirements", lambda _: bare)
     with pytest.raises(StoreError, match=rf"{installer} refuses the wheels: .*(?i:hash)"):
         install(house, tmp_path / "env", ["demo"], with_pip=False, installer=installer)
 

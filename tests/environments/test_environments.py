@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.environments import marker
+from spark_build.environments import installed
 from spark_build.environments.create import choose
 from spark_build.environments.model import Change
 from spark_build.environments.update import Wish, others, update
@@ -95,7 +95,7 @@ def test_more_packages(house: House) -> None:
     generation = house.publish(demo, more)
     house.create(generation, "demo")
     assert short(house.update(generation, "more")) == {"added": ["more 1.0"]}
-    assert marker.read(house.env).asked == ("demo", "more")
+    assert installed.read(house.env).asked == ("demo", "more")
     with pytest.raises(StoreError, match="has no unknown"):
         house.update(generation, "unknown")
 
@@ -114,7 +114,7 @@ def test_back_to_an_earlier_generation(house: House) -> None:
     first = house.publish(house.put("demo", "1.0"))
     house.create(house.publish(house.put("demo", "2.0"), house.put("more", "1.0")))
     assert short(house.update(first)) == {"replaced": ["demo: another version"], "removed": ["more"]}
-    assert (marker.read(house.env).generation, house.installed()) == (1, "demo==1.0")
+    assert (installed.read(house.env).generation, house.installed()) == (1, "demo==1.0")
 
 
 def test_nothing_to_do_writes_nothing(house: House) -> None:
@@ -130,15 +130,15 @@ def test_another_generation_of_the_same_wheels_is_only_noted(house: House) -> No
     house.create(house.publish(demo), "demo")
     later = house.publish(demo, house.put("more", "1.0"))
     assert house.update(later).empty
-    assert marker.read(house.env).generation == later.number
+    assert installed.read(house.env).generation == later.number
 
 
 def test_a_dry_run_changes_nothing(house: House) -> None:
     house.create(house.publish(house.put("demo", "1.0")))
-    before = marker.read(house.env)
+    before = installed.read(house.env)
     newer = house.publish(house.put("demo", "2.0"))
     assert short(house.update(newer, dry_run=True)) == {"replaced": ["demo: another version"]}
-    assert (marker.read(house.env), house.installed()) == (before, "demo==1.0")
+    assert (installed.read(house.env), house.installed()) == (before, "demo==1.0")
 
 
 # --- what is the user's stays -----------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_what_the_user_added_stays_and_is_named(house: House) -> None:
     change = house.update(house.publish(house.put("other", "1.0")))
     assert short(change) == {"added": ["other 1.0"], "removed": ["demo"], "others": ["mine 0.1"]}
     assert run_in(house.env, "import mine, other, pip; print(mine.VERSION)") == "0.1"
-    assert others(house.env, marker.read(house.env)) == ("mine 0.1",)
+    assert others(house.env, installed.read(house.env)) == ("mine 0.1",)
 
 
 def test_a_package_replaced_by_hand_comes_back(house: House) -> None:
@@ -175,7 +175,7 @@ def test_a_package_replaced_by_hand_is_the_users_when_the_wheelhouse_has_none(ho
     change = house.update(house.publish(house.put("demo", "1.0")))
     assert short(change) == {"released": ["more"], "others": ["more 7.0"]}
     assert house.installed() == "demo==1.0 more==7.0"
-    assert others(house.env, marker.read(house.env)) == ("more 7.0",)
+    assert others(house.env, installed.read(house.env)) == ("more 7.0",)
 
 
 def test_a_file_that_two_packages_have_survives_the_going_of_one(house: House) -> None:
@@ -234,7 +234,7 @@ def test_a_damaged_wheel_stops_an_update_before_it_begins(house: House) -> None:
     flip(house.home.store / newer.key[:2] / newer.key / newer.filename)
     with pytest.raises(StoreError, match="damaged or missing"):
         house.update(generation)
-    assert (house.installed(), house.faults(), marker.read(house.env).unfinished) == ("demo==1.0", [], "")
+    assert (house.installed(), house.faults(), installed.read(house.env).unfinished) == ("demo==1.0", [], "")
 
 
 def test_an_environment_of_somebody_else(house: House) -> None:
@@ -250,7 +250,7 @@ def test_an_environment_of_somebody_else(house: House) -> None:
 def test_a_marker_that_cannot_be_read(house: House, text: str) -> None:
     generation = house.publish(house.put("demo", "1.0"))
     house.create(generation)
-    (house.env / marker.NAME).write_text(text)
+    (house.env / installed.NAME).write_text(text)
     with pytest.raises(StoreError, match="cannot be read"):
         house.update(generation)
     assert house.installed() == "demo==1.0"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.environments import marker
+from spark_build.environments import installed
 from spark_build.errors import HostError
 from tests.helpers.environments import House
 from tests.helpers.wheelhouse import home_in
@@ -121,7 +121,7 @@ def test_a_creation_killed_anywhere_is_begun_anew(house: House, places: tuple[in
         subprocess.run(["rm", "-rf", house.env], check=True)
         if dying(lambda: house.create(generation), at):
             killed += 1
-            if marker.exists(house.env):
+            if installed.exists(house.env):
                 with pytest.raises(HostError, match="never finished") as caught:
                     house.update(generation)
                 assert "env create" in str(caught.value.hint)

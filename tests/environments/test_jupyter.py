@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.environments import kernels
+from spark_build.environments import interpreters
 from spark_build.environments.create import install
 from spark_build.errors import StoreError
 from spark_build.wheelhouse.generations import Generation
@@ -53,7 +53,7 @@ def test_jupyter_finds_the_kernel_and_runs_code_in_it(
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
     folder = tmp_path / "My env"
     install(generation, folder, ["demo", "ipykernel"], with_pip=False)
-    name, place = kernels.register(folder)
+    name, place = interpreters.register(folder)
     assert (name, place) == ("my-env", tmp_path / "jupyter" / "kernels" / "my-env")
     listed = run_in(
         folder,
@@ -62,10 +62,10 @@ def test_jupyter_finds_the_kernel_and_runs_code_in_it(
     spec = json.loads(listed)["kernelspecs"]["my-env"]["spec"]
     assert (spec["display_name"], spec["argv"][0]) == ("Python (My env)", str(folder / "bin" / "python"))
     assert run_in(folder, TALK) == "1.0"
-    assert kernels.register(folder) == (name, place), "once more is the same kernel"
+    assert interpreters.register(folder) == (name, place), "once more is the same kernel"
     other = tmp_path / "elsewhere" / "My env"
     install(generation, other, ["ipykernel"], with_pip=False)
-    assert kernels.register(other)[0].startswith("my-env-"), "the first environment keeps its kernel"
+    assert interpreters.register(other)[0].startswith("my-env-"), "the first environment keeps its kernel"
     assert json.loads((place / "kernel.json").read_text())["argv"][0] == str(folder / "bin" / "python")
 
 
@@ -73,7 +73,7 @@ def test_without_ipykernel_it_says_how_to_get_it(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     _, house = demo_house(tmp_path)
     with pytest.raises(StoreError, match="needs ipykernel in the wheelhouse") as caught:
-        kernels.refuse_without(house)
+        interpreters.refuse_without(house)
     assert "pip download" in str(caught.value.hint)
     house.folder.parent.parent.rename(
         house.folder.parent.parent.with_name(house.folder.parent.parent.name.replace("1.0", "2.13"))

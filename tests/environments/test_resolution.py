@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_build import probe
-from spark_build.environments.resolution import prove
+from spark_build.environments.closure import prove
 from spark_build.errors import HostError
 from spark_build.recipes.model import Target
 from spark_build.wheelhouse.generations import Generation

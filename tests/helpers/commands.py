@@ -20,7 +20,7 @@ from typing import IO
 from spark_build import process as processes
 from spark_build.build import sandbox
 from spark_build.cli import main as entry
-from spark_build.environments import installers, interpreters
+from spark_build.environments import installed, interpreters
 
 CLI = [sys.executable, "-m", "spark_build"]
 # Python, or the loader, reads these when a process starts.
@@ -124,7 +124,7 @@ def _forget() -> None:
     processes._cancelled.clear()
     sandbox._told.clear()
     sandbox.choose.cache_clear()
-    installers._runs.cache_clear()
+    installed._runs.cache_clear()
     interpreters.inspect.cache_clear()
 
 

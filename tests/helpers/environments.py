@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_build.environments import marker
+from spark_build.environments import installed
 from spark_build.environments.create import create
 from spark_build.environments.model import Change, State
 from spark_build.environments.update import Wish, check, update
@@ -62,7 +62,7 @@ class House:
         return update(self.env, generation, wish, kept=self.home.store)[1]
 
     def faults(self) -> list[tuple[str, str, str]]:
-        found = check(self.env, marker.read(self.env), self.home.store)
+        found = check(self.env, installed.read(self.env), self.home.store)
         return [(one.package, one.file, one.problem) for one in found]
 
     def installed(self) -> str:

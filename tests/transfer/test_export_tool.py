@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.environments import closure, resolution
+from spark_build.environments import closure
 from spark_build.errors import SourceError
 from spark_build.paths import locate
 from spark_build.probe import probe
@@ -95,7 +95,7 @@ def test_a_spark_gets_wheels_of_its_own_kind(tmp_path: Path) -> None:
     write_folder(pack(generation, home.store, tool=tool), tmp_path / "set")
     arrived = take_in(there, tmp_path / "set", no_view).generation
 
-    assert resolution.prove(arrived, SPARK) == ()
+    assert closure.prove(arrived, SPARK) == ()
     for folder in (arrived.folder, tmp_path / "set" / "spark-build"):
         (core,) = folder.glob("pydantic_core-*")
         assert core.name.endswith("_aarch64.whl")
