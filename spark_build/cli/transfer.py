@@ -17,7 +17,7 @@ from spark_build.text import size
 if TYPE_CHECKING:
     from spark_build.events import Emit
     from spark_build.transfer.bundle import Parcel, Progress
-    from spark_build.transfer.foreign import Judgement
+    from spark_build.transfer.bundle_import import Judgement
     from spark_build.wheelhouse.generations import Generation
 
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".tgz", ".zst")
@@ -54,8 +54,7 @@ def _packed(
     options: Options, packages: tuple[str, ...], number: int | None, emit: Emit, *, with_tool: bool
 ) -> tuple[Generation, Parcel]:
     from spark_build.events import Note
-    from spark_build.transfer.bundle import pack, select
-    from spark_build.transfer.tool import wheels_of_itself
+    from spark_build.transfer.bundle import pack, select, wheels_of_itself
 
     setting = options.setting()
     found = current(options) if number is None else _generation(setting.view, number)
@@ -110,7 +109,7 @@ def _send(parcel: Parcel, place: str, progress: Progress, emit: Emit, *, remote:
         raise UsageError(
             f"{path.name}: an export is FILE.tar, FILE.tar.zst or a folder", hint="choose another name"
         )
-    from spark_build.transfer.folder import write_folder
+    from spark_build.transfer.bundle_write import write_folder
 
     return write_folder(parcel, path, progress)
 

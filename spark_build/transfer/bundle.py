@@ -1,30 +1,41 @@
-"""What an export holds, before it is written anywhere: names, sizes, hashes and where the bytes are.
-
-manifest.json comes first, then the papers, the wheels (so that the folder is itself good for
---find-links) with store/<key>/ for each wheel's papers, and spark-build/ with spark-build itself.
-The same generation gives the same members, byte for byte.
-"""
+"""Select what a bundle holds: wheels, license texts, spark-build itself, instructions."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from shlex import quote
 from typing import Any, BinaryIO, cast
 
-from spark_build.errors import StoreError, UsageError
-from spark_build.files import CHUNK, sha256_of
-from spark_build.transfer.instructions import install_text
-from spark_build.transfer.licences import notice, pins_of
+from packaging.metadata import parse_email
+
+from spark_build import __version__
+from spark_build.environments.closure import pip_for, tags
+from spark_build.errors import AuditError, SourceError, StoreError, UsageError
+from spark_build.files import CHUNK, appearing, locked, sha256_of
+from spark_build.hashing import digest
+from spark_build.paths import PACKAGE, Home
+from spark_build.process import run
+from spark_build.recipes.model import Target
+from spark_build.venv import clean_environment
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.resolve import needed
+from spark_build.wheelhouse.store import entry_folder, rows
 from spark_build.wheels.model import StoredWheel
+from spark_build.wheels.reader import TEXT, dist_info, files_of, opened, sane
 
 SCHEMA = 1
 SUMS = "SHA256SUMS"
@@ -186,3 +197,314 @@ def _from_file(name: str, path: Path) -> Member:
 
 def _from_bytes(name: str, data: bytes) -> Member:
     return Member(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest(), source=data)
+
+
+# Redistributable libraries of the CUDA toolkit and beside it, under any version.
+_LIBRARIES = re.compile(
+    r"lib(cudart|cublas|cublasLt|cudnn\w*|nccl|cusparse|cusparseLt|cusolver\w*|cufft\w*|curand|cupti|cufile\w*|"
+    r"nvrtc[\w-]*|nvJitLink|nvToolsExt|nvshmem\w*|nvblas|npp\w*|nvjpeg|nvinfer\w*|cudss\w*|cutensor\w*)"
+    r"(-[0-9a-f]{8})?\.so(\.\d+)*"
+)
+_TOOLS = frozenset({"ptxas", "ptxas-blackwell", "cuobjdump", "nvdisasm", "libdevice.10.bc"})
+_LICENCE = re.compile(r"(licen[cs]e|eula|notice|copying)[^/]*", re.IGNORECASE)
+
+
+def notice(wheels: Sequence[Path]) -> str:
+    """NOTICE.txt for these wheels; "" when nothing of NVIDIA's is inside."""
+    vendors: dict[str, list[str]] = {}
+    bundled: dict[str, list[str]] = {}
+    licences: list[Licence] = []
+    for path in sorted(wheels, key=lambda path: path.name):
+        try:
+            vendor, libraries, texts = _inside(path)
+        except (AuditError, FileNotFoundError):
+            continue  # the export itself will say that it is damaged
+        if vendor:
+            vendors[path.name] = [one.path for one in texts]
+        elif libraries:
+            bundled[path.name] = libraries
+        if vendor or libraries:
+            licences += texts
+    return notice_text(vendors, bundled, licences) if vendors or bundled else ""
+
+
+def pins_of(store: Path, wheels: Sequence[StoredWheel]) -> dict[str, str]:
+    """File name -> requirements with hashes, for each prefix of vendor's wheels that these were built with.
+
+    The prefix itself is never handed on; from the pins another machine makes the same.
+    """
+    needs: dict[str, set[str]] = {}
+    for wheel in wheels:
+        for name, identity in _key_inputs(store, wheel.key).get("needs", {}).items():
+            needs.setdefault(name, set()).add(identity)
+    found: dict[str, str] = {}
+    for row in rows(store) if needs else ():
+        if row["content_digest"] in needs.get(row["recipe"], ()):
+            inputs = _key_inputs(store, row["key"])
+            if inputs.get("recipe", {}).get("kind") == "assemble":
+                platform = inputs["target"]["platform"]
+                name = f"{row['recipe']}-{row['version']}-{platform}.pins.txt"
+                found[name] = pins_text(row["recipe"], row["version"], platform, _sources(store, row["key"]))
+    return found
+
+
+def _key_inputs(store: Path, key: str) -> dict[str, Any]:
+    """The inputs of an entry that was built; none of a public wheel."""
+    return dict(_paper(store, key, "key.json").get("inputs", {}))
+
+
+def _sources(store: Path, key: str) -> list[tuple[str, str]]:
+    """The wheels' file names and hashes, as the entry's provenance has them."""
+    definition = _paper(store, key, "provenance.json").get("predicate", {}).get("buildDefinition", {})
+    return [(one["name"], one["digest"]["sha256"]) for one in definition.get("resolvedDependencies", ())]
+
+
+def _paper(store: Path, key: str, name: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((entry_folder(store, key) / name).read_text())
+    except (OSError, ValueError):  # the export itself will say what is damaged
+        return {}
+    return found
+
+
+def _inside(path: Path) -> tuple[bool, list[str], list[Licence]]:
+    """(Is it NVIDIA's own?, names of libraries of NVIDIA's, licence texts); only small files are read."""
+    with opened(path) as archive:
+        infos = files_of(archive)
+        folder = dist_info(archive, path.name)
+        names = {info.filename.rpartition("/")[2] for info in infos}
+        libraries = sorted(name for name in names if _LIBRARIES.fullmatch(name) or name in _TOOLS)
+        written = f"{folder}/METADATA"
+        metadata, _ = parse_email(sane(archive.read(written)) if written in archive.namelist() else b"")
+        said = " ".join(
+            str(metadata.get(key, "")) for key in ("author", "author_email", "maintainer", "license")
+        )
+        vendor = "nvidia" in f"{metadata.get('name', '')} {said}".lower()
+        if not vendor and not libraries:
+            return False, [], []
+        texts = [
+            Licence(
+                wheel=path.name,
+                path=info.filename,
+                text=archive.read(info).decode(errors="replace"),
+            )
+            for info in infos
+            if info.filename.startswith(f"{folder}/")
+            and _LICENCE.fullmatch(info.filename.rpartition("/")[2])
+            and info.file_size <= TEXT
+        ]
+        return vendor, libraries, texts
+
+
+EXTRA = "verify"
+EPOCH = "315532800"  # the same sources give the same wheel
+_SOURCES = ("spark_build", "recipes", "patches", "bench", "pyproject.toml", "README.md", "LICENSE")
+
+
+def wheels_of_itself(
+    home: Home, target: Target, *, is_here: bool, tell: Callable[[str], None]
+) -> tuple[Path, ...]:
+    """The wheels, made by pip once for each state of the sources, then kept.
+
+    SourceError where there is no network and nothing is kept.
+    """
+    key = digest(
+        {
+            "sources": _state(),
+            "platform": target.platform,
+            "python": target.python,
+            "here": sys.version_info[:2],
+        }
+    )
+    folder = home.cache / "spark-build" / key
+    with locked(folder.with_name(f".{key}.lock"), purpose="packing spark-build"):
+        if not folder.is_dir():
+            tell("packing spark-build itself, with what it needs (once; then it is kept)")
+            with appearing(folder) as temporary:
+                _make(temporary, None if is_here else target)
+    return tuple(sorted(folder.glob("*.whl")))
+
+
+def _checkout() -> Path | None:
+    folder = PACKAGE.parent
+    return folder if (folder / "pyproject.toml").is_file() and (folder / "recipes").is_dir() else None
+
+
+def _state() -> str:
+    """What the wheel is made of; an installed package is what its version and RECORD say."""
+    checkout = _checkout()
+    if checkout is None:
+        try:
+            return f"{__version__} {distribution('spark-build').read_text('RECORD')}"
+        except PackageNotFoundError:
+            return __version__
+    return digest({str(path.relative_to(checkout)): sha256_of(path) for path in _files(checkout)})
+
+
+def _files(checkout: Path) -> Iterator[Path]:
+    for name in _SOURCES:
+        top = checkout / name
+        for path in [top] if top.is_file() else sorted(top.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+def _make(folder: Path, foreign: Target | None) -> None:
+    checkout = _checkout()
+    if checkout is None:
+        _from_installed(folder)
+    else:
+        _pip(None, "wheel", "--no-deps", "--wheel-dir", str(folder), str(checkout))
+    (own,) = folder.glob("*.whl")
+    options = tags(foreign) if foreign else []
+    _pip(foreign, "download", "--only-binary=:all:", "--dest", str(folder), *options, f"{own}[{EXTRA}]")
+
+
+def _pip(foreign: Target | None, command: str, *arguments: str) -> None:
+    env = clean_environment({"SOURCE_DATE_EPOCH": EPOCH})
+    done = run([*pip_for(foreign), command, "--quiet", *arguments], env=env)
+    if done.returncode != 0:
+        errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
+        raise SourceError(
+            "spark-build itself cannot be packed for the other machine: "
+            + (errors[-1].removeprefix("ERROR: ") if errors else done.output[-300:]),
+            hint="export with --without-spark-build; or once with the network, after which it is kept",
+        )
+
+
+def _from_installed(folder: Path) -> None:
+    """The wheel that this installation came from, put together again from its files."""
+    from wheel.wheelfile import WheelFile
+
+    try:
+        own = distribution("spark-build")
+    except PackageNotFoundError as error:
+        raise SourceError(
+            "spark-build runs from neither a checkout nor an installed package: it cannot be packed",
+            hint="export with --without-spark-build",
+        ) from error
+    left_out = ("INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json")
+    with tempfile.TemporaryDirectory() as scratch:
+        for file in own.files or ():
+            # Scripts are made by the installer, from entry_points.txt.
+            inside = ".." not in file.parts and "__pycache__" not in file.parts
+            if inside and not (file.parts[0].endswith(".dist-info") and file.name in left_out):
+                copy = Path(scratch, *file.parts)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(str(file.locate()), copy)
+                os.utime(copy, (int(EPOCH), int(EPOCH)))
+        name = folder / f"spark_build-{own.version}-py3-none-any.whl"
+        with WheelFile(str(name), "w") as wheel:
+            wheel.write_files(scratch)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Licence:
+    """A licence text inside a wheel, and where it lies there."""
+
+    wheel: str
+    path: str
+    text: str
+
+
+def install_text(
+    title: str,
+    wheels: Sequence[StoredWheel],
+    python: str,
+    *,
+    with_tool: bool,
+    view: str = "",
+    pins: Sequence[str] = (),
+) -> str:
+    """How to install from the folder.
+
+    `python`: the ABI ("cp312"), "" when it is not known; `view`: the options that select the wheels' view;
+    `pins`: files with the pins of what is not handed on.
+    """
+    own = [wheel.name for wheel in wheels if wheel.origin != "public"] or [wheel.name for wheel in wheels]
+    names = " ".join(own)
+    version = f"{python[2]}.{python[3:].rstrip('t')}" if python else ""
+    text = f"""\
+{title}: {len(wheels)} wheels{f", for Python {version}" if version else ""}
+Type the commands in this folder.
+
+Is the copy whole?
+
+    sha256sum --check --quiet SHA256SUMS
+
+pip, without any network:
+
+    python{version} -m pip install --no-index --find-links . {names}
+    python{version} -m pip install --no-index --find-links . --require-hashes -r requirements.txt
+
+uv:
+
+    uv pip install --no-index --find-links . {names}
+    uv pip install --no-index --find-links . --require-hashes -r requirements.txt
+
+A Dockerfile, with this folder as the build context (Python {version or "of the wheels"} in the image):
+
+    RUN --mount=type=bind,target=/wheels \\
+        pip install --no-index --find-links /wheels --require-hashes -r /wheels/requirements.txt
+
+"""
+    if with_tool:
+        text += f"""\
+spark-build itself, which takes the wheels in, proves every one and verifies them on this machine:
+
+    python{version} -m venv ~/spark-build
+    ~/spark-build/bin/python -m pip install --no-index --find-links spark-build 'spark-build[verify]'
+    ~/spark-build/bin/spark-build wheelhouse import .
+    ~/spark-build/bin/spark-build {view}verify
+"""
+    else:
+        text += "With spark-build on this machine: spark-build wheelhouse import .\n"
+    for name in pins:
+        recipe = name.partition("-")[0]
+        text += f"""
+The wheels were compiled with {recipe}, which is not in this folder: NVIDIA's licence does not let it be
+handed on. Installing does not want it. Another machine makes the same from its pins ({name}):
+spark-build build {recipe}
+"""
+    return text
+
+
+def pins_text(recipe: str, version: str, platform: str, wheels: Sequence[tuple[str, str]]) -> str:
+    """Pins of a vendor's wheels as pip reads them: (file name, sha256) of each."""
+    lines = [
+        f"# {recipe} {version} for {platform}: what the wheels in this folder were compiled with.",
+        "# It is not here: NVIDIA's licence does not let its compilers and most of its tools be handed on",
+        "# (CUDA EULA 1.1.2, and 2.6 attachment A).",
+        f"# Another machine makes the same: spark-build build {recipe}. The wheels alone:",
+        "# pip download --no-deps --require-hashes -r THIS_FILE",
+    ]
+    for filename, sha256 in sorted(wheels):
+        name, number = filename.split("-")[:2]
+        lines.append(f"{name.replace('_', '-')}=={number} --hash=sha256:{sha256}")
+    return "\n".join(lines) + "\n"
+
+
+def notice_text(
+    vendors: Mapping[str, Sequence[str]], bundled: Mapping[str, Sequence[str]], licences: Sequence[Licence]
+) -> str:
+    """Whose libraries are inside and under which terms; each text once.
+
+    vendors: wheels of NVIDIA's own, with where their licence files lie; bundled: other wheels, with the
+    libraries of NVIDIA's inside them.
+    """
+    lines = [
+        "This folder holds software of NVIDIA Corporation. NVIDIA's licence terms apply to it, also when you",
+        "hand it on: read them below before you do.",
+    ]
+    for wheel, paths in sorted(vendors.items()):
+        lines += ["", wheel, *(f"  licence: {path}" for path in paths or ("none in the wheel: ask NVIDIA",))]
+    for wheel, libraries in sorted(bundled.items()):
+        said = "  holds libraries of NVIDIA's: " + ", ".join(libraries)
+        lines += ["", wheel, *textwrap.wrap(said, 100, subsequent_indent="    ")]
+    by_text: dict[str, list[Licence]] = {}
+    for one in licences:
+        by_text.setdefault(one.text, []).append(one)
+    for text, places in by_text.items():
+        heading = [f"{one.path} in {one.wheel}" for one in places]
+        lines += ["", "=" * 100, *heading, "=" * 100, "", text.rstrip("\n")]
+    return "\n".join(lines) + "\n"

@@ -1,32 +1,46 @@
-"""Take in what another machine exported: everything is proven before anything becomes visible."""
+"""Import bundles and third-party wheels."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import tempfile
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from spark_build.errors import AuditError
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from spark_build.errors import AuditError, SparkBuildError, StoreError
 from spark_build.files import make_folder
 from spark_build.hashing import digest
 from spark_build.paths import Home
 from spark_build.recipes.model import Target
 from spark_build.text import printable
-from spark_build.transfer import foreign
 from spark_build.transfer.bundle import Progress
-from spark_build.transfer.bundle_read import Incoming, incoming
+from spark_build.transfer.bundle_read import (
+    DAMAGE,
+    PLACE,
+    Incoming,
+    Manifest,
+    Sound,
+    incoming,
+    parse,
+    refused,
+)
 from spark_build.transfer.bundle_write import silent
-from spark_build.transfer.foreign import Judgement
-from spark_build.transfer.manifest import DAMAGE, PLACE, Manifest, Sound, parse, refused
-from spark_build.transfer.proving import Proofs, proofs
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
-from spark_build.wheels.model import StoredWheel
+from spark_build.wheels.audit import advice, findings_alone, fits
+from spark_build.wheels.diff import known_libraries, known_policies
+from spark_build.wheels.model import Finding, StoredWheel, WheelFacts
+from spark_build.wheels.reader import facts_and_digest, filename_parts
 
 MANIFEST_LIMIT = 64 << 20  # bytes; 10 000 wheels have 10 MiB
 PAPER_LIMIT = 1 << 30  # bytes; a build log of a gigabyte is no build log
@@ -82,13 +96,13 @@ def _taken(
             if first.name.rpartition("/")[2] == generations.MANIFEST and first.name.count("/") < 2:
                 manifest = _unpack(path, first, files, folder, proven)
             else:
-                hashes = foreign.unpack(path, chain([first], files), folder)
+                hashes = unpack(path, chain([first], files), folder)
         if manifest is not None:
             name, closure_key = manifest.view, manifest.closure_key
             sound = _prove(path, folder, manifest, proven, checking)
         else:
             (name, target), closure_key = view(), ""
-            sound, judgements = foreign.judge(path, folder, hashes, target, proven, checking)
+            sound, judgements = judge(path, folder, hashes, target, proven, checking)
         # An entry that is here already is kept: the same inputs, but not always the same bytes.
         wheels = [_commit(home.store, folder, one) for one in sound]
     generation, new, replaced = _publish(home, name, wheels, closure_key)
@@ -196,3 +210,168 @@ def _publish(
 
     generation, new = generations.publish(home.views / view, home.store, choose)
     return generation, new, tuple(sorted(replaced, key=lambda wheel: wheel.name))
+
+
+# Its wheels should not lose their provenance by the way.
+_OURS = re.compile(r"([^/]+/)?(manifest\.json|store/[0-9a-f]{64}/[^/]+)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """What the audit says of a foreign wheel; `taken` is false for one of another platform or Python."""
+
+    filename: str
+    taken: bool
+    findings: tuple[Finding, ...] = ()
+
+
+def unpack(path: Path, files: Iterable[Incoming], folder: Path) -> dict[str, str]:
+    """The wheels among the files into `folder`: sha256 by file name."""
+    found: dict[str, str] = {}
+    for one in files:
+        rest = one.name.rpartition("/")[2]
+        if _OURS.fullmatch(one.name):
+            raise refused(
+                path,
+                f"it holds {one.name}, as an export does, but does not begin with an export's manifest",
+                hint="was it packed anew? Unpack it, and import the folder",
+            )
+        if not rest.endswith(".whl"):
+            continue
+        try:
+            parse_wheel_filename(rest)
+        except InvalidWheelFilename as error:
+            raise refused(
+                path, f"it holds a wheel with a bad name: {error}", hint="rename or remove it"
+            ) from error
+        if rest in found:
+            raise refused(path, f"it holds {rest} twice", hint="keep one of them")
+        found[rest] = one.save(folder / rest)
+    if not found:
+        raise refused(path, "there is no wheel in it", hint="name an export, or a folder or tar of wheels")
+    return found
+
+
+def judge(
+    path: Path, folder: Path, hashes: dict[str, str], target: Target, proven: Proofs, progress: Progress
+) -> tuple[list[Sound], tuple[Judgement, ...]]:
+    """Those that fit the target, proven and audited; AuditError names all that are unsound."""
+    sound, judgements, wrong = [], [], []
+    errors: list[SparkBuildError] = []
+    total, done = sum((folder / name).stat().st_size for name in hashes), 0
+    for name in sorted(hashes):
+        with contextlib.suppress(AuditError):  # told below, with the others
+            if _is_for(target, name):
+                proven.begin(folder / name)
+    for name, sha256 in sorted(hashes.items()):
+        try:
+            if not _is_for(target, name):
+                judgements.append(Judgement(filename=name, taken=False))
+                continue
+            one, findings = _judged(folder / name, sha256, target, proven)
+            judgements.append(Judgement(filename=name, taken=True, findings=findings))
+            wrong += [(name, finding) for finding in findings if finding.severity == "error"]
+            sound.append(one)
+        except AuditError as error:
+            errors.append(error)
+        done += (folder / name).stat().st_size
+        progress(done, total)
+    _refuse_unsound(path, wrong, errors)
+    _refuse_unfit(path, sound, judgements, target)
+    return sound, tuple(judgements)
+
+
+def _is_for(target: Target, filename: str) -> bool:
+    tags, _ = filename_parts(filename)
+    return fits(tags, platform=target.platform, python=target.python)
+
+
+def _judged(path: Path, sha256: str, target: Target, proven: Proofs) -> tuple[Sound, tuple[Finding, ...]]:
+    facts, content = proven.of(path)
+    findings = findings_alone(
+        facts,
+        system_libraries=known_libraries,
+        policies=known_policies,
+        capabilities=target.cuda_architectures,
+    )
+    wheel = StoredWheel(
+        name=facts.name,
+        version=facts.version,
+        filename=path.name,
+        sha256=sha256,
+        size=facts.size,
+        key=sha256,
+        origin="foreign",
+        requires=facts.requires,
+    )
+    described = {
+        "name": wheel.name,
+        "version": wheel.version,
+        "origin": wheel.origin,
+        "recipe": "",
+        "requires": list(wheel.requires),
+        "content_digest": content,
+    }
+    return Sound(wheel=wheel, described=described), findings
+
+
+def _refuse_unsound(
+    path: Path, wrong: Sequence[tuple[str, Finding]], errors: Sequence[SparkBuildError]
+) -> None:
+    lines = [error.message for error in errors]
+    lines += [f"{name}: {finding.message}" for name, finding in wrong]
+    if not lines:
+        return
+    more = f" (and {len(lines) - 3} more)" if lines[3:] else ""
+    first = wrong[0][0] if wrong else "WHEEL"
+    told = advice(wrong[0][1].rule) if wrong and not errors else ""
+    raise AuditError(
+        f"{path} is refused: {'; '.join(lines[:3])}{more}",
+        hint=told or f"`spark-build wheelhouse inspect {first}` says all of it; leave it out, or mend it",
+    )
+
+
+def _refuse_unfit(
+    path: Path, sound: Sequence[Sound], judgements: Sequence[Judgement], target: Target
+) -> None:
+    if not sound:
+        raise StoreError(
+            f"{path} is refused: no wheel in it is for {target.platform} and {target.python} "
+            f"({judgements[0].filename}, ...)",
+            hint="--target chooses another view",
+        )
+    counts = Counter(one.wheel.name for one in sound)
+    twice = [one.wheel.filename for one in sound if counts[one.wheel.name] > 1]
+    if twice:
+        raise refused(
+            path, f"it holds several wheels of one name: {', '.join(twice)}", hint="keep one of them"
+        )
+
+
+WORKERS = 4  # each may hold a library of some MiB in memory
+
+
+class Proofs:
+    """What is in each wheel of a folder: begun when it lies there, asked for when all do."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self._begun: dict[Path, Future[tuple[WheelFacts, str]]] = {}
+
+    def begin(self, wheel: Path) -> None:
+        """It is whole: hashing and unpacking it leave Python's lock to who reads the next one."""
+        self._begun[wheel] = self._pool.submit(facts_and_digest, wheel)
+
+    def of(self, wheel: Path) -> tuple[WheelFacts, str]:
+        """As `facts_and_digest`, which may raise AuditError."""
+        return self._begun[wheel].result()
+
+
+@contextlib.contextmanager
+def proofs() -> Iterator[Proofs]:
+    """At the end nothing goes on; after a failure nothing new is begun."""
+    pool = ThreadPoolExecutor(WORKERS)
+    try:
+        yield Proofs(pool)
+    finally:
+        pool.shutdown(cancel_futures=True)

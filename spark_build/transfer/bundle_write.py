@@ -1,12 +1,9 @@
-"""Write an export as one file: a plain tar, or one zstd frame for each of its members.
-
-The bytes are the same each time, so an interrupted export goes on in FILE.part: what is there is
-proven by hash, what is wrong is written anew, the rest follows.
-"""
+"""Write bundles as archives or directories."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 import tarfile
@@ -14,9 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from spark_build.errors import StoreError
-from spark_build.files import CHUNK, locked, sync_folder
+from spark_build.errors import StoreError, UsageError
+from spark_build.files import CHUNK, locked, remove_empty, sha256_of, sync_folder
 from spark_build.transfer.bundle import Member, Parcel, Progress
+from spark_build.wheelhouse.generations import MANIFEST
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -201,3 +199,78 @@ def _sound_frame(out: BinaryIO, at: int, member: Member, header: bytes) -> int |
         return None
     whole = begin == header and size == member.size + padding and digest.hexdigest() == member.sha256
     return at - len(unpacker.unused_data) if whole else None
+
+
+PART = ".part"
+LOCK = ".export.lock"  # inside: the folder may be the top of a stick, the one place to write
+
+
+def write_folder(parcel: Parcel, folder: Path, progress: Progress = silent) -> int:
+    """Write the members to `folder`, the manifest last; bytes of all. Interrupted, it goes on.
+
+    An older export there is replaced; UsageError when there is anything else.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / LOCK, purpose=f"writing {folder.name}"):
+        manifest, *others = parcel.members
+        stale = _earlier(folder, parcel)
+        counter = Counter(progress, parcel.size)
+        # Says from now on what belongs here, also if this is the last that happens.
+        _write_file(manifest, folder / f"{MANIFEST}{PART}", counter)
+        for member in others:
+            path = folder / member.name
+            if _is_right(path, member):
+                counter.add(member.size)
+            else:
+                _write_file(member, path, counter)
+        for name in stale:
+            (folder / name).unlink(missing_ok=True)
+            remove_empty((folder / name).parent)
+        (folder / f"{MANIFEST}{PART}").replace(folder / MANIFEST)
+        sync_folder(folder)
+    return parcel.size
+
+
+def _is_right(path: Path, member: Member) -> bool:
+    whole = path.is_file() and not path.is_symlink() and path.stat().st_size == member.size
+    return whole and sha256_of(path) == member.sha256
+
+
+def _write_file(member: Member, path: Path, counter: Counter) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + PART) if path.suffix != PART else path
+    with part.open("wb", buffering=0) as out:
+        for chunk in member.content():
+            out.write(chunk)
+            counter.add(len(chunk))
+        os.fsync(out.fileno())
+    part.replace(path)
+
+
+def _earlier(folder: Path, parcel: Parcel) -> list[str]:
+    """Names in `folder` that an earlier export left there and this one does not have."""
+    known = {member.name for member in parcel.members}
+    there = {
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
+    }
+    there -= {f"{MANIFEST}{PART}", LOCK}
+    ours = known | _listed(folder / MANIFEST) | _listed(folder / f"{MANIFEST}{PART}")
+    strange = sorted(name for name in there if name.removesuffix(PART) not in ours)
+    if strange:
+        raise UsageError(
+            f"{folder} holds {strange[0]!r}, which no export put there"
+            + (f" (and {len(strange) - 1} more)" if strange[1:] else ""),
+            hint="name a new or empty folder",
+        )
+    return sorted(there - known)
+
+
+def _listed(manifest: Path) -> set[str]:
+    """The names that a manifest lists; none when it cannot be read."""
+    try:
+        raw = json.loads(manifest.read_text())
+        wheels = {str(row["filename"]) for row in raw["wheels"]}
+        papers = {f"store/{key}/{name}" for key, own in raw["papers"].items() for name in own}
+        return {*wheels, *papers, *raw["files"], MANIFEST}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return set()

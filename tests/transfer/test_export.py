@@ -16,8 +16,7 @@ from spark_build.errors import StoreError, UsageError
 from spark_build.paths import Home
 from spark_build.transfer.bundle import Parcel, pack, select
 from spark_build.transfer.bundle_import import take_in
-from spark_build.transfer.bundle_write import write_archive
-from spark_build.transfer.folder import write_folder
+from spark_build.transfer.bundle_write import write_archive, write_folder
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
 from tests.helpers.exports import members, no_view
@@ -259,7 +258,7 @@ EXPORTER = """
 import os, signal, sys
 from pathlib import Path
 from spark_build.transfer.bundle_write import write_archive
-from spark_build.transfer.folder import write_folder
+from spark_build.transfer.bundle_write import write_folder
 from spark_build.transfer.bundle import pack
 from spark_build.wheelhouse.generations import read
 def progress(done, total):

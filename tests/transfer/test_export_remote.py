@@ -18,8 +18,7 @@ from spark_build.files import sha256_of
 from spark_build.paths import Home
 from spark_build.transfer.bundle import Parcel, pack
 from spark_build.transfer.bundle_import import take_in
-from spark_build.transfer.ssh import parse
-from spark_build.transfer.upload import send
+from spark_build.transfer.upload import parse, send
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
 from tests.conftest import Root

@@ -17,10 +17,9 @@ from spark_build.paths import locate
 from spark_build.probe import probe
 from spark_build.recipes.evaluation import resolve
 from spark_build.recipes.loader import load
-from spark_build.transfer.bundle import pack
+from spark_build.transfer.bundle import pack, wheels_of_itself
 from spark_build.transfer.bundle_import import take_in
-from spark_build.transfer.folder import write_folder
-from spark_build.transfer.tool import wheels_of_itself
+from spark_build.transfer.bundle_write import write_folder
 from tests.helpers.exports import no_view
 from tests.helpers.wheelhouse import demo_house, home_in, make_wheel, publish, put_built
 
@@ -60,7 +59,7 @@ def test_the_offline_node_needs_nothing_else(tmp_path: Path) -> None:
     assert [row["name"] for row in manifest["wheels"]] == ["demo", "helper", "lonely", "more"]
 
     # The node can hand it on: from what is installed comes the wheel that it was installed from.
-    code = "import sys, pathlib; from spark_build.transfer import tool; tool._from_installed(pathlib.Path(sys.argv[1]))"
+    code = "import sys, pathlib; from spark_build.transfer import bundle; bundle._from_installed(pathlib.Path(sys.argv[1]))"
     (tmp_path / "again").mkdir()
     python = str(tmp_path / "spark-build" / "bin" / "python")
     subprocess.run(
