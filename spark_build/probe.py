@@ -13,7 +13,6 @@ from pathlib import Path
 
 from spark_build.machine import Gpu, Machine
 from spark_build.process import capture
-from spark_build.recipes.model import Recipe
 
 MIB = 1 << 20
 # Where compilers are looked for, also by builds: not the user's PATH, whose shims need his HOME.
@@ -72,19 +71,6 @@ def cuda_home(environ: Mapping[str, str], root: Path = Path("/")) -> str:
         if home.startswith("/") and os.access(root / home.lstrip("/") / "bin/nvcc", os.X_OK):
             return home.rstrip("/")
     return ""
-
-
-def machine_toolkit(recipe: Recipe) -> str:
-    """Return the machine's CUDA toolkit for a recipe that wants CUDA and names no need for it.
-
-    Recipes written before the toolkit was a recipe are like that. One that also builds without CUDA is
-    newer, and its need for the toolkit is left out for such a target.
-    """
-    if not recipe.requires.cuda or recipe.requires.cpu or any(need.name == "cuda" for need in recipe.needs):
-        return ""
-    # Distributions have nvcc in /usr/bin, where the build finds it as well.
-    on_path = shutil.which("nvcc", path=SYSTEM_PATH)
-    return cuda_home(os.environ) or (str(Path(on_path).parents[1]) if on_path else CUDA)
 
 
 def nvcc_version(home: str) -> str:

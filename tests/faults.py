@@ -90,7 +90,7 @@ FAULTS = (
     ),
     Fault(
         name="a stage stamp of other inputs accepted",
-        module="spark_build.build.staging",
+        module="spark_build.build.recipe_build",
         old='    return outputs if stamp["chain"] == chain else None',
         new="    return outputs",
         tests=("test_a_stage_runs_again_for_other_inputs",),

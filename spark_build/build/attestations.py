@@ -21,8 +21,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from spark_build import __version__
-from spark_build.build.job import Job, Outputs
-from spark_build.build.provide import Provided
+from spark_build.build.context import Job, Outputs, Provided
 from spark_build.files import sha256_of
 from spark_build.recipes.model import Source
 from spark_build.sources.git_remote import is_local, shown

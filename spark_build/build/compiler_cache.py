@@ -1,30 +1,19 @@
-"""The compiler cache of a build: ccache, or sccache where a shared remote cache is configured.
-
-ccache runs inside the sandbox and writes to one folder of this machine. Its entries hold for any work tree:
-the sandbox shows all of them at one place. Where it cannot, paths below the tree are made relative
-(CCACHE_BASEDIR), and then __FILE__ says ../a.cpp where it said /build/src/a.cpp. Compilers
-count by their content, flags and headers by ccache's own rules, CUDA by ours (wrappers.py). A build
-can write what a later one reads: the cache is as trustworthy as the sources that were built with it.
-
-sccache compiles in a server, which must reach the remote cache and therefore runs outside the sandbox: a
-build may ask it to run anything. The server of a build listens on a socket in the file system, which
-works without a network, and ends with the build.
-"""
+"""Compiler caches: wrappers, settings, statistics."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from spark_build.build import cachestats, wrappers
-from spark_build.build.cachestats import CacheUse
 from spark_build.errors import HostError, UsageError
 from spark_build.process import capture
 
@@ -151,7 +140,7 @@ def prepare(
     if cache.program is None:
         # Projects that look for ccache themselves would use it with their own rules.
         return Setup(cache=cache, variables={"CCACHE_DISABLE": "1"}, log=log)
-    path = wrappers.write(links, program=cache.program, search=search)
+    path = write(links, program=cache.program, search=search)
     tools, compilers = path
     launcher = str(tools / "ccache")
     variables = {f"CMAKE_{language}_COMPILER_LAUNCHER": launcher for language in ("C", "CXX", "CUDA")}
@@ -232,6 +221,247 @@ def serving(setup: Setup, *, work: Path | None, environ: Mapping[str, str]) -> I
 def use_of(log: Path) -> CacheUse:
     """What the build took from the cache; nothing where there is no log."""
     try:
-        return cachestats.parse(log.read_text(errors="replace"))
+        return parse(log.read_text(errors="replace"))
     except OSError:
         return CacheUse()
+
+
+MARK = ".spark-build-wrappers"  # a folder with this file holds wrappers, perhaps those of another build
+_COMPILER = re.compile(r"((\w+-)*linux-gnu-)?(cc|c\+\+|gcc|g\+\+|clang|clang\+\+)(-\d+(\.\d+)*)?|nvcc")
+
+_SCRIPT = """\
+#!/bin/sh
+# Written by spark-build for the builds that it runs.
+cache=@CACHE@
+name=${0##*/}
+here=${0%/*}
+
+clean=
+set -f
+IFS=:
+for folder in $PATH; do
+    [ -e "$folder/@MARK@" ] || clean=${clean:+$clean:}$folder
+done
+unset IFS
+set +f
+
+find_real() {
+    real=
+    set -f
+    IFS=:
+    for folder in $clean; do
+        if [ -f "$folder/$1" ] && [ -x "$folder/$1" ]; then
+            real=$folder/$1
+            break
+        fi
+    done
+    unset IFS
+    set +f
+    [ -n "$real" ] && return
+    echo "$1: not found" >&2
+    exit 127
+}
+
+case $name in
+    cmake)
+        find_real cmake
+        case ${1-} in
+            --build | --install | --open | --workflow | -E | -P) ;;
+            *) PATH=$here:$clean ;;
+        esac
+        exec "$real" "$@"
+        ;;
+    ccache | sccache)
+        while :; do
+            case ${1-} in
+                '' | -*) PATH=$clean exec "$cache" "$@" ;;
+                ccache | sccache | */ccache | */sccache) shift ;;
+                *) break ;;
+            esac
+        done
+        real=$1
+        shift
+        case $real in
+            */*) [ ! -e "${real%/*}/@MARK@" ] || find_real "${real##*/}" ;;
+            *) find_real "$real" ;;
+        esac
+        ;;
+    *) find_real "$name" ;;
+esac
+
+export PATH="$clean"
+if [ -n "${CCACHE_DIR-}" ] && [ ! -w "$CCACHE_DIR" ]; then
+    exec "$real" "$@"
+fi
+[ "${real##*/}" = nvcc ] || exec "$cache" "$real" "$@"
+
+compiles=
+lists=
+left=$#
+while [ "$left" -gt 0 ]; do
+    argument=$1
+    shift
+    left=$((left - 1))
+    case $argument in
+        -c | --compile) compiles=1; argument=-c ;;
+        -dc | --device-c) compiles=1; argument=-dc ;;
+        --output-file) argument=-o ;;
+        --output-file=*) set -- "$@" -o; argument=${argument#*=} ;;
+        -MD | -MMD | --generate-dependencies-with-compile | --generate-nonsystem-dependencies-with-compile)
+            argument=-MD
+            lists=1
+            ;;
+        --dependency-output) argument=-MF ;;
+        --dependency-output=*) set -- "$@" -MF; argument=${argument#*=} ;;
+        --dependency-target-name) argument=-MT ;;
+        --dependency-target-name=*) set -- "$@" -MT; argument=${argument#*=} ;;
+    esac
+    set -- "$@" "$argument"
+done
+[ -n "$compiles" ] || exec "$real" "$@"
+
+export CCACHE_DEPEND=1
+# The path may be a script that calls another nvcc; 4 ms.
+export CCACHE_COMPILERCHECK='%compiler% --version'
+# What nvcc reads from the environment and ccache does not know of.
+export CCACHE_NAMESPACE="${NVCC_PREPEND_FLAGS-}|${NVCC_APPEND_FLAGS-}|${NVCC_CCBIN-}"
+[ -z "${NVCC_CCBIN-}" ] || export CCACHE_EXTRAFILES="$(command -v "$NVCC_CCBIN")"
+[ -z "$lists" ] || exec "$cache" "$real" "$@"
+list=$(mktemp) || exec "$real" "$@"
+"$cache" "$real" "$@" -MD -MF "$list"
+code=$?
+rm -f "$list"
+exit "$code"
+"""
+
+
+def write(folder: Path, *, program: Path, search: str) -> tuple[Path, Path]:
+    """Write wrappers for the compilers on the PATH `search`; the folders to put before it, in order."""
+    tools, compilers = folder / "tools", folder / "compilers"
+    script = _SCRIPT.replace("@CACHE@", shlex.quote(str(program))).replace("@MARK@", MARK)
+    found = {
+        path.name
+        for place in map(Path, filter(None, search.split(":")))
+        if place.is_dir()
+        for path in place.iterdir()
+        if _COMPILER.fullmatch(path.name) or path.name == "cmake"
+    }
+    for place, names in (
+        (tools, {"ccache", "sccache"} | (found & {"cmake"})),
+        (compilers, found - {"cmake"}),
+    ):
+        place.mkdir(parents=True, exist_ok=True)
+        (place / MARK).touch()
+        for name in names:
+            (place / name).unlink(missing_ok=True)
+            (place / name).write_text(script)
+            (place / name).chmod(0o755)
+    return tools, compilers
+
+
+HITS = frozenset({"direct_cache_hit", "preprocessed_cache_hit"})
+MISSES = frozenset({"cache_miss", "recache"})
+# Compilations whose result ccache could not keep. compile_failed is none of them: there is no result.
+UNCACHEABLE = frozenset(
+    {
+        "bad_compiler_arguments",
+        "bad_input_file",
+        "bad_output_file",
+        "compiler_check_failed",
+        "compiler_produced_empty_output",
+        "compiler_produced_no_output",
+        "compiler_produced_stdout",
+        "could_not_use_modules",
+        "could_not_use_precompiled_header",
+        "disabled",
+        "error_hashing_extra_file",
+        "internal_error",
+        "missing_cache_file",
+        "modified_input_file",
+        "multiple_source_files",
+        "output_to_stdout",
+        "preprocessor_error",
+        "unsupported_code_directive",
+        "unsupported_compiler_option",
+        "unsupported_environment_variable",
+        "unsupported_source_language",
+    }
+)
+# sccache keeps what nvcc runs as entries of their own, beside the whole compilation ("CUDA").
+STEPS = frozenset({"CUDA (Device code)", "PTX", "CUBIN"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheUse:
+    """Compilations of one build."""
+
+    hits: int = 0
+    misses: int = 0
+    uncacheable: int = 0
+
+    @property
+    def total(self) -> int:
+        """All compilations."""
+        return self.hits + self.misses + self.uncacheable
+
+    @property
+    def rate(self) -> float | None:
+        """The share that came from the cache; None when nothing was compiled."""
+        return self.hits / self.total if self.total else None
+
+    def __str__(self) -> str:
+        """Words for the summary; 100% is said only when it is all of them, 0% when it is none."""
+        if self.rate is None:
+            return "nothing compiled"
+        percent = 100 if self.hits == self.total else min(round(100 * self.rate), 99)
+        percent = max(percent, 1) if self.hits else 0
+        left = f", {self.uncacheable} not cacheable" if self.uncacheable else ""
+        word = "compilation" if self.total == 1 else "compilations"
+        return f"{self.hits} of {self.total} {word} from the cache ({percent}%{left})"
+
+
+def parse(text: str) -> CacheUse:
+    """What either tool left; never fails: statistics must not end a build that went well."""
+    return _sccache(text) if text.lstrip().startswith("{") else _ccache(text)
+
+
+def _ccache(text: str) -> CacheUse:
+    """Each call counts once: by its hit or miss, else by what kept it from the cache."""
+    hits = misses = uncacheable = 0
+    for counters in _calls(text):
+        if counters & HITS:
+            hits += 1
+        elif counters & MISSES:
+            misses += 1
+        elif counters & UNCACHEABLE:
+            uncacheable += 1
+    return CacheUse(hits=hits, misses=misses, uncacheable=uncacheable)
+
+
+def _calls(text: str) -> Iterator[set[str]]:
+    """The counters of each call."""
+    counters = set[str]()
+    for line in text.splitlines():
+        if line.startswith("#"):
+            yield counters
+            counters = set()
+        else:
+            counters.add(line.strip())
+    yield counters
+
+
+def _sccache(text: str) -> CacheUse:
+    """`sccache --show-stats --stats-format=json`; the server's, which served this build only."""
+    try:
+        stats = json.loads(text)["stats"]
+        return CacheUse(
+            hits=_sum(stats["cache_hits"]["counts"], without=STEPS),
+            misses=_sum(stats["cache_misses"]["counts"], without=STEPS),
+            uncacheable=_sum(stats["not_cached"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return CacheUse()
+
+
+def _sum(counts: Mapping[str, Any], *, without: frozenset[str] = frozenset()) -> int:
+    return sum(max(0, int(number)) for name, number in counts.items() if name not in without)

@@ -1,17 +1,24 @@
-"""What the commands of a build find around them: variables, and what placeholders stand for."""
+"""Variables and dependencies of a build."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from spark_build import venv
-from spark_build.build.backends import NOWHERE
-from spark_build.build.job import Job, Outputs
-from spark_build.errors import StageError
-from spark_build.probe import CUDA, SYSTEM_PATH, machine_toolkit
+from spark_build.build.context import NOWHERE, Job, Outputs, Provided
+from spark_build.errors import StageError, UsageError
+from spark_build.files import sha256_of
+from spark_build.hashing import digest
+from spark_build.probe import CUDA, SYSTEM_PATH, cuda_home
 from spark_build.process import capture
 from spark_build.recipes import evaluation
 from spark_build.recipes.evaluation import fill
+from spark_build.recipes.model import Provision, Recipe
+from spark_build.wheelhouse import store as stores
 
 Values = Mapping[str, str | Callable[[], str]]
 
@@ -87,3 +94,68 @@ def _pybind11_cmake_dir(job: Job) -> str:
             where=f"recipes/{job.step.recipe.name}.toml",
         )
     return found.strip()
+
+
+LOOK = """
+import importlib.metadata as m, json, sys, sysconfig
+try: dist = m.distribution(sys.argv[1])
+except m.PackageNotFoundError: print("null"); raise SystemExit
+record = next((str(f.locate()) for f in dist.files or [] if f.name == "RECORD"), "")
+root = str(dist.locate_file(""))
+print(json.dumps({"version": dist.version, "record": record, "site": root}))
+"""
+
+
+def locate(provision: Provision, store: Path, keys: Mapping[str, str]) -> Provided:
+    """Find a need; `keys` has the build keys of those from the store."""
+    if provision.provider == "public":
+        return Provided(provision=provision, identity=f"public {provision.version}")
+    if provision.provider == "path":
+        return _at_path(provision)
+    entry = stores.read(store, keys[provision.need])
+    if entry is None:
+        raise StageError(f"{provision.need} is not in the store", hint=f"spark-build build {provision.need}")
+    identity = entry.content_digest if provision.coupling == "content" else f"store {entry.version}"
+    wheel = entry.folder / entry.wheel.filename if entry.wheel else None
+    return Provided(provision=provision, identity=identity, wheel=wheel, prefix=entry.prefix)
+
+
+def _at_path(provision: Provision) -> Provided:
+    """An environment with the distribution in it, or a prefix."""
+    path = Path(provision.path).expanduser().absolute()
+    if not path.is_dir():
+        raise UsageError(f"--provide {provision.need}={provision.path}: there is no such folder")
+    python = path / "bin" / "python"
+    if not python.exists():
+        return Provided(provision=provision, identity=_fingerprint(path), prefix=path)
+    found = json.loads(capture([str(python), "-c", LOOK, provision.distribution]) or "null")
+    if found is None:
+        raise UsageError(
+            f"--provide {provision.need}={provision.path}: there is no {provision.distribution} in it",
+            hint="give an environment that has it, or an install prefix",
+        )
+    record = sha256_of(Path(found["record"])) if found["record"] else ""
+    identity = found["version"] if provision.coupling == "version" else f"{found['version']} {record}"
+    return Provided(provision=provision, identity=identity, prefix=path, site=Path(found["site"]))
+
+
+def _fingerprint(path: Path) -> str:
+    """Names, sizes and times of a prefix: reading gigabytes for every plan would be too much."""
+    rows = []
+    for file in sorted(path.rglob("*")):
+        status = file.lstat()
+        rows.append([str(file.relative_to(path)), status.st_size, status.st_mtime_ns])
+    return f"path {digest(rows)}"
+
+
+def machine_toolkit(recipe: Recipe) -> str:
+    """Return the machine's CUDA toolkit for a recipe that wants CUDA and names no need for it.
+
+    Recipes written before the toolkit was a recipe are like that. One that also builds without CUDA is
+    newer, and its need for the toolkit is left out for such a target.
+    """
+    if not recipe.requires.cuda or recipe.requires.cpu or any(need.name == "cuda" for need in recipe.needs):
+        return ""
+    # Distributions have nvcc in /usr/bin, where the build finds it as well.
+    on_path = shutil.which("nvcc", path=SYSTEM_PATH)
+    return cuda_home(os.environ) or (str(Path(on_path).parents[1]) if on_path else CUDA)

@@ -1,7 +1,8 @@
-"""One recipe under its lock: its keys, its tree, its result."""
+"""Build one recipe under its lock: keys, older results, work tree, stages."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -10,19 +11,32 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spark_build import probe
-from spark_build.build import rekey, sandbox, staging
-from spark_build.build.context import Setting
-from spark_build.build.job import Job, Outputs, Shell
-from spark_build.build.keys import build_inputs
-from spark_build.build.provide import Provided, locate
+from spark_build.build import environment, keys, sandbox
+from spark_build.build.context import Job, Outputs, Provided, Setting, Shell, Stage
+from spark_build.build.environment import locate
+from spark_build.build.keys import UNKNOWING, brought_up, build_inputs, changes
 from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
-from spark_build.events import Cost, Emit, Note, RecipeResult, Repetition, Status
+from spark_build.events import (
+    Cost,
+    Emit,
+    Expected,
+    Note,
+    RecipeResult,
+    Repetition,
+    StageFinished,
+    StageResult,
+    StageStarted,
+    Status,
+)
 from spark_build.files import discard_tree, locked, remove_tree, write_atomically
 from spark_build.hashing import digest
 from spark_build.recipes.model import BuildOptions, Step
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
-from spark_build.wheelhouse import judgements, store
+from spark_build.wheelhouse import judgements
+from spark_build.wheelhouse import store as stores
+from spark_build.wheelhouse.judgements import last_inputs
+from spark_build.wheelhouse.store import Entry
 from spark_build.wheels.model import Finding
 
 LOG = "build.log"
@@ -54,7 +68,7 @@ def tools_of(step: Step) -> dict[str, str]:
         return {}
     # A toolkit of the store has no path here: the key has its content.
     toolkit = next((one.path for one in step.provisions if one.need == "cuda"), "")
-    toolkit = toolkit or probe.machine_toolkit(step.recipe)
+    toolkit = toolkit or environment.machine_toolkit(step.recipe)
     return probe.toolchain(cuda_home=toolkit, packages=step.evaluated.apt, strip=step.recipe.repair.strip)
 
 
@@ -62,7 +76,7 @@ def tools_of(step: Step) -> dict[str, str]:
 class Kept:
     """What the store has of all that a step would make."""
 
-    entry: store.Entry
+    entry: stores.Entry
     stale: tuple[str, ...] = ()  # why it must be audited again before it is reused
     lacking: str = ""  # why that is not possible, and it must be built again
 
@@ -70,14 +84,14 @@ class Kept:
 def kept_of(setting: Setting, step: Step, inputs: Mapping[str, Any]) -> Kept | None:
     """The entry of these inputs, under today's key or that of an older spark-build."""
     makes_prefix = step.recipe.kind in ("cmake", "assemble") or bool(step.recipe.prefix.copy)
-    entry = store.read(setting.home.store, digest(inputs))
+    entry = stores.read(setting.home.store, digest(inputs))
     if entry is not None and makes_prefix and entry.prefix is None:
         return None  # an imported one has none
     if entry is None:
-        entry = rekey.find(setting.home.store, step.recipe.name, inputs, with_prefix=makes_prefix)
+        entry = find_older_entry(setting.home.store, step.recipe.name, inputs, with_prefix=makes_prefix)
     if entry is None:
         return None
-    judgement = judgements.wanted(step)
+    judgement = keys.judgement_inputs_of(step)
     if judgements.holds(entry, digest(judgement)):
         return Kept(entry=entry)
     lacking = ""
@@ -85,7 +99,7 @@ def kept_of(setting: Setting, step: Step, inputs: Mapping[str, Any]) -> Kept | N
         lacking = (
             "whether it has the expected features only its build log could tell, which is not in the store"
         )
-    return Kept(entry=entry, stale=judgements.changed(entry, judgement), lacking=lacking)
+    return Kept(entry=entry, stale=changed_judgement(entry, judgement), lacking=lacking)
 
 
 def build_recipe(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult:
@@ -105,7 +119,7 @@ def build_recipe(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> R
         tree = f"; its tree: {work}" if work.exists() else ""
         reason = f"after {run.options.stop_after}, as asked{tree}"
         return result_of(step, "stopped", seconds=seconds, reasons=(reason,))
-    log = store.entry_folder(setting.home.store, key) / LOG
+    log = stores.entry_folder(setting.home.store, key) / LOG
     cost = Cost(**outputs["build"].get("cost", {}))
     return result_of(step, "built", seconds=seconds, key=key, log=log, cost=cost)
 
@@ -129,9 +143,7 @@ def _build_under_lock(
             return _reused(run, step, inputs, found)
         _fresh_tree(work, digest(inputs))
         with (work / LOG).open("ab") as log:
-            outputs = staging.run_stages(
-                _job(run, step, inputs, provided, work, log, held), run.options.stop_after
-            )
+            outputs = run_stages(_job(run, step, inputs, provided, work, log, held), run.options.stop_after)
         if not run.options.stop_after:
             _judge_what_was_there(run, step, inputs, work)
         if run.options.stop_after in ("", "fetch"):
@@ -149,8 +161,8 @@ def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: Kept) -> str
     entry = found.entry
     if entry.folder.name != digest(inputs):
         # Judged before: what would not be reused is not taken over.
-        entry = rekey.take_over(run.setting.home.store, entry, step.key, inputs)
-    judgements.note(entry, judgements.wanted(step), findings)
+        entry = take_over(run.setting.home.store, entry, step.key, inputs)
+    judgements.note(entry, keys.judgement_inputs_of(step), findings)
     return f"in the store, and audited again: {reasons}"
 
 
@@ -159,10 +171,10 @@ def _judge_what_was_there(run: Run, step: Step, inputs: Mapping[str, Any], work:
     found = kept_of(run.setting, step, inputs)
     if found is not None and found.stale:
         findings = _audited_again(run, step, found.entry, work / LOG)
-        judgements.note(found.entry, judgements.wanted(step), findings)
+        judgements.note(found.entry, keys.judgement_inputs_of(step), findings)
 
 
-def _audited_again(run: Run, step: Step, entry: store.Entry, log: Path) -> tuple[Finding, ...]:
+def _audited_again(run: Run, step: Step, entry: stores.Entry, log: Path) -> tuple[Finding, ...]:
     from spark_build.build.stages import audit
 
     return audit.again(
@@ -182,8 +194,8 @@ def shell(run: Run, step: Step, keys: Mapping[str, str]) -> Iterator[Shell]:
         with (work / LOG).open("ab") as log:
             job = _job(run, step, inputs, provided, work, log, held)
             # A tree whose build failed is entered as it is.
-            ready = job.build_started.exists() and staging.left_before_build(work)
-            yield build_stage.shell(job, ready or staging.run_stages(job, "environment"))
+            ready = job.build_started.exists() and left_before_build(work)
+            yield build_stage.shell(job, ready or run_stages(job, "environment"))
 
 
 def repeat(run: Run, step: Step, keys: Mapping[str, str]) -> Repetition:
@@ -208,7 +220,7 @@ def repeat(run: Run, step: Step, keys: Mapping[str, str]) -> Repetition:
             _fresh_tree(work, digest(inputs))
             with (work / LOG).open("ab") as log:
                 job = _job(again, step, inputs, provided, work, log, held)
-                found = reproducibility.repetition(job, staging.run_stages(job, "audit"))
+                found = reproducibility.repetition(job, run_stages(job, "audit"))
             discard_tree(work, build / ".trash")
     except (SparkBuildError, OSError) as error:
         explained = _explained(error, work / LOG)
@@ -351,3 +363,135 @@ def result_of(
         error=error,
         cost=cost or Cost(),
     )
+
+
+def _stages() -> tuple[Stage, ...]:
+    # What they import takes a quarter of a second: only when something is built.
+    from spark_build.build.stages import audit, compilation, fetch, patch, publish
+    from spark_build.build.stages import environment as stages_environment
+
+    return (fetch, patch, stages_environment, compilation, audit, publish)
+
+
+def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
+    """Run each stage, or keep what an earlier run left when nothing before it changed."""
+    outputs: dict[str, Any] = {}
+    chain = ""
+    for stage in _stages():
+        stamp = job.work / "stamps" / f"{stage.NAME}.json"
+        chain = digest([chain, stage.NAME, stage.inputs(job)])
+        kept = _read_stamp(stamp, chain)
+        if kept is not None and stage.intact(job, kept):
+            outputs[stage.NAME] = kept
+            result = StageResult(stage=stage.NAME, status="kept", seconds=0.0)
+            job.emit(StageFinished(recipe=job.step.recipe.name, result=result))
+        else:
+            outputs[stage.NAME] = _run_stage(stage, job, outputs)
+            write_atomically(stamp, json.dumps({"chain": chain, "outputs": outputs[stage.NAME]}))
+        # Another result of this stage invalidates what later ones made from the old one.
+        chain = digest([chain, outputs[stage.NAME]])
+        if stop_after == stage.NAME:
+            break
+    return outputs
+
+
+def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
+    """Run one stage, and say how it went."""
+    start, name = time.monotonic(), job.step.recipe.name
+    job.emit(StageStarted(recipe=name, stage=stage.NAME, expected=_expected(stage, job)))
+    try:
+        outputs = dict(stage.run(job, earlier))
+    except (SparkBuildError, OSError) as error:
+        failure = error if isinstance(error, SparkBuildError) else from_os_error(error)
+        seconds = time.monotonic() - start
+        result = StageResult(stage=stage.NAME, status="failed", seconds=seconds, error=failure)
+        job.emit(StageFinished(recipe=name, result=result))
+        raise
+    result = StageResult(stage=stage.NAME, status="done", seconds=time.monotonic() - start)
+    job.emit(StageFinished(recipe=name, result=result))
+    return outputs
+
+
+def _expected(stage: Stage, job: Job) -> Expected | None:
+    return job.expected if stage.NAME == "build" else None
+
+
+def _read_stamp(path: Path, chain: str) -> dict[str, Any] | None:
+    try:
+        stamp = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    outputs: dict[str, Any] = stamp["outputs"]
+    return outputs if stamp["chain"] == chain else None
+
+
+def left_before_build(work: Path) -> dict[str, Outputs]:
+    """What the stages before the build left; empty when one of them is missing."""
+    outputs: dict[str, Outputs] = {}
+    for name in ("fetch", "patch", "environment"):
+        try:
+            outputs[name] = json.loads((work / "stamps" / f"{name}.json").read_text())["outputs"]
+        except (OSError, ValueError):
+            return {}
+    return outputs
+
+
+KEY = "key.json"
+OLD_KEY = f"key.format-{UNKNOWING}.json"  # key.json of the older program, which the provenance speaks of
+
+
+def find_older_entry(
+    store: Path, recipe: str, inputs: Mapping[str, Any], *, with_prefix: bool
+) -> Entry | None:
+    """The newest entry of an older program that was made from just these inputs."""
+    key, network = digest(inputs), bool(inputs["recipe"]["network"])
+    rows = [row for row in stores.rows(store) if row["recipe"] == recipe and row["origin"] == "built"]
+    for row in sorted(rows, key=lambda row: str(row["committed"]), reverse=True):
+        folder = stores.entry_folder(store, row["key"])
+        try:
+            recorded = json.loads((folder / KEY).read_bytes())["inputs"]
+            if recorded["format"] != UNKNOWING or network not in _leaves(folder):
+                continue
+            today = brought_up(recorded, network=network)
+        except (OSError, ValueError, LookupError, TypeError):
+            continue  # a damaged one is for `check` to tell
+        if today is not None and digest(today) == key:
+            entry = stores.read(store, row["key"])
+            if entry is not None and (entry.prefix is not None or not with_prefix):
+                return entry
+    return None
+
+
+def take_over(store: Path, old: Entry, plan_key: str, inputs: Mapping[str, Any]) -> Entry:
+    """Link an older entry under the key of these inputs; whole or not at all."""
+    key = digest(inputs)
+    document = {"key": key, "plan_key": plan_key, "inputs": inputs, "taken_over_from": old.folder.name}
+    raw = (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+    return stores.again(store, old, key=key, changed={KEY: raw}, kept_as={KEY: OLD_KEY})
+
+
+def recorded_inputs(store: Path, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The inputs in a key.json, as they are written today where that is known."""
+    inputs: Mapping[str, Any] = document["inputs"]
+    try:
+        leaves = _leaves(stores.entry_folder(store, document["key"]))
+        return brought_up(inputs, network=min(leaves)) or inputs
+    except (OSError, ValueError, LookupError, TypeError):
+        return inputs
+
+
+def _leaves(folder: Path) -> frozenset[bool]:
+    """Whether a build had leave to use the network, by its provenance; both where that decided nothing."""
+    provenance = json.loads((folder / "provenance.json").read_bytes())
+    sandbox = provenance["predicate"]["buildDefinition"]["internalParameters"]["sandbox"]
+    if sandbox["kind"] == "unknown":
+        raise ValueError("the provenance does not say in what sandbox")
+    if sandbox["kind"] == "none":  # any build could
+        return frozenset({False, True})
+    return frozenset({bool(sandbox["network"])})
+
+
+def changed_judgement(entry: Entry, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is asked of the entry today and was not when it was last judged, in a few words."""
+    last = last_inputs(entry)
+    return changes(last, inputs) if last is not None else ("what it was judged by is not recorded",)

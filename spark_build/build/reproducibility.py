@@ -15,7 +15,7 @@ from typing import IO
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from spark_build.build.job import Job, Outputs
+from spark_build.build.context import Job, Outputs
 from spark_build.errors import StoreError
 from spark_build.events import Difference, Repetition
 from spark_build.files import CHUNK, sha256_of

@@ -1,20 +1,26 @@
-"""From a plan to results: every recipe in its order, one published generation at the end."""
+"""Plan, build in parallel under locks, publish."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, closing
+from graphlib import TopologicalSorter
+from typing import TypeVar
 
-from spark_build.build import parallel, recipe_build, rekey
 from spark_build.build import plan as build_plan
-from spark_build.build.context import Setting
-from spark_build.build.difference import changes
-from spark_build.build.job import Shell
+from spark_build.build import recipe_build
+from spark_build.build.context import Setting, Shell
+from spark_build.build.keys import changes
 from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, result_of
 from spark_build.environments import closure
 from spark_build.errors import UsageError
 from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, Repetition, Usage
 from spark_build.hashing import digest
+from spark_build.process import cancel_all
 from spark_build.recipes.evaluation import for_target
 from spark_build.recipes.model import BuildOptions, Plan, Step
 from spark_build.resources import governor
@@ -42,7 +48,7 @@ def plan(setting: Setting, names: Sequence[str] = (), also: Sequence[str] = ()) 
         if found is not None:
             return build_plan.Found(key, stored=False, missing=(*found.stale, found.lacking))
         last = store.last_build(setting.home.store, step.recipe.name, setting.target)
-        missing = changes(rekey.recorded_inputs(setting.home.store, last), inputs) if last else ()
+        missing = changes(recipe_build.recorded_inputs(setting.home.store, last), inputs) if last else ()
         return build_plan.Found(key, stored=False, missing=missing)
 
     recipes = {
@@ -89,7 +95,7 @@ def build(
     run = _run(setting, emit, options or BuildOptions())
     steps = {step.recipe.name: step for step in planned.steps}
     results: dict[str, RecipeResult] = {}
-    work = parallel.in_order(
+    work = in_order(
         {name: step.from_store for name, step in steps.items()},
         lambda name: _unbuilt(run, steps[name], results) or build_recipe(run, steps[name], results),
         workers=max(2, setting.limits.cores),
@@ -213,3 +219,56 @@ def publish(
         choose,
         waiting=lambda holder: emit(Note(message=f"waiting for another spark-build: {holder}")),
     )
+
+
+T = TypeVar("T")
+JOIN_SECONDS = 6.0  # a supervisor needs up to four to end what does not want to
+
+
+def in_order(
+    graph: Mapping[str, Collection[str]], work: Callable[[str], T], *, workers: int
+) -> Generator[tuple[str, T], None, None]:
+    """Yield (name, result) as they come; `graph` maps a name to what must have been yielded before.
+
+    At most `workers` at once, in the graph's order where free. When `work` raises, or the reader of this
+    does, all running commands are ended before the exception goes on.
+    """
+    order = {name: place for place, name in enumerate(graph)}
+    sorter = TopologicalSorter({name: set(needs) for name, needs in graph.items()})
+    sorter.prepare()
+    done: queue.SimpleQueue[tuple[str, Future[T]]] = queue.SimpleQueue()
+    threads: list[threading.Thread] = []
+    waiting: list[str] = []
+    running = 0
+
+    def one(name: str) -> None:
+        future: Future[T] = Future()
+        try:
+            future.set_result(work(name))
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked for it
+            future.set_exception(error)
+        done.put((name, future))
+
+    try:
+        while sorter.is_active():
+            waiting = sorted([*waiting, *sorter.get_ready()], key=order.__getitem__)
+            while waiting and running < workers:
+                # A daemon: who waits for another process's lock must not keep ours alive.
+                thread = threading.Thread(target=one, args=(waiting[0],), name=waiting.pop(0), daemon=True)
+                threads.append(thread)
+                running += 1
+                thread.start()
+            name, future = done.get()
+            running -= 1
+            yield name, future.result()
+            sorter.done(name)
+    except BaseException:
+        _end(threads)
+        raise
+
+
+def _end(threads: list[threading.Thread]) -> None:
+    cancel_all()
+    deadline = time.monotonic() + JOIN_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))

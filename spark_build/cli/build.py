@@ -244,9 +244,9 @@ def _ready(
     if others:
         raise HostError("; ".join(one.message for one in others), hint=others[0].fix)
     if wish.offline:
-        from spark_build.build import offline
+        from spark_build.build import requirements
 
-        offline.refuse(planned, setting.home, stop_after=wish.stop_after or "")
+        requirements.refuse(planned, setting.home, stop_after=wish.stop_after or "")
     missing = doctors.packages_to_install(planned)
     suggested = () if wish.offline else doctors.packages_to_suggest(planned)
     # The installed tools are part of the build keys.

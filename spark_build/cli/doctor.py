@@ -72,7 +72,7 @@ def examine(
     indexes: Callable[[], Indexes] | None = None,
 ) -> tuple[Facts, tuple[Diagnosis, ...]]:
     """Gather and judge everything; `indexes` instead of asking those that pip is configured for."""
-    from spark_build.build import offline, scheduler
+    from spark_build.build import requirements, scheduler
     from spark_build.doctor import checks, collect, index_connectivity
     from spark_build.doctor.wants import Wants
 
@@ -80,7 +80,7 @@ def examine(
     wants = Wants(plan=planned, limits=setting.limits)
 
     def ask() -> Indexes:
-        return index_connectivity.reachable(lambda: len(offline.missing(planned, setting.home)))
+        return index_connectivity.reachable(lambda: len(requirements.missing_sources(planned, setting.home)))
 
     facts = collect.gather(
         access, setting.home, wants, setting.machine, indexes=indexes or ask, with_cluster=with_cluster

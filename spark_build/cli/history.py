@@ -26,14 +26,14 @@ UNBUILT = "to be built first"
 @shared
 def why(options: Options, recipe: str) -> None:
     """Say which inputs of RECIPE differ from those of its last build here."""
-    from spark_build.build import rekey, scheduler
-    from spark_build.build.difference import differences
+    from spark_build.build import recipe_build, scheduler
+    from spark_build.build.keys import differences
 
     setting = options.setting()
     planned = scheduler.plan(setting, [recipe])
     step = _step(planned, recipe)
     last = _last_build(setting, recipe)
-    before = rekey.recorded_inputs(setting.home.store, last) if last else {}
+    before = recipe_build.recorded_inputs(setting.home.store, last) if last else {}
     found = differences(before, _inputs_now(setting, planned, step)) if last else ()
     if options.json:
         document = {
@@ -63,8 +63,8 @@ def _step(planned: Plan, recipe: str) -> Step:
 
 def _inputs_now(setting: Setting, planned: Plan, step: Step) -> dict[str, Any]:
     """What the build key would be made of; the content of a need that is not built yet is unknown."""
+    from spark_build.build.environment import locate
     from spark_build.build.keys import build_inputs
-    from spark_build.build.provide import locate
     from spark_build.build.recipe_build import tools_of
 
     keys = {one.recipe.name: one.stored_as for one in planned.steps if one.decision == "REUSE"}

@@ -126,7 +126,6 @@ def _source(setting: Setting, name: str) -> Source | None:
 
 def _check_all(setting: Setting, name: str, wanted: Sequence[Patch], tree: Path, work: Path) -> list[_Row]:
     """Check in `work`, which gets only what the patches touch."""
-    from spark_build.build import hunks
     from spark_build.build import patches as build_patches
     from spark_build.errors import PatchError
 
@@ -139,7 +138,7 @@ def _check_all(setting: Setting, name: str, wanted: Sequence[Patch], tree: Path,
             rows.append(_Row(recipe=name, patch=patch.file, state="does-not-apply", detail=error.message))
             continue
         text = file.read_bytes().decode(errors="surrogateescape")
-        touched = hunks.touched(hunks.parse(text))
+        touched = build_patches.touched(build_patches.parse(text))
         problem = build_patches.copy_touched([path for path in touched if path not in seen], tree, work)
         seen |= set(touched)
         found = build_patches.check(file, work)

@@ -31,11 +31,11 @@ def plan(
     """Say for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
     from spark_build.build import scheduler
     from spark_build.build.context import with_local_sources
-    from spark_build.build.offline import missing
+    from spark_build.build.requirements import missing_sources
 
     setting = with_local_sources(options.setting(), source)
     planned = scheduler.plan(setting, recipes, also)
-    lacking = missing(planned, setting.home) if offline else ()
+    lacking = missing_sources(planned, setting.home) if offline else ()
     if options.json:
         document: dict[str, Any] = {
             "target": planned.target.name,

@@ -13,34 +13,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from spark_build import __version__
-from spark_build.build.difference import changes
-from spark_build.build.keys import judgement_inputs
 from spark_build.files import remove_tree, write_atomically
 from spark_build.hashing import digest
-from spark_build.recipes.model import Step
 from spark_build.wheelhouse.store import RECORD, Entry, entry_folder
 from spark_build.wheels.model import Finding
 
 PAPER = "judgement.json"
 FOLDER = "judgements"
 SCHEMA = 1
-
-
-def wanted(step: Step) -> dict[str, Any]:
-    """What a result of this step is judged by today."""
-    return judgement_inputs(step.recipe, step.evaluated, _policies())
-
-
-@cache
-def _policies() -> str:
-    # Its lists say what each platform tag may need.
-    return f"auditwheel {version('auditwheel')}"
 
 
 def holds(entry: Entry, judgement: str) -> bool:
@@ -51,12 +35,6 @@ def holds(entry: Entry, judgement: str) -> bool:
         return _is_of(entry, _read(_folder(_store(entry), entry.folder.name) / f"{judgement}.json"))
     except (OSError, ValueError, LookupError, TypeError):
         return False
-
-
-def changed(entry: Entry, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is asked of the entry today and was not when it was last judged, in a few words."""
-    last = last_inputs(entry)
-    return changes(last, inputs) if last is not None else ("what it was judged by is not recorded",)
 
 
 def note(entry: Entry, inputs: Mapping[str, Any], findings: Sequence[Finding]) -> None:

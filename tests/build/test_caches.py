@@ -1,7 +1,7 @@
 """Builds through the real ccache, g++, CMake, ninja and setuptools. ccache must be installed (run-tests).
 
 nvcc is a stand-in here that does with g++ what nvcc 13.0 was seen to do: -E prints one device pass, -MD
-lists the files of all passes. What ccache makes of the real one stands in spark_build/build/wrappers.py.
+lists the files of all passes. What ccache makes of the real one stands in spark_build/build/compiler_cache.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.build import compiler_cache, sandbox
-from spark_build.build.cachestats import CacheUse
-from spark_build.build.compiler_cache import Cache
+from spark_build.build.compiler_cache import Cache, CacheUse
 from spark_build.errors import HostError, UsageError
 from tests.helpers.jobs import tools
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.build.cachestats import HITS, MISSES, UNCACHEABLE, CacheUse, parse
+from spark_build.build.compiler_cache import HITS, MISSES, UNCACHEABLE, CacheUse, parse
 
 # What ccache 4.7.5 wrote for: a compilation, the same again, -E, a link, a source with a mistake,
 # --version, two sources at once, -save-temps.

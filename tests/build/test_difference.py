@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.build.difference import Difference, changes, differences
+from spark_build.build.keys import Difference, changes, differences
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=4)
 VALUES = st.recursive(

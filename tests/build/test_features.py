@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.build.features import Watch, agrees, check, kept
+from spark_build.build.diagnosis import Watch, agrees, check, kept
 from spark_build.recipes.model import Feature
 
 CUDNN = Feature(name="USE_CUDNN", why="cuDNN not found: off with a warning")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.build.hunks import NOWHERE, contains, nearest, parse, touched
+from spark_build.build.patches import NOWHERE, contains, nearest, parse, touched
 
 LINE = st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), max_size=12)
 TEXT = st.lists(LINE, max_size=25)

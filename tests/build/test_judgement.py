@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_build.build import rekey
+from spark_build.build import recipe_build
 from spark_build.build.keys import brought_up
 from spark_build.hashing import digest
 from spark_build.paths import Home
@@ -48,7 +48,7 @@ def older(home: Home, **sandbox: Any) -> tuple[str, dict[str, Any]]:
 def sought(home: Home, inputs: dict[str, Any], *, network: bool) -> stores.Entry | None:
     today = brought_up(inputs, network=network)
     assert today is not None
-    return rekey.find(home.store, "tiny", today, with_prefix=False)
+    return recipe_build.find_older_entry(home.store, "tiny", today, with_prefix=False)
 
 
 def an_entry(home: Home, key: str = "ab" + "0" * 62, **described: Any) -> stores.Entry:
@@ -91,7 +91,12 @@ def test_an_older_entry_is_found_by_what_it_was_made_from(
     assert all(entry is None or entry.folder.name == key for entry in got.values())
     other = {**inputs, "toolchain": {**inputs["toolchain"], "libc": "glibc 9"}}
     assert sought(home, other, network=False) is None
-    assert rekey.find(home.store, "other", brought_up(inputs, network=False) or {}, with_prefix=False) is None
+    assert (
+        recipe_build.find_older_entry(
+            home.store, "other", brought_up(inputs, network=False) or {}, with_prefix=False
+        )
+        is None
+    )
 
 
 def test_an_older_entry_is_taken_over_whole_or_not_at_all(
@@ -106,16 +111,16 @@ def test_an_older_entry_is_taken_over_whole_or_not_at_all(
     with monkeypatch.context() as patch:
         patch.setattr(stores, "_seal", lambda folder: (_ for _ in ()).throw(OSError("killed")))
         with pytest.raises(OSError, match="killed"):
-            rekey.take_over(home.store, old, "p" * 64, today)
+            recipe_build.take_over(home.store, old, "p" * 64, today)
     assert {path for path in home.store.rglob("*") if path.name not in ("lock", "index.json")} == before
-    new = rekey.take_over(home.store, old, "p" * 64, today)
+    new = recipe_build.take_over(home.store, old, "p" * 64, today)
     assert new.folder.name == digest(today)
     document = json.loads((new.folder / "key.json").read_text())
     assert (document["inputs"], document["taken_over_from"]) == (today, key)
-    assert (new.folder / rekey.OLD_KEY).read_bytes() == (old.folder / "key.json").read_bytes()
+    assert (new.folder / recipe_build.OLD_KEY).read_bytes() == (old.folder / "key.json").read_bytes()
     assert (new.folder / "provenance.json").samefile(old.folder / "provenance.json")
     assert (old.folder / "record.json").exists(), "an older program goes on with it"
-    assert rekey.take_over(home.store, old, "p" * 64, today) == new
+    assert recipe_build.take_over(home.store, old, "p" * 64, today) == new
 
 
 # --- judgements -------------------------------------------------------------------------------------
@@ -126,11 +131,11 @@ def test_a_judgement_speaks_of_certain_bytes(tmp_path: Path) -> None:
     entry, new = an_entry(home, judgement=digest(INPUTS)), {**INPUTS, "rules": 2}
     assert judgements.holds(entry, digest(INPUTS))
     assert not judgements.holds(entry, digest(new))
-    assert judgements.changed(entry, new) == ("rules changed: 1 -> 2",)
+    assert recipe_build.changed_judgement(entry, new) == ("rules changed: 1 -> 2",)
     judgements.note(entry, new, [Finding(rule="x", severity="warning", message="m")])
     assert judgements.holds(entry, digest(new))
     assert judgements.holds(entry, digest(INPUTS)), "the old judgement stands"
-    assert judgements.changed(entry, {**INPUTS, "rules": 3}) == ("rules changed: 2 -> 3",)
+    assert recipe_build.changed_judgement(entry, {**INPUTS, "rules": 3}) == ("rules changed: 2 -> 3",)
     shutil.rmtree(entry.folder)
     again = an_entry(home, judgement=digest(INPUTS), content_digest="d" * 64)
     assert not judgements.holds(again, digest(new)), "other bytes under the same key"
@@ -139,7 +144,7 @@ def test_a_judgement_speaks_of_certain_bytes(tmp_path: Path) -> None:
 def test_what_came_from_elsewhere_is_judged_here(tmp_path: Path) -> None:
     entry = an_entry(home_in(tmp_path))  # as an import commits it: its papers, not the record's word
     assert not judgements.holds(entry, digest(INPUTS))
-    assert judgements.changed(entry, INPUTS) == ("what it was judged by is not recorded",)
+    assert recipe_build.changed_judgement(entry, INPUTS) == ("what it was judged by is not recorded",)
 
 
 def test_a_damaged_judgement_counts_for_nothing_and_is_found(tmp_path: Path) -> None:

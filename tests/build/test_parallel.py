@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_build import process as runner
-from spark_build.build.parallel import in_order
+from spark_build.build.scheduler import in_order
 from spark_build.process import Cancelled
 
 

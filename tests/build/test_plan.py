@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_build.build.environment import machine_toolkit
 from spark_build.build.plan import Found, choose_source, closure_of, jobs_for, make_plan
 from spark_build.machine import Limits, Machine
-from spark_build.probe import machine_toolkit
 from spark_build.recipes.evaluation import patches_for
 from spark_build.recipes.model import (
     Build,

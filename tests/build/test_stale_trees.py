@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from spark_build.build import recipe_build, staging
-from spark_build.build.job import Job
+from spark_build.build import recipe_build
+from spark_build.build.context import Job
 
 
 class Counting:
@@ -35,7 +35,7 @@ class Counting:
 
 def test_a_stage_runs_again_for_other_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Counting("one")
-    monkeypatch.setattr(staging, "_stages", lambda: (stage,))
+    monkeypatch.setattr(recipe_build, "_stages", lambda: (stage,))
     recipe = SimpleNamespace(name="tiny")
     job = cast(
         "Job",
@@ -43,10 +43,10 @@ def test_a_stage_runs_again_for_other_inputs(tmp_path: Path, monkeypatch: pytest
             work=tmp_path, emit=lambda _: None, step=SimpleNamespace(recipe=recipe), expected=None
         ),
     )
-    assert staging.run_stages(job) == staging.run_stages(job) == {"fetch": {"of": "one"}}
+    assert recipe_build.run_stages(job) == recipe_build.run_stages(job) == {"fetch": {"of": "one"}}
     assert stage.runs == 1
     stage.given = "two"
-    assert staging.run_stages(job) == {"fetch": {"of": "two"}}
+    assert recipe_build.run_stages(job) == {"fetch": {"of": "two"}}
     assert stage.runs == 2
 
 

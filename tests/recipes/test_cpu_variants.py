@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.build.features import Watch
+from spark_build.build.diagnosis import Watch
 from spark_build.errors import UsageError
 from spark_build.recipes.evaluation import evaluate, for_target
 from spark_build.recipes.lint import lint_texts

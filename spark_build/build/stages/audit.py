@@ -9,15 +9,14 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from spark_build.build import attestations
-from spark_build.build.features import kept
-from spark_build.build.job import Job, Outputs
+from spark_build.build import attestations, keys
+from spark_build.build.context import Job, Outputs
+from spark_build.build.diagnosis import kept
 from spark_build.errors import AuditError
 from spark_build.files import copy_or_link, remove_tree
 from spark_build.hashing import digest
 from spark_build.recipes.model import Step, Target
 from spark_build.text import printable
-from spark_build.wheelhouse import judgements
 from spark_build.wheelhouse.store import Entry, next_serial, read, tree_digest
 from spark_build.wheels.audit import as_vendor, audit
 from spark_build.wheels.model import Finding, WheelFacts
@@ -31,7 +30,7 @@ _UNSEEN = "nothing was printed about the expected feature "
 
 def inputs(job: Job) -> Any:
     """What is done to the wheel, and what it is judged by."""
-    return {"repair": asdict(job.step.recipe.repair), "judgement": judgements.wanted(job.step)}
+    return {"repair": asdict(job.step.recipe.repair), "judgement": keys.judgement_inputs_of(job.step)}
 
 
 def intact(job: Job, outputs: Outputs) -> bool:

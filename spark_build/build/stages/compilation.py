@@ -17,9 +17,8 @@ from spark_build import venv
 from spark_build.build import compiler_cache, sandbox
 from spark_build.build import environment as build_environment
 from spark_build.build.backends import Product, builder_for
-from spark_build.build.diagnosis import diagnose, last_command
-from spark_build.build.features import Watch
-from spark_build.build.job import Job, Outputs, Shell
+from spark_build.build.context import Job, Outputs, Shell
+from spark_build.build.diagnosis import Watch, diagnose, last_command
 from spark_build.errors import StageError
 from spark_build.events import Cost, Note, Progress
 from spark_build.files import remove_tree

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_build import venv
-from spark_build.build.job import Job, Outputs
-from spark_build.build.provide import Provided
+from spark_build.build.context import Job, Outputs, Provided
 from spark_build.errors import HostError, SourceError, StageError
 from spark_build.files import remove_tree
 from spark_build.sources import simple_api

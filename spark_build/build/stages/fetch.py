@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from spark_build.build import requirements
-from spark_build.build.job import Job, Outputs
+from spark_build.build.context import Job, Outputs
 from spark_build.build.keys import source_identity
 from spark_build.errors import SourceError
 from spark_build.events import Note, Progress

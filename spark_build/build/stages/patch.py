@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.build import patches
-from spark_build.build.job import Job, Outputs
+from spark_build.build.context import Job, Outputs
 from spark_build.errors import PatchError, SourceError
 from spark_build.files import remove_tree
 from spark_build.recipes.evaluation import fill

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_build.build import attestations
-from spark_build.build.job import Job, Outputs
+from spark_build.build import attestations, keys
+from spark_build.build.context import Job, Outputs
 from spark_build.hashing import digest
 from spark_build.wheelhouse import judgements, store
 
@@ -27,7 +27,7 @@ def intact(job: Job, _outputs: Outputs) -> bool:
 
 def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     """Commit; somebody else's identical entry is as good."""
-    audited, judgement = earlier["audit"], judgements.wanted(job.step)
+    audited, judgement = earlier["audit"], keys.judgement_inputs_of(job.step)
     described = {
         "name": audited["name"],
         "version": audited["version"],
