@@ -1,12 +1,29 @@
-"""A first recipe for a project, as a value and as a TOML text that a person goes on with."""
+"""Write a recipe for an sdist or a git tag."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
-from spark_build.authoring.sdist_metadata import Survey
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from spark_build.authoring.pins import facts_of, sha256_of_file
+from spark_build.authoring.sdist_metadata import DESCRIBING, Sources, Survey, survey, version_in
+from spark_build.errors import HostError, SourceError, UsageError
+from spark_build.events import Emit, Note
+from spark_build.files import write_atomically
+from spark_build.paths import Home
+from spark_build.process import run
+from spark_build.recipes.loader import Catalogue
 from spark_build.recipes.model import (
     Build,
     Need,
@@ -20,7 +37,16 @@ from spark_build.recipes.model import (
     Variant,
     When,
 )
+from spark_build.recipes.parse import joint_error, parse_recipe
 from spark_build.recipes.toml_positions import quote
+from spark_build.recipes.validation import cross_check
+from spark_build.sources import git_remote
+from spark_build.sources.archives import unpack
+from spark_build.sources.download import fetch_pinned
+from spark_build.sources.git import export_commit, fetch_commit
+from spark_build.sources.simple_api import Indexes, configured, files_of
+from spark_build.text import nearest
+from spark_build.venv import clean_environment
 
 ESTIMATE = "# estimate"
 
@@ -91,12 +117,6 @@ def _closing(recipe: Recipe) -> Iterator[str]:
     elif recipe.repair.exclude:
         yield from ("", "[repair]", "# Loaded before it: torch's own libraries, and those that torch brings.")
         yield from _pairs(recipe.repair, "exclude")
-
-
-def version_in(tag: str) -> str:
-    """The version that a tag such as v2.1.2 or release-1.0 names; empty when there is none."""
-    found = re.search(r"(?:^|[^0-9.])(\d+(?:\.\d+)+(?:[-_.]?(?:a|b|rc|post|dev)\.?\d*)*)$", tag)
-    return found[1] if found else ""
 
 
 def _costs(found: Survey) -> tuple[int, float, int]:
@@ -188,3 +208,249 @@ def _toml(value: object) -> str:
 def _one_line(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 120 else f"{line[:117]}..."
+
+
+MAX_TEXT = 4 << 20  # bytes read of a file that describes a project
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What is asked for: exactly one of sdist ("PKG==VER") and git ("URL@TAG")."""
+
+    name: str
+    base: Path  # the folder whose recipes/ gets the file
+    sdist: str = ""
+    git: str = ""
+    needs: tuple[str, ...] = ()
+    force: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Created:
+    """The new recipe and its file."""
+
+    path: Path
+    recipe: Recipe
+    version: str
+
+
+def create(request: Request, home: Home, catalogue: Catalogue, emit: Emit) -> Created:
+    """Write recipes/<name>.toml, whole or not at all.
+
+    Raises UsageError for a bad request, SourceError when something cannot be had, HostError when
+    this Python is not one of the project's.
+    """
+    path = _free(request, home, catalogue)
+    for need in request.needs:
+        catalogue.recipe(need)
+    with tempfile.TemporaryDirectory(prefix="spark-build-new-") as scratch:
+        folder = Path(scratch)
+        source, version, top = (_from_sdist if request.sdist else _from_git)(request, home, folder, emit)
+        recipes: dict[str, str] = {
+            canonicalize_name(one.distribution): one.name for one in catalogue.recipes.values()
+        }
+        found = survey(read_sources(top), recipes)
+        _check_python(found, version)
+        version = version or _version(found, source)
+        emit(Note(message=f"resolving what builds it: {', '.join(found.requires)}"))
+        pins = resolve(found.requires, folder)
+    needs = {name: why for name, why in found.needs.items() if name != request.name}
+    needs |= {name: "asked for with --needs" for name in request.needs if name not in needs}
+    recipe = draft(request.name, found, Pin(version=version, sources=(source,)), pins, needs)
+    text = render(recipe, head=_head(recipe), about_requires=_about(found))
+    _check(text, recipe, catalogue)
+    write_atomically(path, text)
+    return Created(path=path, recipe=recipe, version=version)
+
+
+def shadowed(name: str, catalogue: Catalogue) -> list[str]:
+    """Words for each train that lists the component itself, so that the recipe's own pin is not used."""
+    before = catalogue.recipes.get(name)
+    own = before.pin if before else None
+    pins = {train.name: train.components.get(name) for train in catalogue.trains.values()}
+    return [
+        f"train {train} pins {name} {pin.version} itself, which comes before the recipe's own pin"
+        for train, pin in pins.items()
+        if pin is not None and pin != own
+    ]
+
+
+def read_sources(top: Path) -> Sources:
+    """The names of all files, and the texts of those that describe the project."""
+    paths = []
+    for folder, folders, names in os.walk(top):
+        folders[:] = [name for name in folders if name != ".git"]
+        paths += [str(Path(folder, name).relative_to(top)) for name in names]
+    texts = {}
+    for name in DESCRIBING:
+        file = top / name
+        # A link out of the tree would show something of this machine.
+        if file.is_file() and file.resolve().is_relative_to(top.resolve()):
+            with file.open("rb") as stream:
+                texts[name] = stream.read(MAX_TEXT).decode(errors="replace")
+    return Sources(paths=tuple(sorted(paths)), texts=texts)
+
+
+def resolve(requirements: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """Exact pins for requirements and all that they need, by pip, wheels only; nothing is installed."""
+    report = folder / "report.json"
+    command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
+    options = ["--dry-run", "--ignore-installed", "--quiet", "--only-binary=:all:", "--report", str(report)]
+    if not requirements:
+        return ()
+    done = run([*command, *options, "--", *requirements], env=clean_environment(), cwd=folder)
+    if done.returncode != 0:
+        errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
+        raise SourceError(
+            "what builds it cannot be had as wheels: "
+            + (errors[-1].removeprefix("ERROR: ") if errors else done.output[-300:]),
+            hint=f"check the network and `{sys.executable} -m pip config list`; asked for: "
+            + ", ".join(requirements),
+        )
+    found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
+    return tuple(sorted(f"{canonicalize_name(one['name'])}=={one['version']}" for one in found))
+
+
+def _free(request: Request, home: Home, catalogue: Catalogue) -> Path:
+    """Where the file goes; UsageError when the name is no name or taken."""
+    name = request.name
+    if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name):
+        raise UsageError(
+            f"'{name}' is no name of a recipe: lower case, words joined by '-'",
+            hint=f"try {re.sub('[^a-z0-9]+', '-', name.lower()).strip('-') or 'my-library'}",
+        )
+    path = request.base / "recipes" / f"{name}.toml"
+    taken = path if path.exists() else home.find(f"recipes/{name}.toml")
+    if not request.force and (taken is not None or name in catalogue.recipes):
+        raise UsageError(
+            f"there is a recipe named '{name}': {taken}", hint="take another name, or replace it with --force"
+        )
+    return path
+
+
+def _from_sdist(request: Request, home: Home, folder: Path, emit: Emit) -> tuple[Source, str, Path]:
+    """The pinned sdist, its version and its unpacked tree."""
+    project, version = _exact(request.sdist)
+    indexes = configured()
+    source = find_sdist(project, version, indexes)
+    emit(Note(message=f"looking into {source.filename}"))
+    archive = fetch_pinned(source, folder=home.sources, indexes=indexes)
+    return source, str(version), unpack(archive, folder / "source")
+
+
+def _exact(text: str) -> tuple[str, Version]:
+    try:
+        requirement = Requirement(text)
+        (only,) = requirement.specifier
+        if only.operator == "==" and not requirement.extras and not requirement.marker:
+            return requirement.name, Version(only.version)
+    except (InvalidRequirement, ValueError):  # not one version, or none at all
+        pass
+    raise UsageError(f"--sdist wants PROJECT==VERSION, not '{text}'", hint="--sdist torch-scatter==2.1.2")
+
+
+def find_sdist(project: str, version: Version, indexes: Indexes) -> Source:
+    """The sdist of that version with its hash; SourceError names the versions that are there."""
+    there: dict[Version, list[str]] = {}
+    files = files_of(project, indexes)
+    for file in files:
+        facts = facts_of(file.filename, project)
+        if facts and not facts[1]:
+            there.setdefault(facts[0], []).append(file.filename)
+    if version not in there:
+        some = ", ".join(str(one) for one in sorted(there, reverse=True)[:8])
+        hint = f"sdists are there of {some}" if there else "take its repository: --git URL@TAG"
+        raise SourceError(f"there is no sdist of {project} {version}", hint=hint)
+    filename = min(there[version], key=lambda name: (not name.endswith(".tar.gz"), name))
+    file = next(file for file in files if file.filename == filename)
+    return Source(
+        kind="sdist",
+        project=canonicalize_name(project),
+        filename=filename,
+        sha256=sha256_of_file(file, indexes),
+    )
+
+
+def _from_git(request: Request, home: Home, folder: Path, emit: Emit) -> tuple[Source, str, Path]:
+    """The pinned commit and its files; the version is found later, in the files or the tag."""
+    url, tag = _repository(request.git)
+    emit(Note(message=f"asking {url} for {tag}"))
+    known = git_remote.tags(url)
+    if tag not in known:
+        newest = ", ".join(sorted(known, key=_by_version, reverse=True)[:8])
+        hint = f"tags are {newest}" if known else "it has no tags"
+        raise SourceError(f"{url} has no tag '{tag}'{nearest(tag, known)}", hint=hint)
+    source = Source(kind="git", url=url, tag=tag, commit=known[tag])
+    emit(Note(message=f"looking into commit {source.commit}"))
+    fetch_commit(source, folder=home.sources, offline=False, log=None)
+    top = folder / "source"
+    export_commit(source, folder=home.sources, destination=top)
+    return replace(source, submodules=(top / ".gitmodules").exists()), "", top
+
+
+def _repository(text: str) -> tuple[str, str]:
+    """URL and tag of URL@TAG."""
+    url, _, tag = text.rpartition("@")
+    example = "--git https://host/owner/project@v1.0"
+    try:
+        git_remote.check_address(url)
+        git_remote.check_tag(tag)
+    except git_remote.BadAddressError as error:
+        raise UsageError(
+            f"--git wants URL@TAG, not '{git_remote.shown(text)}': {error}", hint=example
+        ) from None
+    if not re.match(r"(https?|ssh|git|file)://|/", url) or not tag:
+        raise UsageError(f"--git wants URL@TAG, not '{git_remote.shown(text)}'", hint=example)
+    if re.match(r"(https?|git)://[^/]*@", url):
+        raise UsageError(
+            "the URL holds a login, which does not belong into a recipe",
+            hint="leave it out; git's own credential helpers apply",
+        )
+    return url, tag
+
+
+def _by_version(tag: str) -> tuple[Version, str]:
+    return Version(version_in(tag) or "0"), tag
+
+
+def _version(found: Survey, source: Source) -> str:
+    """A git source's version: as its files say, else as the tag, else the start of the commit."""
+    return found.version or version_in(source.tag) or source.commit[:12]
+
+
+def _check_python(found: Survey, version: str) -> None:
+    here = ".".join(map(str, sys.version_info[:3]))
+    try:
+        fits = SpecifierSet(found.requires_python).contains(here, prereleases=True)
+    except InvalidSpecifier:
+        return
+    if not fits:
+        raise HostError(
+            f"{found.distribution} {version} wants Python {found.requires_python}; this is {here}",
+            hint="take a version for this Python, or set SPARK_BUILD_PYTHON to one that fits",
+        )
+
+
+def _head(recipe: Recipe) -> str:
+    assert recipe.pin is not None
+    (source,) = recipe.pin.sources
+    origin = f"the sdist {source.filename}" if source.kind == "sdist" else f"the tag {source.tag}"
+    return f"Made by `spark-build recipes new` from {origin}; what says estimate was not measured."
+
+
+def _about(found: Survey) -> str:
+    python = f"CPython {sys.version_info.major}.{sys.version_info.minor}"
+    return (
+        f"Its files ask for: {', '.join(found.asked) or 'nothing'}.\nThe whole closure, by pip for {python}."
+    )
+
+
+def _check(text: str, recipe: Recipe, catalogue: Catalogue) -> None:
+    """The text must say what was drafted, and fit to the other recipes."""
+    file = f"recipes/{recipe.name}.toml"
+    read = parse_recipe(text, file)
+    assert read == recipe
+    recipes = catalogue.recipes | {recipe.name: read}
+    problems = cross_check(recipes, catalogue.trains, {file: text})
+    if problems:
+        raise joint_error(problems)

@@ -298,3 +298,9 @@ def _notes(
             yield f"setup.py imports {name}: pin its distribution in build.requires if the build asks for it"
     if _backend(project) == "maturin" or "setuptools-rust" in named or "setuptools_rust" in imported:
         yield "it is compiled by Rust: system.apt needs cargo and rustc"
+
+
+def version_in(tag: str) -> str:
+    """The version that a tag such as v2.1.2 or release-1.0 names; empty when there is none."""
+    found = re.search(r"(?:^|[^0-9.])(\d+(?:\.\d+)+(?:[-_.]?(?:a|b|rc|post|dev)\.?\d*)*)$", tag)
+    return found[1] if found else ""

@@ -15,7 +15,7 @@ from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
     from spark_build.authoring.pins import Row
-    from spark_build.authoring.recipes_scaffold import Created
+    from spark_build.authoring.scaffold import Created
     from spark_build.paths import Home
 
 
@@ -40,7 +40,7 @@ def new(
     force: bool,
 ) -> int:
     """Write a pinned recipe for any library that has an sdist or a repository."""
-    from spark_build.authoring.recipes_scaffold import Request, create, shadowed
+    from spark_build.authoring.scaffold import Request, create, shadowed
     from spark_build.errors import UsageError
     from spark_build.recipes.loader import load
 
@@ -123,7 +123,7 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
 @shared
 def outdated(options: Options) -> int:
     """Compare the selected train's pins with the newest versions that can be found."""
-    from spark_build.authoring.outdated import ages
+    from spark_build.authoring.pins import ages
     from spark_build.recipes.loader import load
 
     train = load(options.home().data).train(options.train)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.authoring.scaffold import draft, render, version_in
-from spark_build.authoring.sdist_metadata import Sources, Survey, survey
+from spark_build.authoring.scaffold import draft, render
+from spark_build.authoring.sdist_metadata import Sources, Survey, survey, version_in
 from spark_build.errors import RecipeError, SourceError
 from spark_build.recipes.model import Pin, Source
 from spark_build.recipes.parse import parse_recipe
