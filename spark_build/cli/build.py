@@ -228,7 +228,7 @@ def _ready(
 ) -> Plan:
     """A plan whose requirements this machine meets; system packages are installed where allowed."""
     from spark_build.build import scheduler
-    from spark_build.doctor import doctor as doctors
+    from spark_build.doctor import collect as doctors
     from spark_build.errors import HostError
 
     planned = scheduler.plan(setting, recipes, also)
@@ -258,22 +258,22 @@ def install_packages(missing: Sequence[str], suggested: Sequence[str], emit: Emi
 
     Raises HostError for what is missing only: builds work without the rest.
     """
-    from spark_build.doctor import system
+    from spark_build.doctor import probe
     from spark_build.errors import HostError
     from spark_build.events import Note
 
-    wanted = [*missing, *suggested] if system.can_install() else [*missing]
+    wanted = [*missing, *suggested] if probe.can_install() else [*missing]
     if not wanted:
         return False
     emit(Note(message=f"installing system packages: {', '.join(wanted)}"))
     try:
-        system.install(wanted)
+        probe.install(wanted)
     except HostError as error:
         if not suggested or wanted == [*missing]:
             raise
         emit(Note(message=f"warning: going on without {', '.join(suggested)}: {error.message}"))
         if missing:
-            system.install(missing)
+            probe.install(missing)
     return True
 
 

@@ -73,8 +73,8 @@ def examine(
 ) -> tuple[Facts, tuple[Diagnosis, ...]]:
     """Gather and judge everything; `indexes` instead of asking those that pip is configured for."""
     from spark_build.build import requirements, scheduler
-    from spark_build.doctor import checks, collect, index_connectivity
-    from spark_build.doctor.wants import Wants
+    from spark_build.doctor import checks_system, collect, index_connectivity
+    from spark_build.doctor.model import Wants
 
     planned = scheduler.plan(setting, recipes)
     wants = Wants(plan=planned, limits=setting.limits)
@@ -85,11 +85,11 @@ def examine(
     facts = collect.gather(
         access, setting.home, wants, setting.machine, indexes=indexes or ask, with_cluster=with_cluster
     )
-    return facts, checks.everything(facts, wants)
+    return facts, checks_system.everything(facts, wants)
 
 
 def _mend(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str, int]]:
-    from spark_build.doctor import mending
+    from spark_build.doctor import support
 
     def agree(command: str, mended: list[Diagnosis]) -> bool:
         for one in mended:
@@ -97,7 +97,7 @@ def _mend(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str, int]]:
         click.echo(f"  {command}", err=True)
         return not ask or click.confirm("run it?", err=True)
 
-    done = mending.mend(findings, agree)
+    done = support.mend(findings, agree)
     for command, code in done:
         if code:
             click.echo(f"failed with exit code {code}: {command}", err=True)

@@ -1,17 +1,38 @@
-"""All that the complete doctor looks at, gathered side by side."""
+"""Collect the facts that the checks judge."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
 
-from spark_build.doctor import cudafiles, doctor, gpus, reading
-from spark_build.doctor.model import Cluster, Driver, Facts, Gpu, Indexes, Link, System, Tools
+from spark_build.build import compiler_cache
+from spark_build.doctor import checks_build, probe
+from spark_build.doctor.model import (
+    Basics,
+    Cluster,
+    Driver,
+    Facts,
+    Gpu,
+    Indexes,
+    Library,
+    Link,
+    Nvcc,
+    System,
+    Toolkit,
+    Tools,
+    Wants,
+)
 from spark_build.doctor.probe import Access
-from spark_build.doctor.wants import Wants
-from spark_build.machine import Machine
+from spark_build.machine import REASONS, Diagnosis, Limits, Machine
 from spark_build.paths import Home
 from spark_build.probe import CUDA, SYSTEM_PATH
+from spark_build.recipes.model import Plan
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 SYNCHRONISED = "/run/systemd/timesync/synchronized"
@@ -31,10 +52,10 @@ def gather(
         asked = pool.submit(indexes)
         cards = pool.submit(_cards, access, needed=wants.is_for_gpu or bool(machine.gpus))
         kit = wants.toolkit
-        nvccs = pool.submit(cudafiles.compilers, access, kit) if kit else None
+        nvccs = pool.submit(compilers, access, kit) if kit else None
         found = pool.submit(tools, access)
         cluster = pool.submit(_cluster, access) if with_cluster else None
-        basics = doctor.basics(access, home, wants, machine)
+        basics = collect_basics(access, home, wants, machine)
         driver, cards_found = cards.result()
         return Facts(
             basics=basics,
@@ -43,34 +64,34 @@ def gather(
             driver=driver,
             gpus=cards_found,
             nvccs=nvccs.result() if nvccs else (),
-            toolkit=cudafiles.toolkit(access, machine.platform, kit),
-            libraries=cudafiles.libraries(access, machine.platform, kit or CUDA),
+            toolkit=toolkit(access, machine.platform, kit),
+            libraries=libraries(access, machine.platform, kit or CUDA),
             gds=access.exists("/sys/module/nvidia_fs"),
-            compat_allowed=reading.allows_compat(access.read("/etc/cufile.json")),
+            compat_allowed=probe.allows_compat(access.read("/etc/cufile.json")),
             indexes=asked.result(),
             cluster=cluster.result() if cluster else None,
         )
 
 
 def _cards(access: Access, *, needed: bool) -> tuple[Driver, tuple[Gpu, ...]]:
-    return gpus.survey(access) if needed or access.exists("/proc/driver/nvidia") else (Driver(), ())
+    return survey(access) if needed or access.exists("/proc/driver/nvidia") else (Driver(), ())
 
 
 def system(access: Access) -> System:
     """The operating system and the user's session."""
-    memory = reading.meminfo(access.read("/proc/meminfo"))
+    memory = probe.meminfo(access.read("/proc/meminfo"))
     environ = access.environ
     total = memory.get("SwapTotal", 0)
     synchronised = access.exists(SYNCHRONISED)
     return System(
-        os=reading.shell_values(access.read("/etc/os-release")),
-        dgx=reading.shell_values(access.read("/etc/dgx-release")),
+        os=probe.shell_values(access.read("/etc/os-release")),
+        dgx=probe.shell_values(access.read("/etc/dgx-release")),
         product=access.read("/sys/class/dmi/id/product_name").strip().replace("_", " "),
         kernel=access.read("/proc/sys/kernel/osrelease").strip(),
         restart_wanted=access.exists("/run/reboot-required"),
         swap_total_mib=total,
         swap_used_mib=total - memory.get("SwapFree", total),
-        pressure=reading.pressure(access.read("/proc/pressure/memory")),
+        pressure=probe.pressure(access.read("/proc/pressure/memory")),
         now=access.now(),
         installed=access.installed(),
         # No systemd-timesyncd here: something else may keep the time.
@@ -87,7 +108,7 @@ def system(access: Access) -> System:
 def tools(access: Access) -> Tools:
     """The compiler that builds take, and what the user's PATH has besides."""
     compiler = next(iter(access.which_all("c++", SYSTEM_PATH)), "")
-    kind, number = reading.compiler(access.ask([compiler, "--version"]) or "") if compiler else ("", "")
+    kind, number = probe.compiler(access.ask([compiler, "--version"]) or "") if compiler else ("", "")
     paths = {
         name: path
         for name in ("cmake", "ninja")
@@ -105,11 +126,11 @@ def tools(access: Access) -> Tools:
 
 def _version(access: Access, path: str | None) -> str | None:
     """What a program says; empty when it does not run, None when it is not there."""
-    return None if path is None else reading.tool_version(access.ask([path, "--version"]) or "")
+    return None if path is None else probe.tool_version(access.ask([path, "--version"]) or "")
 
 
 def _cluster(access: Access) -> Cluster:
-    addresses = reading.addresses(access.ask(["ip", "-j", "addr"]) or "")
+    addresses = probe.addresses(access.ask(["ip", "-j", "addr"]) or "")
     links = []
     for path in access.glob("/sys/class/infiniband/*/device/net/*"):
         parts = path.split("/")
@@ -129,3 +150,304 @@ def _cluster(access: Access) -> Cluster:
     return Cluster(
         links=tuple(links), rdma=access.rdma(), peermem=access.exists("/sys/module/nvidia_peermem")
     )
+
+
+def examine(home: Home, plan: Plan, machine: Machine, limits: Limits) -> tuple[Diagnosis, ...]:
+    """Look at all that can stop a build of the recipes to be built; nothing is changed."""
+    wants = Wants(plan=plan, limits=limits)
+    return checks_build.required(collect_basics(Access(), home, wants, machine), wants)
+
+
+def collect_basics(access: Access, home: Home, wants: Wants, machine: Machine) -> Basics:
+    """What decides whether a build may start."""
+    folders = sorted({_existing(folder) for folder in (home.wheelhouse, home.build, home.sources)})
+    place = _existing(home.build)
+    with ThreadPoolExecutor() as pool:  # each of them starts a program and waits
+        sandbox, caching = pool.submit(access.sandbox), pool.submit(access.cache)
+        missing = access.missing_packages(_packages(wants))
+        nvcc = _nvcc(access, wants.toolkit)
+        found, cache = sandbox.result(), caching.result()
+    short = checks_build.largest_job(wants)[1] > checks_build.room(machine, wants)
+    where = ", with a remote cache; it compiles outside the sandbox" if cache.remote else ""
+    return Basics(
+        machine=machine,
+        python=access.python,
+        folders={str(folder): os.access(folder, os.W_OK | os.X_OK) for folder in folders},
+        disk_free_mib=access.free_mib(place),
+        disk_place=str(place),
+        nvcc=nvcc,
+        missing_packages=missing,
+        has_apt=bool(access.which_all("apt-get", access.environ.get("PATH", SYSTEM_PATH))),
+        sandbox=found.kind,
+        sandbox_limits=found.limits,
+        has_bubblewrap=bool(access.which_all("bwrap", access.environ.get("PATH", SYSTEM_PATH))),
+        forbids_namespaces={
+            name: value
+            for name in checks_build.NAMESPACE_SWITCHES
+            if (value := access.read(f"/proc/sys/{name}").strip())
+        },
+        may_namespaces=access.uid == 0 or found.kind == "bubblewrap",
+        has_profile=bool(access.glob("/etc/apparmor.d/bwrap*")),
+        cache="" if cache.kind == "none" else f"{cache.kind} {cache.version}{where}",
+        cache_reason=cache.reason,
+        cache_unwanted=access.environ.get(compiler_cache.CHOICE) == "none",
+        largest_users=access.largest_users() if short else (),
+    )
+
+
+def _nvcc(access: Access, home: str) -> str:
+    return probe.nvcc(access.ask([f"{home}/bin/nvcc", "--version"]) or "")[0] if home else ""
+
+
+def _packages(wants: Wants) -> list[str]:
+    return sorted({name for step in wants.building for name in step.evaluated.apt})
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def packages_to_install(plan: Plan) -> tuple[str, ...]:
+    """System packages that the recipes to be built lack."""
+    wanted = {name for step in plan.steps if step.decision == "BUILD" for name in step.evaluated.apt}
+    return probe.missing_packages(sorted(wanted))
+
+
+def packages_to_suggest(plan: Plan) -> tuple[str, ...]:
+    """System packages without which the builds work, but not as well: the sandbox, the compiler cache."""
+    compiles = any(step.decision == "BUILD" and step.recipe.is_compiled for step in plan.steps)
+    wanted = {"bubblewrap": "bwrap", "ccache": "ccache"}
+    if os.environ.get(compiler_cache.CHOICE) == "none":
+        del wanted["ccache"]
+    absent = [name for name, program in wanted.items() if shutil.which(program) is None]
+    return probe.missing_packages(absent) if compiles and absent else ()
+
+
+TARGETS = {"linux-aarch64": "sbsa-linux", "linux-x86_64": "x86_64-linux"}
+TRIPLETS = {"linux-aarch64": "aarch64-linux-gnu", "linux-x86_64": "x86_64-linux-gnu"}
+# What torch and whatever includes its headers is compiled with, and the package of each where it has its own.
+NEEDED = (
+    *(
+        f"include/{name}"
+        for name in (
+            "cuda.h",
+            "cuda_runtime_api.h",
+            "crt/host_config.h",
+            "cublas_v2.h",
+            "cufft.h",
+            "cupti.h",
+            "curand.h",
+            "cusolverDn.h",
+            "cusparse.h",
+            "nvJitLink.h",
+            "nvml.h",
+            "nvrtc.h",
+            "nvtx3/nvtx3.hpp",
+        )
+    ),
+    "lib/libcudart.so",
+)
+# Name: the header that has the version, its macros, the library.
+LIBRARIES = {
+    "cuDNN": ("cudnn_version.h", ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL"), "libcudnn"),
+    "cuBLAS": ("cublas_api.h", ("CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH"), "libcublas"),
+    "cuFile": ("cufile.h", (), "libcufile"),
+    "NCCL": ("nccl.h", ("NCCL_MAJOR", "NCCL_MINOR", "NCCL_PATCH"), "libnccl"),
+}
+
+
+def compilers(access: Access, home: str) -> tuple[Nvcc, ...]:
+    """Every nvcc: that of the toolkit of builds, those on the user's PATH, those in other toolkits."""
+    shell = access.which_all("nvcc", access.environ.get("PATH", ""))
+    every = [*access.which_all("nvcc", f"{home}/bin"), *shell, *access.glob("/usr/local/cuda*/bin/nvcc")]
+    distinct = {access.real(path): path for path in reversed(every)}
+    paths = [path for path in dict.fromkeys(every) if distinct[access.real(path)] == path]
+    with ThreadPoolExecutor() as pool:
+        answers = pool.map(lambda path: probe.nvcc(access.ask([path, "--version"]) or "")[1], paths)
+        versions = dict(zip(paths, answers, strict=True))
+    ranks = {access.real(path): rank for rank, path in reversed(list(enumerate(shell)))}
+    return tuple(
+        Nvcc(path=path, version=number, rank=ranks.get(access.real(path)))
+        for path, number in versions.items()
+        if number
+    )
+
+
+def toolkit(access: Access, platform: str, home: str) -> Toolkit:
+    """What is in the folder of the toolkit for this processor; nothing without a toolkit."""
+    if not home:
+        return Toolkit()
+    folder = _folder(access, platform, home)
+    gcc, clang = probe.host_limits(access.read(f"{folder}/include/crt/host_config.h"))
+    runtime = access.glob(f"{folder}/lib/libcudart.so*")
+    return Toolkit(
+        folder=folder,
+        missing=tuple(path for path in NEEDED if not access.exists(f"{folder}/{path}")),
+        foreign=tuple(
+            path
+            for path in runtime
+            if (machine := probe.elf_machine(access.head(path))) and machine != platform
+        ),
+        newest_gcc=gcc,
+        before_clang=clang,
+    )
+
+
+def _folder(access: Access, platform: str, home: str) -> str:
+    """Where headers and libraries for a processor are: NVIDIA's packages have a folder for each."""
+    folder = f"{home}/targets/{TARGETS.get(platform, 'x86_64-linux')}"
+    return folder if access.exists(folder) else home
+
+
+def libraries(access: Access, platform: str, home: str) -> dict[str, Library]:
+    """cuDNN, cuBLAS, cuFile and NCCL: their headers and files, in the toolkit and beside it."""
+    triplet = TRIPLETS.get(platform, "")
+    kit = _folder(access, platform, home)
+    includes = _folders(
+        access, f"{kit}/include", f"/usr/include/{triplet}", "/usr/include", "/usr/local/include"
+    )
+    folders = _folders(access, f"{kit}/lib", f"/usr/lib/{triplet}", "/usr/lib", "/usr/local/lib")
+    return {
+        name: Library(
+            headers={
+                f"{folder}/{header}": probe.macros(access.read(f"{folder}/{header}"), *macros)
+                if macros
+                else ""
+                for folder in includes
+                if access.exists(f"{folder}/{header}")
+            },
+            files={
+                path: probe.version_of_file(path)
+                for folder in folders
+                for path in access.glob(f"{folder}/{library}.so*")
+            },
+        )
+        for name, (header, macros, library) in LIBRARIES.items()
+    }
+
+
+def _folders(access: Access, *wanted: str) -> list[str]:
+    """Those that are there, none of them twice under another name."""
+    return list(
+        {access.real(folder): folder for folder in reversed(wanted) if access.exists(folder)}.values()
+    )[::-1]
+
+
+def survey(access: Access) -> tuple[Driver, tuple[Gpu, ...]]:
+    """The driver and what each GPU does now."""
+    module = probe.driver_module(access.read("/proc/driver/nvidia/version"))
+    nvml = access.nvml()
+    if nvml is not None:
+        return _driver(nvml, module), through_nvml(nvml)
+    if not access.which_all("nvidia-smi", access.environ.get("PATH", "")):
+        return Driver(module=module), ()
+    said = access.ask(["nvidia-smi", "-q", "-x"], check=False)
+    answer = parse_smi(said or "")
+    if answer is None:
+        problem, libraries = failure(said or "")
+        return Driver(module=module, libraries=libraries, problem=problem), ()
+    libraries, cuda, gpus = answer
+    return Driver(module=module, libraries=libraries, cuda=cuda), gpus
+
+
+def _driver(nvml: Any, module: str) -> Driver:
+    number = _ask(nvml, "nvmlSystemGetCudaDriverVersion") or 0
+    cuda = f"{number // 1000}.{number % 1000 // 10}" if number else ""
+    return Driver(module=module, libraries=str(_ask(nvml, "nvmlSystemGetDriverVersion") or ""), cuda=cuda)
+
+
+def through_nvml(nvml: Any) -> tuple[Gpu, ...]:
+    """All GPUs; what NVML answers "Not Supported" to stays unknown."""
+    count = _ask(nvml, "nvmlDeviceGetCount") or 0
+    handles = [_ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
+    return tuple(_gpu(nvml, handle) for handle in handles if handle is not None)
+
+
+def _gpu(nvml: Any, handle: Any) -> Gpu:
+    clock = getattr(nvml, "NVML_CLOCK_SM", 1)
+    power, limit = (
+        _ask(nvml, name, handle) for name in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit")
+    )
+    rates = _ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
+    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    running = _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
+    state = _ask(nvml, "nvmlDeviceGetPerformanceState", handle)
+    reasons = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle) or 0
+    return Gpu(
+        name=str(_ask(nvml, "nvmlDeviceGetName", handle) or ""),
+        clock_mhz=_ask(nvml, "nvmlDeviceGetClockInfo", handle, clock),
+        max_clock_mhz=_ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, clock),
+        watts=None if power is None else power / 1000,
+        limit_watts=None if limit is None else limit / 1000,
+        state=f"P{state}" if state is not None and 0 <= state < 16 else "",  # 32: unknown
+        utilisation=None if rates is None else rates.gpu / 100,
+        processes=None if running is None else len(running),
+        used_mib=None if memory is None else memory.used >> 20,
+        reasons=tuple(words for bit, _, words in REASONS if reasons & bit),
+    )
+
+
+def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
+    """An answer of NVML; None where it is not supported, or older than the question."""
+    try:
+        return getattr(nvml, function)(*arguments)
+    except (nvml.NVMLError, AttributeError):
+        return None
+
+
+def failure(text: str) -> tuple[str, str]:
+    """Why nvidia-smi gave no answer, and the version of its library where it says that."""
+    library = re.search(r"NVML library version: (\d+(?:\.\d+)+)", text)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines[0] if lines else "nvidia-smi gives no answer"), (library[1] if library else "")
+
+
+def parse_smi(text: str) -> tuple[str, str, tuple[Gpu, ...]] | None:
+    """Driver, newest CUDA and GPUs of `nvidia-smi -q -x`; None when that is something else.
+
+    "N/A", "Not Supported" and the like leave a value unknown.
+    """
+    try:
+        root = ET.fromstring(text)  # noqa: S314 - the driver's own tool wrote it
+    except ET.ParseError:
+        return None
+    if root.tag != "nvidia_smi_log":
+        return None
+    gpus = tuple(_gpu_of_smi(node) for node in root.iter("gpu"))
+    return (root.findtext("driver_version") or "", root.findtext("cuda_version") or "", gpus)
+
+
+def _gpu_of_smi(node: ET.Element) -> Gpu:
+    def number(path: str) -> float | None:
+        found = re.match(r"\s*(\d+(?:\.\d+)?)", node.findtext(path) or "")
+        return float(found[1]) if found else None
+
+    def whole(path: str) -> int | None:
+        found = number(path)
+        return None if found is None else int(found)
+
+    use = number("utilization/gpu_util")
+    watts = number("gpu_power_readings/instant_power_draw")
+    processes = node.find("processes")
+    state = (node.findtext("performance_state") or "").strip()
+    return Gpu(
+        name=(node.findtext("product_name") or "").strip(),
+        clock_mhz=whole("clocks/sm_clock"),
+        max_clock_mhz=whole("max_clocks/sm_clock"),
+        watts=number("gpu_power_readings/average_power_draw") if watts is None else watts,
+        limit_watts=number("gpu_power_readings/current_power_limit"),
+        state=state if re.fullmatch(r"P\d+", state) else "",
+        utilisation=None if use is None else use / 100,
+        processes=None if processes is None else _computing(processes),
+        used_mib=whole("fb_memory_usage/used"),
+        reasons=tuple(
+            words
+            for _, name, words in REASONS
+            if node.findtext(f"clocks_event_reasons/clocks_event_reason_{name}") == "Active"
+        ),
+    )
+
+
+def _computing(processes: ET.Element) -> int:
+    """Those that compute; what draws the desktop is no concern."""
+    return sum("C" in (one.findtext("type") or "") for one in processes.iter("process_info"))

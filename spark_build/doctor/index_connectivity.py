@@ -32,7 +32,7 @@ def reachable(lacking: Callable[[], int]) -> Indexes:
     answers: dict[str, Asked] = {}
 
     def ask(url: str) -> None:
-        answers[url] = _ask(url, config)
+        answers[url] = _ask_index(url, config)
 
     threads = [threading.Thread(target=ask, args=(url,), daemon=True) for url in found.urls]
     for thread in threads:
@@ -48,7 +48,7 @@ def reachable(lacking: Callable[[], int]) -> Indexes:
     return Indexes(asked=asked, links=links)
 
 
-def _ask(url: str, config: PipConfig) -> Asked:
+def _ask_index(url: str, config: PipConfig) -> Asked:
     where = http.host_of(url)
     if not http.is_remote(url):
         there = Path(http.path_of(url)).is_dir()

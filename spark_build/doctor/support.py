@@ -1,4 +1,4 @@
-"""A support bundle: what somebody needs who is to help, as a tar without secrets."""
+"""Support bundles and fixes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ import platform
 import sys
 import tarfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from spark_build import __version__
+from spark_build.build import sandbox
 from spark_build.doctor.model import Facts
 from spark_build.errors import UsageError
 from spark_build.files import write_atomically
 from spark_build.journal import EVENTS
 from spark_build.machine import Diagnosis
 from spark_build.paths import Home
+from spark_build.process import interactive
 from spark_build.text import scrub, scrub_value
 
 # Variables that change what we do; those of the user's other programs are none of our business.
@@ -134,3 +136,33 @@ def _versions() -> dict[str, object]:
 
 def _concerns(name: str) -> bool:
     return name in NAMES or name.lower() in PROXIES or name.startswith(PREFIXES)
+
+
+# Where we are root already and there is no sudo, as in a container.
+AS_ROOT = 'command -v sudo >/dev/null || sudo() { "$@"; }; '
+
+
+def remedies(findings: Iterable[Diagnosis]) -> dict[str, list[Diagnosis]]:
+    """Safe commands -> what each of them mends; one command mends several findings only once."""
+    found: dict[str, list[Diagnosis]] = {}
+    for one in findings:
+        if one.safe and one.fix and one.status != "ok":
+            found.setdefault(one.fix, []).append(one)
+    return found
+
+
+def mend(
+    findings: Iterable[Diagnosis], agree: Callable[[str, list[Diagnosis]], bool]
+) -> list[tuple[str, int]]:
+    """Run every remedy that `agree` agrees to; the commands with their exit codes."""
+    done = []
+    for command, mended in remedies(findings).items():
+        if not agree(command, mended):
+            continue
+        # What it prints is progress; stdout is for our result. sudo asks on the terminal.
+        script = f"exec 1>&2; {AS_ROOT if os.geteuid() == 0 else ''}{command}"
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        sys.stdout.flush()
+        done.append((command, interactive(["sh", "-c", script], cwd=Path.cwd(), env=environment)))
+    sandbox.choose.cache_clear()  # what was installed may be what it was missing
+    return done

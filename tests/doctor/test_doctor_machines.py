@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from spark_build.doctor import (
-    checks,
-    checks_build,
-    checks_cuda,
-    checks_system,
-    cluster,
-    cudafiles,
-    gpu,
-    gpus,
-    tools,
+from spark_build.doctor import checks_build, checks_cuda, checks_system, collect
+from spark_build.doctor.model import (
+    Asked,
+    Driver,
+    Facts,
+    Gpu,
+    Indexes,
+    Library,
+    Link,
+    Nvcc,
+    Wants,
+    install_line,
 )
-from spark_build.doctor.model import Asked, Driver, Facts, Gpu, Indexes, Library, Link, Nvcc
-from spark_build.doctor.wants import Wants, install_line
 from spark_build.machine import Diagnosis, Limits
 from tests.helpers.machines import Nvml, Simulated, diagnose
 
@@ -68,9 +68,9 @@ def test_a_spark_in_good_order(folder: Path) -> None:
 
 def test_nvml_and_nvidia_smi_tell_the_same(folder: Path) -> None:
     for name in ("spark", "spark-worn"):
-        through = [gpus.survey(Simulated(name, with_nvml=which)) for which in (True, False)]
+        through = [collect.survey(Simulated(name, with_nvml=which)) for which in (True, False)]
         assert through[0] == through[1]
-    ours, theirs = (gpus.survey(Simulated("h200", with_nvml=which)) for which in (True, False))
+    ours, theirs = (collect.survey(Simulated("h200", with_nvml=which)) for which in (True, False))
     assert ours[0] == theirs[0] == Driver(module="580.159.04", libraries="580.159.04", cuda="13.0")
     # Recorded one after the other, the clock was on its way down.
     (here,), (there,) = ours[1], theirs[1]
@@ -276,28 +276,28 @@ CASES: tuple[tuple[Any, Change, str, str, str], ...] = (
     (checks_cuda.compiler, put(tools__compiler_version="8.5.0"), "fail", "too old for C++17", "g++-13"),
     (checks_cuda.compiler, put(tools__compiler_version="16.1.0"), "fail", "up to 15", "g++-15"),
     (checks_cuda.compiler, put(tools__compiler="clang", tools__compiler_version="21.1.0"), "fail", "up to 20", "g++-15"),
-    (tools.cmake, put(tools__cmake="", tools__paths={"cmake": "/home/me/my bin/cmake"}), "warn", "does not run", "rm '/home/me/my bin/cmake'"),
-    (tools.cmake, put(tools__cmake="", tools__paths={"cmake": "/usr/local/bin/cmake"}), "warn", "does not run", "sudo rm /usr/local/bin/cmake"),
-    (tools.ninja, put(tools__ninja="", tools__paths={"ninja": "/usr/bin/ninja"}), "warn", "does not run", "--reinstall -y ninja-build"),
-    (tools.python_headers, put(tools__python_headers=False), "fail", "Python 3.12", "python3.12-dev"),
-    (gpu.busy, card(processes=2), "warn", "2 processes", "nvidia-smi"),
-    (gpu.busy, card(processes=None, utilisation=0.1), "warn", "10% busy", "nvidia-smi"),
-    (gpu.clocks, card(clock_mhz=850, utilisation=0.5), "warn", "850 MHz", "unplug"),
-    (gpu.clocks, card(clock_mhz=500, utilisation=1.0), "warn", "about 2400", "unplug"),
-    (gpu.clocks, card(reasons=("HW power brake",)), "warn", "held down: HW power brake", "power adapter"),
-    (gpu.clocks, card(reasons=("applications clocks setting",)), "warn", "setting", "--reset-gpu-clocks"),
-    (cluster.nccl, library("NCCL", {}, {"libnccl.so.2.28.2": "2.28.2"}), "fail", "2.28.3 or newer", "libnccl2"),
-    (cluster.nccl, library("NCCL", {}, {}), "fail", "no NCCL", "libnccl2"),
-    (cluster.links, put(cluster__links=(DOWN,)), "fail", "0 of 2", "cable"),
-    (cluster.links, put(cluster__links=()), "fail", "no network card", "rdma"),
-    (cluster.mtu, links(mtu=8999), "fail", "8999", "mtu 9000"),
-    (cluster.addresses, links(addresses=()), "fail", "has none", "netplan"),
-    (cluster.addresses, links(addresses=("10.0.0.1",), dynamic=("10.0.0.1",)), "fail", "DHCP", "netplan"),
-    (cluster.rdma, put(cluster__rdma=None), "warn", "cannot be asked", ""),
-    (cluster.rdma, put(basics__machine__gpus=(), cluster__rdma=True), "warn", "not loaded", "modprobe"),
-    (cluster.rdma, put(basics__machine__gpus=()), "warn", "offers no", ""),
+    (checks_build.cmake, put(tools__cmake="", tools__paths={"cmake": "/home/me/my bin/cmake"}), "warn", "does not run", "rm '/home/me/my bin/cmake'"),
+    (checks_build.cmake, put(tools__cmake="", tools__paths={"cmake": "/usr/local/bin/cmake"}), "warn", "does not run", "sudo rm /usr/local/bin/cmake"),
+    (checks_build.ninja, put(tools__ninja="", tools__paths={"ninja": "/usr/bin/ninja"}), "warn", "does not run", "--reinstall -y ninja-build"),
+    (checks_build.python_headers, put(tools__python_headers=False), "fail", "Python 3.12", "python3.12-dev"),
+    (checks_cuda.busy, card(processes=2), "warn", "2 processes", "nvidia-smi"),
+    (checks_cuda.busy, card(processes=None, utilisation=0.1), "warn", "10% busy", "nvidia-smi"),
+    (checks_cuda.clocks, card(clock_mhz=850, utilisation=0.5), "warn", "850 MHz", "unplug"),
+    (checks_cuda.clocks, card(clock_mhz=500, utilisation=1.0), "warn", "about 2400", "unplug"),
+    (checks_cuda.clocks, card(reasons=("HW power brake",)), "warn", "held down: HW power brake", "power adapter"),
+    (checks_cuda.clocks, card(reasons=("applications clocks setting",)), "warn", "setting", "--reset-gpu-clocks"),
+    (checks_system.nccl, library("NCCL", {}, {"libnccl.so.2.28.2": "2.28.2"}), "fail", "2.28.3 or newer", "libnccl2"),
+    (checks_system.nccl, library("NCCL", {}, {}), "fail", "no NCCL", "libnccl2"),
+    (checks_system.links, put(cluster__links=(DOWN,)), "fail", "0 of 2", "cable"),
+    (checks_system.links, put(cluster__links=()), "fail", "no network card", "rdma"),
+    (checks_system.mtu, links(mtu=8999), "fail", "8999", "mtu 9000"),
+    (checks_system.addresses, links(addresses=()), "fail", "has none", "netplan"),
+    (checks_system.addresses, links(addresses=("10.0.0.1",), dynamic=("10.0.0.1",)), "fail", "DHCP", "netplan"),
+    (checks_system.rdma, put(cluster__rdma=None), "warn", "cannot be asked", ""),
+    (checks_system.rdma, put(basics__machine__gpus=(), cluster__rdma=True), "warn", "not loaded", "modprobe"),
+    (checks_system.rdma, put(basics__machine__gpus=()), "warn", "offers no", ""),
 )  # fmt: skip
-BASIC = {*checks_build.REQUIRED, *checks.NAMESPACES}
+BASIC = {*checks_build.REQUIRED, *checks_system.NAMESPACES}
 
 
 def run(check: Any, facts: Facts, wants: Wants) -> Diagnosis | None:
@@ -320,7 +320,12 @@ def test_a_check_complains(
 
 
 def test_every_check_is_among_them() -> None:
-    every = {*checks_build.REQUIRED, *checks.NAMESPACES, *checks.THOROUGH, *checks.CLUSTER}
+    every = {
+        *checks_build.REQUIRED,
+        *checks_system.NAMESPACES,
+        *checks_system.THOROUGH,
+        *checks_system.CLUSTER,
+    }
     assert every - {checks_build.writable} == {case[0] for case in CASES}
 
 
@@ -340,16 +345,16 @@ def test_every_check_is_among_them() -> None:
         (checks_cuda.cufile, put(gds=True, compat_allowed=False)),
         (checks_cuda.compiler, put(tools__compiler_version="15.2.0")),
         (checks_cuda.compiler, put(tools__compiler="clang", tools__compiler_version="20.1.8")),
-        (tools.ninja, put(tools__ninja="1.11.1")),
-        (tools.cmake, put(tools__cmake=None)),
-        (gpu.busy, card(utilisation=0.09)),
-        (gpu.busy, card(utilisation=None, processes=None)),
-        (gpu.clocks, card(clock_mhz=1440, utilisation=1.0)),
-        (gpu.clocks, card(clock_mhz=850, utilisation=0.4)),  # idle: nothing can be said
-        (gpu.clocks, card(clock_mhz=None, utilisation=1.0)),
-        (cluster.nccl, library("NCCL", {}, {"libnccl.so.2": "", "libnccl.so.2.29.1": "2.29.1"})),
-        (cluster.mtu, links(mtu=9216)),
-        (cluster.rdma, put(cluster__rdma=True)),
+        (checks_build.ninja, put(tools__ninja="1.11.1")),
+        (checks_build.cmake, put(tools__cmake=None)),
+        (checks_cuda.busy, card(utilisation=0.09)),
+        (checks_cuda.busy, card(utilisation=None, processes=None)),
+        (checks_cuda.clocks, card(clock_mhz=1440, utilisation=1.0)),
+        (checks_cuda.clocks, card(clock_mhz=850, utilisation=0.4)),  # idle: nothing can be said
+        (checks_cuda.clocks, card(clock_mhz=None, utilisation=1.0)),
+        (checks_system.nccl, library("NCCL", {}, {"libnccl.so.2": "", "libnccl.so.2.29.1": "2.29.1"})),
+        (checks_system.mtu, links(mtu=9216)),
+        (checks_system.rdma, put(cluster__rdma=True)),
     ],
 )  # fmt: skip
 def test_a_check_is_content(check: Any, change: Change, spark: Facts, wants: Wants) -> None:
@@ -445,32 +450,32 @@ def test_one_nvcc_under_two_names_is_one(tmp_path: Path) -> None:
     real.parent.mkdir(parents=True)
     real.touch(mode=0o755)
     (tmp_path / "usr/local/cuda").symlink_to("cuda-13.0")
-    assert cudafiles.compilers(machine, "/usr/local/cuda") == (
+    assert collect.compilers(machine, "/usr/local/cuda") == (
         Nvcc(path="/usr/local/cuda/bin/nvcc", version="13.0.88", rank=0),
     )
 
 
 def test_libraries_in_two_places_are_both_seen() -> None:
-    found = cudafiles.libraries(Simulated("spark-worn"), "linux-aarch64", "/usr/local/cuda")["NCCL"]
+    found = collect.libraries(Simulated("spark-worn"), "linux-aarch64", "/usr/local/cuda")["NCCL"]
     assert found.headers == {"/usr/include/nccl.h": "2.27.7", "/usr/local/include/nccl.h": "2.26.2"}
 
 
 def test_nvml_that_supports_nothing_knows_nothing() -> None:
     asked = json.loads((Path(__file__).parents[1] / "data/machines/spark/nvml.json").read_text())
-    (found,) = gpus.through_nvml(Nvml(dict.fromkeys(asked, "Not Supported")))
+    (found,) = collect.through_nvml(Nvml(dict.fromkeys(asked, "Not Supported")))
     assert found == Gpu(name="")
     # Nor does one that is older than the questions.
-    assert gpus.through_nvml(Nvml({})) == (found,)
+    assert collect.through_nvml(Nvml({})) == (found,)
 
 
 def test_a_driver_that_does_not_answer() -> None:
     said = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n"
     machine = Simulated("spark", with_nvml=False, commands={"nvidia-smi -q -x": said})
-    driver, cards = gpus.survey(machine)
+    driver, cards = collect.survey(machine)
     assert (driver.libraries, cards) == ("580.95", ())
     assert driver.problem == "Failed to initialize NVML: Driver/library version mismatch"
     silent = Simulated("bare", with_nvml=False)
-    assert gpus.survey(silent) == (Driver(), ())
+    assert collect.survey(silent) == (Driver(), ())
 
 
 def test_the_machines_are_said_to_be_what_they_are() -> None:

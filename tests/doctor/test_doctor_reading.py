@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.doctor import reading, smi
-from spark_build.doctor.wants import version
+from spark_build.doctor import collect, probe
+from spark_build.doctor.model import version
 
 MACHINES = Path(__file__).parents[1] / "data" / "machines"
 
@@ -23,23 +23,23 @@ MACHINES = Path(__file__).parents[1] / "data" / "machines"
 )
 def test_shell_values(values: dict[str, str]) -> None:
     text = "# a comment\n" + "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
-    assert reading.shell_values(text) == values
+    assert probe.shell_values(text) == values
 
 
 @given(st.text())
 def test_nothing_raises(text: str) -> None:
-    reading.shell_values(text)
-    reading.meminfo(text)
-    reading.pressure(text)
-    reading.macros(text, "A", "B")
-    reading.driver_module(text)
-    reading.nvcc(text)
-    reading.compiler(text)
-    reading.host_limits(text)
-    reading.allows_compat(text)
-    smi.failure(text)
-    assert smi.answer(text) is None
-    assert reading.addresses(text) == {}
+    probe.shell_values(text)
+    probe.meminfo(text)
+    probe.pressure(text)
+    probe.macros(text, "A", "B")
+    probe.driver_module(text)
+    probe.nvcc(text)
+    probe.compiler(text)
+    probe.host_limits(text)
+    probe.allows_compat(text)
+    collect.failure(text)
+    assert collect.parse_smi(text) is None
+    assert probe.addresses(text) == {}
     assert all(isinstance(number, int) for number in version(text))
 
 
@@ -53,12 +53,12 @@ def test_nothing_raises(text: str) -> None:
     )
 )
 def test_any_json_for_addresses(value: object) -> None:
-    reading.addresses(json.dumps(value))
+    probe.addresses(json.dumps(value))
 
 
 @given(st.binary(max_size=70))
 def test_any_bytes_for_elf(head: bytes) -> None:
-    assert reading.elf_machine(head) in {"", *reading.ELF_MACHINES.values()} or head[:4] == b"\x7fELF"
+    assert probe.elf_machine(head) in {"", *probe.ELF_MACHINES.values()} or head[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_any_bytes_for_elf(head: bytes) -> None:
     ],
 )
 def test_compilers(said: str, kind_and_version: tuple[str, str]) -> None:
-    assert reading.compiler(said) == kind_and_version
+    assert probe.compiler(said) == kind_and_version
 
 
 @pytest.mark.parametrize(
@@ -87,29 +87,29 @@ def test_versions(text: str, numbers: tuple[int, ...]) -> None:
 
 
 def test_nvcc_and_the_module() -> None:
-    assert reading.nvcc("Cuda compilation tools, release 13.0, V13.0.88\n") == ("13.0", "13.0.88")
+    assert probe.nvcc("Cuda compilation tools, release 13.0, V13.0.88\n") == ("13.0", "13.0.88")
     old = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n"
-    assert reading.driver_module(old) == "535.183.01"
+    assert probe.driver_module(old) == "535.183.01"
     new = (MACHINES / "spark/root/proc/driver/nvidia/version").read_text()
-    assert reading.driver_module(new) == "580.142"
+    assert probe.driver_module(new) == "580.142"
 
 
 def test_headers() -> None:
     text = "#ifndef X\n#define A_MAJOR 2\n  # define A_MINOR   28 // x\n#define A_MINORITY 9\n"
-    assert reading.macros(text, "A_MAJOR", "A_MINOR") == "2.28"
-    assert reading.macros(text, "A_MAJOR", "A_PATCH") == ""
-    assert reading.version_of_file("/x/libnccl.so.2.28.3") == "2.28.3"
-    assert reading.version_of_file("/x/libnccl.so.2") == ""
+    assert probe.macros(text, "A_MAJOR", "A_MINOR") == "2.28"
+    assert probe.macros(text, "A_MAJOR", "A_PATCH") == ""
+    assert probe.version_of_file("/x/libnccl.so.2.28.3") == "2.28.3"
+    assert probe.version_of_file("/x/libnccl.so.2") == ""
 
 
 def test_compat_mode_in_json_with_comments() -> None:
-    assert reading.allows_compat('{ "properties": {\n   "allow_compat_mode" : false, // no\n} }') is False
-    assert reading.allows_compat('// "allow_compat_mode": false\n  "allow_compat_mode": true') is True
-    assert reading.allows_compat("{}") is None
+    assert probe.allows_compat('{ "properties": {\n   "allow_compat_mode" : false, // no\n} }') is False
+    assert probe.allows_compat('// "allow_compat_mode": false\n  "allow_compat_mode": true') is True
+    assert probe.allows_compat("{}") is None
 
 
 def test_the_recorded_h200() -> None:
-    found = smi.answer((MACHINES / "h200/nvidia-smi.xml").read_text())
+    found = collect.parse_smi((MACHINES / "h200/nvidia-smi.xml").read_text())
     assert found is not None
     driver, newest, (card,) = found
     assert (driver, newest, card.name, card.state) == ("580.159.04", "13.0", "NVIDIA H200", "P0")
@@ -118,7 +118,7 @@ def test_the_recorded_h200() -> None:
 
 
 def test_what_a_spark_does_not_tell_is_unknown() -> None:
-    found = smi.answer((MACHINES / "spark-worn/nvidia-smi.xml").read_text())
+    found = collect.parse_smi((MACHINES / "spark-worn/nvidia-smi.xml").read_text())
     assert found is not None
     (card,) = found[2]
     assert (card.used_mib, card.limit_watts) == (None, None)
@@ -128,6 +128,6 @@ def test_what_a_spark_does_not_tell_is_unknown() -> None:
 
 def test_addresses_of_the_machine_itself_are_no_static_ones() -> None:
     said = (MACHINES / "spark-worn/machine.json").read_text()
-    found = reading.addresses(json.loads(said)["commands"]["ip -j addr"])
+    found = probe.addresses(json.loads(said)["commands"]["ip -j addr"])
     assert found["enp1s0f1np1"] == (("192.168.177.11",), ("192.168.177.11",))
     assert found["enP2p1s0f1np1"] == (("169.254.7.1",), ("169.254.7.1",))
