@@ -13,8 +13,8 @@ from spark_build.cli.options import Options, Renamed, shared
 
 if TYPE_CHECKING:
     from spark_build.errors import InconclusiveError
-    from spark_build.measure.comparing import CaseChange, Compared
-    from spark_build.measure.trial import Trial
+    from spark_build.measure.comparison import Trial
+    from spark_build.measure.model import CaseChange, Compared
 
 FILE = click.Path(path_type=Path)
 HINT = "give a bench.json of `spark-build bench run`, or a CSV: environment,metric,value"
@@ -72,7 +72,7 @@ def _nothing(trial: Trial, file: Path) -> InconclusiveError:
 
 def _trial(file: Path, new: Path | None, arms: tuple[str, ...], lower: tuple[str, ...]) -> Trial:
     from spark_build.errors import UsageError
-    from spark_build.measure.trial import chosen, joined
+    from spark_build.measure.comparison import chosen, joined
 
     old = _read(file, lower)
     if new is not None:
@@ -93,7 +93,7 @@ def _trial(file: Path, new: Path | None, arms: tuple[str, ...], lower: tuple[str
 def _picked(pair: tuple[Trial, Trial], arms: tuple[str, ...]) -> tuple[Trial, Trial]:
     """One arm of each file: the same name, or one name for either."""
     from spark_build.errors import UsageError
-    from spark_build.measure.trial import chosen
+    from spark_build.measure.comparison import chosen
 
     if len(arms) > 2:
         raise UsageError("two files: name one arm, or one for each", hint="--arm A --arm B")
@@ -104,9 +104,9 @@ def _read(file: Path, lower: tuple[str, ...]) -> Trial:
     """By what is in it: JSON begins with a brace."""
     from spark_build.cli.json_input import json_of, text_of
     from spark_build.errors import UsageError
+    from spark_build.measure.comparison import from_bench
     from spark_build.measure.csv_io import trial_from_csv
-    from spark_build.measure.document import bench_from_json
-    from spark_build.measure.trial import from_bench
+    from spark_build.measure.suite import bench_from_json
 
     text = text_of(file, HINT)
     if not text.lstrip().startswith(("{", "[")):
@@ -117,8 +117,8 @@ def _read(file: Path, lower: tuple[str, ...]) -> Trial:
 
 
 def _show(compared: Compared) -> None:
-    from spark_build.measure.bands import BANDS, said
-    from spark_build.measure.report.words import headline, interval
+    from spark_build.measure.comparison import BANDS, said
+    from spark_build.measure.report.suite_view import headline, interval
     from spark_build.text import printable
 
     rows = [

@@ -20,8 +20,7 @@ FILE = click.Path(path_type=Path)
 def report(options: Options, file: Path, out: Path | None) -> int:
     """Write report.html, report.md and samples.csv from BENCH.json."""
     from spark_build.cli.json_input import json_of, text_of
-    from spark_build.measure.bench_report import write
-    from spark_build.measure.document import HINT, bench_from_json
+    from spark_build.measure.suite import HINT, bench_from_json, write
 
     raw = json_of(text_of(file, HINT), str(file), HINT)
     folder = out or file.parent

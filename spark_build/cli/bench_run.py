@@ -12,8 +12,7 @@ from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, Renamed, shared
 
 if TYPE_CHECKING:
-    from spark_build.measure.bench import Bench, BenchRound
-    from spark_build.measure.model import Check
+    from spark_build.measure.model import Bench, BenchRound, Check
     from spark_build.measure.suite import Wish
     from spark_build.wheelhouse.generations import Generation
 
@@ -74,7 +73,7 @@ def run(
     """Run the workloads in one environment or more; what a figure means is proved beside it."""
     if listed:
         return _list(options)
-    from spark_build.measure.armspec import parse_arms
+    from spark_build.measure.arms import parse_arms
     from spark_build.measure.suite import Wish
 
     setting = options.setting()
@@ -122,7 +121,7 @@ def _measure(options: Options, wish: Wish) -> int:
     measured = any(each.figures for each in result.rounds)
     code = VerificationError.exit_code if failed else 0 if measured else NothingCheckedError.exit_code
     if options.json:
-        from spark_build.measure.bench import bench_json
+        from spark_build.measure.model import bench_json
 
         document = bench_json(result)
         for each in document["rounds"]:  # bench.json has them
@@ -166,7 +165,7 @@ def _failed(result: Bench) -> list[tuple[BenchRound, Check]]:
 def _print(result: Bench) -> None:
     """A row for each case: every arm's rate, and what holds it."""
     from spark_build.measure.bounds import places
-    from spark_build.measure.held import held_by
+    from spark_build.measure.comparison import held_by
     from spark_build.measure.statistics import geometric_mean
     from spark_build.text import quantity
 
@@ -194,7 +193,7 @@ def _print(result: Bench) -> None:
 
 def _print_memory(result: Bench) -> None:
     """What was free before each arm began, and what would have found room in it."""
-    from spark_build.measure.memory import MODELS, free_memory, kv_room
+    from spark_build.measure.bounds import MODELS, free_memory, kv_room
     from spark_build.text import size
 
     for arm in result.arms:
@@ -216,7 +215,7 @@ def _profile(options: Options, wish: Wish, tool: Literal["torch", "nsys"]) -> in
     from spark_build.cli.build import running
     from spark_build.errors import NothingCheckedError, VerificationError
     from spark_build.measure import suite
-    from spark_build.measure.profiling import capture, need
+    from spark_build.measure.suite import capture, need
 
     need(tool, wish.arms)
     setting, generation = options.setting(), _generation(options, wish)

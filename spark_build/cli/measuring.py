@@ -45,13 +45,13 @@ class Asked:
 
     def needs_wheelhouse(self) -> bool:
         """Whether the arms are left to us, or one of them is the wheelhouse."""
-        from spark_build.measure.armspec import parse_arms
+        from spark_build.measure.arms import parse_arms
 
         return not self.arm or any(wish.what == "wheelhouse" for wish in parse_arms(self.arm))
 
     def wish(self, *, cuda: bool) -> Wish:
         """As the burn-in understands it; `cuda`: whether the target has a GPU."""
-        from spark_build.measure.armspec import parse_arms
+        from spark_build.measure.arms import parse_arms
         from spark_build.measure.session import Wish
 
         if self.sweep and self.size:

@@ -1,15 +1,18 @@
-"""Make or find the environments that are measured."""
+"""Arms of a measurement: what --arm means, environments, containers."""
 
 from __future__ import annotations
 
 import json
 import platform
+import re
+import shutil
 import tomllib
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spark_build import venv
-from spark_build.errors import UsageError
+from spark_build.errors import HostError, UsageError
 from spark_build.events import Emit, Note
 from spark_build.files import locked, write_atomically
 from spark_build.measure.model import Arm, Device, Role
@@ -138,3 +141,105 @@ def _read(stamp: Path) -> object:
         return json.loads(stamp.read_text())
     except (OSError, ValueError):
         return None
+
+
+ENGINES = ("docker", "podman")
+PYTHON = "python3"  # what images of PyTorch call theirs
+
+
+def container_arm(name: str, image: str) -> Arm:
+    """The Python of an image, which must be here already: a download is no part of a measurement.
+
+    Raises HostError without docker or podman, UsageError for an unknown image.
+    """
+    engine = next((each for each in ENGINES if shutil.which(each)), "")
+    if not engine:
+        raise HostError(f"{name}: a container needs docker or podman", hint="spark-build doctor")
+    if capture([engine, "image", "inspect", image]) is None:
+        raise UsageError(f"{name}: {engine} has no image {image}", hint=f"{engine} pull {image}")
+    return Arm(
+        name=name, role="baseline", python=PYTHON, origin=f"container {image}", image=image, engine=engine
+    )
+
+
+def wrap(
+    arm: Arm,
+    command: Sequence[str],
+    *,
+    device: Device,
+    env: Mapping[str, str],
+    script: Path,
+    place: Path,
+    name: str,
+) -> list[str]:
+    """The command that runs `command` in the arm's image: own network none, scripts read-only.
+
+    `script`'s folder and `place` have the same paths inside, `name` lets the container be removed.
+    """
+    gpus = {"docker": ["--gpus", "all"], "podman": ["--device", "nvidia.com/gpu=all"]}[arm.engine]
+    variables = [part for key, value in env.items() for part in ("--env", f"{key}={value}")]
+    return [
+        arm.engine, "run", "--rm", "--init", "--name", name, "--network", "none", "--ipc", "host",
+        *(gpus if device == "cuda" else []),
+        "--volume", f"{script.parent}:{script.parent}:ro", "--volume", f"{place}:{place}",
+        "--workdir", str(place), *variables, "--entrypoint", "", arm.image, *command,
+    ]  # fmt: skip
+
+
+def remove(arm: Arm, name: str) -> None:
+    """Remove a container that may have outlived its client; one that is gone is fine."""
+    capture([arm.engine, "rm", "--force", name], check=False)
+
+
+KINDS_OF_ARMS = ("public", "wheelhouse")
+CONTAINER = "container:"
+FORM = "write NAME=WHAT[,KEY=VALUE...]; WHAT is public, wheelhouse, container:IMAGE or a folder"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArmWish:
+    """One arm as it was asked for; `threads` 0: what the run uses."""
+
+    name: str
+    what: str
+    threads: int = 0
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def image(self) -> str:
+        """The container's image; empty for anything else."""
+        return self.what.removeprefix(CONTAINER) if self.what.startswith(CONTAINER) else ""
+
+
+def parse_arm(text: str) -> ArmWish:
+    """One arm; a name may be left out of `public` and `wheelhouse`. Raises UsageError."""
+    first, *settings = text.split(",")
+    name, equals, what = first.partition("=")
+    what = what if equals else name
+    if not name or not what or (not equals and what not in KINDS_OF_ARMS):
+        raise UsageError(f"--arm {text}: no arm", hint=FORM)
+    if not re.fullmatch(r"[\w.+-]+", name):
+        raise UsageError(f"--arm {text}: {name!r} is no name", hint="use letters, digits, . + - _")
+    if what == CONTAINER:
+        raise UsageError(f"--arm {text}: no image", hint=FORM)
+    threads, env = 0, {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_]\w*", key):
+            raise UsageError(f"--arm {text}: {setting!r} is no KEY=VALUE", hint=FORM)
+        if key == "threads":
+            if not value.isdecimal() or int(value) < 1:
+                raise UsageError(f"--arm {text}: threads={value} is no number of threads")
+            threads = int(value)
+        else:
+            env[key] = value
+    return ArmWish(name=name, what=what, threads=threads, env=env)
+
+
+def parse_arms(texts: Sequence[str]) -> tuple[ArmWish, ...]:
+    """Arms in order: the first is the baseline. Raises UsageError for names that are said twice."""
+    wishes = tuple(parse_arm(text) for text in texts)
+    names = [wish.name for wish in wishes]
+    if len(set(names)) != len(names):
+        raise UsageError(f"two arms have one name: {', '.join(names)}", hint=FORM)
+    return wishes

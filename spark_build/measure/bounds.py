@@ -1,4 +1,4 @@
-"""What bounds a case: where it lies on the roofline of the device, as measured in the same run."""
+"""Physical bounds of workloads: roofline classes, arithmetic, memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_build.measure.bench import Bench, Figure, Kind, Work
+from spark_build.measure.model import Bench, Figure, Kind, Sample, Work
 from spark_build.measure.statistics import geometric_mean
 
 LINKS = ("transfer", "collective")  # operations bounded by a link between devices, which is on no roofline
@@ -168,3 +168,83 @@ def _convolved(work: Work, found: Sequence[Figure]) -> float:
         if isinstance(counted, dict) and (total := sum(counted.values())):
             shares.append(counted.get("convolution", 0) / total)
     return statistics.fmean(shares) if shares else float(work.operation == "convolution")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumberFormat:
+    """`stored`: bytes of one weight with its share of scale factors."""
+
+    name: str
+    bits: int
+    stored: float
+    note: str = ""
+
+    @property
+    def factor(self) -> float:
+        """Size relative to FP16."""
+        return self.stored / 2
+
+
+FORMATS = (
+    NumberFormat(name="FP32", bits=32, stored=4),
+    NumberFormat(name="FP16, BF16", bits=16, stored=2),
+    NumberFormat(name="FP8", bits=8, stored=1),
+    NumberFormat(
+        name="NVFP4", bits=4, stored=0.5 + 1 / 16, note="4 bits and an FP8 scale for every 16 weights"
+    ),
+)
+
+
+def weight_bytes(parameters: float, form: NumberFormat) -> float:
+    """What the weights of a model take."""
+    return parameters * form.stored
+
+
+def token_floor(weights: float, bandwidth: float) -> float:
+    """Least seconds for one token of one sequence: every weight (bytes) is read once, at bytes/s."""
+    return weights / bandwidth
+
+
+RESERVE = 0.1  # of the free memory, for activations and what an allocator cannot use
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelShape:
+    """What of a model takes memory."""
+
+    name: str
+    parameters: float
+    layers: int
+    kv_heads: int
+    head_width: int
+
+    def token_bytes(self, width: float = 2.0) -> float:
+        """Keys and values of one token, `width` bytes for each number."""
+        return 2 * self.layers * self.kv_heads * self.head_width * width
+
+
+MODELS = (
+    ModelShape(name="Llama 3.1 8B", parameters=8.03e9, layers=32, kv_heads=8, head_width=128),
+    ModelShape(name="Llama 3.3 70B", parameters=70.6e9, layers=80, kv_heads=8, head_width=128),
+)
+
+
+def kv_room(free: float, shape: ModelShape, *, weights: float = 2.0, cache: float = 2.0) -> int:
+    """Tokens of KV cache that fit into `free` bytes beside the weights; 0 where those do not fit.
+
+    `weights`, `cache`: bytes for each number of either.
+    """
+    left = free * (1 - RESERVE) - shape.parameters * weights
+    return max(0, int(left // shape.token_bytes(cache)))
+
+
+def free_memory(samples: Sequence[tuple[float, Sample]], device: str) -> float | None:
+    """Bytes that were free before anything ran: the device's own word, else what the kernel can give.
+
+    None when neither was read. On unified memory the device's driver knows of no memory of its own.
+    """
+    if not samples:
+        return None
+    first = samples[0][1]
+    names = ("device_free_mib", "memavailable_mib") if device == "cuda" else ("memavailable_mib",)
+    return next((first[name] * 2**20 for name in names if name in first), None)

@@ -1,18 +1,29 @@
-"""From a trial to what may be said: case by case, class by class, and of memory."""
+"""Compare arms of the wider suite, with the evidence for each figure."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from spark_build.errors import InconclusiveError, VerificationError
-from spark_build.measure.bands import band_of, overhead
-from spark_build.measure.bench import Kind
-from spark_build.measure.comparing import CaseChange, ClassChange, Compared, Contrast, MemoryChange
-from spark_build.measure.contrast import contrast, finding, summary
-from spark_build.measure.statistics import geometric_mean, holm
-from spark_build.measure.trial import QUICK, Trial, TrialCase
+from spark_build.errors import InconclusiveError, UsageError, VerificationError
+from spark_build.events import Gate
+from spark_build.measure.bounds import kinds
+from spark_build.measure.compare_runs import DECIDING
+from spark_build.measure.gates import machine_gates
+from spark_build.measure.model import (
+    Bench,
+    BenchRound,
+    CaseChange,
+    ClassChange,
+    Compared,
+    Contrast,
+    Kind,
+    MemoryChange,
+    Telemetry,
+)
+from spark_build.measure.statistics import contrast, finding, geometric_mean, holm, summary
 
 LEAST_MEMORY = 0.05  # relative difference that is worth a word
 LEAST_BYTES = 16 * 2**20
@@ -219,3 +230,325 @@ def _memory(trial: Trial, first: str, second: str, changes: Sequence[CaseChange]
         and abs(held.ratio - 1) >= LEAST_MEMORY
         and abs(means[1] - means[0]) >= LEAST_BYTES
     ]
+
+
+QUICK = 10  # launches of an arm below which everything is only indicative
+LARGEST = 1e100  # of any value: beyond it, sums overflow
+Launches = Mapping[str, float]  # launch -> its one value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialCase:
+    """What is measured; `lower`: a lower value is better."""
+
+    name: str
+    work: str  # what ran: several metrics may be of one work
+    unit: str
+    lower: bool = False
+    kind: Kind | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """`contrasts` says which arm is held against which; if `paired`, launches of one name belong together."""
+
+    arms: tuple[str, ...]
+    cases: tuple[TrialCase, ...]
+    values: Mapping[tuple[str, str], Launches]  # (arm, case); each above 0
+    contrasts: tuple[tuple[str, str], ...]
+    paired: bool
+    calls: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)  # seconds
+    memory: Mapping[tuple[str, str, str], Launches] = field(default_factory=dict)  # (arm, case, what), bytes
+    more: str = "repeat the run with more rounds: spark-build bench run --rounds 10"  # a hint
+    quick: bool = False  # only indicative, whatever the counts
+    doubts: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # cases that cannot be held against each other, and why
+    notes: tuple[str, ...] = ()
+    scope: Mapping[str, str] = field(default_factory=dict)
+
+
+def from_bench(bench: Bench) -> Trial:
+    """One run: every other arm against the first, by visit."""
+    names = tuple(arm.name for arm in bench.arms)
+    bounds = kinds(bench)
+    values: dict[tuple[str, str], dict[str, float]] = {}
+    calls: dict[tuple[str, str], tuple[float, ...]] = {}
+    memory: dict[tuple[str, str, str], dict[str, float]] = {}
+    for each in bench.rounds:
+        arm, visit = each.slot.arm, str(each.slot.visit)
+        for figure in each.figures if not each.problem else ():
+            if not figure.rate > 0:
+                continue
+            key = (arm, figure.work)
+            values.setdefault(key, {})[visit] = figure.rate
+            calls[key] = calls.get(key, ()) + figure.calls
+            for what, count in figure.peak.items():
+                if count > 0:
+                    memory.setdefault((*key, what), {})[visit] = count
+    return Trial(
+        arms=names,
+        cases=tuple(
+            TrialCase(name=work.name, work=work.name, unit=work.unit, kind=bounds[work.name])
+            for work in bench.works
+        ),
+        values=values,
+        contrasts=tuple((names[0], name) for name in names[1:]),
+        paired=True,
+        calls=calls,
+        memory=memory,
+        quick=bench.settings.mode == "quick",
+        doubts=doubts_of(bench),
+        notes=(*bench.notes, *bench.breaks),
+        scope=bench.scope,
+    )
+
+
+def gates_of(bench: Bench) -> tuple[Gate, ...]:
+    """Was the machine in a state in which numbers mean something?"""
+    good = [each for each in bench.rounds if not each.problem]
+    return machine_gates(good, bench.settings.device, bench.breaks, bench.reference)
+
+
+def doubts_of(bench: Bench) -> tuple[str, ...]:
+    """Why nothing may be claimed from this run."""
+    found = [
+        f"{check.name} failed in {each.slot.arm}: {check.evidence}"
+        for each in bench.rounds
+        for check in each.checks
+        if check.status == "fail"
+    ]
+    found += [
+        f"round {each.slot.index + 1} of {each.slot.arm}: {each.problem}"
+        for each in bench.rounds
+        if each.problem
+    ]
+    found += [f"{gate.name}: {gate.evidence}" for gate in gates_of(bench) if gate.status == "fail"]
+    return tuple(dict.fromkeys(found))
+
+
+def chosen(trial: Trial, arms: Sequence[str]) -> Trial:
+    """Only these arms, the first of them as the baseline. Raises UsageError for unknown ones."""
+    if not arms:
+        return trial
+    if unknown := [name for name in arms if name not in trial.arms]:
+        raise UsageError(f"no arm {unknown[0]!r} here", hint=f"there are {', '.join(trial.arms)}")
+    return replace(trial, arms=tuple(arms), contrasts=tuple((arms[0], name) for name in arms[1:]))
+
+
+def joined(old: Trial, new: Trial) -> Trial:
+    """Two runs: arms of the same name, or the only ones. Launches of different runs are no pairs.
+
+    Raises UsageError where it is not clear what belongs together.
+    """
+    shared = [name for name in new.arms if name in old.arms]
+    pairs = [(name, name) for name in shared]
+    if not pairs and len(old.arms) == len(new.arms) == 1:
+        pairs = [(old.arms[0], new.arms[0])]
+    if not pairs:
+        there = f"{', '.join(old.arms)} in the first, {', '.join(new.arms)} in the second"
+        raise UsageError(f"the two have no arm in common: {there}", hint="name one of each: --arm A --arm B")
+    then, now = _labelled(old, "old"), _labelled(new, "new")
+    before, after = ({case.name: case for case in run.cases} for run in (old, new))
+    alone = set(old.arms) ^ set(new.arms) if shared else set()
+    left_out = [f"all of {name}: only in one of the two" for name in (*old.arms, *new.arms) if name in alone]
+    cases = []
+    # A case of one side alone stays: comparing says that the other lacks it.
+    for name, case in (before | after).items():
+        if difference := _difference(before.get(name, case), case):
+            left_out.append(f"{name}: {difference}")
+        else:
+            cases.append(case)
+    # As in one run: the class is told where it runs best.
+    classes = {case.name: case.kind for case in old.cases if case.kind not in (None, "overhead")}
+    return Trial(
+        arms=(*then.arms, *now.arms),
+        cases=tuple(replace(case, kind=classes.get(case.name, case.kind)) for case in cases),
+        values={**then.values, **now.values},
+        contrasts=tuple((f"{a}, old", f"{b}, new") for a, b in pairs),
+        paired=False,
+        calls={**then.calls, **now.calls},
+        memory={**then.memory, **now.memory},
+        more=old.more,
+        quick=old.quick or new.quick,
+        doubts=(*_elsewhere(old, new), *then.doubts, *now.doubts),
+        left_out=tuple(left_out),
+        notes=(*then.notes, *now.notes),
+    )
+
+
+def _difference(old: TrialCase, new: TrialCase) -> str:
+    """Why two cases of one name are not the same case; empty if they are."""
+    if old.unit != new.unit:
+        return f"in {old.unit or 'no unit'}, then in {new.unit or 'no unit'}"
+    return "" if old.lower == new.lower else "less is better in one of the two only"
+
+
+def _labelled(trial: Trial, label: str) -> Trial:
+    return replace(
+        trial,
+        arms=tuple(f"{name}, {label}" for name in trial.arms),
+        values={(f"{arm}, {label}", case): found for (arm, case), found in trial.values.items()},
+        calls={(f"{arm}, {label}", case): found for (arm, case), found in trial.calls.items()},
+        memory={(f"{arm}, {label}", case, what): found for (arm, case, what), found in trial.memory.items()},
+        doubts=tuple(f"{label} run: {doubt}" for doubt in trial.doubts),
+        notes=tuple(f"{label} run: {note}" for note in trial.notes),
+    )
+
+
+def _elsewhere(old: Trial, new: Trial) -> list[str]:
+    return [
+        f"another {name}: {old.scope[name]}, then {new.scope[name]}"
+        for name in DECIDING
+        if name in old.scope and name in new.scope and old.scope[name] != new.scope[name]
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Next:
+    """Something to look at, and how."""
+
+    name: str
+    question: str
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Band:
+    """A range of overhead: what it means, and what to look at in which order."""
+
+    name: str
+    meaning: str
+    checks: tuple[Next, ...] = ()
+
+
+UTILISATION = Next(
+    name="utilisation", question="does the device wait for the processor?", command="nvidia-smi dmon -s u"
+)
+THERMAL = Next(
+    name="thermal", question="is it too hot to keep its clock?", command="nvidia-smi -q -d PERFORMANCE"
+)
+POWER = Next(name="power", question="does a power limit hold it down?", command="nvidia-smi -q -d POWER")
+DRIVER = Next(
+    name="driver", question="do driver and libraries of both fit together?", command="spark-build doctor"
+)
+IMAGE = Next(
+    name="image",
+    question="is it a release, with libraries as new as the other's?",
+    command="spark-build verify --burn-in --swap cublas",
+)
+BANDS = (
+    Band(name="below 10%", meaning="the environment is not what makes it slow"),
+    Band(name="10-20%", meaning="worth a look", checks=(UTILISATION, THERMAL, POWER)),
+    Band(name="20-40%", meaning="something is set up wrongly", checks=(UTILISATION, THERMAL, POWER, DRIVER)),
+    Band(
+        name="above 40%",
+        meaning="something is broken, or another library computes",
+        checks=(IMAGE, DRIVER, UTILISATION, THERMAL, POWER),
+    ),
+)
+EDGES = (10.0, 20.0, 40.0)  # 10 and 20 begin a band, 40 ends one
+
+
+def overhead(ratio: float) -> float:
+    """Percent of time that takes longer at `ratio` times the speed; negative: it takes less."""
+    # Rounded, so that 1.2 times the time is 20% and not a bit less.
+    return round((1 / ratio - 1) * 100, 9)
+
+
+def band_of(percent: float) -> Band:
+    """The band of an overhead: below 10, from 10, from 20, above 40."""
+    if percent > EDGES[2]:
+        return BANDS[3]
+    return BANDS[sum(percent >= edge for edge in EDGES[:2])]
+
+
+def said(change: CaseChange) -> str:
+    """A band in words; two of them where the interval reaches over an edge, none where nothing is known."""
+    if change.finding == "faster":
+        return "none"
+    low, high = (band_of(edge).name for edge in change.overhead95)
+    if low == high:
+        return low
+    return f"{low} to {high}" if change.finding == "unclear" else f"{change.band} ({low} to {high})"
+
+
+def seen(bench: Bench, check: str, arm: str) -> str:
+    """Of one check (see bands) in one arm; empty where nothing was read."""
+    rounds = [each for each in bench.rounds if each.slot.arm == arm and not each.problem]
+    return _READERS[check](bench, rounds, arm)
+
+
+def _median(rounds: list[BenchRound], of: Callable[[Telemetry], float | None]) -> float | None:
+    known = [value for each in rounds if (value := of(each.telemetry)) is not None]
+    return statistics.median(known) if known else None
+
+
+def _utilisation(_bench: Bench, rounds: list[BenchRound], _arm: str) -> str:
+    share = _median(rounds, lambda each: each.utilisation)
+    others = _median(rounds, lambda each: each.others)
+    said = [] if share is None else [f"{share:.0%} of the device"]
+    return ", ".join(said + ([] if others is None else [f"other processes {others:.1%}"]))
+
+
+def _thermal(_bench: Bench, rounds: list[BenchRound], _arm: str) -> str:
+    heat = _median(rounds, lambda each: each.celsius)
+    moved = sum((each.telemetry.throttled or 0) > 0 for each in rounds)
+    known = any(each.telemetry.throttled is not None for each in rounds)
+    said = [] if heat is None else [f"{heat:.0f} °C"]
+    return ", ".join(said + ([f"throttled in {moved} of {len(rounds)} rounds"] if known else []))
+
+
+def _power(_bench: Bench, rounds: list[BenchRound], _arm: str) -> str:
+    watts = _median(rounds, lambda each: each.watts)
+    limit = _median(rounds, lambda each: each.limit_watts)
+    capped = _median(rounds, lambda each: each.capped)
+    said = [] if watts is None else [f"{watts:.0f} W" + (f" of {limit:.0f} W" if limit else "")]
+    return ", ".join(said + ([] if capped is None else [f"at the cap for {capped:.0%} of the time"]))
+
+
+def _driver(bench: Bench, rounds: list[BenchRound], _arm: str) -> str:
+    said = [bench.scope[name] for name in ("driver", "kernel") if name in bench.scope]
+    called = rounds[0].environment.get("called_versions") if rounds else None
+    if isinstance(called, dict):
+        said += [f"{name} {version}" for name, version in called.items()]
+    return ", ".join(said)
+
+
+def _image(bench: Bench, _rounds: list[BenchRound], arm: str) -> str:
+    own = next(each for each in bench.arms if each.name == arm)
+    versions = [f"{name} {version}" for name, version in own.versions.items()]
+    return ", ".join([own.image or own.origin, *versions])
+
+
+_READERS = {
+    "utilisation": _utilisation,
+    "thermal": _thermal,
+    "power": _power,
+    "driver": _driver,
+    "image": _image,
+}
+
+
+BOUNDS = (".bound", ".peak", ".memory", ".flops")  # the most telling first
+UNDER_MEMORY = (".bound", ".memory", ".peak", ".flops")
+
+
+def held_by(bench: Bench, work: str, arm: str = "", *, roof: str = "") -> str:
+    """One sentence over all rounds (of one arm): what failed in any, else the bound. "" without checks.
+
+    `roof` is that of the case's place (see classes): what memory bounds is held against memory.
+    """
+    bounds = UNDER_MEMORY if roof == "memory" else BOUNDS
+    checks = {
+        check.name.removeprefix(work): check
+        for fails in (False, True)
+        for each in bench.rounds
+        for check in each.checks
+        if arm in ("", each.slot.arm)
+        if check.name.startswith(f"{work}.") and (check.status == "fail") == fails
+    }
+    failed = next((check for check in checks.values() if check.status == "fail"), None)
+    held = failed or next((checks[name] for name in (*bounds, *checks) if name in checks), None)
+    if held is None:
+        return ""
+    return held.evidence if held.status == "ok" else f"{held.status}: {held.evidence}"

@@ -1,12 +1,11 @@
-"""Verification as values: checks, arms, rounds, cases, gates and the verdict over them."""
+"""Arms, rounds, samples, results and comparisons."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from spark_build.events import Gate as Gate  # noqa: PLC0414 - part of this module's vocabulary
-from spark_build.events import GateStatus as GateStatus  # noqa: PLC0414
+from spark_build.events import Gate
 
 CheckStatus = Literal["ok", "fail", "skipped"]
 Role = Literal["baseline", "candidate", "control", "variant"]  # variant: measured, but decides nothing
@@ -263,3 +262,188 @@ def burn_in_json(result: BurnIn, *, raw: bool = False) -> dict[str, Any]:
         "folder": result.folder,
         "report": result.report,
     }
+
+
+SCHEMA = 1
+Kind = Literal["gemm", "convolution", "memory", "overhead"]  # what bounds a case; measured, see core
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """One case of a workload, as the arm that ran it describes it."""
+
+    name: str  # "gemm.fp16.4096"; unique
+    workload: str  # its file in bench/workloads
+    unit: str  # of the rate: FLOP/s, B/s, tokens/s, samples/s
+    amount: float  # units that one call does
+    dtype: str = ""
+    size: int | None = None  # what a sweep goes over
+    mode: str = ""  # train, eval, prefill, decode, compiled, ...
+    operation: str = ""  # gemm, convolution, elementwise, copy, attention, model, collective
+    flops: float | None = None  # arithmetic of one call; None: none worth counting
+    moved: float | None = None  # bytes that one call must move at least
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    """One case in one round. Rates in the work's unit, times in seconds, memory in bytes."""
+
+    work: str
+    rate: float  # over the whole window
+    calls: tuple[float, ...]  # seconds of one call, averaged over each timed batch, in order
+    span: tuple[float, float] = (0.0, 0.0)  # start of warm-up and end of window, seconds of the round
+    steady: bool = True
+    peak: dict[str, float] = field(default_factory=dict)  # allocated, reserved, rss, ...; unknown: missing
+    facts: dict[str, Any] = field(default_factory=dict)  # backend used, loss before and after, ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchRound:
+    """One process launch of one arm. `problem` says why it did not finish."""
+
+    slot: Slot
+    launch: str
+    started: str  # ISO 8601, UTC
+    seconds: float
+    problem: str = ""
+    figures: tuple[Figure, ...] = ()
+    checks: tuple[Check, ...] = ()  # of the suite's own assertions
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    environment: dict[str, Any] = field(default_factory=dict)
+    samples: tuple[tuple[float, Sample], ...] = ()  # (seconds of the round, what was read), memory too
+    file: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchSettings:
+    """Everything that decides a run of the suite."""
+
+    mode: Mode
+    device: Device
+    workloads: tuple[str, ...]
+    pairs: int  # rounds of each arm
+    seed: int
+    threads: int
+    warmup: float  # seconds
+    window: float  # seconds that count, per case
+    cool: float | None = None  # degrees Celsius to cool down to between rounds
+    script: str = ""
+    patience: float | None = None
+    inject: str = ""  # a fault to plant, for tests of this program
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """A whole run: raw values only; what follows from them is computed when it is shown."""
+
+    settings: BenchSettings
+    arms: tuple[Arm, ...]  # the first is the baseline
+    works: tuple[Work, ...]
+    rounds: tuple[BenchRound, ...]
+    breaks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    reference: Reference | None = None
+    scope: dict[str, str] = field(default_factory=dict)
+    folder: str = ""
+
+
+def bench_json(result: Bench) -> dict[str, Any]:
+    """The documented form: every raw sample."""
+    return {"schema": SCHEMA, "kind": "bench", **asdict(result)}
+
+
+Finding = Literal["faster", "slower", "equivalent", "unclear"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """A sample in the unit of its values."""
+
+    count: int
+    mean: float
+    std: float | None  # of the sample; None for one value
+    median: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contrast:
+    """Two samples of launches. Ratios are second over first, above 1 is better; p-values two-sided."""
+
+    paired: bool
+    counts: tuple[int, int]  # launches of either; of pairs: twice the same
+    ratio: float  # of the geometric means
+    ci95: tuple[float, float]  # by t on log ratios, or by Welch where nothing pairs the launches
+    p: float  # of the same test
+    rank_p: float  # Wilcoxon's signed ranks for pairs, else Mann-Whitney
+    tost_p: float  # small: within +-2%
+    welch_p: float
+    mann_whitney_p: float
+    normal_p: float | None  # Shapiro-Wilk, of log ratios or of the less normal arm; None: too few
+    cohen_d: float | None  # None without any spread
+    detectable: float  # smallest relative difference found 4 times out of 5
+    power: float  # chance to find a difference of 5%
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseChange:
+    """One case in two arms."""
+
+    case: str
+    unit: str
+    lower: bool  # a lower value is better
+    kind: Kind | None
+    first: str
+    second: str
+    values: tuple[Summary, Summary]  # one value for each launch, in `unit`
+    calls: tuple[Summary | None, Summary | None]  # seconds of one call, over all launches
+    ratios: tuple[float, ...]  # of each pair, or of each launch of the second to the first's mean
+    contrast: Contrast
+    holm_p: float  # corrected over all cases of the two arms
+    finding: Finding
+    overhead: float  # percent of time that the second takes more; negative: less
+    overhead95: tuple[float, float]
+    band: str  # of `overhead`
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassChange:
+    """All cases that the same part of the device bounds; every case counts the same."""
+
+    kind: Kind
+    first: str
+    second: str
+    cases: tuple[str, ...]
+    contrast: Contrast
+    holm_p: float  # corrected over the classes
+    finding: Finding
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryChange:
+    """One kind of memory that one case needs more of in one arm than in the other."""
+
+    case: str
+    what: str  # allocated, reserved, rss, ...
+    first: str
+    second: str
+    values: tuple[float, float]  # geometric means, bytes
+    holm_p: float
+    finding: str  # "same speed, different memory", or "different memory" where speed is not the same
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """All that may be said of two or more arms."""
+
+    arms: tuple[str, ...]  # the first is the baseline
+    paired: bool
+    indicative: bool  # few launches, or a quick run
+    changes: tuple[CaseChange, ...]
+    classes: tuple[ClassChange, ...]
+    memory: tuple[MemoryChange, ...]
+    doubts: tuple[str, ...]  # why nothing of it may be claimed
+    left_out: tuple[str, ...] = ()  # cases that one side lacks or has in another unit, and why
+    notes: tuple[str, ...] = ()

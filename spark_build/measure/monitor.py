@@ -1,15 +1,16 @@
-"""What happens while rounds are measured, as events: what the arm tells, the machine, the gates."""
+"""Turn progress lines of an arm into events; read throttle reasons."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from spark_build.events import Emit, Event, Gate, MachineSeen, RateSeen, RoundFinished, RoundStarted
-from spark_build.measure.clocks import held_down
+from spark_build.machine import REASONS, THROTTLING
 from spark_build.measure.model import Round, Sample, Slot, Telemetry
-from spark_build.measure.ticks import parse_tick
 
 R_contra = TypeVar("R_contra", contravariant=True)
 Judge = Callable[[Sequence[Round]], tuple[Gate, ...]]
@@ -113,3 +114,45 @@ def _means(seen: Telemetry) -> MachineSeen:
         celsius=seen.celsius,
         held=seen.reasons if seen.throttled is not None or seen.reasons else None,
     )
+
+
+MARK = "@tick "
+
+
+def parse_tick(line: str) -> RateSeen | None:
+    """The tick that a line tells; None for any other line, be it a damaged one."""
+    _, mark, text = line.rpartition(MARK)
+    try:
+        raw: Any = json.loads(text) if mark else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(raw, dict):
+        return None
+    case, part = raw.get("case"), raw.get("part")
+    seconds, rate = _positive(raw.get("seconds")), _positive(raw.get("rate"))
+    if not isinstance(case, str) or part not in ("warm-up", "window") or seconds is None or rate is None:
+        return None
+    return RateSeen(case=case, part=part, seconds=seconds, rate=rate)
+
+
+def _positive(value: Any) -> float | None:
+    """A number as a float; None for what is no number, or none that a rate can be."""
+    try:
+        number = float(value) if type(value) in (int, float) else -1.0
+    except OverflowError:
+        return None
+    return number if number >= 0 and math.isfinite(number) else None
+
+
+def held_down(first: Sample, now: Sample) -> tuple[str, ...] | None:
+    """What holds the clocks down now, in words; () for nothing, None where nothing about it is told.
+
+    Counters that moved since the first look count, too: an event may end between two looks.
+    """
+    if "reasons" not in now and "throttled" not in now:
+        return None
+    reasons = int(now.get("reasons", 0))
+    found = [word for bit, _, word in REASONS if reasons & bit]
+    if not reasons & THROTTLING and now.get("throttled", 0.0) > first.get("throttled", 0.0):
+        found.append("throttled in this round")
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""Run rounds: one process per arm and visit, in a scrubbed environment, resumable from its files."""
+"""Run rounds in randomised order; read and resume them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,34 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from spark_build.events import Emit, Note, Progress
 from spark_build.files import sha256_of, write_atomically
-from spark_build.measure import containers
-from spark_build.measure.bench import BenchRound
-from spark_build.measure.model import Arm, Device, Round, Settings, Slot
-from spark_build.measure.monitor import Silent, Watcher
-from spark_build.measure.reading import read_round
-from spark_build.measure.telemetry import Sampler, probes_for
-from spark_build.measure.ticks import MARK
+from spark_build.measure import arms
+from spark_build.measure.model import (
+    Arm,
+    BenchRound,
+    Case,
+    Check,
+    Device,
+    Figure,
+    Measurement,
+    Round,
+    Sample,
+    Settings,
+    Slot,
+    Tick,
+    Work,
+)
+from spark_build.measure.monitor import MARK, Silent, Watcher
+from spark_build.measure.statistics import drop, variation
+from spark_build.measure.telemetry import NvmlProbe, Sampler, mean_of, probes_for, summarise
 from spark_build.process import Completed, run
 
 SCHEMA = 1
@@ -203,7 +217,7 @@ def _measure(
             done = run([*guard, *command], cwd=place, env=ours, log=stream, on_line=hear, keep=keep)
     finally:
         if container:
-            containers.remove(arm, container)
+            arms.remove(arm, container)
     left: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         left = json.loads(report.read_text())
@@ -253,7 +267,7 @@ def _contained(
 ) -> list[str]:
     """The same in the arm's container, which gets no variable that speaks of folders of this machine."""
     ours = {key: value for key, value in environment.items() if key not in ("PATH", "HOME", "USER", "TMPDIR")}
-    return containers.wrap(
+    return arms.wrap(
         arm, command, device=program.device, env=ours, script=program.script, place=place, name=name
     )
 
@@ -308,3 +322,194 @@ def _file(place: Path, slot: Slot) -> Path:
 
 def _now() -> str:
     return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+
+
+CLOCK_STILL = 5  # MHz
+
+
+def read_round(file: Path) -> Round:
+    """A round as its file tells it."""
+    raw = json.loads(file.read_text())
+    report = raw["report"]
+    cases = report.get("cases", [])
+    windows = [(each["window"]["start"], each["window"]["end"]) for each in cases]
+    passed = sum(end - start for start, end in windows)
+    own = sum(each["window"]["cpu_seconds"] for each in cases) / passed if passed else None
+    rows = [(float(when), sample) for when, sample in raw["telemetry"]]
+    return Round(
+        slot=Slot(**raw["slot"]),
+        launch=raw["launch"],
+        started=raw["started"],
+        seconds=raw["seconds"],
+        problem=raw["problem"],
+        killed=raw["killed"],
+        measurements=tuple(_measurement(each, raw, rows) for each in cases),
+        checks=tuple(Check(**each) for each in report.get("checks", [])),
+        telemetry=summarise(rows, windows, own),
+        environment={
+            name: report[name]
+            for name in ("device", "python", "torch", "called_versions", "libraries", "variables", "copy")
+            if name in report
+        },
+        samples=tuple((round(when - rows[0][0], 3), sample) for when, sample in rows),
+        file=str(file),
+    )
+
+
+def _measurement(
+    case: Mapping[str, Any], raw: Mapping[str, Any], rows: Sequence[tuple[float, Sample]]
+) -> Measurement:
+    flops, window = case["flops"], case["window"]
+    begin = case["warmup"]["start"]
+    seconds = sum(took for took, _ in window["ticks"])
+    timed = _series(window["ticks"], flops, window["start"] - begin)
+    rates = [rate for _, rate in timed]
+    clocks = [
+        row["clock_mhz"]
+        for when, row in rows
+        if window["start"] <= when <= window["end"] and "clock_mhz" in row
+    ]
+    share = window["cpu_seconds"] / ((window["end"] - window["start"]) * raw["threads"])
+    return Measurement(
+        case=Case(dtype=case["dtype"], size=case["size"], layout=case["layout"]),
+        rate=flops * sum(calls for _, calls in window["ticks"]) / seconds,
+        cv=variation(rates),
+        drop=drop(rates),
+        steady=case["warmup"]["steady"] and _clock_still(case, raw["device"], rows),
+        busy=share if raw["device"] == "cpu" else None,
+        clock_mhz=mean_of(rows, "clock_mhz", window["start"], window["end"]),
+        clock_cv=variation(clocks) if len(clocks) > 2 else None,
+        watts=mean_of(rows, "watts", window["start"], window["end"]),
+        span=(begin - rows[0][0], window["end"] - rows[0][0]),
+        warmup=_series(case["warmup"]["ticks"], flops, 0.0),
+        window=timed,
+    )
+
+
+def _clock_still(case: Mapping[str, Any], device: str, rows: Sequence[tuple[float, Sample]]) -> bool:
+    """Whether the GPU's clock moved by at most CLOCK_STILL MHz in the last three ticks of the warm-up."""
+    if device != "cuda":
+        return True
+    end = case["window"]["start"]
+    begin = end - sum(seconds for seconds, _ in case["warmup"]["ticks"][-3:])
+    clocks = [row["clock_mhz"] for when, row in rows if begin <= when <= end and "clock_mhz" in row]
+    return not clocks or max(clocks) - min(clocks) <= CLOCK_STILL
+
+
+def _series(ticks: Sequence[tuple[float, int]], flops: float, begin: float) -> tuple[Tick, ...]:
+    now, found = begin, []
+    for seconds, calls in ticks:
+        now += seconds
+        found.append((now, flops * calls / seconds))
+    return tuple(found)
+
+
+ENVIRONMENT = ("device", "python", "torch", "called_versions", "libraries", "variables", "ceilings")
+
+
+def read_suite_round(file: Path) -> BenchRound:
+    """A round as its file tells it."""
+    raw = json.loads(file.read_text())
+    report = raw["report"]
+    figures = report.get("figures", [])
+    windows = [(each["start"], each["end"]) for each in figures]
+    passed = sum(end - start for start, end in windows)
+    own = sum(each["cpu_seconds"] for each in figures) / passed if passed else None
+    rows = [(float(when), sample) for when, sample in raw["telemetry"]]
+    return BenchRound(
+        slot=Slot(**raw["slot"]),
+        launch=raw["launch"],
+        started=raw["started"],
+        seconds=raw["seconds"],
+        problem=raw["problem"],
+        figures=tuple(_figure(each, rows[0][0]) for each in figures),
+        checks=tuple(Check(**each) for each in report.get("checks", [])),
+        telemetry=summarise(rows, windows, own),
+        environment={name: report[name] for name in ENVIRONMENT if name in report},
+        samples=tuple((round(when - rows[0][0], 3), sample) for when, sample in rows),
+        file=str(file),
+    )
+
+
+def _figure(raw: Mapping[str, Any], begin: float) -> Figure:
+    return Figure(
+        work=raw["work"],
+        rate=raw["rate"],
+        calls=tuple(raw["calls"]),
+        span=(raw["warmup"] - begin, raw["end"] - begin),
+        steady=raw["steady"],
+        peak=raw["peak"],
+        facts=raw["facts"],
+    )
+
+
+def works_of(files: Iterable[str]) -> tuple[Work, ...]:
+    """All cases that the rounds in `files` tell of, each once, in their order."""
+    found: dict[str, Work] = {}
+    for file in files:
+        for raw in json.loads(Path(file).read_text())["report"].get("works", []):
+            found.setdefault(raw["name"], Work(**raw))
+    return tuple(found.values())
+
+
+LIMIT = 300.0  # seconds of waiting for one round
+EVERY = 2.0  # seconds between two looks
+TOLD = 10.0  # seconds between two lines about it
+ZONES = Path("/sys/class/thermal")
+
+
+def thermometer(device: Device, zones: Path = ZONES) -> Callable[[], float | None]:
+    """Degrees Celsius of the GPU, or of the hottest zone of the machine; None: cannot be read."""
+    if device == "cuda":
+        gpu = next((probe for probe in probes_for(device) if isinstance(probe, NvmlProbe)), None)
+        return lambda: None if gpu is None else gpu.sample().get("celsius")
+
+    def hottest() -> float | None:
+        found: list[float] = []
+        for file in zones.glob("thermal_zone*/temp"):
+            with contextlib.suppress(OSError, ValueError):
+                found.append(int(file.read_text()) / 1000)
+        return max(found, default=None)
+
+    return hottest
+
+
+def cool_down(
+    read: Callable[[], float | None],
+    celsius: float,
+    emit: Emit,
+    *,
+    limit: float = LIMIT,
+    pause: Callable[[float], None] = time.sleep,
+) -> str:
+    """Wait until `read` is at most `celsius`; what to remember of it ("" when it got there)."""
+    waited, told = 0.0, -TOLD
+    while (now := read()) is not None and now > celsius:
+        if waited >= limit:
+            return f"still {now:.0f} °C after {limit:.0f} s of waiting for {celsius:.0f} °C"
+        if waited - told >= TOLD:
+            emit(Note(message=f"cooling down: {now:.0f} °C, waiting for {celsius:.0f} °C"))
+            told = waited
+        pause(EVERY)
+        waited += EVERY
+    return "" if now is not None else "no temperature can be read here: no cool-down"
+
+
+def block_order(arms: Sequence[str], pairs: int, seed: int) -> tuple[Slot, ...]:
+    """`pairs` rounds of every arm. With two arms: a random ABBA or BAAB for every two pairs.
+
+    More arms give a random permutation followed by its mirror image (ABCCBA). An odd number of
+    pairs ends with half a block. The same seed gives the same order.
+    """
+    if len(set(arms)) != len(arms) or not arms:
+        raise ValueError(f"arms must be distinct and at least one: {list(arms)}")
+    chance = random.Random(seed)
+    slots: list[Slot] = []
+    for visit in range(0, pairs, 2):
+        forward = list(arms)
+        chance.shuffle(forward)
+        halves = (forward, forward[::-1]) if visit + 1 < pairs else (forward,)
+        for offset, half in enumerate(halves):
+            for arm in half:
+                slots.append(Slot(index=len(slots), visit=visit + offset, block=visit // 2, arm=arm))
+    return tuple(slots)

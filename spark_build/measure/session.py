@@ -1,27 +1,58 @@
-"""A burn-in from what was asked for: its arms, its folder, and going on after an interruption."""
+"""Run a burn-in."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
+import os
+import secrets
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from spark_build.environments.create import install
-from spark_build.errors import RecipeError, UsageError
-from spark_build.events import Emit, Note
-from spark_build.files import remove_tree, write_atomically
+from spark_build.errors import HostError, RecipeError, UsageError
+from spark_build.events import BurnInFinished, BurnInStarted, Emit, Gate, Note
+from spark_build.files import locked, remove_tree, write_atomically
 from spark_build.journal import new_run
-from spark_build.measure import burnin
-from spark_build.measure.arms import baseline_arm, derived_arm, environment_arm, in_role
-from spark_build.measure.armspec import ArmWish
-from spark_build.measure.battery import run_checks
-from spark_build.measure.checks import scripts_of
-from spark_build.measure.containers import container_arm
-from spark_build.measure.model import Arm, BurnIn, Check, Device, Mode, Reference, Role
-from spark_build.measure.reference import parse_reference
+from spark_build.measure.arms import (
+    ArmWish,
+    baseline_arm,
+    container_arm,
+    control_of,
+    derived_arm,
+    environment_arm,
+    in_role,
+)
+from spark_build.measure.checks import run_checks, scripts_of
+from spark_build.measure.gates import judge
+from spark_build.measure.model import (
+    SCALED,
+    Arm,
+    BurnIn,
+    Case,
+    Check,
+    Device,
+    Mode,
+    Reference,
+    Role,
+    Round,
+    Settings,
+    burn_in_json,
+)
+from spark_build.measure.monitor import Watch
+from spark_build.measure.rounds import block_order, burn_in_program, name_kernels, run_rounds
+from spark_build.measure.telemetry import prepare_memory, probes_for
+from spark_build.measure.verdict import (
+    LEAST_PAIRS,
+    assess,
+    compare_cases,
+    name_headline,
+    parse_reference,
+    reference_for,
+)
 from spark_build.paths import Home
 from spark_build.recipes.model import Recipe
 from spark_build.wheelhouse.generations import Generation
@@ -70,7 +101,7 @@ def measure(
     if folder is not None:
         emit(Note(message=f"going on with the burn-in of {folder.name}"))
     folder = folder or new_run(home.runs)
-    settings = burnin.plan(
+    settings = plan(
         wish.mode, wish.device, script, seed=seed, dtypes=wish.dtypes, sizes=wish.sizes,
         layouts=wish.layouts, pairs=wish.pairs, window=wish.window, patience=wish.patience,
     )  # fmt: skip
@@ -79,7 +110,7 @@ def measure(
     everything = (
         (*checks, *_battery(home, recipes, arms, folder, emit, wish.mode)) if wish.arms else tuple(checks)
     )
-    result = burnin.burn_in(settings, arms, folder, emit, checks=everything, references=references)
+    result = burn_in(settings, arms, folder, emit, checks=everything, references=references)
     unfinished.unlink(missing_ok=True)
     return result
 
@@ -199,3 +230,197 @@ def resume(unfinished: Path, seed: int | None) -> tuple[Path | None, int | None]
     if not folder.is_dir() or seed not in (None, known_seed):
         return None, seed
     return folder, known_seed
+
+
+NO_FP16 = "FP16 is left out: a CPU computes it at 1 GFLOP/s or less, which says nothing about a build"
+QUICK_PAIRS = 6
+START = 6.0  # seconds of a round before its first warm-up: Python, torch, the checks
+# warm-up, window, tick in seconds; sizes
+PROTOCOL: dict[tuple[Device, Mode], tuple[float, float, float, tuple[int, ...]]] = {
+    ("cpu", "quick"): (1.0, 2.5, 0.25, (1024,)),
+    ("cpu", "full"): (5.0, 15.0, 1.0, (2048,)),
+    ("cuda", "quick"): (5.0, 10.0, 0.5, (8192,)),
+    ("cuda", "full"): (20.0, 60.0, 1.0, (8192,)),
+}
+
+
+def plan(
+    mode: Mode,
+    device: Device,
+    script: Path,
+    *,
+    seed: int | None = None,
+    dtypes: Sequence[str] = (),
+    sizes: Sequence[int] = (),
+    layouts: Sequence[str] = ("ab",),
+    pairs: int | None = None,
+    window: float | None = None,
+    patience: float | None = None,
+) -> Settings:
+    """Settings of a run, the headline case named in them. Without a seed a random one is taken.
+
+    Raises UsageError for FP16 on a CPU, or for a full run of fewer than ten pairs.
+    """
+    if device == "cpu" and {"fp16", "tf32", "fp4"} & set(dtypes):
+        raise UsageError(NO_FP16, hint="burn in fp32 and bf16 here")
+    warmup, usual_window, tick, usual = PROTOCOL[device, mode]
+    window = window or usual_window
+    chosen = dtypes or (("fp32", "bf16") if device == "cpu" else ("fp16", "bf16"))
+    cases = tuple(
+        Case(dtype=dtype, size=size, layout=layout)
+        for dtype in dict.fromkeys(chosen)
+        for size in dict.fromkeys(sizes or usual)
+        for layout in (("scaled",) if dtype in SCALED else dict.fromkeys(layouts))
+    )
+    return Settings(
+        mode=mode,
+        device=device,
+        cases=cases,
+        headline=name_headline(device, cases),
+        pairs=_enough(mode, pairs),
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+        threads=len(os.sched_getaffinity(0)),
+        warmup=min(warmup, window),
+        window=window,
+        tick=min(tick, window / 5),
+        script=str(script.absolute()),
+        patience=patience,
+        notes=(NO_FP16,) if device == "cpu" else (),
+    )
+
+
+def _enough(mode: Mode, pairs: int | None) -> int:
+    least = 2 if mode == "quick" else LEAST_PAIRS
+    count = pairs or (QUICK_PAIRS if mode == "quick" else LEAST_PAIRS)
+    if count < least:
+        raise UsageError(f"{count} pairs are too few for a {mode} run", hint=f"take {least} or more")
+    return count
+
+
+def burn_in(
+    settings: Settings,
+    arms: Sequence[Arm],
+    folder: Path,
+    emit: Emit,
+    *,
+    checks: Sequence[Check] = (),
+    references: Sequence[Reference] = (),
+) -> BurnIn:
+    """Measure the arms (a baseline, perhaps a candidate; the A/A control is added) and judge.
+
+    Leaves rounds, burn-in.json and report.html in `folder`; run again with the same settings it
+    goes on where it stopped. `checks` of the operator battery count in the verdict.
+    """
+    _require()
+    everyone = _with_control(arms)
+    order = block_order([arm.name for arm in everyone], settings.pairs, settings.seed)
+    told = (*settings.notes, *prepare_memory(settings.device))
+    for note in (*told, _expected(settings, len(order))):
+        emit(Note(message=note))
+    waiting = "another burn-in is running in this folder: waiting for it"
+    with locked(folder / ".lock", purpose="burn-in", waiting=lambda _: emit(Note(message=waiting))) as lock:
+        if any(check.status == "fail" for check in checks):
+            emit(Note(message="an operator check failed: no round is measured, speed would not matter"))
+            order = ()
+        program = replace(
+            burn_in_program(settings), watch=_watched(settings, everyone, len(order), references, emit)
+        )
+        rounds, breaks = run_rounds(program, everyone, order, folder, emit, keep=(lock,))
+        emit(BurnInFinished())
+        kernels = {}
+        if settings.device == "cuda" and rounds and len(rounds) == len(order):
+            kernels = name_kernels(settings, everyone, folder, keep=(lock,))
+        scope = _scope(settings, rounds)
+        known = reference_for(references, scope.get("device", ""))
+        verdict, cases, gates = assess(settings, everyone, len(order), rounds, breaks, checks, known)
+        result = BurnIn(
+            settings=settings,
+            arms=everyone,
+            verdict=verdict,
+            cases=cases,
+            gates=gates,
+            rounds=rounds,
+            breaks=breaks,
+            notes=told,
+            kernels=kernels,
+            reference=known,
+            checks=tuple(checks),
+            scope=scope,
+            folder=str(folder),
+            report=str(folder / "report.html"),
+        )
+        from spark_build.measure.report import html, markdown
+
+        write_atomically(folder / "burn-in.json", json.dumps(burn_in_json(result, raw=True)))
+        write_atomically(folder / "report.md", markdown.render(result))
+        write_atomically(folder / "report.html", html.render(result))
+    return result
+
+
+def _round_seconds(settings: Settings) -> float:
+    """What a round takes at least."""
+    return len(settings.cases) * (settings.warmup + settings.window) + START
+
+
+def _expected(settings: Settings, rounds: int) -> str:
+    each = _round_seconds(settings)
+    return f"{rounds} rounds of about {each:.0f} s: {rounds * each / 60:.0f} min or more"
+
+
+def _watched(
+    settings: Settings, arms: Sequence[Arm], rounds: int, references: Sequence[Reference], emit: Emit
+) -> Watch:
+    """Announce the rounds; the gates are judged as if those that are there were all."""
+
+    def stand(done: Sequence[Round]) -> tuple[Gate, ...]:
+        known = reference_for(references, _scope(settings, done).get("device", ""))
+        return judge(settings, len(done), done, compare_cases(settings, arms, done), (), known)
+
+    emit(
+        BurnInStarted(
+            arms=tuple(arm.name for arm in arms),
+            headline=str(settings.headline),
+            rounds=rounds,
+            warmup=settings.warmup,
+            window=settings.window,
+            round_seconds=_round_seconds(settings),
+        )
+    )
+    return Watch({f"{c.dtype}:{c.size}:{c.layout}": str(c) for c in settings.cases}, stand, emit)
+
+
+def _require() -> None:
+    """Better now than after minutes of measuring."""
+    missing = [name for name in ("scipy", "matplotlib") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise HostError(f"a burn-in needs {' and '.join(missing)}", hint="pip install 'spark-build[verify]'")
+
+
+def _with_control(arms: Sequence[Arm]) -> tuple[Arm, ...]:
+    bases = [arm for arm in arms if arm.role == "baseline"]
+    if len(bases) != 1:
+        raise UsageError(
+            f"a burn-in needs exactly one baseline, not {len(bases)}", hint="name the arms with --arm"
+        )
+    control = () if any(arm.role == "control" for arm in arms) else (control_of(bases[0]),)
+    everyone = (*arms, *control)
+    if len({arm.name for arm in everyone}) != len(everyone):
+        raise UsageError(f"arms need different names: {', '.join(arm.name for arm in everyone)}")
+    return everyone
+
+
+def _scope(settings: Settings, rounds: Sequence[Round]) -> dict[str, str]:
+    """What a verdict holds for: device, driver or kernel, threads, dtype, shape, layout."""
+    scope: dict[str, str] = {}
+    for probe in probes_for(settings.device):
+        scope |= probe.scope()
+    known = "driver" in scope  # else NVML is not there, and torch must say what it computes on
+    if settings.device == "cuda" and not known and rounds and "device" in rounds[0].environment:
+        scope["device"] = str(rounds[0].environment["device"].get("name", scope["device"]))
+    case = settings.headline
+    return scope | {
+        "threads": str(settings.threads),
+        "dtype": case.dtype,
+        "shape": f"{case.size}^3",
+        "layout": case.product,
+    }

@@ -1,31 +1,62 @@
-"""The wider suite from what was asked for to bench.json."""
+"""Run the wider suite; write and read bench.json."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from types import GenericAlias
+from typing import Any, Literal
 
-from spark_build.errors import RecipeError, UsageError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from spark_build.errors import HostError, RecipeError, UsageError
 from spark_build.events import Emit, Note
 from spark_build.files import locked, write_atomically
 from spark_build.journal import new_run
-from spark_build.measure import bench_report, session
-from spark_build.measure.armspec import ArmWish
-from spark_build.measure.bench import Bench, BenchRound, BenchSettings
-from spark_build.measure.cooling import cool_down, thermometer
-from spark_build.measure.model import Arm, Device, Mode
-from spark_build.measure.order import block_order
-from spark_build.measure.reference import reference_for
-from spark_build.measure.rounds import Program, run_rounds
-from spark_build.measure.suite_reading import read_round, works_of
+from spark_build.measure import session
+from spark_build.measure.arms import ArmWish
+from spark_build.measure.comparison import LARGEST
+from spark_build.measure.csv_io import csv_of
+from spark_build.measure.model import (
+    SCHEMA,
+    Arm,
+    Bench,
+    BenchRound,
+    BenchSettings,
+    Device,
+    Figure,
+    Mode,
+    bench_json,
+)
+from spark_build.measure.report import markdown, suite_html
+from spark_build.measure.report.suite_view import view_of
+from spark_build.measure.rounds import (
+    Program,
+    bare,
+    block_order,
+    command_of,
+    cool_down,
+    read_suite_round,
+    run_rounds,
+    thermometer,
+    variables_of,
+    works_of,
+)
 from spark_build.measure.telemetry import prepare_memory, probes_for
+from spark_build.measure.verdict import reference_for
 from spark_build.paths import Home
+from spark_build.process import run
+from spark_build.text import printable
 from spark_build.wheelhouse.generations import Generation
 
 ROUNDS = {"quick": 1, "full": 3}  # of each arm; with several arms a quick run has two
@@ -132,7 +163,7 @@ def measure(home: Home, train: str, generation: Generation | None, emit: Emit, w
         scope=scope,
         folder=str(folder),
     )
-    bench_report.write(result, folder)
+    write(result, folder)
     unfinished.unlink(missing_ok=True)
     return result
 
@@ -183,7 +214,7 @@ def program_of(settings: BenchSettings, before: Callable[[], None] = lambda: Non
         device=settings.device,
         threads=settings.threads,
         limit=START + MOST_CASES * len(settings.workloads) * patience,
-        read=read_round,
+        read=read_suite_round,
         facts=asdict(settings),
         stops=_useless,
         before=before,
@@ -211,3 +242,143 @@ def _digest(train: str, generation: Generation | None, wish: Wish) -> str:
     number = None if generation is None else str(generation.folder)
     facts = [train, number, asdict(replace(wish, seed=None))]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+Tool = Literal["torch", "nsys"]
+NSYS = ("nsys", "profile", "--trace=cuda,nvtx,cublas,cudnn", "--force-overwrite=true")
+NSYS_HINT = "install Nsight Systems (developer.nvidia.com/nsight-systems), or take --profile torch"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Captured:
+    """What one arm left: the command as it was run, its files, and what the cases spent their time on."""
+
+    arm: str
+    command: str
+    folder: str
+    problem: str = ""
+    profiles: list[dict[str, Any]] = field(default_factory=list)
+
+
+def need(tool: Tool, wishes: Sequence[ArmWish]) -> None:
+    """Raises HostError without nsys, UsageError for containers."""
+    if any(wish.image for wish in wishes):
+        raise UsageError("--profile runs in environments, not in containers", hint="name a folder with --arm")
+    if tool == "nsys" and shutil.which("nsys") is None:
+        raise HostError("nsys is not here", hint=NSYS_HINT)
+
+
+def capture(
+    settings: BenchSettings, arms: Sequence[Arm], tool: Tool, folder: Path, emit: Emit
+) -> list[Captured]:
+    """Run each arm under `tool`; see `need`."""
+    program = program_of(settings)
+    program = replace(program, options={**program.options, "profile": tool})
+    found = []
+    for arm in arms:
+        place = folder / f"profile-{arm.name}"
+        place.mkdir(parents=True, exist_ok=True)
+        report = place / "profiles.json"
+        command = command_of(program, arm, arm.threads or settings.threads, report)
+        if tool == "nsys":
+            command = [*NSYS, f"--output={place / 'suite'}", *command]
+        emit(Note(message=f"$ {shlex.join(command)}"))
+        with (place / "log").open("wb") as log:
+            done = run(command, cwd=place, env=bare(variables_of(arm)), log=log)
+        profiles: list[dict[str, Any]] = []
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            profiles = json.loads(report.read_text())["profiles"]
+        problem = "" if done.returncode == 0 else f"ended with {done.returncode}: {done.output[-300:]}"
+        found.append(
+            Captured(
+                arm=arm.name,
+                command=shlex.join(command),
+                folder=str(place),
+                problem=problem,
+                profiles=profiles,
+            )
+        )
+    return found
+
+
+def write(result: Bench, folder: Path) -> Path:
+    """Write the pages, the raw samples and bench.json into `folder`; returns the page that people open."""
+    folder.mkdir(parents=True, exist_ok=True)
+    view = view_of(result)
+    kinds = {case.name: case.kind for case in view.trial.cases}
+    write_atomically(folder / "bench.json", json.dumps(bench_json(result)))
+    write_atomically(folder / "samples.csv", csv_of(result, kinds))
+    write_atomically(folder / "report.md", markdown.render_suite(view))
+    write_atomically(folder / "report.html", suite_html.render(view))
+    return folder / "report.html"
+
+
+HINT = "give the bench.json that `spark-build bench run` wrote"
+
+
+@cache
+def _adapter() -> TypeAdapter[list[Bench]]:
+    """The list around the type hands the configuration to every class inside."""
+    listed: Any = GenericAlias(list, (Bench,))
+    return TypeAdapter(listed, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+
+
+def bench_from_json(raw: Any, where: str = "") -> Bench:
+    """A run from the document that `bench_json` makes. Raises UsageError, which says the first mistake."""
+    if not isinstance(raw, Mapping) or raw.get("kind") != "bench":
+        burn_in = isinstance(raw, Mapping) and "verdict" in raw
+        hint = "of burn-ins: spark-build verify compare" if burn_in else HINT
+        raise UsageError("this is no run of the suite", where=where, hint=hint)
+    if raw.get("schema") != SCHEMA:
+        said = f"a run of schema {raw.get('schema')!r}; this program knows {SCHEMA}"
+        raise UsageError(said, where=where, hint="use the version that wrote it")
+    fields = {name: value for name, value in raw.items() if name not in ("schema", "kind")}
+    try:
+        # By way of JSON: there strict mode takes arrays for tuples.
+        (bench,) = _adapter().validate_json(json.dumps([fields]))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"][1:])
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        said = printable(f"{place}: {first['msg']}{more}")
+        raise UsageError(said, where=where, hint=HINT) from error
+    _consistent(bench, where)
+    return bench
+
+
+def _consistent(bench: Bench, where: str) -> None:
+    """Names that are used are known, and numbers such as can be measured. Raises UsageError."""
+    if problem := next(_problems(bench), ""):
+        raise UsageError(printable(problem), where=where, hint=HINT)
+
+
+def _problems(bench: Bench) -> Iterator[str]:
+    arms, works = {arm.name for arm in bench.arms}, {work.name for work in bench.works}
+    if not arms:
+        yield "a run without arms"
+    yield from (f"a name with control characters: {name}" for name in arms | works if not name.isprintable())
+    for work in bench.works:
+        if not 0 < work.amount < LARGEST:
+            yield f"{work.name}: an amount of {work.amount:g}"
+        if not (_is_count(work.flops or 0) and _is_count(work.moved or 0)):
+            yield f"{work.name}: {work.flops} FLOP, {work.moved} bytes moved"
+    for each in bench.rounds:
+        start = f"round {each.slot.index + 1}"
+        if each.slot.arm not in arms:
+            yield f"{start} is of an unknown arm {each.slot.arm!r}"
+        for figure in each.figures:
+            if figure.work not in works:
+                yield f"{start} has an unknown case {figure.work!r}"
+            yield from (f"{start}, {figure.work}: {problem}" for problem in _of_figure(figure))
+
+
+def _of_figure(figure: Figure) -> Iterator[str]:
+    if not 0 <= figure.rate < LARGEST:
+        yield f"a rate of {figure.rate:g}"
+    counted = figure.facts.get("flops_by", {})
+    if not isinstance(counted, dict) or not all(map(_is_count, counted.values())):
+        yield "flops_by is no number of FLOP for each operation"
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < LARGEST

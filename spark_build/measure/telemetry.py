@@ -1,4 +1,4 @@
-"""What the machine does while an arm runs, sampled by the parent: processors now, a GPU where NVML is."""
+"""Sample clocks, power and memory while a round runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, Protocol, Self
 
 from spark_build.machine import REASONS
 from spark_build.machine import THROTTLING as HARD_REASONS
-from spark_build.measure.memoryprobe import MemoryProbe
 from spark_build.measure.model import Device, Sample, Telemetry
 from spark_build.measure.statistics import variation
+from spark_build.resources.memory import hierarchies_of
 
 INTERVAL = 0.25  # seconds between samples
 # Cumulative nanoseconds, as NVML's constants are called; drivers know all, some or none of them.
@@ -302,3 +302,31 @@ def _number(file: Path, scale: float = 1.0) -> float | None:
     with contextlib.suppress(OSError, ValueError):
         return float(file.read_text()) * scale
     return None
+
+
+FIELDS = ("MemTotal", "MemFree", "MemAvailable", "Cached", "Shmem")
+USED = {2: "memory.current", 1: "memory.usage_in_bytes"}
+
+
+class MemoryProbe:
+    """Side by side, because on unified memory each of them tells another story. MiB; unknown is missing."""
+
+    def __init__(self) -> None:
+        files = [one.folder / USED[one.version] for one in hierarchies_of(os.getpid())]
+        self.used = next((file for file in files if file.is_file()), None)
+
+    def sample(self) -> Sample:
+        """memtotal_mib, memfree_mib, memavailable_mib, cached_mib, shmem_mib, cgroup_mib."""
+        found: Sample = {}
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name in FIELDS:
+                found[f"{name.lower()}_mib"] = int(rest.split()[0]) / 1024
+        if self.used is not None:
+            with contextlib.suppress(OSError, ValueError):
+                found["cgroup_mib"] = int(self.used.read_text()) / (1 << 20)
+        return found
+
+    def scope(self) -> dict[str, str]:
+        """Memory scopes no verdict."""
+        return {}

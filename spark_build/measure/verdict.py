@@ -1,20 +1,14 @@
-"""From rounds to the words that may be said about them."""
+"""The verdict of a burn-in: attribution, reference rates, gates."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from spark_build.errors import InconclusiveError, VerificationError
+from spark_build.errors import InconclusiveError, UsageError, VerificationError
 from spark_build.events import Gate
-from spark_build.measure.attribution import (
-    Effects,
-    attribute,
-    headline_of,
-    one_environment,
-    ratio_per_clock,
-    swap_problem,
-)
 from spark_build.measure.gates import judge
 from spark_build.measure.model import (
     Arm,
@@ -277,3 +271,137 @@ def _of_candidate(headline: CaseResult, indicative: bool, effects: Effects) -> V
     clocks = "" if headline.per_clock is None else f"; for each GHz of clock {headline.per_clock:.3f}"
     text = f"{subject} {how} ({_interval(seen)}){clocks}; {why}."
     return _verdict(word, f"{scale}, attributed to {cause}", text, indicative, headline, cause)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effects:
+    """The two factors whose product is the ratio of candidate to baseline; "" or why there are none."""
+
+    library: Comparison | None = None
+    build: Comparison | None = None
+    problem: str = ""
+
+
+def attribute(effects: Effects) -> tuple[Attribution, str]:
+    """The cause of a proven difference, and one sentence of evidence."""
+    if effects.library is None or effects.build is None:
+        return "unresolved", effects.problem or "no library was swapped, so the cause is unresolved"
+    library, build = effects.library, effects.build
+    said = f"with cuBLAS swapped alone {_seen(library)}; what the build adds to that {_seen(build)}"
+    if _moves(library) and equivalent(build):
+        return "cublas", f"it comes from cuBLAS: {said}"
+    if _moves(build) and equivalent(library):
+        return "build", f"it comes from the build: {said}"
+    return "unresolved", f"the swap does not settle the cause: {said}"
+
+
+def swap_problem(derived: Arm, donor: str, rounds: Sequence[Round]) -> str:
+    """Why the swap proves nothing: the derived arm did not load the donor's library. "" when it did.
+
+    What was loaded counts, not what was asked for.
+    """
+    for each in rounds:
+        if each.slot.arm != derived.name or not each.environment:
+            continue
+        loaded = set(each.environment.get("libraries", ()))
+        if absent := [path for path in derived.swapped if path not in loaded]:
+            return f"{derived.name} did not load {absent[0]} of {donor}, so the cause is unresolved"
+        return ""
+    return f"{derived.name} has no finished round, so the cause is unresolved"
+
+
+def one_environment(base: Arm, candidate: Arm) -> str:
+    """What differs between two arms of one environment; "" for two environments, or none that differ.
+
+    No cause is named: a variable may change what is loaded (PYTHONPATH) as well as how it computes.
+    """
+    if (base.python, base.image, base.swapped) != (candidate.python, candidate.image, candidate.swapped):
+        return ""
+    before, after = ({**arm.env, "threads": str(arm.threads or "default")} for arm in (base, candidate))
+    changes = (
+        (name, before.get(name, "unset"), after.get(name, "unset")) for name in sorted({*before, *after})
+    )
+    differing = ", ".join(f"{name} ({old}, {new})" for name, old, new in changes if old != new)
+    return f"both are one environment, and what differs is {differing}" if differing else ""
+
+
+def ratio_per_clock(case: Case, first: str, second: str, rounds: Sequence[Round]) -> float | None:
+    """Ratio of the rates for each GHz of their windows' clocks, over complete pairs; None without clocks.
+
+    What is faster only because its clock was higher has 1 here.
+    """
+    found: dict[tuple[str, int], float] = {}
+    for each in rounds:
+        for one in each.measurements:
+            if one.case == case and one.clock_mhz and not each.problem:
+                found[each.slot.arm, each.slot.visit] = one.rate / one.clock_mhz
+    ratios = [
+        rate / found[first, visit]
+        for (arm, visit), rate in found.items()
+        if arm == second and (first, visit) in found
+    ]
+    return geometric_mean(ratios) if ratios else None
+
+
+def headline_of(cases: Sequence[CaseResult], arm: str) -> CaseResult | None:
+    """The headline case of one arm."""
+    return next((each for each in cases if each.headline and each.second == arm), None)
+
+
+def _moves(effect: Comparison) -> bool:
+    """Whether an effect is proven, and worth a word."""
+    return differs(effect) and not equivalent(effect)
+
+
+def _seen(effect: Comparison) -> str:
+    return f"{effect.ratio:.3f} [{effect.ci95[0]:.3f}, {effect.ci95[1]:.3f}]"
+
+
+SCHEMA = 1
+TERA, GIGA = 1e12, 1e9
+
+
+def parse_reference(raw: Mapping[str, Any], where: str) -> Reference:
+    """A reference from its TOML document; rates there are TFLOP/s, bandwidth GB/s. Raises UsageError."""
+    try:
+        if raw["schema"] != SCHEMA:
+            raise ValueError(f"schema is not {SCHEMA}")
+        rates = {name: (float(low) * TERA, float(high) * TERA) for name, (low, high) in raw["tflops"].items()}
+        if backwards := [name for name, (low, high) in rates.items() if not 0 < low <= high]:
+            raise ValueError(f"tflops.{backwards[0]}: low, then high")
+        re.compile(raw["device"])
+        bandwidth, clock = raw.get("bandwidth_gbs"), raw.get("least_clock_mhz")
+        return Reference(
+            name=str(raw["name"]),
+            device=str(raw["device"]),
+            rates=rates,
+            nominal={name: float(value) * TERA for name, value in raw.get("nominal_tflops", {}).items()},
+            least_size=int(raw.get("least_size", 0)),
+            bandwidth=None if bandwidth is None else float(bandwidth) * GIGA,
+            least_clock=None if clock is None else float(clock),
+            sources=tuple(str(each) for each in raw["sources"]),
+        )
+    except (KeyError, TypeError, ValueError, re.error) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise UsageError(
+            f"not a reference of this schema: {what}",
+            where=where,
+            hint="name, device, sources, [tflops] dtype = [low, high]; docs/verdict.md has an example",
+        ) from error
+
+
+def reference_for(references: Sequence[Reference], device: str) -> Reference | None:
+    """The first whose pattern is found in the device's name."""
+    return next((each for each in references if re.search(each.device, device)), None)
+
+
+def placed(reference: Reference | None, case: Case, rate: float) -> str:
+    """Where a rate (FLOP/s) lies: "as known", "15% below what is known", ...; empty without a reference."""
+    if reference is None or case.dtype not in reference.rates or case.size < reference.least_size:
+        return ""
+    low, high = reference.rates[case.dtype]
+    if rate < low:
+        return f"{1 - rate / low:.0%} below what {reference.name} is known for"
+    if rate > high:
+        return f"{rate / high - 1:.0%} above what {reference.name} is known for"
+    return f"as known of {reference.name}"

@@ -24,7 +24,7 @@ from unittest import mock
 
 from spark_build.cli import main as program
 from spark_build.measure.arms import baseline_arm
-from spark_build.measure.bench import bench_json
+from spark_build.measure.model import bench_json
 from spark_build.paths import Home
 from tests.conftest import PROJECT, RECIPE, SETUP, TRAIN, make_sdist
 from tests.contract import harness

@@ -1,6 +1,6 @@
 import pytest
 
-from spark_build.measure.report.roofline import names_of
+from spark_build.measure.report.charts import names_of
 from spark_build.text import quantity, three_digits
 
 

@@ -6,9 +6,19 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 
-from spark_build.measure.bench import Bench, BenchRound, BenchSettings, Figure, Work
-from spark_build.measure.model import Arm, Check, Reference, Sample, Telemetry
-from spark_build.measure.order import block_order
+from spark_build.measure.model import (
+    Arm,
+    Bench,
+    BenchRound,
+    BenchSettings,
+    Check,
+    Figure,
+    Reference,
+    Sample,
+    Telemetry,
+    Work,
+)
+from spark_build.measure.rounds import block_order
 
 PEAK, STREAM = 100e12, 250e9  # of the device: FLOP/s, bytes/s
 MIB = 2.0**20

@@ -17,7 +17,7 @@ from spark_build.measure.model import (
     Telemetry,
     Verdict,
 )
-from spark_build.measure.order import block_order
+from spark_build.measure.rounds import block_order
 from spark_build.measure.verdict import assess
 
 CASE = Case(dtype="fp32", size=2048, layout="ab")

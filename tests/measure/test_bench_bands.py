@@ -1,7 +1,7 @@
 import pytest
 
-from spark_build.measure.arithmetic import FORMATS, token_floor, weight_bytes
-from spark_build.measure.bands import BANDS, band_of, overhead
+from spark_build.measure.bounds import FORMATS, token_floor, weight_bytes
+from spark_build.measure.comparison import BANDS, band_of, overhead
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,11 @@ from typing import Any
 import pytest
 
 from spark_build.errors import UsageError
-from spark_build.measure.bands import said
-from spark_build.measure.bench import Bench
 from spark_build.measure.bounds import ceilings, kinds, places
-from spark_build.measure.comparing import Compared
-from spark_build.measure.comparison import compare, exit_code
+from spark_build.measure.comparison import chosen, compare, exit_code, from_bench, joined, said
 from spark_build.measure.csv_io import trial_from_csv
-from spark_build.measure.model import Check, Telemetry
-from spark_build.measure.report.words import headline, of_places
-from spark_build.measure.trial import chosen, from_bench, joined
+from spark_build.measure.model import Bench, Check, Compared, Telemetry
+from spark_build.measure.report.suite_view import headline, of_places
 from tests.helpers import benches
 
 SEED_STORY = {"native": {}, "container": {"gemm": 1.5, "overhead": 1 / 1.3}}

@@ -6,9 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_build.errors import UsageError
-from spark_build.measure.bench import Bench, BenchRound, BenchSettings, Figure, Work, bench_json
-from spark_build.measure.document import bench_from_json
-from spark_build.measure.model import Arm, Check, Reference, Slot, Telemetry
+from spark_build.measure.model import (
+    Arm,
+    Bench,
+    BenchRound,
+    BenchSettings,
+    Check,
+    Figure,
+    Reference,
+    Slot,
+    Telemetry,
+    Work,
+    bench_json,
+)
+from spark_build.measure.suite import bench_from_json
 from tests.helpers import benches
 
 words = st.text(max_size=6)

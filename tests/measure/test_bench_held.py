@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_build.measure.held import held_by
+from spark_build.measure.comparison import held_by
 from spark_build.measure.model import Check
 from tests.helpers.benches import bench
 

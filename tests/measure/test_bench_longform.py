@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from spark_build.errors import UsageError
 from spark_build.measure.bounds import kinds
-from spark_build.measure.comparison import compare, exit_code
-from spark_build.measure.csv_io import csv_of, trial_from_csv
-from spark_build.measure.direction import better, size_in_bytes
+from spark_build.measure.comparison import compare, exit_code, from_bench, joined
+from spark_build.measure.csv_io import better, csv_of, size_in_bytes, trial_from_csv
 from spark_build.measure.model import Check
-from spark_build.measure.trial import from_bench, joined
 from spark_build.text import printable
 from tests.helpers import benches
 

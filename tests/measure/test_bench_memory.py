@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from spark_build.events import Event, Note
-from spark_build.measure.cooling import cool_down, thermometer
-from spark_build.measure.memory import MODELS, free_memory, kv_room
-from spark_build.measure.memoryprobe import MemoryProbe
+from spark_build.measure.bounds import MODELS, free_memory, kv_room
+from spark_build.measure.rounds import cool_down, thermometer
+from spark_build.measure.telemetry import MemoryProbe
 
 
 def test_room_for_tokens() -> None:

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from spark_build.cli.bench_run import _print
-from spark_build.measure import bench_report
-from spark_build.measure.bench import Bench, bench_json
-from spark_build.measure.model import Check, Telemetry
+from spark_build.measure import suite
+from spark_build.measure.model import Bench, Check, Telemetry, bench_json
 from tests.conftest import CLI
 from tests.helpers import benches
 from tests.helpers.commands import invoke
@@ -56,7 +55,7 @@ class Page(HTMLParser):
 
 
 def pages(bench: Bench, folder: Path) -> tuple[Page, str]:
-    page = bench_report.write(bench, folder)
+    page = suite.write(bench, folder)
     assert page == folder / "report.html"
     return Page(page.read_text()), (folder / "report.md").read_text()
 
@@ -190,9 +189,9 @@ def test_names_are_text(tmp_path: Path) -> None:
         breaks=(evil,),
         reference=known,
     )
-    bench_report.write(told, tmp_path / "two")
+    suite.write(told, tmp_path / "two")
     alone = tuple(each for each in rounds if each.slot.arm == evil)
-    bench_report.write(dataclasses.replace(told, arms=arms[:1], rounds=alone), tmp_path / "one")
+    suite.write(dataclasses.replace(told, arms=arms[:1], rounds=alone), tmp_path / "one")
     for folder in ("one", "two"):
         text = (tmp_path / folder / "report.html").read_text()
         assert "<script" not in text

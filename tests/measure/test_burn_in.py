@@ -11,8 +11,8 @@ import pytest
 
 from spark_build.errors import UsageError
 from spark_build.events import Event, Note, Progress
-from spark_build.measure import arms, burnin
-from spark_build.measure.battery import run_checks
+from spark_build.measure import arms, session
+from spark_build.measure.checks import run_checks
 from spark_build.measure.model import Arm, BurnIn, Settings, burn_in_json
 from spark_build.measure.verdict import exit_code
 from spark_build.paths import Home
@@ -29,14 +29,14 @@ def test_the_baseline_is_made_once(torch_home: Home, baseline: Arm) -> None:
 
 
 def tiny(**changes: object) -> Settings:
-    given = burnin.plan("quick", "cpu", SCRIPT, seed=5, sizes=(128,), pairs=2)
+    given = session.plan("quick", "cpu", SCRIPT, seed=5, sizes=(128,), pairs=2)
     given = dataclasses.replace(given, warmup=0.1, window=0.4, tick=0.05)
     return dataclasses.replace(given, **changes)  # type: ignore[arg-type] # by name
 
 
 def burn(settings: Settings, given: list[Arm], folder: Path) -> tuple[BurnIn, list[Event]]:
     events: list[Event] = []
-    return burnin.burn_in(settings, given, folder, events.append), events
+    return session.burn_in(settings, given, folder, events.append), events
 
 
 def test_from_rounds_to_report(baseline: Arm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_goes_on_after_an_interruption(baseline: Arm, tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        burnin.burn_in(tiny(), [baseline], tmp_path, interrupt)
+        session.burn_in(tiny(), [baseline], tmp_path, interrupt)
     (place,) = tmp_path.glob("rounds-*")
     before = {file.name: file.read_bytes() for file in place.glob("*.json")}
     assert len(before) == 3
@@ -183,9 +183,9 @@ def test_a_failed_round_is_measured_again_and_remembered(baseline: Arm, tmp_path
 
 def test_what_a_burn_in_refuses(torch_home: Home, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="FP16"):
-        burnin.plan("quick", "cpu", SCRIPT, dtypes=("fp16",))
+        session.plan("quick", "cpu", SCRIPT, dtypes=("fp16",))
     with pytest.raises(UsageError, match="too few"):
-        burnin.plan("full", "cpu", SCRIPT, pairs=6)
+        session.plan("full", "cpu", SCRIPT, pairs=6)
     with pytest.raises(UsageError, match="no baseline"):
         arms.baseline_arm(torch_home, "1.0", tmp_path / "env", lambda _: None)
     with pytest.raises(UsageError, match="torch"):

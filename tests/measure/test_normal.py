@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from spark_build.measure.model import Arm, BurnIn, Case, Measurement, Reference, Round, Settings, Slot
-from spark_build.measure.report.normal import normal
+from spark_build.measure.report.html import normal
 from spark_build.measure.verdict import assess
 
 CASE = Case(dtype="fp16", size=8192, layout="ab")

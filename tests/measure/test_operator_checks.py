@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_build.measure.battery import run_checks
+from spark_build.measure.checks import run_checks
 from spark_build.measure.model import Arm
 from tests.conftest import ROOT
 from tests.helpers import planted_faults

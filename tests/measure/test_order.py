@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.measure.order import block_order
+from spark_build.measure.rounds import block_order
 
 ARMS = ("public", "wheelhouse", "public-again")
 

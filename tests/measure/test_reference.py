@@ -7,7 +7,7 @@ import pytest
 
 from spark_build.errors import UsageError
 from spark_build.measure.model import Case
-from spark_build.measure.reference import parse_reference, placed, reference_for
+from spark_build.measure.verdict import parse_reference, placed, reference_for
 
 SHIPPED = Path(__file__).resolve().parents[2] / "bench" / "reference"
 BIG = Case(dtype="fp16", size=8192, layout="ab")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.measure.memoryprobe import MemoryProbe
 from spark_build.measure.model import Sample
 from spark_build.measure.telemetry import (
     CpuProbe,
+    MemoryProbe,
     NvmlProbe,
     Sampler,
     families,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError, UsageError
-from spark_build.measure import arms, containers
-from spark_build.measure.armspec import parse_arm
+from spark_build.measure import arms
+from spark_build.measure.arms import parse_arm
 from spark_build.measure.model import Arm
 from tests.conftest import CLI
 from tests.helpers.commands import invoke
@@ -53,7 +53,7 @@ def test_a_container_is_an_arm(baseline: Arm, tmp_path: Path) -> None:
 def test_the_command_of_a_container(tmp_path: Path) -> None:
     arm = Arm(name="a", role="candidate", python="python3", origin="", image="x:1", engine="docker")
     script = tmp_path / "bench" / "gemm.py"
-    command = containers.wrap(
+    command = arms.wrap(
         arm, ["python3", str(script)], device="cuda", env={"A": "1"}, script=script, place=tmp_path, name="n"
     )
     text = " ".join(command)
@@ -61,20 +61,18 @@ def test_the_command_of_a_container(tmp_path: Path) -> None:
     assert f"--volume {script.parent}:{script.parent}:ro --volume {tmp_path}:{tmp_path}" in text
     assert command[-4:] == ["", "x:1", "python3", str(script)]
     podman = Arm(name="a", role="candidate", python="python3", origin="", image="x:1", engine="podman")
-    command = containers.wrap(
-        podman, ["python3"], device="cuda", env={}, script=script, place=tmp_path, name="n"
-    )
+    command = arms.wrap(podman, ["python3"], device="cuda", env={}, script=script, place=tmp_path, name="n")
     assert "--device nvidia.com/gpu=all" in " ".join(command)
 
 
 def test_containers_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HostError, match="docker or podman"):
-        containers.container_arm("a", "x:1")
+        arms.container_arm("a", "x:1")
     (tmp_path / "podman").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "podman").chmod(0o755)
     with pytest.raises(UsageError, match="podman has no image x:1"):
-        containers.container_arm("a", "x:1")
+        arms.container_arm("a", "x:1")
 
 
 def test_a_swapped_library_is_really_loaded(baseline: Arm, tmp_path: Path) -> None:

@@ -1,27 +1,17 @@
-"""Pictures of a burn-in as inline SVG that takes its text colour from the page, light or dark."""
+"""Charts of burn-ins: plots, forest plots, telemetry, rooflines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import datetime as dt
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from spark_build.measure.model import BurnIn, CaseResult, Round
-from spark_build.measure.report.forest import Ratio, forest
-from spark_build.measure.report.plotting import (
-    COLOURS,
-    FAINT,
-    WIDTH,
-    colour,
-    legend,
-    of_case,
-    paints,
-    plain,
-    style,
-    svg,
-    unit_of,
-)
-from spark_build.measure.report.roofline import roofline
-from spark_build.measure.report.traces import has_traces, traces
+from spark_build.measure.model import BurnIn, Case, CaseResult, Measurement, Round, Sample, Slot, Telemetry
+from spark_build.measure.statistics import geometric_mean
+from spark_build.text import three_digits
 
 
 def all_charts(result: BurnIn) -> list[tuple[str, str, str]]:
@@ -141,3 +131,301 @@ def pairs(result: BurnIn, rounds: Sequence[Round]) -> str:
     plain(axes, grid="y")
     legend(figure, paints(result))
     return svg(figure, "pairs")
+
+
+INK = "#80818c"  # stands for the page's text colour until the SVG is written
+FAINT = "#80818d"  # and this for its grid colour
+COLOURS = ("#3987e5", "#e8722c", "#5b9a3c", "#a469c9")  # readable on white and on near-black
+WIDTH = 7.6  # inches
+
+
+def unit_of(rate: float) -> tuple[float, str]:
+    """Divisor and name of the unit that suits a rate in FLOP/s."""
+    return (1e12, "TFLOP/s") if rate >= 1e12 else (1e9, "GFLOP/s")
+
+
+def of_case(rounds: Sequence[Round], case: Case) -> list[tuple[Round, Measurement]]:
+    """The rounds that measured a case, and what they measured."""
+    return [(each, one) for each in rounds for one in each.measurements if one.case == case]
+
+
+def colour(result: BurnIn, arm: str) -> str:
+    """Of an arm, by its role."""
+    names = [each.name for each in result.arms]
+    role = result.arms[names.index(arm)].role
+    return {"baseline": COLOURS[0], "candidate": COLOURS[1], "control": COLOURS[2], "variant": COLOURS[3]}[
+        role
+    ]
+
+
+def paints(result: BurnIn) -> dict[str, str]:
+    """Colours of all arms."""
+    return {arm.name: colour(result, arm.name) for arm in result.arms}
+
+
+def legend(figure: Any, paint: Mapping[str, str]) -> None:
+    """Names of the arms beside their colours."""
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], color=colour, linewidth=2, label=name) for name, colour in paint.items()]
+    figure.legend(handles=lines, loc="outside upper right", ncols=len(lines), frameon=False, fontsize=8.5)
+
+
+def plain(axes: Any, grid: str) -> None:
+    """Two spines and a grid for one axis."""
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.grid(axis=grid, color=FAINT, linewidth=0.6, alpha=0.6)
+    axes.set_axisbelow(True)
+
+
+def style() -> None:
+    """Settings for all pictures; text stays text."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    ink: tuple[Any, ...] = (
+        "text.color",
+        "axes.edgecolor",
+        "axes.labelcolor",
+        "xtick.color",
+        "ytick.color",
+        "axes.titlecolor",
+    )
+    mpl.rcParams.update(
+        {
+            **dict.fromkeys(ink, INK),
+            "svg.fonttype": "none",
+            "font.family": "sans-serif",
+            "font.size": 9,
+            "figure.facecolor": "none",
+            "axes.facecolor": "none",
+            "savefig.facecolor": "none",
+        }
+    )
+
+
+def svg(figure: Any, name: str) -> str:
+    """The figure as an inline element: page colours, ids of its own, no fixed size, no metadata."""
+    import matplotlib as mpl
+
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": name}):
+        figure.savefig(
+            buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :].replace(INK, "currentColor").replace(FAINT, "var(--line)")
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r'(href="|url\()#', rf"\1#{name}-", text)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"font: ([0-9.]+)px [^;\"]+", r"font-size: \1px", text)
+    return re.sub(
+        r'(<svg[^>]*?) (?:width|height)="[^"]+"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]+"', r"\1", text)
+    )
+
+
+WIDELY = 4  # times that the largest ratio is the smallest: then half and double are equally far
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ratio:
+    """One row."""
+
+    name: str
+    ratios: Sequence[float]
+    mean: float
+    ci95: tuple[float, float]
+    paint: str
+
+
+def forest(
+    rows: Sequence[Ratio], label: str, height: float, *, limits: tuple[float, float] | None = None
+) -> str:
+    """A dot for each launch or pair, a bar for the interval, a diamond for the mean; rows `height` inches
+    high."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 0.9 + height * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    axes.axvspan(0.98, 1.02, color=FAINT, alpha=0.35, linewidth=0)
+    axes.axvline(1, color=INK, linewidth=0.8)
+    for place, row in enumerate(rows):
+        heights = [
+            place + 0.2 * (index / max(1, len(row.ratios) - 1) - 0.5) for index in range(len(row.ratios))
+        ]
+        axes.scatter(row.ratios, heights, s=13, color=row.paint, alpha=0.55, linewidths=0)
+        axes.plot(row.ci95, (place, place), color=row.paint, linewidth=3.5, solid_capstyle="butt")
+        axes.scatter([row.mean], [place], s=46, color=row.paint, marker="D", zorder=3)
+    axes.set_yticks(range(len(rows)), [row.name for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    if limits:
+        if limits[1] > WIDELY * limits[0]:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter("{x:g}" if limits[1] < 10 * limits[0] else "")
+        axes.set_xlim(*limits)
+    axes.set_xlabel(label)
+    plain(axes, grid="x")
+    return svg(figure, "ratios")
+
+
+PANELS = (("clock_mhz", "clock, MHz"), ("watts", "power, W"), ("celsius", "temperature, °C"))
+Panels = Sequence[tuple[str, str]]  # name in the samples, title
+
+
+class Watched(Protocol):
+    """A round of any kind during which the machine was watched."""
+
+    @property
+    def slot(self) -> Slot:
+        """Whose round it is."""
+
+    @property
+    def started(self) -> str:
+        """ISO 8601."""
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """What the samples come to."""
+
+    @property
+    def samples(self) -> tuple[tuple[float, Sample], ...]:
+        """Seconds of the round, and what was read."""
+
+
+def has_traces(rounds: Sequence[Watched], panels: Panels = PANELS) -> bool:
+    """Whether anything of that was read."""
+    return bool(_known(rounds, panels))
+
+
+def _known(rounds: Sequence[Watched], panels: Panels) -> list[tuple[str, str]]:
+    samples = [sample for each in rounds for _, sample in each.samples]
+    return [(name, title) for name, title in panels if any(name in sample for sample in samples)]
+
+
+def traces(
+    rounds: Sequence[Watched],
+    paint: Mapping[str, str],
+    panels: Panels = PANELS,
+    *,
+    name: str = "traces",
+    scale: float = 1.0,
+    height: float = 1.6,
+) -> str:
+    """One panel for each thing that was read, in units of `scale`, over minutes since the first round."""
+    from matplotlib.figure import Figure
+
+    known = _known(rounds, panels)
+    figure = Figure(figsize=(WIDTH, 0.5 + height * len(known)), layout="constrained")
+    axes_of = figure.subplots(len(known), 1, squeeze=False, sharex=True)[:, 0]
+    begin = dt.datetime.fromisoformat(rounds[0].started)
+    for axes, (what, title) in zip(axes_of, known, strict=True):
+        for each in rounds:
+            offset = (dt.datetime.fromisoformat(each.started) - begin).total_seconds()
+            points = [
+                ((offset + when) / 60, sample[what] / scale)
+                for when, sample in each.samples
+                if what in sample
+            ]
+            axes.plot(*zip(*points, strict=True), color=paint[each.slot.arm], linewidth=1.1)
+        limits = [each.telemetry.limit_watts for each in rounds if each.telemetry.limit_watts]
+        if what == "watts" and limits:
+            axes.axhline(limits[0], color=INK, linewidth=0.8, linestyle="--")
+        limit = f" (dashed: the limit of {limits[0]:.0f} W)" if what == "watts" and limits else ""
+        axes.set_title(title + limit, loc="left", fontsize=9)
+        plain(axes, grid="y")
+    axes_of[-1].set_xlabel("minutes since the first round")
+    legend(figure, paint)
+    return svg(figure, name)
+
+
+BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5}
+APART = 1.25  # times that a roof is higher than the next, for both names to be read
+RESULT = {"fp8": 2.0, "fp4": 2.0}  # bytes of one element of the result, where it differs
+
+
+def intensity(dtype: str, size: int) -> float:
+    """FLOP for each byte that a product of square matrices must move at least."""
+    moved = 2 * BYTES[dtype] + RESULT.get(dtype, BYTES[dtype])
+    return 2 * size / moved
+
+
+def ceilings(result: BurnIn, rounds: Sequence[Round]) -> tuple[float | None, dict[str, float], str]:
+    """(bytes/s, FLOP/s by dtype, where they come from)."""
+    copies = [float(each.environment["copy"]) for each in rounds if each.environment.get("copy")]
+    bandwidth = max(copies, default=None)
+    dtypes = dict.fromkeys(case.dtype for case in result.settings.cases)
+    known = result.reference.nominal if result.reference else {}
+    if result.reference and set(dtypes) <= known.keys():
+        where = f"Arithmetic: nominal peak of {result.reference.name}."
+        return bandwidth, {dtype: known[dtype] for dtype in dtypes}, where
+    fastest = {
+        dtype: max(
+            (rate for each in rounds for one in each.measurements if one.case.dtype == dtype
+             for _, rate in one.window),
+            default=0.0,
+        )
+        for dtype in dtypes
+    }  # fmt: skip
+    where = "Arithmetic: no ceilings of this device are known, so the fastest tick seen here."
+    return bandwidth, {dtype: rate for dtype, rate in fastest.items() if rate}, where
+
+
+def roofline(result: BurnIn, rounds: Sequence[Round]) -> tuple[str, str]:
+    """Explanation and picture."""
+    from matplotlib.figure import Figure
+
+    bandwidth, peaks, where = ceilings(result, rounds)
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    axes = figure.subplots()
+    scale, unit = unit_of(max(peaks.values(), default=1.0))
+    cases = result.settings.cases
+    places = [intensity(case.dtype, case.size) for case in cases]
+    ridges = [peak / bandwidth for peak in peaks.values()] if bandwidth else []
+    left, right = min(places) / 30, max(*places, *ridges, 0.0) * 3
+    for dtype, name in names_of(peaks, scale).items():
+        roof(axes, (left, right), bandwidth, peaks[dtype], scale, name)
+    for arm in result.arms:
+        for case, place in zip(cases, places, strict=True):
+            rates = [one.rate for each, one in of_case(rounds, case) if each.slot.arm == arm.name]
+            if rates:
+                height = geometric_mean(rates) / scale
+                axes.scatter([place], [height], s=28, color=colour(result, arm.name), alpha=0.8, zorder=3)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(left, right)
+    axes.set_xlabel("FLOP for each byte moved at least")
+    axes.set_ylabel(unit)
+    plain(axes, grid="both")
+    legend(figure, paints(result))
+    memory = f" Memory: {bandwidth / 1e9:.0f} GB/s, a copy measured here." if bandwidth else ""
+    return where + memory, svg(figure, "roofline")
+
+
+def names_of(peaks: Mapping[str, float], scale: float) -> dict[str, str]:
+    """What stands at each roof, highest first; roofs that nearly touch are named by the highest of them."""
+    names: dict[str, str] = {}
+    above = ""
+    for dtype in sorted(peaks, key=lambda dtype: -peaks[dtype]):
+        said = f"{dtype.upper()} {three_digits(peaks[dtype] / scale)}"
+        if above and peaks[above] < APART * peaks[dtype]:
+            names[above] += f", {said}"
+            names[dtype] = ""
+        else:
+            names[dtype] = said
+            above = dtype
+    return names
+
+
+def roof(
+    axes: Any, span: tuple[float, float], bandwidth: float | None, peak: float, scale: float, name: str
+) -> None:
+    """One roof: the slope of the memory up to the ceiling of the arithmetic."""
+    left, right = span
+    ridge = peak / bandwidth if bandwidth else left
+    places = [left, ridge, right] if left < ridge < right else [left, right]
+    axes.plot(places, [min(peak, (bandwidth or peak) * place) / scale if bandwidth else peak / scale
+                       for place in places], color=INK, linewidth=1)  # fmt: skip
+    axes.annotate(name, (right, peak / scale), xytext=(-2, 3), textcoords="offset points",
+                  ha="right", fontsize=8)  # fmt: skip

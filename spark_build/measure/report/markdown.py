@@ -1,11 +1,16 @@
-"""report.md: the same findings as report.html, for a pull request or a terminal."""
+"""Markdown reports of burn-ins and of the wider suite."""
 
 from __future__ import annotations
 
+from spark_build.measure.bounds import FORMATS, token_floor, weight_bytes
+from spark_build.measure.comparison import held_by, said
 from spark_build.measure.model import BurnIn
-from spark_build.measure.reference import placed
-from spark_build.measure.report.page import markdown_table
-from spark_build.measure.report.plotting import unit_of
+from spark_build.measure.report.charts import unit_of
+from spark_build.measure.report.html import markdown_table
+from spark_build.measure.report.suite_view import View, interval
+from spark_build.measure.statistics import geometric_mean
+from spark_build.measure.verdict import placed
+from spark_build.text import quantity
 
 
 def render(result: BurnIn) -> str:
@@ -73,3 +78,87 @@ def _failed(result: BurnIn) -> list[tuple[str, str, str]]:
         for check in each.checks
         if check.status == "fail"
     ]
+
+
+WEIGHTS = 70e9
+
+
+def render_suite(view: View) -> str:
+    """The whole document."""
+    doubts = view.compared.doubts
+    title = f"{view.title}: nothing may be claimed" if doubts else view.title
+    mark = " (indicative)" if view.compared.indicative and not doubts else ""
+    parts = [f"# {title}{mark}", "\n".join(f"- {line}" for line in doubts)]
+    parts.append("What was seen, for what it is worth:" if doubts else "")
+    parts.append("\n".join(f"- {line}" for _, line in view.sentences))
+    if view.compared.changes:
+        parts += ["## Cases", _changes(view)]
+    parts += ["## Figures", _figures(view)]
+    gates = [(gate.name, gate.status, gate.evidence) for gate in view.gates]
+    parts += ["## Validity gates", markdown_table(("gate", "state", "seen"), gates)]
+    if failed := _failed_checks_of_suite(view):
+        parts += ["## Failed checks", markdown_table(("check", "where", "seen"), failed)]
+    parts += ["## Number formats", _formats(view)]
+    if view.remarks:
+        parts += ["## Remarks", "\n".join(f"- {remark}" for remark in view.remarks)]
+    settings = view.bench.settings
+    parts.append(
+        f"{view.rounds}, seed {settings.seed}, windows of {settings.window:g} s; every "
+        "sample is in bench.json and samples.csv."
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _changes(view: View) -> str:
+    rows = [
+        (
+            each.case,
+            each.kind or "-",
+            each.second,
+            " against ".join(quantity(one.mean, each.unit) for one in reversed(each.values)),
+            interval(each.contrast),
+            each.finding,
+            f"{each.overhead:+.1f}%, {said(each)}",
+        )
+        for each in view.compared.changes
+    ]
+    return markdown_table(
+        ("case", "class", "arm", "rates", "ratio, 95% interval", "finding", "overhead"), rows
+    )
+
+
+def _figures(view: View) -> str:
+    """Each figure with what holds it; a case without one says why."""
+    rows = []
+    for work in view.bench.works:
+        for arm in view.arms:
+            rates = view.trial.values.get((arm, work.name))
+            place = view.places[arm][work.name]
+            held = held_by(view.bench, work.name, arm, roof=place.roof)
+            if not rates:
+                rows.append((work.name, arm, "-", "-", "-", held or "nothing was measured"))
+                continue
+            share = "-" if place.share is None else f"{place.share:.0%} of {place.roof}"
+            middle = quantity(geometric_mean(list(rates.values())), work.unit)
+            rows.append((work.name, arm, middle, place.kind or "-", share, held))
+    return markdown_table(("case", "arm", "rate", "class", "share of the ceiling", "held by"), rows)
+
+
+def _failed_checks_of_suite(view: View) -> list[tuple[str, str, str]]:
+    return [
+        (check.name, f"round {each.slot.index + 1} of {each.slot.arm}", check.evidence)
+        for each in view.bench.rounds
+        for check in each.checks
+        if check.status == "fail"
+    ]
+
+
+def _formats(view: View) -> str:
+    bandwidth = view.roofs.bandwidth or view.roofs.nominal_bandwidth
+    rows = []
+    for form in FORMATS:
+        weights = weight_bytes(WEIGHTS, form)
+        floor = quantity(token_floor(weights, bandwidth), "s") if bandwidth else "-"
+        rows.append((form.name, f"{form.stored:g}", f"{form.factor:.2g}x", quantity(weights, "B"), floor))
+    heads = ("format", "bytes", "of FP16", f"{WEIGHTS / 1e9:g} billion weights", "least time of a token")
+    return markdown_table(heads, rows)
