@@ -1,18 +1,436 @@
-"""`bench`: the wider suite; its commands."""
+"""The commands of bench: run, compare, report."""
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
 import click
 
+from spark_build.cli import render
+from spark_build.cli.hints import nothing_checked
 from spark_build.cli.lazy_group import LazyGroup
+from spark_build.cli.options import Options, Renamed, shared
+
+if TYPE_CHECKING:
+    from spark_build.errors import InconclusiveError
+    from spark_build.measure.comparison import Trial
+    from spark_build.measure.model import Bench, BenchRound, CaseChange, Check, Compared
+    from spark_build.measure.suite import Wish
+    from spark_build.wheelhouse.generations import Generation
 
 COMMANDS = {
-    "run": ("spark_build.cli.bench_run", "run", "Run the workloads in one environment or more."),
-    "compare": ("spark_build.cli.bench_compare", "compare", "Compare arms, two runs, or a CSV of others."),
-    "report": ("spark_build.cli.bench_report", "report", "Write the pages of a run again."),
+    "run": ("spark_build.cli.bench", "run", "Run the workloads in one environment or more."),
+    "compare": ("spark_build.cli.bench", "compare", "Compare arms, two runs, or a CSV of others."),
+    "report": ("spark_build.cli.bench", "report", "Write the pages of a run again."),
 }
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def bench() -> None:
     """Which workloads gain, what a container costs, where the memory goes."""
+
+
+Device = Literal["cpu", "cuda"]
+POSITIVE = click.FloatRange(min=0, min_open=True)
+MAXIMUM = ".maximum"
+
+
+@click.command()
+@click.option("--workload", multiple=True, metavar="NAME", help="Only this one; repeatable (--list).")
+@click.option(
+    "--arm",
+    multiple=True,
+    metavar="NAME=WHAT",
+    help="Where to run; the first is the baseline: public, wheelhouse, container:IMAGE, a folder.",
+)
+@click.option("--quick/--full", default=None, help="Small and short, or 30 s for each case.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each arm.")
+@click.option("--duration", type=POSITIVE, help="Seconds of one timed window.")
+@click.option(
+    "--cooldown",
+    "--cool",
+    "cool",
+    cls=Renamed,
+    type=POSITIVE,
+    metavar="CELSIUS",
+    help="Cool down to this before each round.",
+)
+@click.option(
+    "--timeout",
+    "--patience",
+    "patience",
+    cls=Renamed,
+    type=POSITIVE,
+    help="Seconds after which a silent workload counts as hung.",
+)
+@click.option("--seed", type=int, help="Seed of data and order (default: random, recorded).")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What computes (default: target).")
+@click.option("--profile", type=click.Choice(["torch", "nsys"]), help="Capture traces; no time is taken.")
+@click.option("--inject", default="", hidden=True, help="Plant a fault, for tests of this program.")
+@click.option("--list", "listed", is_flag=True, help="Name the workloads and stop.")
+@shared
+def run(
+    options: Options,
+    workload: tuple[str, ...],
+    arm: tuple[str, ...],
+    quick: bool | None,
+    rounds: int | None,
+    duration: float | None,
+    cool: float | None,
+    patience: float | None,
+    seed: int | None,
+    device: Device | None,
+    profile: Literal["torch", "nsys"] | None,
+    inject: str,
+    listed: bool,
+) -> int:
+    """Run the workloads in one environment or more; what a figure means is proved beside it."""
+    if listed:
+        return _list(options)
+    from spark_build.measure.arms import parse_arms
+    from spark_build.measure.suite import Wish
+
+    setting = options.setting()
+    device = device or ("cuda" if setting.target.cuda_architectures else "cpu")
+    quick = device == "cpu" if quick is None else quick
+    wish = Wish(
+        device=device,
+        mode="quick" if quick else "full",
+        workloads=workload,
+        arms=parse_arms(arm),
+        seed=seed,
+        pairs=rounds,
+        window=duration,
+        cool=cool,
+        patience=patience,
+        inject=inject,
+    )
+    return _profile(options, wish, profile) if profile else _measure(options, wish)
+
+
+def _generation(options: Options, wish: Wish) -> Generation | None:
+    """The wheelhouse's, where it is needed: for no arm at all it may be missing."""
+    from spark_build.cli.wheelhouse import current
+    from spark_build.errors import SparkBuildError
+
+    if wish.arms and not any(each.what == "wheelhouse" for each in wish.arms):
+        return None
+    try:
+        return current(options)
+    except SparkBuildError:
+        if wish.arms:
+            raise
+        return None
+
+
+def _measure(options: Options, wish: Wish) -> int:
+    from spark_build.cli.render import running
+    from spark_build.errors import NothingCheckedError, VerificationError
+    from spark_build.measure import suite
+
+    setting, generation = options.setting(), _generation(options, wish)
+    with running(options, setting.home.runs) as (_, emit):
+        result = suite.measure(setting.home, setting.train.name, generation, emit, wish)
+    failed = _failed(result)
+    measured = any(each.figures for each in result.rounds)
+    code = VerificationError.exit_code if failed else 0 if measured else NothingCheckedError.exit_code
+    if options.json:
+        from spark_build.measure.model import bench_json
+
+        document = bench_json(result)
+        for each in document["rounds"]:  # bench.json has them
+            del each["samples"], each["environment"]
+        render.print_json({**document, "exit_code": code})
+        return _or_nothing(code)
+    _print(result)
+    for each, check in failed:
+        print(f"FAILED {check.name} in {each.slot.arm}: {check.evidence}")
+    for file in dict.fromkeys(each.file for each, _ in failed):
+        print(f"see {Path(file).with_suffix('.log')}")
+    _print_memory(result)
+    print(f"\nall samples: {Path(result.folder) / 'bench.json'}")
+    return _or_nothing(code)
+
+
+def _or_nothing(code: int) -> int:
+    """The exit code; that no case was finished is said."""
+    from spark_build.errors import NothingCheckedError
+
+    if code != NothingCheckedError.exit_code:
+        return code
+    return nothing_checked(
+        "not one case was finished: this device or environment has none of these workloads",
+        "name others: `spark-build bench run --list` shows them",
+    )
+
+
+def _failed(result: Bench) -> list[tuple[BenchRound, Check]]:
+    """What failed, with its round; one without a report is a failure, too."""
+    from spark_build.measure.model import Check
+
+    checks = [(each, check) for each in result.rounds for check in each.checks]
+    return [each for each in checks if each[1].status == "fail"] + [
+        (each, Check(name=f"round {each.slot.index + 1}", status="fail", evidence=each.problem))
+        for each in result.rounds
+        if each.problem
+    ]
+
+
+def _print(result: Bench) -> None:
+    """A row for each case: every arm's rate, and what holds it."""
+    from spark_build.measure.bounds import places
+    from spark_build.measure.comparison import held_by
+    from spark_build.measure.statistics import geometric_mean
+    from spark_build.text import quantity
+
+    rows = []
+    places_of = places(result, result.arms[0].name)
+    for work in result.works:
+        cells = []
+        for arm in result.arms:
+            rates = [
+                figure.rate
+                for each in result.rounds
+                if each.slot.arm == arm.name
+                for figure in each.figures
+                if figure.work == work.name
+            ]
+            cells.append(quantity(geometric_mean(rates), work.unit) if rates else "-")
+        rows.append([work.name, *cells, held_by(result, work.name, roof=places_of[work.name].roof)])
+    render.print_table(["CASE", *(arm.name for arm in result.arms), "HELD BY"], rows)
+    for each in result.rounds:
+        found = [check for check in each.checks if check.name.endswith(MAXIMUM)]
+        told = [f"{check.name.removesuffix(MAXIMUM)} {check.evidence}" for check in found]
+        if told:
+            print(f"fastest in round {each.slot.index + 1}, {each.slot.arm}: {', '.join(told)}")
+
+
+def _print_memory(result: Bench) -> None:
+    """What was free before each arm began, and what would have found room in it."""
+    from spark_build.measure.bounds import MODELS, free_memory, kv_room
+    from spark_build.text import size
+
+    for arm in result.arms:
+        rounds = [each for each in result.rounds if each.slot.arm == arm.name]
+        peaks = [(figure.peak.get("rss", 0.0), figure.work) for each in rounds for figure in each.figures]
+        free = free_memory(rounds[0].samples, result.settings.device) if rounds else None
+        if free is None or not peaks:
+            continue
+        rooms = [f"{kv_room(free, model):,} tokens of {model.name}" for model in MODELS]
+        most, work = max(peaks)
+        print(f"memory of {arm.name}: {size(free)} free before; {size(most)} resident at most ({work})")
+        print(f"  room for KV cache in it, weights and cache of 2 bytes: {', '.join(rooms)}")
+
+
+def _profile(options: Options, wish: Wish, tool: Literal["torch", "nsys"]) -> int:
+    """Capture traces, and say what the cases spend their time on."""
+    from dataclasses import asdict
+
+    from spark_build.cli.render import running
+    from spark_build.errors import NothingCheckedError, VerificationError
+    from spark_build.measure import suite
+    from spark_build.measure.suite import capture, need
+
+    need(tool, wish.arms)
+    setting, generation = options.setting(), _generation(options, wish)
+    with running(options, setting.home.runs) as (folder, emit):
+        settings = suite.plan(wish, suite.script_of(setting.home))
+        arms = suite.arms_of(setting.home, setting.train.name, generation, folder, emit, wish)
+        found = capture(settings, arms, tool, folder, emit)
+    captured = any(each.profiles for each in found)
+    failed = any(each.problem for each in found)
+    code = VerificationError.exit_code if failed else 0 if captured else NothingCheckedError.exit_code
+    if options.json:
+        render.print_json({"profiles": [asdict(each) for each in found], "exit_code": code})
+        return _or_nothing(code)
+    for each in found:
+        rows = [
+            [profile["work"], f"{top['share']:.0%}", top["name"][:90]]
+            for profile in each.profiles
+            for top in profile.get("top", [])[:3]
+        ]
+        render.print_table(["CASE", "TIME", "OPERATION"], rows)
+        print(f"{each.problem or 'captured'}: {each.arm}, in {each.folder}")
+    return _or_nothing(code)
+
+
+def _list(options: Options) -> int:
+    from spark_build.measure.suite import script_of, workloads_of
+
+    known = workloads_of(script_of(options.home()))
+    if options.json:
+        render.print_json({"workloads": known, "exit_code": 0})
+        return 0
+    render.print_table(["WORKLOAD", "WHAT"], [[name, what] for name, what in known.items()])
+    return 0
+
+
+FILE = click.Path(path_type=Path)
+HINT = "give a bench.json of `spark-build bench run`, or a CSV: environment,metric,value"
+
+
+@click.command()
+@click.argument("file", type=FILE)
+@click.argument("new", type=FILE, required=False)
+@click.option("--arm", "arms", multiple=True, metavar="NAME",
+              help="Compare only these; the first is the baseline.")  # fmt: skip
+@click.option("--lower-is-better", "lower", multiple=True, metavar="METRIC",
+              help="Of a CSV's metric whose unit does not say so.")  # fmt: skip
+@click.option(
+    "--fail-above", "--fail-over", "fail_over", cls=Renamed, type=click.FloatRange(min=0), metavar="PERCENT",
+    help="Exit 9 when a case takes that much longer.",
+)  # fmt: skip
+@shared
+def compare(
+    options: Options,
+    file: Path,
+    new: Path | None,
+    arms: tuple[str, ...],
+    lower: tuple[str, ...],
+    fail_over: float | None,
+) -> int:
+    """Compare the arms of FILE (bench.json or CSV), or FILE with NEW."""
+    from spark_build.measure.comparison import compare as compare_all
+    from spark_build.measure.comparison import exit_code
+    from spark_build.text import printable
+
+    trial = _trial(file, new, arms, lower)
+    compared = compare_all(trial)
+    if not compared.changes and not compared.memory:
+        raise _nothing(trial, file)
+    code, why = exit_code(compared, fail_over)
+    if options.json:
+        render.print_json({**dataclasses.asdict(compared), "reason": why, "exit_code": code})
+        return code
+    _show(compared)
+    if why and not compared.doubts:
+        print(printable(why))
+    return code
+
+
+def _nothing(trial: Trial, file: Path) -> InconclusiveError:
+    """Why there is nothing to show, and what would help."""
+    from spark_build.errors import InconclusiveError
+
+    if trial.memory and not trial.values:
+        said = "nothing may be said: no memory is shown to differ, and there is no speed"
+    else:
+        said = "nothing may be said: no case has two launches in both arms"
+    return InconclusiveError(said, where=str(file), hint=trial.more)
+
+
+def _trial(file: Path, new: Path | None, arms: tuple[str, ...], lower: tuple[str, ...]) -> Trial:
+    from spark_build.errors import UsageError
+    from spark_build.measure.comparison import chosen, joined
+
+    old = _read(file, lower)
+    if new is not None:
+        pair = old, _read(new, lower)
+        if arms:
+            pair = _picked(pair, arms)
+        return joined(*pair)
+    trial = chosen(old, arms)
+    if not trial.contrasts:
+        raise UsageError(
+            f"only one environment: {', '.join(trial.arms)}",
+            where=str(file),
+            hint="give a second file, or measure two: spark-build bench run --arm A=... --arm B=...",
+        )
+    return trial
+
+
+def _picked(pair: tuple[Trial, Trial], arms: tuple[str, ...]) -> tuple[Trial, Trial]:
+    """One arm of each file: the same name, or one name for either."""
+    from spark_build.errors import UsageError
+    from spark_build.measure.comparison import chosen
+
+    if len(arms) > 2:
+        raise UsageError("two files: name one arm, or one for each", hint="--arm A --arm B")
+    return chosen(pair[0], arms[:1]), chosen(pair[1], arms[-1:])
+
+
+def _read(file: Path, lower: tuple[str, ...]) -> Trial:
+    """By what is in it: JSON begins with a brace."""
+    from spark_build.cli.json_input import json_of, text_of
+    from spark_build.errors import UsageError
+    from spark_build.measure.comparison import from_bench
+    from spark_build.measure.csv_io import trial_from_csv
+    from spark_build.measure.suite import bench_from_json
+
+    text = text_of(file, HINT)
+    if not text.lstrip().startswith(("{", "[")):
+        return trial_from_csv(text, str(file), lower)
+    if lower:
+        raise UsageError("--lower-is-better is about a CSV", where=str(file), hint="leave it out")
+    return from_bench(bench_from_json(json_of(text, str(file), HINT), str(file)))
+
+
+def _show(compared: Compared) -> None:
+    from spark_build.measure.comparison import BANDS, said
+    from spark_build.measure.report.suite_view import headline, interval
+    from spark_build.text import printable
+
+    rows = [
+        [
+            each.case,
+            each.kind or "",
+            each.second,
+            " -> ".join(_value(one.mean, each) for one in each.values),
+            interval(each.contrast),
+            each.finding,
+            f"{each.overhead:+.1f}%",
+            said(each),
+        ]
+        for each in compared.changes
+    ]
+    heads = ["CASE", "CLASS", "ARM", "MEAN", "RATIO", "FINDING", "OVERHEAD", "BAND"]
+    kept = [at for at in range(len(heads)) if any(row[at] for row in rows)]
+    for doubt in compared.doubts:
+        print(printable(f"nothing may be claimed: {doubt}"))
+    if compared.doubts:
+        print("\nWhat was seen, for what it is worth:")
+    if rows:
+        render.print_table([heads[at] for at in kept], [[printable(row[at]) for at in kept] for row in rows])
+        print()
+    for _, line in headline(compared):
+        print(printable(line))
+    slow = {each.band for each in compared.changes if each.finding == "slower" and not compared.doubts}
+    for band in (band for band in BANDS if band.name in slow and band.checks):
+        print(f"overhead {band.name}: {band.meaning}; look next at")
+        for check in band.checks:
+            print(f"  {check.name}: {check.question}  {check.command}")
+    if compared.indicative:
+        print("indicative: a quick run, fewer than 10 launches of each arm, or no launches named")
+    for line in compared.left_out:
+        print(printable(f"left out: {line}"))
+    for note in compared.notes:
+        print(printable(f"note: {note}"))
+
+
+def _value(value: float, change: CaseChange) -> str:
+    from spark_build.text import quantity
+
+    return quantity(value, change.unit)
+
+
+@click.command()
+@click.argument("file", type=FILE, metavar="BENCH.json")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+              help="Where to write (default: beside BENCH.json).")  # fmt: skip
+@shared
+def report(options: Options, file: Path, out: Path | None) -> int:
+    """Write report.html, report.md and samples.csv from BENCH.json."""
+    from spark_build.cli.json_input import json_of, text_of
+    from spark_build.measure.suite import HINT as SUITE_HINT
+    from spark_build.measure.suite import bench_from_json, write
+
+    raw = json_of(text_of(file, SUITE_HINT), str(file), SUITE_HINT)
+    folder = out or file.parent
+    page = write(bench_from_json(raw, str(file)), folder)
+    if options.json:
+        render.print_json({"report": str(page), "folder": str(folder), "exit_code": 0})
+    else:
+        print(page)
+    return 0

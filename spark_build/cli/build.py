@@ -1,30 +1,27 @@
-"""`all` and `build`: from recipes to a published generation."""
+"""The commands all, build and plan."""
 
 from __future__ import annotations
 
 import dataclasses
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, fields
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_build.cli import render
-from spark_build.cli.attaching import start_background
 from spark_build.cli.hints import typeable
+from spark_build.cli.history import start_background
 from spark_build.cli.options import SIZE, Options, Renamed, local_sources, shared
-from spark_build.cli.planning import print_plan
-from spark_build.cli.results import Outcome, compared, conclude, document
+from spark_build.cli.render import running
+from spark_build.text import duration, size
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from spark_build.build.context import Setting
-    from spark_build.events import Emit, RecipeResult
-    from spark_build.recipes.model import BuildOptions, Plan
+    from spark_build.events import Emit, RecipeResult, Repetition
+    from spark_build.recipes.model import BuildOptions, Plan, Step
     from spark_build.wheelhouse.generations import Generation
 
 Command = Callable[..., Any]
@@ -107,8 +104,7 @@ def all_(
     reverify: bool,
 ) -> int:
     """Build what is missing, publish it, verify it. Safe to repeat: what is done stays done."""
-    from spark_build.cli.measuring import Asked
-    from spark_build.cli.verify import judge
+    from spark_build.cli.verify import Asked, judge
     from spark_build.wheelhouse.store import in_use
 
     setting = wish.setting(options)
@@ -184,7 +180,7 @@ def _enter(options: Options, setting: Setting, planned: Plan, recipes: Sequence[
     if len(recipes) != 1:
         raise UsageError("--shell enters the tree of one recipe", hint="spark-build build NAME --shell")
     with ExitStack() as stack:
-        with render.view(options.verbosity) as view:
+        with render.open_view(options.verbosity) as view:
             shell = scheduler.shell(setting, planned, recipes[0], view.emit, wish.build_options())
             command = stack.enter_context(shell)
         click.echo(f"{command.told}; `exit` leaves it", err=True)
@@ -201,26 +197,6 @@ def _refuse_unbuildable(planned: Plan, recipes: Sequence[str]) -> None:
                 f"{step.recipe.name} cannot be built for {planned.target.name}: {'; '.join(step.reasons)}",
                 hint="spark-build plan --target gb10",
             )
-
-
-@contextmanager
-def running(options: Options, runs: Path) -> Iterator[tuple[Path, Emit]]:
-    """A run: its folder, and an emitter that shows and records."""
-    from spark_build.events import Event
-    from spark_build.journal import Journal, new_run
-
-    one_at_a_time = threading.Lock()
-    detached = options.background is not None
-    journal = Journal(options.background or new_run(runs), whole=detached)
-    # What a background process would show, `attach` shows; its stderr has the errors only.
-    with render.view(-1 if detached else options.verbosity, plain=options.json) as view:
-
-        def emit(event: Event) -> None:
-            with one_at_a_time:  # recipes build side by side
-                journal.emit(event)
-                view.emit(event)
-
-        yield journal.folder, emit
 
 
 def _ready(
@@ -313,3 +289,187 @@ def _build(
         for result in results
     )
     return named, generation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What came of more than building: for the document, for people, for the shell."""
+
+    document: dict[str, Any] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+    code: int = 0
+
+
+def compared(repetitions: Sequence[Repetition]) -> Outcome:
+    """What building twice showed; differences count as a failed audit."""
+    from spark_build.errors import AuditError
+
+    lines: list[str] = []
+    for one in repetitions:
+        if not one.differences:
+            lines.append(f"\nreproducible: {one.product}, built twice, has the same bytes ({one.sha256})")
+            continue
+        count = len(one.differences)
+        lines.append(f"\nnot reproducible: {one.product}, built twice, has {count} differences")
+        lines += [f"  {each.file}: {each.what}" for each in one.differences]
+    rows = [{**asdict(one), "identical": not one.differences} for one in repetitions]
+    differs = any(one.differences for one in repetitions)
+    code = AuditError.exit_code if differs else 0
+    return Outcome(document={"repetitions": rows}, lines=tuple(lines), code=code)
+
+
+def document(results: Sequence[RecipeResult], generation: Generation | None) -> dict[str, Any]:
+    """The JSON document of a build."""
+    return {
+        "results": [
+            {
+                "recipe": result.recipe,
+                "version": result.version,
+                "status": result.status,
+                "seconds": round(result.seconds, 3),
+                "wheels": list(result.wheels),
+                "log": result.log,
+                "peak_memory_mib": result.cost.peak_mib or None,
+                "cache": result.cost.cache or None,
+                "reasons": list(result.reasons),
+                "error": result.error.message if result.error else None,
+            }
+            for result in results
+        ],
+        "generation": generation.number if generation else None,
+        "path": str(generation.folder) if generation else None,
+    }
+
+
+def conclude(
+    options: Options,
+    results: Sequence[RecipeResult],
+    generation: Generation | None,
+    document: dict[str, Any],
+    lines: Sequence[str],
+    code: int,
+) -> int:
+    """Say how it ended; returns the exit code."""
+    from spark_build.cli.wheelhouse import print_wheels
+    from spark_build.errors import joint_exit_code
+
+    errors = [result.error for result in results if result.error]
+    exit_code = joint_exit_code(errors) or code
+    if options.json:
+        render.print_json({**document, "exit_code": exit_code})
+    else:
+        print()
+        print_results(results)
+        if generation is not None:
+            print(f"\nwheels of generation {generation.number} in {generation.folder}")
+            print_wheels(generation)
+        for line in lines:
+            print(line)
+    for result in results:
+        if result.error is not None:
+            _print_failure(result)
+    return exit_code
+
+
+def print_results(results: Sequence[RecipeResult]) -> None:
+    """What became of each recipe."""
+    rows = [
+        [
+            result.recipe,
+            result.version,
+            result.status,
+            duration(result.seconds) if result.seconds else "",
+            size(result.cost.peak_mib << 20) if result.cost.peak_mib else "",
+            result.cost.cache,
+            "; ".join(result.reasons),
+        ]
+        for result in results
+    ]
+    headers = ["RECIPE", "VERSION", "RESULT", "TIME", "PEAK MEMORY", "CACHE", "WHY"]
+    kept = [place for place in range(len(headers)) if place < 3 or any(row[place] for row in rows)]
+    render.print_table([headers[place] for place in kept], [[row[place] for place in kept] for row in rows])
+
+
+def _print_failure(result: RecipeResult) -> None:
+    error = result.error
+    if error is None:
+        return
+    place = f"{error.where}: " if error.where else ""
+    click.echo(f"error: {result.recipe}: {place}{error.message}", err=True)
+    if error.log:
+        click.echo(f"  log:  {error.log}", err=True)
+        click.echo(typeable(f"  look: spark-build build {result.recipe} --shell"), err=True)
+    following = error.hint or f"spark-build build {result.recipe}  (goes on where it stopped)"
+    click.echo(typeable(f"  next: {following}"), err=True)
+
+
+@click.command()
+@click.argument("recipes", nargs=-1)
+@click.option("--with", "also", metavar="NAME", multiple=True, help="Also one that is not built by default.")
+@click.option("--offline", is_flag=True, help="Also say what a build without network would lack.")
+@local_sources
+@shared
+def plan(
+    options: Options,
+    recipes: tuple[str, ...],
+    source: dict[str, str],
+    also: tuple[str, ...],
+    offline: bool,
+) -> None:
+    """Say for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
+    from spark_build.build import scheduler
+    from spark_build.build.context import with_local_sources
+    from spark_build.build.requirements import missing_sources
+
+    setting = with_local_sources(options.setting(), source)
+    planned = scheduler.plan(setting, recipes, also)
+    lacking = missing_sources(planned, setting.home) if offline else ()
+    if options.json:
+        document: dict[str, Any] = {
+            "target": planned.target.name,
+            "train": planned.train.name,
+            "steps": [_step_document(step) for step in planned.steps],
+        }
+        missed = {"missing": [dataclasses.asdict(one) for one in lacking]} if offline else {}
+        render.print_json(document | missed)
+        return
+    print_plan(planned)
+    for one in lacking:
+        print(f"missing without a network: {one.recipe}: {one.what}")
+    concerned: dict[str, list[str]] = {}
+    for step in planned.steps:
+        for warning in step.warnings:
+            concerned.setdefault(warning, []).append(step.recipe.name)
+    for warning, names in concerned.items():
+        print(f"warning: {', '.join(names)}: {warning}")
+
+
+def _step_document(step: Step) -> dict[str, Any]:
+    estimate = step.estimate
+    return {
+        "recipe": step.recipe.name,
+        "version": step.pin.version,
+        "decision": step.decision,
+        "reasons": list(step.reasons),
+        "key": step.key,
+        "build_key": step.build_key or None,
+        "needs": list(step.needs),
+        "source": dataclasses.asdict(step.source) if step.source else None,
+        "patches": [patch.file for patch in step.patches],
+        "estimate": dataclasses.asdict(estimate) if estimate else None,
+        "warnings": list(step.warnings),
+    }
+
+
+def print_plan(planned: Plan) -> None:
+    """The plan as a table."""
+    target = planned.target
+    print(f"plan for {target.name} ({target.platform}, {target.python}), train {planned.train.name}")
+    rows = []
+    for step in planned.steps:
+        cost = ""
+        if step.decision == "BUILD" and step.estimate:
+            jobs = f"{step.estimate.jobs} job{'s' if step.estimate.jobs > 1 else ''}"
+            cost = f"about {duration(step.estimate.seconds)}, {jobs}"
+        rows.append([step.recipe.name, step.pin.version, step.decision, cost, "; ".join(step.reasons)])
+    render.print_table(["RECIPE", "VERSION", "DECISION", "ESTIMATE", "WHY"], rows)

@@ -101,7 +101,7 @@ def _shown(options: Options, work: Callable[[Callable[[str], None]], Any]) -> An
     """Do what may take long, showing what is told on stderr."""
     from spark_build.events import Note
 
-    with render.view(options.verbosity) as view:
+    with render.open_view(options.verbosity) as view:
         return work(lambda message: view.emit(Note(message=message)))
 
 

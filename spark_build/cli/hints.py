@@ -23,7 +23,7 @@ def typeable(text: str, options: Options | None = None, repeat: tuple[str, ...] 
     Without them the line would work on something else. Those that build repeat --provide and --source,
     too; those for another machine nothing. `options` are those of the running command.
     """
-    from spark_build.cli.main import COMMANDS
+    from spark_build.cli.lazy_group import COMMANDS
 
     options = options or click.get_current_context().ensure_object(Options)
     given = {"--root": options.root, "--target": options.target, "--train": options.train}

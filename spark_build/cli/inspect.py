@@ -1,23 +1,31 @@
-"""`wheelhouse inspect`: what is in a wheel, or what two have not in common."""
+"""The command wheelhouse inspect, and its page."""
 
 from __future__ import annotations
 
 import dataclasses
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, shared
+from spark_build.text import printable, size
+from spark_build.wheels.audit import advice
+from spark_build.wheels.diff import Change, counts, roles
+from spark_build.wheels.model import DeviceCode, Finding, Library, WheelFacts
+from spark_build.wheels.rules import Needed
+from spark_build.wheels.rules_device import order
 
 if TYPE_CHECKING:
     from spark_build.build.context import Setting
-    from spark_build.cli.wheel_page import Judged, Page
     from spark_build.recipes.model import Recipe
     from spark_build.wheelhouse.generations import Generation
-    from spark_build.wheels.model import Finding, WheelFacts
+    from spark_build.wheels.device_code import Difference
 
 AUDIT_SAID_NO = 8
 
@@ -29,12 +37,10 @@ AUDIT_SAID_NO = 8
 @shared
 def inspect(options: Options, wheel: str, other: str | None, *, cross_check: bool) -> int:
     """Show what is in WHEEL, a file or a name of the current generation; with OTHER, what differs."""
-    from spark_build.cli import wheel_page
-
     first = _page(options, wheel, cross_check=cross_check)
     second = _page(options, other, cross_check=cross_check) if other else None
     if second is None:
-        render.print_json(wheel_page.document(first)) if options.json else wheel_page.show(first)
+        render.print_json(document(first)) if options.json else show(first)
     else:
         _compare(options, first, second)
     pages = [first, *([second] if second else [])]
@@ -47,21 +53,19 @@ def inspect(options: Options, wheel: str, other: str | None, *, cross_check: boo
 
 
 def _compare(options: Options, first: Page, second: Page) -> None:
-    from spark_build.cli import wheel_page
     from spark_build.wheels.diff import Side, changes, members
 
     found = changes(*(Side(facts=one.facts, members=members(one.path)) for one in (first, second)))
     if options.json:
         differences = [dataclasses.asdict(one) for one in found]
-        other = wheel_page.document(second)
-        render.print_json({**wheel_page.document(first), "other": other, "differences": differences})
+        other = document(second)
+        render.print_json({**document(first), "other": other, "differences": differences})
     else:
-        wheel_page.show_changes(first, second, found)
+        show_changes(first, second, found)
 
 
 def _page(options: Options, wheel: str, *, cross_check: bool) -> Page:
     """Read and judge a wheel."""
-    from spark_build.cli.wheel_page import Page
     from spark_build.wheels.diff import known_libraries
     from spark_build.wheels.reader import read_facts
     from spark_build.wheels.rules import explain
@@ -146,7 +150,6 @@ def _judge(
     facts: WheelFacts, setting: Setting | None, recipe: Recipe | None
 ) -> tuple[tuple[Finding, ...], Judged]:
     """By the recipe and its target as when publishing; without them by what the wheel says of itself."""
-    from spark_build.cli.wheel_page import Judged
     from spark_build.wheels.audit import findings_alone
     from spark_build.wheels.diff import known_libraries, known_policies
 
@@ -190,3 +193,209 @@ def _platform(facts: WheelFacts) -> str:
     from spark_build.wheels.audit import platforms
 
     return platforms(facts)[0]
+
+
+LARGEST = 5
+SHOWN = 40  # libraries, or differences of one kind; --json has them all
+SEVERITIES = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """By what a wheel was judged; empty fields: by its own name and tags."""
+
+    recipe: str = ""
+    target: str = ""
+    train: str = ""
+
+    def __str__(self) -> str:
+        if not self.target:
+            return "its own name and tags; --target NAME adds a GPU and the recipe, if there is one"
+        place = f"for {self.target}, train {self.train}"
+        return f"recipe {self.recipe} {place}" if self.recipe else f"its own name and tags {place}: no recipe"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    """What is shown of one wheel. `checked`: what cuobjdump lists otherwise; None: not asked."""
+
+    path: Path
+    facts: WheelFacts
+    findings: tuple[Finding, ...]
+    needed: tuple[Needed, ...]
+    judged: Judged = field(default_factory=Judged)
+    checked: dict[str, tuple[Difference, ...]] | None = None
+
+
+def document(page: Page) -> dict[str, Any]:
+    """A page as JSON."""
+    facts, payload = page.facts, page.facts.payload
+    codes = {code.path: code for code in facts.device_code}
+    named = {library.path for library in facts.libraries}
+    found: dict[str, Any] = {
+        "filename": facts.filename,
+        "path": str(page.path),
+        "name": facts.name,
+        "version": facts.version,
+        "build": facts.build,
+        "tags": list(facts.filename_tags),
+        "requires": list(facts.requires),
+        "size": facts.size,
+        "unpacked": payload.unpacked,
+        "files": payload.files,
+        "largest": [asdict(one) for one in payload.largest],
+        "record_ok": not facts.record_problems,
+        "judged_by": asdict(page.judged),
+        "libraries": [_library(library, codes.get(library.path)) for library in facts.libraries],
+        "device_files": [
+            {"path": code.path, "kind": code.kind, "sass": code.sass, "ptx": code.ptx, **_more(code)}
+            for code in facts.device_code
+            if code.path not in named
+        ],
+        "needed": [asdict(one) for one in page.needed],
+        "findings": [{**asdict(one), "advice": advice(one.rule)} for one in page.findings],
+    }
+    if page.checked is not None:
+        found["cross_check"] = {path: [asdict(one) for one in rows] for path, rows in page.checked.items()}
+    return found
+
+
+def _library(library: Library, code: DeviceCode | None) -> dict[str, Any]:
+    return {
+        "path": library.path,
+        "machine": library.machine,
+        "needed": list(library.needed),
+        "sass": library.sass,
+        "ptx": library.ptx,
+        **(_more(code) if code else {}),
+    }
+
+
+def _more(code: DeviceCode) -> dict[str, Any]:
+    """What is not loaded by itself."""
+    return {
+        "lto": code.loaded.lto,
+        "relocatable": asdict(code.relocatable),
+        "elsewhere": asdict(code.elsewhere),
+        "problems": list(code.problems),
+    }
+
+
+def show(page: Page) -> None:
+    """Print a page."""
+    facts, payload = page.facts, page.facts.payload
+    print(printable(facts.filename))
+    build = f", build {facts.build}" if facts.build else ""
+    print(f"  {facts.name} {printable(facts.version)}{build}, for {' '.join(facts.filename_tags)}")
+    record = "RECORD is true" if not facts.record_problems else "RECORD is wrong, see below"
+    files = f"{payload.files} files of {size(payload.unpacked)}"
+    print(f"  {size(facts.size)} packed, {files}; {record}")
+    print(f"  judged by {page.judged}")
+    _title("LARGEST FILES")
+    rows = [[size(one.size), printable(one.path)] for one in payload.largest[:LARGEST]]
+    render.print_table(["SIZE", "FILE"], rows)
+    if facts.libraries:
+        _title("LIBRARIES AND PROGRAMS")
+        # Libraries first: of torch's 140 files of machine code most are test programs.
+        ordered = sorted(facts.libraries, key=lambda one: ".so" not in one.path.rpartition("/")[2])
+        libraries = [[printable(one.path), one.machine, printable(" ".join(one.needed))] for one in ordered]
+        render.print_table(["FILE", "MACHINE", "NEEDS"], libraries[:SHOWN])
+        _more_than_shown(len(libraries))
+    if page.needed:
+        _title("WHERE THEY COME FROM")
+        sources = [[printable(one.soname), one.source, printable(one.reason)] for one in page.needed]
+        render.print_table(["LIBRARY", "FROM", "WHY"], sources)
+    if facts.device_code:
+        _title("DEVICE CODE (entries by architecture)")
+        for headers, block in code_blocks(facts.device_code, shutil.get_terminal_size((110, 24)).columns):
+            render.print_table(headers, block)
+    _show_checked(page)
+    _show_findings(page.findings)
+
+
+def _title(text: str) -> None:
+    print(f"\n{text}", flush=True)
+
+
+def _more_than_shown(count: int) -> None:
+    if count > SHOWN:
+        print(f"and {count - SHOWN} more (--json has them all)")
+
+
+def code_blocks(codes: Sequence[DeviceCode], width: int) -> list[tuple[list[str], list[list[str]]]]:
+    """The table of architectures, in as many blocks side by side as the width asks for."""
+    short = _distinct([code.path for code in codes])
+    rows = [
+        (printable(short[code.path]) + where, dict(counts(part)))
+        for code in codes
+        for where, part in roles(code)
+        if counts(part)
+    ]
+    columns = sorted({target for _, have in rows for target in have}, key=order)
+    left = width - max((len(name) for name, _ in rows), default=0)
+    each = max(1, left // (2 + max((len(target) for target in columns), default=1)))
+    blocks = []
+    for start in range(0, len(columns), each):
+        part = columns[start : start + each]
+        lines = [
+            [name, *(str(have.get(target, "-")) for target in part)]
+            for name, have in rows
+            if any(target in have for target in part)
+        ]
+        blocks.append((["FILE", *part], lines))
+    return blocks
+
+
+def _distinct(paths: Sequence[str]) -> dict[str, str]:
+    """The last parts of each path, as many as tell it from all others."""
+    found: dict[str, str] = {}
+    for path in paths:
+        parts = path.split("/")
+        ends = ("/".join(parts[-depth:]) for depth in range(1, len(parts) + 1))
+        found[path] = next(
+            (end for end in ends if sum(f"/{one}".endswith(f"/{end}") for one in paths) == 1), path
+        )
+    return found
+
+
+def _show_checked(page: Page) -> None:
+    if page.checked is None:
+        return
+    _title("CROSS-CHECK")
+    for path, differences in page.checked.items():
+        said = "cuobjdump lists the same" if not differences else "cuobjdump lists something else:"
+        print(f"{printable(path)}: {said}")
+        for one in differences:
+            print(f"  {one.listing} {one.target}: {one.ours} here, {one.theirs} there")
+    if not page.checked:
+        print("no device code to check")
+
+
+def _show_findings(findings: Sequence[Finding]) -> None:
+    """By severity, each with its rule and what to do."""
+    numbers = [(sum(one.severity == kind for one in findings), kind) for kind in SEVERITIES]
+    said = ", ".join(f"{number} {kind}{'s' * (number > 1)}" for number, kind in numbers if number)
+    _title(f"FINDINGS: {said or 'none'}")
+    for one in sorted(findings, key=lambda one: SEVERITIES.index(one.severity)):
+        print(f"{one.severity}: {one.rule}: {one.message}")
+        if advice(one.rule):
+            print(f"  next: {advice(one.rule)}")
+
+
+def show_changes(first: Page, second: Page, found: Sequence[Change]) -> None:
+    """Print what two wheels do not have in common."""
+    print(f"first:  {printable(first.facts.filename)}")
+    print(f"second: {printable(second.facts.filename)}")
+    if not found:
+        print("\nnothing differs that is looked at")
+    for kind in dict.fromkeys(one.kind for one in found):
+        rows = [one for one in found if one.kind == kind]
+        _title(kind.upper())
+        render.print_table(
+            ["WHAT", "FIRST", "SECOND"],
+            [
+                [printable(one.subject), printable(one.first) or "-", printable(one.second) or "-"]
+                for one in rows[:SHOWN]
+            ],
+        )
+        _more_than_shown(len(rows))

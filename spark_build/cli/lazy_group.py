@@ -51,3 +51,21 @@ class LazyGroup(click.Group):
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in self.table.items()])
+
+
+# name: (module, function, what `--help` says); modules load only when their command runs.
+COMMANDS = {
+    "all": ("spark_build.cli.build", "all_", "Doctor, plan, build, publish and verify."),
+    "doctor": ("spark_build.cli.doctor", "doctor", "Check this machine for what the builds need."),
+    "plan": ("spark_build.cli.build", "plan", "Say what would be built, reused or skipped, and why."),
+    "build": ("spark_build.cli.build", "build", "Build and publish recipes."),
+    "attach": ("spark_build.cli.history", "attach", "Watch a build that was detached, or stop it."),
+    "why": ("spark_build.cli.history", "why", "Say which inputs differ from the last build."),
+    "log": ("spark_build.cli.history", "log", "Show the last log of a recipe; --diagnosis explains it."),
+    "recipes": ("spark_build.cli.recipes", "recipes", "List, show, check, write and pin recipes."),
+    "patches": ("spark_build.cli.patches", "patches", "Check the patches against their sources."),
+    "wheelhouse": ("spark_build.cli.wheelhouse", "wheelhouse", "List, inspect, export and import wheels."),
+    "env": ("spark_build.cli.env", "env", "Virtual environments from the wheelhouse only."),
+    "verify": ("spark_build.cli.verify", "verify", "Check the wheels; --burn-in measures them."),
+    "bench": ("spark_build.cli.bench", "bench", "Run the wider suite, compare runs, report."),
+}

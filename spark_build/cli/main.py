@@ -5,31 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import click
 
 from spark_build import __version__
-from spark_build.cli.lazy_group import LazyGroup
+from spark_build.cli.lazy_group import COMMANDS, LazyGroup
 from spark_build.cli.options import COMMON, DETACHED, Options
-
-# name: (module, function, what `--help` says); modules load only when their command runs.
-COMMANDS = {
-    "all": ("spark_build.cli.build", "all_", "Doctor, plan, build, publish and verify."),
-    "doctor": ("spark_build.cli.doctor", "doctor", "Check this machine for what the builds need."),
-    "plan": ("spark_build.cli.planning", "plan", "Say what would be built, reused or skipped, and why."),
-    "build": ("spark_build.cli.build", "build", "Build and publish recipes."),
-    "attach": ("spark_build.cli.attaching", "attach", "Watch a build that was detached, or stop it."),
-    "why": ("spark_build.cli.history", "why", "Say which inputs differ from the last build."),
-    "log": ("spark_build.cli.history", "log", "Show the last log of a recipe; --diagnosis explains it."),
-    "recipes": ("spark_build.cli.recipes", "recipes", "List, show, check, write and pin recipes."),
-    "patches": ("spark_build.cli.patches", "patches", "Check the patches against their sources."),
-    "wheelhouse": ("spark_build.cli.wheelhouse", "wheelhouse", "List, inspect, export and import wheels."),
-    "env": ("spark_build.cli.env", "env", "Virtual environments from the wheelhouse only."),
-    "verify": ("spark_build.cli.verify", "verify", "Check the wheels; --burn-in measures them."),
-    "bench": ("spark_build.cli.bench", "bench", "Run the wider suite, compare runs, report."),
-}
 
 
 @click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
@@ -61,8 +45,6 @@ def run() -> None:
     # A script's shell starts what it puts into the background with interrupts ignored, and Python keeps that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if DETACHED in os.environ:
-        from spark_build.cli.attaching import be_background
-
         sys.exit(be_background(os.environ.pop(DETACHED)))
     sys.exit(main(sys.argv[1:]))
 
@@ -138,3 +120,22 @@ def _crash(options: Options, error: BaseException) -> int:
     report = write_report(options.root, error)
     where = f"; report: {report}" if report else ""
     return _report(options, f"a bug in spark-build: {type(error).__name__}: {error}{where}", 70)
+
+
+def be_background(folder: str) -> int:
+    """The process that `start_background` starts; returns the exit code."""
+    from spark_build.build import background
+
+    # A session of its own gets none from a terminal; this is for a shell that sends it by hand.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    options = Options()
+    options.background = Path(folder)
+    with background.hold(options.background, sys.argv[1:]):
+        try:
+            code = main(sys.argv[1:], options)
+        except Stopped as stop:
+            code = 128 + stop.number
+        # The exit code says that the output is whole.
+        sys.stdout.flush()
+        background.finish(options.background, code)
+    return code

@@ -54,7 +54,7 @@ def check(options: Options, recipes: tuple[str, ...], given: tuple[str, ...], of
         setting.catalogue.recipe(name)
     names = recipes or sorted(setting.train.components.keys() & setting.catalogue.recipes.keys())
     rows: list[_Row] = []
-    with render.view(options.verbosity) as view:
+    with render.open_view(options.verbosity) as view:
         for name in names:
             rows += _check_recipe(setting, name, trees.get(name), view.emit, offline=offline)
     _print(options, setting.train.name, rows)

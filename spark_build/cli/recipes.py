@@ -1,22 +1,41 @@
-"""`recipes`: what there is to build, whether it is sound, and recipes of one's own."""
+"""The commands of recipes: list, show, lint, schema, new, pin, outdated."""
 
 from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_build.cli import render
+from spark_build.cli.hints import nothing_checked
 from spark_build.cli.lazy_group import LazyGroup
 from spark_build.cli.options import Options, shared
+
+if TYPE_CHECKING:
+    from spark_build.authoring.pins import Row
+    from spark_build.authoring.scaffold import Created
+    from spark_build.build.context import Setting
+    from spark_build.errors import Problem
+    from spark_build.paths import Home
+    from spark_build.recipes.lint import LintFinding
+    from spark_build.recipes.model import Evaluated, Patch, Pin, Recipe, Source
 
 # name: (module, function, what `--help` says); modules load only when their command runs.
 COMMANDS = {
     "list": ("spark_build.cli.recipes", "list_", "Show all recipes with their versions in the train."),
-    "show": ("spark_build.cli.recipes_show", "show", "One recipe for a target and train, with reasons."),
-    "lint": ("spark_build.cli.recipes_lint", "lint", "Check recipes, trains and targets without building."),
-    "schema": ("spark_build.cli.recipes_lint", "schema", "Print the JSON Schema of the files, for editors."),
-    "new": ("spark_build.cli.recipes_new", "new", "Write a pinned recipe for any sdist or git tag."),
-    "pin": ("spark_build.cli.recipes_new", "pin", "Write missing hashes, or move to another version."),
-    "outdated": ("spark_build.cli.recipes_new", "outdated", "Compare pins with the newest versions."),
+    "show": ("spark_build.cli.recipes", "show", "One recipe for a target and train, with reasons."),
+    "lint": ("spark_build.cli.recipes", "lint", "Check recipes, trains and targets without building."),
+    "schema": ("spark_build.cli.recipes", "schema", "Print the JSON Schema of the files, for editors."),
+    "new": ("spark_build.cli.recipes", "new", "Write a pinned recipe for any sdist or git tag."),
+    "pin": ("spark_build.cli.recipes", "pin", "Write missing hashes, or move to another version."),
+    "outdated": ("spark_build.cli.recipes", "outdated", "Compare pins with the newest versions."),
 }
 
 
@@ -56,3 +75,431 @@ def list_(options: Options) -> None:
         for row in found
     ]
     render.print_table(["RECIPE", f"IN {setting.train.name}", "KIND", "CUDA", "WHAT"], rows)
+
+
+FOLDERS = ("recipes", "recipes/trains", "recipes/targets")
+
+
+@click.command()
+@click.argument("recipes", nargs=-1)
+@shared
+def lint(options: Options, recipes: tuple[str, ...]) -> int:
+    """Check recipes, trains and targets, for all targets and trains; exit 3 when there are errors."""
+    from spark_build.errors import RecipeError, UsageError
+    from spark_build.recipes.lint import lint_texts
+    from spark_build.recipes.loader import load
+    from spark_build.text import nearest
+
+    data = options.home().data
+    texts = _texts(data)
+    names = {Path(file).stem for file in texts if file.count("/") == 1}
+    for name in recipes:
+        if name not in names:
+            raise UsageError(f"no recipe is named '{name}'{nearest(name, names)}")
+    problems: tuple[Problem, ...] = ()
+    try:
+        load(data)
+    except RecipeError as error:
+        if not error.problems:
+            raise
+        problems = error.problems
+    findings = [one for one in lint_texts(texts, problems) if not recipes or one.recipe in recipes]
+    _print(options, findings)
+    return RecipeError.exit_code if any(one.severity == "error" for one in findings) else 0
+
+
+def _texts(data: Sequence[Path]) -> dict[str, str]:
+    """All TOML files by display name; the first file of a name wins."""
+    texts: dict[str, str] = {}
+    for base in data:
+        for folder in FOLDERS:
+            for path in sorted((base / folder).glob("*.toml")):
+                if not path.name.startswith(".") and path.is_file():
+                    texts.setdefault(f"{folder}/{path.name}", path.read_text(errors="replace"))
+    return texts
+
+
+def _print(options: Options, findings: Sequence[LintFinding]) -> None:
+    if options.json:
+        render.print_json({"findings": [dataclasses.asdict(one) for one in findings]})
+        return
+    for one in findings:
+        if one.severity == "error" or options.verbosity >= 0:
+            print(one)
+    errors = sum(one.severity == "error" for one in findings)
+    if options.verbosity >= 0:
+        sys.stdout.flush()
+        said = f"{errors} error{'s' * (errors != 1)}, {len(findings) - errors} warnings"
+        print(said if findings else "no findings", file=sys.stderr)
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(("recipe", "train", "target")), default="recipe")
+@shared
+def schema(_options: Options, kind: str) -> None:
+    """Print the JSON Schema of recipe, train or target files; editors check and complete with it."""
+    from spark_build.recipes.loader import schema_text
+
+    print(schema_text(kind), end="")
+
+
+Document = dict[str, Any]
+
+
+@click.command()
+@click.argument("name")
+@click.option("--env", "only_env", is_flag=True, help="Only the environment variables.")
+@shared
+def show(options: Options, name: str, *, only_env: bool) -> None:
+    """Show a recipe as it is for the selected target and train; what only a build knows stays in {}."""
+    from spark_build.errors import UsageError
+
+    setting = options.setting()
+    recipe = setting.catalogue.recipe(name)
+    pin = setting.train.components.get(name)
+    if pin is None:
+        having = sorted(one.name for one in setting.catalogue.trains.values() if name in one.components)
+        raise UsageError(
+            f"train {setting.train.name} has no version of {name}",
+            hint=f"trains that have one: {', '.join(having)}" if having else None,
+        )
+    document = _document(setting, recipe, pin)
+    if options.json:
+        wanted = {"recipe", "version", "target", "train", "env"}
+        shown = {key: value for key, value in document.items() if not only_env or key in wanted}
+        render.print_json(shown)
+    elif only_env:
+        for line in _env_lines(document["env"]):
+            print(line)
+    else:
+        _print_recipe(document)
+
+
+def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
+    from spark_build.build.plan import choose_source
+    from spark_build.recipes.evaluation import evaluate, for_target, patches_for
+
+    recipe = for_target(recipe, setting.target, setting.train)
+    evaluated = evaluate(recipe, pin, setting.target, setting.train)
+    source = choose_source(pin, setting.target)
+    return {
+        "recipe": recipe.name,
+        "distribution": recipe.distribution,
+        "summary": recipe.summary,
+        "version": pin.version,
+        "wheel_version": evaluated.wheel_version,
+        "kind": recipe.kind,
+        "target": setting.target.name,
+        "train": setting.train.name,
+        "source": _source(source) if source else None,
+        "extra_sources": {name: _source(extra) for name, extra in pin.extra_sources.items()},
+        "patches": [_patch(patch) for patch in patches_for(recipe, setting.train)],
+        "needs": [dataclasses.asdict(need) for need in recipe.needs],
+        "requires": list(evaluated.requires),
+        "options": {name: dataclasses.asdict(one) for name, one in recipe.options.items()},
+        "compile_flags": list(evaluated.compile_flags),
+        "built_by_default": recipe.default,
+        "env": _environment(setting, recipe, pin, evaluated),
+        "cmake": dataclasses.asdict(recipe.cmake) if recipe.kind == "cmake" else None,
+        "prefix": dataclasses.asdict(recipe.prefix) if recipe.kind in ("repack", "assemble") else None,
+        "features": [{"name": one.name, "value": one.value, "why": one.why} for one in evaluated.features],
+        "system": {"apt": list(evaluated.apt), "dnf": list(evaluated.dnf)},
+        "costs": {
+            "memory_per_job_mib": recipe.build.memory_per_job_mib,
+            "threads_per_job": recipe.build.threads_per_job,
+            "core_minutes": recipe.build.core_minutes,
+            "disk_mib": recipe.build.disk_mib,
+        },
+        "repair": dataclasses.asdict(recipe.repair),
+        "audit": dataclasses.asdict(recipe.audit),
+        "checks": list(recipe.verify.checks),
+        "notes": list(recipe.notes),
+        "unestablished": list(pin.unestablished),
+    }
+
+
+def _environment(setting: Setting, recipe: Recipe, pin: Pin, evaluated: Evaluated) -> Document:
+    """Each variable with its value as far as it is known here, as it stands in the file, and its reason."""
+    from spark_build.build.plan import jobs_for
+    from spark_build.recipes import evaluation
+    from spark_build.recipes.evaluation import label
+
+    capabilities = setting.target.cuda_architectures
+    values = {
+        "jobs": str(jobs_for(recipe, setting.machine, setting.limits)),
+        "version": pin.version,
+        "label": label(setting.target, setting.train),
+        "wheel_version": evaluated.wheel_version,
+        **{f"arch_list:{one}": evaluation.arch_list(one, capabilities) for one in evaluation.CONSUMERS},
+        **{f"version:{name}": one.version for name, one in setting.train.components.items()},
+    }
+    return {
+        name: {"value": _filled(one.value, values), "template": one.value, "why": one.why}
+        for name, one in sorted(evaluated.env.items())
+    }
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    return re.sub(r"\{([^{}]*)\}", lambda match: values.get(match[1], match[0]), text)
+
+
+def _source(source: Source) -> Document:
+    return {key: value for key, value in dataclasses.asdict(source).items() if value}
+
+
+def _patch(patch: Patch) -> Document:
+    return {"file": patch.file, "why": patch.why, "upstream": patch.upstream, "unverified": patch.unverified}
+
+
+def _env_lines(env: Mapping[str, Document]) -> list[str]:
+    """NAME=value, with the reason behind it; reasons are aligned where values are short."""
+    pairs = [f"{name}={one['value']}" for name, one in env.items()]
+    width = max((len(pair) for pair in pairs if len(pair) <= 60), default=0)
+    return [f"{pair:<{width}}  # {one['why']}" for pair, one in zip(pairs, env.values(), strict=True)]
+
+
+def _print_recipe(document: Document) -> None:
+    print(f"{document['recipe']} {document['version']}: {document['summary']}")
+    print(f"  for {document['target']}, train {document['train']}; kind {document['kind']}")
+    print(f"  makes {document['distribution']} {document['wheel_version']}")
+    if not document["built_by_default"]:
+        print(f"  built for {document['target']} only when named")
+    pinned = [("source", document["source"] or {}), *document["extra_sources"].items()]
+    for name, source in pinned:
+        place = source.get("filename") or source.get("url", "none")
+        print(f"  {name}: {place} {source.get('commit') or source.get('sha256', '')}".rstrip())
+    _block("patches", [_patch_line(one) for one in document["patches"]])
+    _block("needs", [_need_line(one) for one in document["needs"]])
+    _block("build environment", [" ".join(document["requires"])] if document["requires"] else [])
+    _block("options", [_option_line(document["recipe"], *one) for one in document["options"].items()])
+    _block("variables", _env_lines(document["env"]))
+    _block("compiler flags", document["compile_flags"])
+    _kind_blocks(document)
+    _block("must be on", [f"{one['name']} = {one['value']}  # {one['why']}" for one in document["features"]])
+    _block("repair", _repair_lines(document["repair"]))
+    _block("device code", _audit_lines(document["audit"]))
+    packages = {key: " ".join(names) for key, names in document["system"].items() if names}
+    _block("system packages", [f"{key}: {names}" for key, names in packages.items()])
+    _block("costs", [_cost_line(document["costs"])])
+    _block("checks", document["checks"])
+    _block("notes", document["notes"])
+    _block("not established", document["unestablished"])
+
+
+def _kind_blocks(document: Document) -> None:
+    """What only one kind of build has."""
+    if document["cmake"]:
+        defined = {f"-D{name}": one for name, one in document["cmake"]["define"].items()}
+        _block(f"cmake of {document['cmake']['source']}", _env_lines(defined))
+        _block("expected in the prefix", document["cmake"]["expect"])
+    if document["prefix"]:
+        copied = [f"{folder}/ from {source}" for source, folder in document["prefix"]["copy"].items()]
+        linked = [f"{link} -> {goal}" for link, goal in document["prefix"]["links"].items()]
+        _block("development prefix", [*copied, *linked])
+
+
+def _patch_line(patch: Document) -> str:
+    seen = f"; unverified: {patch['unverified']}" if patch["unverified"] else ""
+    upstream = f" ({patch['upstream']})" if patch["upstream"] else ""
+    return f"{patch['file']}  # {patch['why']}{upstream}{seen}"
+
+
+def _repair_lines(repair: Document) -> list[str]:
+    """What is done to the wheel."""
+    said = {
+        "bundle": "copies into it what not every Linux has",
+        "exclude": f"leaves outside: {' '.join(repair['exclude'])}",
+        "platform": f"tags it {repair['platform']}",
+        "strip": "takes out debug sections and symbols",
+        "clean_rpath": "takes out what RPATHs name besides $ORIGIN",
+    }
+    return [text for option, text in said.items() if repair[option]]
+
+
+def _audit_lines(audit: Document) -> list[str]:
+    lines = [f"none  # {audit['host_only']}"] if audit["host_only"] else []
+    for rule in audit["device"]:
+        only = [f"on {', '.join(rule['architectures'])}"] if rule["architectures"] else []
+        wishes = [f"{verb} {', '.join(rule[verb])}" for verb in ("require", "forbid") if rule[verb]]
+        lines.append(f"{' '.join([rule['library'], *only, *wishes])}  # {rule['why']}")
+    return lines
+
+
+def _need_line(need: Document) -> str:
+    anew = "content changes" if need["coupling"] == "content" else "version changes"
+    return f"{need['name']} from {', '.join(need['providers'])}; built anew when its {anew}  # {need['why']}"
+
+
+def _option_line(recipe: str, name: str, option: Document) -> str:
+    choices = ", ".join(one or "''" for one in option["choices"])
+    return f"{recipe}.{name}={option['value']}{f' (of {choices})' if choices else ''}  # {option['why']}"
+
+
+def _cost_line(costs: Document) -> str:
+    memory, threads = costs["memory_per_job_mib"], costs["threads_per_job"]
+    job = f"{memory} MiB and {threads} thread{'s' * (threads > 1)} per job"
+    return f"{job}, {costs['core_minutes']:g} core minutes, {costs['disk_mib']} MiB of disk"
+
+
+def _block(title: str, lines: list[str]) -> None:
+    if lines:
+        print(f"{title}:")
+        for line in lines:
+            print(f"  {line}")
+
+
+@click.command("new")
+@click.argument("name")
+@click.option("--sdist", metavar="PKG==VER", default="", help="A source release on the configured index.")
+@click.option("--git", metavar="URL@TAG", default="", help="A tag of a git repository.")
+@click.option("--needs", metavar="RECIPE", multiple=True, help="A recipe that it is built against.")
+@click.option(
+    "--in", "folder", metavar="DIR", type=click.Path(file_okay=False), help="Write DIR/recipes/NAME.toml."
+)
+@click.option("--force", is_flag=True, help="Replace a recipe of that name.")
+@shared
+def new(
+    options: Options,
+    name: str,
+    sdist: str,
+    git: str,
+    needs: tuple[str, ...],
+    folder: str | None,
+    *,
+    force: bool,
+) -> int:
+    """Write a pinned recipe for any library that has an sdist or a repository."""
+    from spark_build.authoring.scaffold import Request, create, shadowed
+    from spark_build.errors import UsageError
+    from spark_build.recipes.loader import load
+
+    if bool(sdist) == bool(git):
+        raise UsageError("give one source", hint="--sdist PKG==VER or --git URL@TAG")
+    home = options.home()
+    base = Path(folder).expanduser().absolute() if folder else _own_folder(home)
+    request = Request(name=name, base=base, sdist=sdist, git=git, needs=needs, force=force)
+    catalogue = load(home.data)
+    with render.open_view(options.verbosity) as view:
+        created = create(request, home, catalogue, view.emit)
+    notes = [*created.recipe.notes, *shadowed(name, catalogue)]
+    following = shlex.join(["spark-build", *_root_option(options, base), "build", name])
+    if options.json:
+        render.print_json({**_created_document(created), "notes": notes, "next": following})
+        return 0
+    recipe = created.recipe
+    print(f"wrote {created.path}: {recipe.distribution} {created.version}")
+    print(f"  pinned to build it: {' '.join(recipe.build.requires) or 'nothing'}")
+    for need in recipe.needs:
+        print(f"  needs {need.name}: {need.why}")
+    for note in notes:
+        print(f"  note: {note}")
+    print(f"next: {following}")
+    return 0
+
+
+def _created_document(created: Created) -> dict[str, Any]:
+    recipe = created.recipe
+    return {
+        "recipe": recipe.name,
+        "file": str(created.path),
+        "version": created.version,
+        "source": asdict(recipe.pin.sources[0]) if recipe.pin else {},
+        "requires": list(recipe.build.requires),
+        "needs": [need.name for need in recipe.needs],
+        "cuda": recipe.requires.cuda,
+    }
+
+
+@click.command("pin")
+@click.argument("names", metavar="[RECIPE]...", nargs=-1)
+@click.option("--check", "only_check", is_flag=True, help="Write nothing; exit 5 when a source changed.")
+@click.option("--version", "moves", metavar="NAME=VER", multiple=True, help="Pin another version.")
+@shared
+def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, only_check: bool) -> int:
+    """Write missing hashes into the selected train, compare them, or move to another version."""
+    from spark_build.authoring import pins
+    from spark_build.errors import UsageError
+
+    home = options.home()
+    if moves and (names or only_check):
+        raise UsageError("--version stands alone", hint="recipes pin --version NAME=VER")
+    rows: list[Row] = []
+    changed: list[str] = []
+    if moves:
+        for move in moves:
+            name, _, version = move.partition("=")
+            (site,) = pins.sites(home, options.train, [name])
+            moved, files = pins.move(site, version.lstrip("="))
+            rows += moved
+            changed += map(str, files)
+    elif only_check:
+        rows = pins.check(pins.sites(home, options.train, names))
+    else:
+        rows, files = pins.fill(pins.sites(home, options.train, names))
+        changed += map(str, files)
+    _show(options, rows, list(dict.fromkeys(changed)))
+    lost = [
+        row for row in rows if row.state == "changed" or (not only_check and row.state.startswith("unknown"))
+    ]
+    for row in lost:
+        click.echo(f"error: {row.recipe}: {row.source}: {_why(row)}", err=True)
+    if only_check and all(row.state.startswith("unknown") for row in rows):
+        return _unasked(options.train or "selected", rows[0].state if rows else "")
+    return 5 if lost else 0
+
+
+@click.command("outdated")
+@shared
+def outdated(options: Options) -> int:
+    """Compare the selected train's pins with the newest versions that can be found."""
+    from spark_build.authoring.pins import ages
+    from spark_build.recipes.loader import load
+
+    train = load(options.home().data).train(options.train)
+    found = ages(train)
+    if options.json:
+        render.print_json({"components": [asdict(age) for age in found]})
+    else:
+        rows = [[age.recipe, age.pinned, age.newest, age.source, age.state] for age in found]
+        render.print_table(["RECIPE", "PINNED", "NEWEST", "ASKED", "STATE"], rows)
+    if all(age.state.startswith("unknown") for age in found):
+        return _unasked(train.name, found[0].state if found else "")
+    return 0
+
+
+def _unasked(train: str, state: str) -> int:
+    """Nobody answered for any pin of a train, or it has none; `state` is that of the first."""
+    if not state:
+        return nothing_checked(f"train {train} pins nothing", "spark-build recipes list")
+    return nothing_checked(
+        f"nobody answers for any pin of train {train}: {state.removeprefix('unknown (').removesuffix(')')}",
+        "check the network and `pip config list`, then the same command again",
+    )
+
+
+def _show(options: Options, rows: list[Row], changed: list[str]) -> None:
+    if options.json:
+        render.print_json({"pins": [asdict(row) for row in rows], "files": changed})
+        return
+    render.print_table(["RECIPE", "SOURCE", "STATE"], [[row.recipe, row.source, row.state] for row in rows])
+    for path in changed:
+        print(f"wrote {path}")
+
+
+def _why(row: Row) -> str:
+    if row.state == "changed":
+        return f"pinned {row.pinned}, but now it is {row.found}"
+    return row.state.removeprefix("unknown (").removesuffix(")")
+
+
+def _own_folder(home: Home) -> Path:
+    """Where one's own recipes are: with the state, unless that lies in the user's data folders."""
+    base = home.wheelhouse.parent
+    return base if home.build.parent == base else Path.cwd()
+
+
+def _root_option(options: Options, base: Path) -> list[str]:
+    """--root, when the recipe would not be found without it."""
+    from spark_build.paths import locate
+
+    return [] if options.root is None and base in locate(None).data else ["--root", str(base)]

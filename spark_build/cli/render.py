@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import IO, Any, Protocol, Self
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from spark_build.cli import burn_in_progress
+from spark_build.cli.options import Options
 from spark_build.events import (
     BurnInFinished,
     BurnInStarted,
@@ -25,6 +28,11 @@ from spark_build.events import (
 )
 from spark_build.resources import policy
 from spark_build.text import duration, size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from spark_build.events import Emit
 
 
 def is_plain(stream: IO[str]) -> bool:
@@ -99,7 +107,7 @@ class View(Protocol):
 Clock = Callable[[], float]
 
 
-def view(verbosity: int, clock: Clock = time.monotonic, *, plain: bool = False) -> View:
+def open_view(verbosity: int, clock: Clock = time.monotonic, *, plain: bool = False) -> View:
     """The view for this stderr; `clock` says when an event happened that is shown now."""
     if verbosity < 0:
         return Quiet()
@@ -306,3 +314,22 @@ class Live:
             name = f"{recipe} {stage}".strip()
             self._tasks[key] = self._bars.add_task(name, total=None, left="", amount="")
         return self._tasks[key]
+
+
+@contextmanager
+def running(options: Options, runs: Path) -> Iterator[tuple[Path, Emit]]:
+    """A run: its folder, and an emitter that shows and records."""
+    from spark_build.journal import Journal, new_run
+
+    one_at_a_time = threading.Lock()
+    detached = options.background is not None
+    journal = Journal(options.background or new_run(runs), whole=detached)
+    # What a background process would show, `attach` shows; its stderr has the errors only.
+    with open_view(-1 if detached else options.verbosity, plain=options.json) as view:
+
+        def emit(event: Event) -> None:
+            with one_at_a_time:  # recipes build side by side
+                journal.emit(event)
+                view.emit(event)
+
+        yield journal.folder, emit

@@ -1,29 +1,135 @@
-"""`verify`: functional checks, and the burn-in when asked for; `compare` and `gate` for what was measured."""
+"""The command verify: checks, burn-ins, comparisons."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked
 from spark_build.cli.lazy_group import LazyGroup
-from spark_build.cli.measuring import Asked, measuring_options
-from spark_build.cli.options import Options, shared
+from spark_build.cli.options import Options, Renamed, shared
 from spark_build.errors import NothingCheckedError
+from spark_build.text import flops
 
 if TYPE_CHECKING:
     from spark_build.build.context import Setting
     from spark_build.events import Emit
     from spark_build.measure.model import BurnIn, Check
+    from spark_build.measure.session import Wish
     from spark_build.wheelhouse.generations import Generation
 
+DTYPES = ("fp16", "bf16", "tf32", "fp32", "fp8", "fp4")
+LAYOUTS = {"ab": ("ab",), "linear": ("linear",), "both": ("ab", "linear")}
+SWEEP = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192, 16384)}
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What the options of a burn-in say."""
+
+    arm: tuple[str, ...] = ()
+    swap: str | None = None
+    dtype: tuple[str, ...] = ()
+    size: tuple[int, ...] = ()
+    sweep: bool = False
+    layout: str | None = None
+    duration: float | None = None
+    rounds: int | None = None
+    quick: bool | None = None
+    seed: int | None = None
+    patience: float | None = None
+    device: Device | None = None
+
+    @property
+    def said(self) -> str:
+        """The first option that was given; "" when none was."""
+        given = (one.name for one in fields(self) if getattr(self, one.name) not in (None, (), False))
+        return next((f"--{name}" for name in given), "")
+
+    def needs_wheelhouse(self) -> bool:
+        """Whether the arms are left to us, or one of them is the wheelhouse."""
+        from spark_build.measure.arms import parse_arms
+
+        return not self.arm or any(wish.what == "wheelhouse" for wish in parse_arms(self.arm))
+
+    def wish(self, *, cuda: bool) -> Wish:
+        """As the burn-in understands it; `cuda`: whether the target has a GPU."""
+        from spark_build.measure.arms import parse_arms
+        from spark_build.measure.session import Wish
+
+        if self.sweep and self.size:
+            raise click.UsageError("--sweep chooses the sizes: leave --size away")
+        device: Device = self.device or ("cuda" if cuda else "cpu")
+        quick = device == "cpu" if self.quick is None else self.quick
+        return Wish(
+            device=device,
+            mode="quick" if quick else "full",
+            arms=parse_arms(self.arm),
+            swap=self.swap or "",
+            seed=self.seed,
+            dtypes=self.dtype,
+            sizes=SWEEP[device] if self.sweep else self.size,
+            layouts=LAYOUTS[self.layout or "ab"],
+            pairs=self.rounds,
+            window=self.duration,
+            patience=self.patience,
+        )
+
+
+def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a burn-in, handed on as one Asked."""
+
+    def command(*arguments: Any, **named: Any) -> Any:
+        asked = Asked(**{one.name: named.pop(one.name) for one in fields(Asked)})
+        return function(*arguments, asked=asked, **named)
+
+    decorated: Callable[..., Any] = update_wrapper(command, function)
+    positive = click.FloatRange(min=0, min_open=True)
+    for declare in (
+        click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What computes (default: target)."),
+        click.option(
+            "--timeout",
+            "--patience",
+            "patience",
+            cls=Renamed,
+            type=positive,
+            help="Seconds after which a round counts as hung.",
+        ),
+        click.option("--seed", type=int, help="Seed of data and order (default: random, recorded)."),
+        click.option("--quick/--full", default=None, help="Few short rounds (indicative), or a verdict."),
+        click.option(
+            "--rounds", type=click.IntRange(min=2), help="Rounds of each arm; 10 or more for --full."
+        ),
+        click.option("--duration", type=positive, help="Seconds of one timed window."),
+        click.option("--layout", type=click.Choice(list(LAYOUTS)), help="a@b (ab), F.linear, or both."),
+        click.option("--sweep", is_flag=True, help="All usual sizes."),
+        click.option("--size", type=click.IntRange(min=16), multiple=True, help="Rows of the matrices."),
+        click.option("--dtype", type=click.Choice(DTYPES), multiple=True, help="Number formats."),
+        click.option(
+            "--swap", type=click.Choice(["cublas", "openmp"]), help="Swap one library: which is it?"
+        ),
+        click.option(
+            "--arm",
+            metavar="NAME=WHAT",
+            multiple=True,
+            help="What to measure; the first is the baseline: public, wheelhouse, container:IMAGE, a folder.",
+        ),
+    ):
+        decorated = declare(decorated)
+    return decorated
+
+
 COMMANDS = {
-    "compare": ("spark_build.cli.comparing", "compare", "Say what changed between two burn-ins."),
-    "gate": ("spark_build.cli.comparing", "gate", "For CI: is it as fast as it must be?"),
+    "compare": ("spark_build.cli.verify", "compare", "Say what changed between two burn-ins."),
+    "gate": ("spark_build.cli.verify", "gate", "For CI: is it as fast as it must be?"),
 }
 
 
@@ -51,7 +157,7 @@ def verify(
         return None
     if asked.said and not burn_in:
         raise click.UsageError(f"{asked.said} is about a burn-in: add --burn-in")
-    from spark_build.cli.build import running
+    from spark_build.cli.render import running
     from spark_build.cli.wheelhouse import current
 
     generation = current(options) if asked.needs_wheelhouse() else None
@@ -173,8 +279,6 @@ def _burn_in(
 
 def _other_cases(measured: BurnIn) -> list[str]:
     """What was found of the deciding arm besides the headline; nothing where nothing may be claimed."""
-    from spark_build.text import flops
-
     headline = measured.verdict.headline
     spoilt = any(gate.status == "fail" for gate in measured.gates)
     if headline is None or spoilt or measured.verdict.word == "FUNCTIONAL-FAIL":
@@ -204,3 +308,78 @@ def _with_burn_in(document: dict[str, Any], lines: list[str], measured: BurnIn) 
     return Judged(
         document={**document, "arms": raw["arms"], "burn_in": raw}, lines=found, code=exit_code(verdict)
     )
+
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("old", type=FILE)
+@click.argument("new", type=FILE)
+@click.option("--arm", help="Arm to compare (default: the candidate, else the baseline).")
+@shared
+def compare(options: Options, old: Path, new: Path, arm: str | None) -> int:
+    """Say what changed from burn-in OLD.json to NEW.json."""
+    from spark_build.measure.compare_runs import compare_runs
+
+    crossed = compare_runs(_read(old), _read(new), arm)
+    if options.json:
+        render.print_json({**dataclasses.asdict(crossed), "exit_code": 0})
+        return 0
+    rows = [
+        [
+            each.case + (" *" if each.headline else ""),
+            flops(each.rates[0]),
+            flops(each.rates[1]),
+            f"{each.ratio:.3f} [{each.ci95[0]:.3f}, {each.ci95[1]:.3f}]",
+            each.finding,
+        ]
+        for each in crossed.changes
+    ]
+    render.print_table(["CASE", "OLD", "NEW", "RATIO", "FINDING"], rows)
+    for doubt in crossed.doubts:
+        print(f"doubtful: {doubt}")
+    return 0
+
+
+@click.command()
+@click.argument("new", type=FILE, required=False)
+@click.option("--min-ratio", type=click.FloatRange(min=0, min_open=True), default=0.98, show_default=True,
+              help="Least acceptable rate, relative to the baseline.")  # fmt: skip
+@click.option(
+    "--against", type=FILE, metavar="OLD.json", help="Compare with this run, not with the baseline."
+)
+@shared
+def gate(options: Options, new: Path | None, min_ratio: float, against: Path | None) -> int:
+    """Exit 0 when NEW.json (default: the last burn-in) is fast enough, 9 when not, 11 when unknown."""
+    from spark_build.errors import InconclusiveError, VerificationError
+    from spark_build.measure.compare_runs import gate_run
+
+    file = new or _last(options)
+    decision, why = gate_run(_read(file), min_ratio, _read(against) if against else None)
+    code = {"pass": 0, "fail": VerificationError.exit_code, "inconclusive": InconclusiveError.exit_code}[
+        decision
+    ]
+    if options.json:
+        document = {"decision": decision, "reason": why, "file": str(file), "exit_code": code}
+        render.print_json(document)
+    else:
+        print(f"{decision}: {why}")
+    return code
+
+
+def _read(file: Path) -> dict[str, Any]:
+    from spark_build.cli.json_input import json_of, text_of
+    from spark_build.measure.compare_runs import HINT, check_document
+
+    return check_document(json_of(text_of(file, HINT), str(file), HINT), str(file))
+
+
+def _last(options: Options) -> Path:
+    from spark_build.errors import UsageError
+
+    runs = options.home().runs
+    found = sorted(runs.glob("*/burn-in.json"), key=lambda file: file.stat().st_mtime)
+    if not found:
+        raise UsageError(f"there is no burn-in in {runs}", hint="spark-build verify --burn-in --full")
+    return found[-1]

@@ -1,35 +1,41 @@
-"""`wheelhouse`: the group, and its commands that only look: list and path."""
+"""The commands of wheelhouse: list, path, generations, gc, check."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_build.cli import render
+from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
 from spark_build.cli.options import Options, shared
-from spark_build.text import size
+from spark_build.text import duration, size
 
 if TYPE_CHECKING:
     from spark_build.wheelhouse.generations import Generation
-
+    from spark_build.wheelhouse.model import Change, Collected, Fault, Kept
 
 # name: (module, function, what `--help` says)
 COMMANDS = {
     "list": ("spark_build.cli.wheelhouse", "list_", "Show the wheels of the current generation."),
     "inspect": ("spark_build.cli.inspect", "inspect", "Say what is inside a wheel, or compare two."),
     "path": ("spark_build.cli.wheelhouse", "path", "Print the folder to point installers at."),
-    "generations": ("spark_build.cli.keeping", "generations", "Show what changed in each generation."),
-    "rollback": ("spark_build.cli.keeping", "rollback", "Make an earlier generation current again."),
-    "remove": ("spark_build.cli.keeping", "remove", "Publish a generation without some wheels."),
-    "pin": ("spark_build.cli.keeping", "pin", "Keep a generation whatever gc is told."),
-    "unpin": ("spark_build.cli.keeping", "unpin", "Let a pinned generation go again."),
-    "gc": ("spark_build.cli.tidying", "gc", "Take away what nobody needs any more."),
-    "check": ("spark_build.cli.tidying", "check", "See whether everything is whole; --repair mends."),
+    "generations": ("spark_build.cli.wheelhouse", "generations", "Show what changed in each generation."),
+    "rollback": ("spark_build.cli.wheelhouse", "rollback", "Make an earlier generation current again."),
+    "remove": ("spark_build.cli.wheelhouse", "remove", "Publish a generation without some wheels."),
+    "pin": ("spark_build.cli.wheelhouse", "pin", "Keep a generation whatever gc is told."),
+    "unpin": ("spark_build.cli.wheelhouse", "unpin", "Let a pinned generation go again."),
+    "gc": ("spark_build.cli.wheelhouse", "gc", "Take away what nobody needs any more."),
+    "check": ("spark_build.cli.wheelhouse", "check", "See whether everything is whole; --repair mends."),
     "export": ("spark_build.cli.transfer", "export", "Write a generation for another machine."),
     "import": ("spark_build.cli.transfer", "import_", "Take in wheels, after proving every one."),
-    "serve": ("spark_build.cli.serving", "serve", "Serve the wheels to other nodes over HTTP."),
+    "serve": ("spark_build.cli.transfer", "serve", "Serve the wheels to other nodes over HTTP."),
 }
 
 
@@ -42,10 +48,10 @@ def wheelhouse(_options: Options) -> None:
 def current(options: Options) -> Generation:
     """The current generation of the selected view."""
     from spark_build.errors import StoreError
-    from spark_build.wheelhouse import generations
+    from spark_build.wheelhouse import generations as wheelhouse_generations
 
     view = options.setting().view
-    found = generations.current(view)
+    found = wheelhouse_generations.current(view)
     if found is None:
         others = sorted(path.parent.name for path in view.parent.glob("*/current"))
         known = f"; there are {', '.join(others)} (--target, --train)" if others else ""
@@ -104,3 +110,308 @@ def path(options: Options) -> None:
         render.print_json({"generation": found.number, "path": str(found.folder)})
     else:
         print(found.folder)
+
+
+SHOWN = 6  # changes in a line of the table; --json has all
+
+
+def tell(message: str) -> None:
+    """Say on stderr whom we wait for."""
+    click.echo(f"waiting for another spark-build: {message}", err=True)
+
+
+@click.command()
+@shared
+def generations(options: Options) -> None:
+    """Show every generation, and what changed in it against the one that it was made from."""
+    from spark_build.wheelhouse.generations import states
+
+    view = options.setting().view
+    rows = [_described(view, one) for one in states(view)]
+    if options.json:
+        render.print_json({"view": view.name, "path": str(view), "generations": rows})
+        return
+    if not rows:
+        print(f"nothing is published for {view.name} yet")
+    table = []
+    for row in reversed(rows):
+        marks = [name for name in ("current", "pinned", "verified") if row[name]]
+        against = f"against {row['against']}: " if row["against"] not in (0, row["generation"] - 1) else ""
+        table.append([str(row["generation"]), row["created"], ", ".join(marks), against + _line(row)])
+    render.print_table(["GENERATION", "CREATED (UTC)", "IS", "CHANGES"], table)
+
+
+def _described(view: Path, state: Kept) -> dict[str, Any]:
+    """A generation as JSON; one whose manifest cannot be read says so."""
+    from spark_build.errors import StoreError
+    from spark_build.wheelhouse import generations as wheelhouse_generations
+    from spark_build.wheelhouse.gc import changes
+
+    folder = view / "generations" / str(state.number)
+    row = {
+        "generation": state.number,
+        "path": str(folder),
+        "current": state.current,
+        "pinned": state.pinned,
+        "verified": False,
+        "created": "",
+        "against": 0,
+        "wheels": 0,
+        "changes": [],
+        "problem": None,
+    }
+    try:
+        found = wheelhouse_generations.read(folder)
+    except StoreError as error:
+        return row | {"problem": error.message}
+    before = _before(view, found)
+    wheels = before.wheels if before else ()
+    verdict = wheelhouse_generations.verdict_of(found)
+    checks = verdict.get("checks", []) if verdict else []
+    return row | {
+        "verified": bool(checks) and not any(check["status"] == "fail" for check in checks),
+        "created": found.created.removesuffix("+00:00"),
+        "against": before.number if before else 0,
+        "wheels": len(found.wheels),
+        "changes": [dataclasses.asdict(one) for one in changes(wheels, found.wheels)],
+    }
+
+
+def _before(view: Path, found: Generation) -> Generation | None:
+    """What a generation is compared with: the one it was made from, else the next older that is readable."""
+    from spark_build.errors import StoreError
+    from spark_build.wheelhouse import generations as wheelhouse_generations
+
+    older = [number for number in reversed(wheelhouse_generations.numbers(view)) if number < found.number]
+    for number in sorted(older, key=lambda number: number != found.before):
+        with suppress(StoreError):
+            return wheelhouse_generations.read(view / "generations" / str(number))
+    return None
+
+
+def _line(row: dict[str, Any]) -> str:
+    if row["problem"]:
+        return f"{row['problem']}; spark-build wheelhouse check --repair"
+    words = [_words(one) for one in row["changes"]]
+    rest = [f"and {len(words) - SHOWN} more"] if len(words) > SHOWN else []
+    return ", ".join([*words[:SHOWN], *rest]) or "the same wheels"
+
+
+def _words(change: dict[str, Any]) -> str:
+    name, kind = change["name"], change["kind"]
+    if kind == "version":
+        return f"{name} {change['before']} -> {change['after']}"
+    if kind == "rebuilt":
+        return f"rebuilt {name} {change['after']}"
+    return f"{'+' if kind == 'added' else '-'}{name} {change['after'] or change['before']}"
+
+
+@click.command()
+@click.argument("number", type=click.IntRange(min=1), required=False)
+@shared
+def rollback(options: Options, number: int | None) -> None:
+    """Make generation NUMBER current again; by default the one that the current was made from."""
+    from spark_build.wheelhouse import generations as wheelhouse_generations
+    from spark_build.wheelhouse.gc import changes
+
+    was, found = wheelhouse_generations.rollback(options.setting().view, number, tell)
+    changed = changes(was.wheels, found.wheels) if was else ()
+    if options.json:
+        document = {
+            "from": was.number if was else None,
+            "changes": [dataclasses.asdict(one) for one in changed],
+        }
+        render.print_json({**document, **listing(found)})
+    elif was and was.number == found.number:
+        print(f"generation {found.number} is current already")
+    else:
+        print(f"generation {found.number} is current again" + (f", instead of {was.number}" if was else ""))
+        _print_changes(changed)
+
+
+def _print_changes(changed: tuple[Change, ...]) -> None:
+    for one in changed:
+        print(f"  {_words(dataclasses.asdict(one))}")
+
+
+@click.command()
+@click.argument("wheels", nargs=-1, required=True, metavar="NAME[==VERSION]...")
+@click.option("--force", is_flag=True, help="Also where another wheel of the set needs it.")
+@shared
+def remove(options: Options, wheels: tuple[str, ...], force: bool) -> None:
+    """Publish a generation without these wheels. The store keeps them until `gc`."""
+    from spark_build.wheelhouse import generations as wheelhouse_generations
+
+    setting = options.setting()
+    made, gone, lacking = wheelhouse_generations.remove(
+        setting.view, setting.home.store, wheels, markers=setting.markers, force=force, waiting=tell
+    )
+    if options.json:
+        names = [{"name": wheel.name, "version": wheel.version} for wheel in gone]
+        render.print_json({"removed": names, "lacking": list(lacking), **listing(made)})
+        return
+    print(f"generation {made.number} is without {', '.join(f'{one.name} {one.version}' for one in gone)}")
+    for line in lacking:
+        print(f"warning: {line}, which is not there any more")
+
+
+def _pinning(options: Options, number: int | None, *, wanted: bool) -> None:
+    from spark_build.errors import UsageError
+    from spark_build.wheelhouse import generations as wheelhouse_generations
+
+    view = options.setting().view
+    chosen = number or wheelhouse_generations.current_number(view)
+    if not chosen:
+        raise UsageError(f"nothing is published for {view.name} yet", hint="spark-build all")
+    new = (wheelhouse_generations.pin if wanted else wheelhouse_generations.unpin)(view, chosen, tell)
+    if options.json:
+        render.print_json({"generation": chosen, "pinned": wanted, "new": new})
+        return
+    state = "is pinned: gc never takes it" if wanted else "is not pinned"
+    print(f"generation {chosen} {state}{'' if new else ' (nothing changed)'}")
+
+
+@click.command()
+@click.argument("number", type=click.IntRange(min=1), required=False)
+@shared
+def pin(options: Options, number: int | None) -> None:
+    """Keep generation NUMBER (default: the current one) whatever `gc` is told."""
+    _pinning(options, number, wanted=True)
+
+
+@click.command()
+@click.argument("number", type=click.IntRange(min=1), required=False)
+@shared
+def unpin(options: Options, number: int | None) -> None:
+    """Let generation NUMBER (default: the current one) go again."""
+    _pinning(options, number, wanted=False)
+
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+MOST = 200  # wheels of a view that `check` resolves unasked
+KINDS = {
+    "generation": "generations",
+    "pages": "index pages",
+    "entry": "store entries",
+    "leftover": "leftovers",
+}
+
+
+class _Age(click.ParamType[float]):
+    """Seconds from what people write: 30d, 12h, 90m, 45s, 2w; a bare number is days."""
+
+    name = "age"
+
+    def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> float:
+        said = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", str(value).strip().lower())
+        if said is None:
+            self.fail(f"{value!r} is no age: write 30d, 12h or 90m")
+        return float(said[1]) * UNITS[said[2] or "d"]
+
+
+@click.command()
+@click.option(
+    "--keep", type=click.IntRange(min=1), default=3, show_default=True, help="Newest generations to keep."
+)
+@click.option("--older-than", type=_Age(), default="7d", show_default=True, help="Take nothing younger.")
+@click.option(
+    "--grace", type=_Age(), default="1h", show_default=True, help="For installers that are still reading."
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@shared
+def gc(options: Options, keep: int, older_than: float, grace: float, dry_run: bool) -> None:
+    """Take away old generations of all views, and what nothing in the store's use needs.
+
+    Never the current generation, a pinned one, or what those were built from. A generation's age
+    counts from when it was last current.
+    """
+    from spark_build.wheelhouse.gc import collect
+
+    home = options.home()
+    done = collect(home, keep=keep, older_than=older_than, grace=grace, dry_run=dry_run, waiting=tell)
+    if options.json:
+        taken = [dataclasses.asdict(one) for one in done.taken]
+        render.print_json(
+            {"dry_run": dry_run, "freed": done.freed, "taken": taken, "held": done.held or None}
+        )
+        return
+    _print_collected(done, max(older_than, grace), dry_run=dry_run)
+
+
+def _print_collected(done: Collected, age: float, *, dry_run: bool) -> None:
+    kinds = {"leftover": "left by a killed process", "pages": "pages of the index", "entry": "store"}
+    rows = [
+        [kinds.get(one.kind, one.kind), one.name, size(one.size)] for one in done.taken if one.kind != "pages"
+    ]
+    render.print_table(["WHAT", "NAME", "SIZE"], rows)
+    counts = Counter[str](one.kind for one in done.taken)
+    what = ", ".join(f"{words}: {counts[kind]}" for kind, words in KINDS.items() if counts[kind])
+    if what:
+        print(f"{'would free' if dry_run else 'freed'} {size(done.freed)} ({what})")
+    else:
+        older = duration(age) if age < UNITS["d"] else f"{age / UNITS['d']:g} days"
+        print(f"nothing to collect that is older than {older}")
+    if done.held:
+        print(f"the store is left alone, somebody uses it: {done.held}; run gc again later")
+
+
+@click.command()
+@click.option("--deep", is_flag=True, help="Also read every byte (sha256).")
+@click.option("--repair", is_flag=True, help="Mend what can be mended.")
+@click.option(
+    "--resolve/--no-resolve",
+    default=None,
+    help=f"Whether the wheels install, by a resolver (default: up to {MOST} wheels).",
+)
+@shared
+def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> int:
+    """Check the store and every view: links, records, papers, foreign files; whether the wheels install.
+
+    Exit code 10 for faults, 12 where there is nothing.
+    """
+    from spark_build.environments.fsck import check as examine
+    from spark_build.environments.fsck import is_empty, unresolved
+    from spark_build.events import Progress
+    from spark_build.recipes.loader import load
+
+    with render.open_view(options.verbosity) as view:
+
+        def told(done: int, total: int) -> None:
+            view.emit(Progress(recipe="", stage="check", done=done, total=total, unit="bytes"))
+
+        home = options.home()
+        found = examine(home, deep=deep, repair=repair, told=told, waiting=tell)
+        # What is damaged would only be told a second time.
+        if resolve is not False and all(one.mended for one in found):
+            targets = load(home.data).targets.values()
+            found += unresolved(home, targets, most=None if resolve else MOST, told=note)
+    found = tuple(dataclasses.replace(one, fix=typeable(one.fix)) for one in found)
+    left = [one for one in found if not one.mended]
+    empty = not found and is_empty(home)
+    if options.json:
+        rows = [dataclasses.asdict(one) for one in found]
+        render.print_json({"faults": rows, "mended": len(found) - len(left), "left": len(left)})
+    elif not empty:
+        _print_faults(found, deep=deep)
+    if empty:
+        return nothing_checked(
+            f"{home.wheelhouse} holds no wheel and no view", "spark-build all; or --root DIR names another"
+        )
+    return 10 if left else 0
+
+
+def note(message: str) -> None:
+    """On stderr."""
+    click.echo(f"note: {message}", err=True)
+
+
+def _print_faults(found: tuple[Fault, ...], *, deep: bool) -> None:
+    for one in found:
+        print(f"{'mended' if one.mended else one.kind}: {one.path}: {one.message}")
+        if not one.mended:
+            print(f"  next: {one.fix}")
+    left = sum(not one.mended for one in found)
+    if not found:
+        print(f"all is as it was recorded{'' if deep else ' (--deep reads every byte, too)'}")
+    else:
+        print(f"faults: {len(found)}, mended: {len(found) - left}, left: {left}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_build.cli.hints import typeable
-from spark_build.cli.main import COMMANDS
+from spark_build.cli.lazy_group import COMMANDS
 from spark_build.cli.options import Options
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 import pytest
 
-from spark_build.cli.main import COMMANDS, cli
+from spark_build.cli.lazy_group import COMMANDS
+from spark_build.cli.main import cli
 from spark_build.recipes.loader import Catalogue, load
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from spark_build.cli.render import Lines, Live, Quiet, describe, view
+from spark_build.cli.render import Lines, Live, Quiet, describe, open_view
 from spark_build.events import Expected, Note, Progress, StageFinished, StageResult, StageStarted, Usage
 from spark_build.text import duration, size
 
@@ -95,5 +95,5 @@ def test_which_view_a_terminal_gets(
     parent, child = os.openpty()
     with os.fdopen(parent), os.fdopen(child, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        chosen = view(options.get("verbosity", 0), plain=bool(options.get("plain")))
+        chosen = open_view(options.get("verbosity", 0), plain=bool(options.get("plain")))
     assert type(chosen) is expected

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_build.cli.bench_run import _print
+from spark_build.cli.bench import _print
 from spark_build.measure import suite
 from spark_build.measure.model import Bench, Check, Telemetry, bench_json
 from tests.conftest import CLI
