@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable
@@ -129,7 +128,9 @@ def scrub_value(value: Any, *, home: str = "") -> Any:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """What to append to "unknown 'onx'" when a known word is near it, else nothing."""
-    near = difflib.get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.6)
+    from difflib import get_close_matches
+
+    near = get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.6)
     return f": did you mean '{near[0]}'?" if near else ""
 
 

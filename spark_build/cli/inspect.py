@@ -16,7 +16,6 @@ from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, shared
 from spark_build.text import printable, size
 from spark_build.wheels.audit import advice
-from spark_build.wheels.diff import Change, counts, roles
 from spark_build.wheels.model import DeviceCode, Finding, Library, WheelFacts
 from spark_build.wheels.rules import Needed
 from spark_build.wheels.rules_device import order
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from spark_build.recipes.model import Recipe
     from spark_build.wheelhouse.generations import Generation
     from spark_build.wheels.device_code import Difference
+    from spark_build.wheels.diff import Change
 
 AUDIT_SAID_NO = 8
 
@@ -324,6 +324,8 @@ def _more_than_shown(count: int) -> None:
 
 def code_blocks(codes: Sequence[DeviceCode], width: int) -> list[tuple[list[str], list[list[str]]]]:
     """The table of architectures, in as many blocks side by side as the width asks for."""
+    from spark_build.wheels.diff import counts, roles
+
     short = _distinct([code.path for code in codes])
     rows = [
         (printable(short[code.path]) + where, dict(counts(part)))

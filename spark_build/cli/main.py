@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -124,6 +123,8 @@ def _crash(options: Options, error: BaseException) -> int:
 
 def be_background(folder: str) -> int:
     """The process that `start_background` starts; returns the exit code."""
+    from pathlib import Path
+
     from spark_build.build import background
 
     # A session of its own gets none from a terminal; this is for a shell that sends it by hand.

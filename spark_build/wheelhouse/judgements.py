@@ -61,6 +61,7 @@ def prune(store: Path) -> None:
 
 
 def is_sound(path: Path) -> bool:
+    """Return whether a judgement can be read and names its own key."""
     try:
         document = _read(path)
         return bool(path.name == f"{digest(document['inputs'])}.json" and document["of"])
