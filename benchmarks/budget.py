@@ -194,7 +194,7 @@ def main() -> None:
         root, links = make(work), work / "links"
         learning = governed(root, links, 3 * DECLARED + REST)
         known = [
-            governor.expected(locate(str(root)), name, target="host-cpu", declared_mib=DECLARED)
+            governor.expected_usage(locate(str(root)), name, target="host-cpu", declared_mib=DECLARED)
             for name in NAMES
         ]
         per_job = max(one.memory_per_job_mib for one in known)

@@ -25,7 +25,7 @@ from pathlib import Path
 from spark_build.environments.fsck import check
 from spark_build.paths import locate
 from spark_build.wheelhouse import generations, store
-from spark_build.wheelhouse.gc import changes, collect
+from spark_build.wheelhouse.gc import collect, generation_changes
 from spark_build.wheelhouse.store import RECORD, entry_folder
 from spark_build.wheels.model import StoredWheel
 
@@ -135,7 +135,7 @@ def measure(root: Path, count: int) -> dict[str, Times]:
 
     def compare() -> None:
         now, before = (generations.read(view / "generations" / str(number)) for number in (2, 1))
-        assert len(changes(before.wheels, now.wheels)) == 1
+        assert len(generation_changes(before.wheels, now.wheels)) == 1
 
     def whole() -> None:
         assert check(home, deep=False, repair=False, told=lambda _done, _total: None) == ()

@@ -27,7 +27,7 @@ class StageStarted:
 
     recipe: str
     stage: str
-    expected: Expected | None = None
+    expected: ExpectedUsage | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,7 +184,7 @@ class RecipeResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
+class FileDifference:
     """A file that differs between two builds of the same, and in what."""
 
     file: str
@@ -198,7 +198,7 @@ class Repetition:
     recipe: str
     product: str  # the wheel's file name, or "prefix"
     sha256: str  # of the wheel in the store; of a prefix its content digest
-    differences: tuple[Difference, ...]
+    differences: tuple[FileDifference, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -332,7 +332,7 @@ def _error(raw: Mapping[str, Any]) -> SparkBuildError:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Expected:
+class ExpectedUsage:
     """What a build will probably take, from what is declared and what earlier ones took."""
 
     memory_per_job_mib: int

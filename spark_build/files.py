@@ -77,7 +77,7 @@ def sync_tree(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def appearing(folder: Path) -> Iterator[Path]:
+def atomic_directory(folder: Path) -> Iterator[Path]:
     """A temporary folder that becomes `folder`, synced, when the block ends well; else it goes."""
     make_folder(folder.parent)
     temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=folder.parent))
@@ -143,7 +143,7 @@ def discard_tree(path: Path, trash: Path) -> None:
     leave(["nice", "-n", "19", "rm", "-rf", "--", *map(str, trash.iterdir())])
 
 
-class Held(Exception):  # noqa: N818 - no error: somebody else is at work
+class LockTimeout(Exception):  # noqa: N818 - no error: somebody else is at work
     """A lock was not to be had in time; says who holds it."""
 
 
@@ -214,7 +214,7 @@ def _acquire(path: Path, waiting: Callable[[str], None] | None, kind: int, patie
             holder = os.pread(descriptor, 400, 0).decode(errors="replace").strip() or "another process"
             if time.monotonic() >= deadline:
                 os.close(descriptor)
-                raise Held(holder) from None
+                raise LockTimeout(holder) from None
             if not told and waiting is not None:
                 waiting(holder)
                 told = True

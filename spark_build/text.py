@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration as people say it: "48 s", "3 min 12 s", "2 h 05 min"."""
     whole = round(seconds)
     if whole < 60:
@@ -18,7 +18,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """Bytes as people say them: "17.4 MiB"."""
     value = float(count)
     for unit in ("B", "KiB", "MiB"):
@@ -28,7 +28,7 @@ def size(count: float) -> str:
     return f"{value:.1f} GiB"
 
 
-def quantity(value: float, unit: str) -> str:
+def format_quantity(value: float, unit: str) -> str:
     """A value with the prefix that suits it: "62.4 TFLOP/s", "1.20 ms", "118 tokens/s"."""
     if unit == "s":
         for scale, name in ((1, "s"), (1e-3, "ms"), (1e-6, "us")):
@@ -50,7 +50,7 @@ def three_digits(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def flops(rate: float) -> str:
+def format_flops(rate: float) -> str:
     """A rate in FLOP/s with one decimal: "641.2 TFLOP/s", "190.1 GFLOP/s"."""
     return f"{rate / 1e12:.1f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:.1f} GFLOP/s"
 

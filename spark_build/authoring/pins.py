@@ -107,9 +107,9 @@ def sites(home: Home, train: str | None, names: Sequence[str]) -> list[Site]:
     return [found[one] for one in sorted(found) if not names or one in names]
 
 
-def fill(chosen: Sequence[Site]) -> tuple[list[Row], tuple[Path, ...]]:
+def fill_pins(chosen: Sequence[Site]) -> tuple[list[Row], tuple[Path, ...]]:
     """Write the hashes and commits that are missing: (what became of each source, files changed)."""
-    edits, rows, asked = _Edits(), [], Asked()
+    edits, rows, asked = _Edits(), [], SourceLookup()
     for site in chosen:
         for keys, source in site.sources():
             kind = str(source.get("kind", ""))
@@ -128,9 +128,9 @@ def fill(chosen: Sequence[Site]) -> tuple[list[Row], tuple[Path, ...]]:
     return rows, edits.write()
 
 
-def check(chosen: Sequence[Site]) -> list[Row]:
+def check_pins(chosen: Sequence[Site]) -> list[Row]:
     """Compare the pins with what indexes announce and repositories' tags name now."""
-    rows, asked = [], Asked()
+    rows, asked = [], SourceLookup()
     for site in chosen:
         for _, source in site.sources():
             pinned = str(source.get("commit" if source.get("kind") == "git" else "sha256", ""))
@@ -146,10 +146,10 @@ def check(chosen: Sequence[Site]) -> list[Row]:
     return rows
 
 
-def move(site: Site, version: str) -> tuple[list[Row], tuple[Path, ...]]:
+def move_pin(site: Site, version: str) -> tuple[list[Row], tuple[Path, ...]]:
     """Pin another version: all its sources, or nothing. Raises SourceError when one has none."""
     new, old = _version(version), str(site.raw.get("version", ""))
-    edits, rows, asked = _Edits(), [], Asked()
+    edits, rows, asked = _Edits(), [], SourceLookup()
     edits.set(site.path, (*site.keys, "version"), version)
     for index, source in enumerate(site.raw.get("sources", ())):
         changes = asked.moved(source, old, version, new)
@@ -244,7 +244,9 @@ def _offered(source: Source, pin: Pin, indexes: Indexes) -> list[Version]:
     before, found, after = source.tag.partition(pin.version)
     if not found:
         raise SourceError("it is pinned by a commit, not by a version's tag")
-    tags = [tag for tag in git_remote.tags(source.url) if tag.startswith(before) and tag.endswith(after)]
+    tags = [
+        tag for tag in git_remote.remote_tags(source.url) if tag.startswith(before) and tag.endswith(after)
+    ]
     names = [tag[len(before) : len(tag) - len(after)] for tag in tags]
     return list(_versions(name for name in names if version_in(name) == name))
 
@@ -301,11 +303,11 @@ def sha256_of_url(url: str, indexes: Indexes) -> str:
             for chunk in answer.raw.stream(CHUNK, decode_content=False):
                 digest.update(chunk)
     except http.NETWORK_ERRORS as error:
-        raise SourceError(f"{http.host_of(url)}: {http.reason(error)}") from error
+        raise SourceError(f"{http.host_of(url)}: {http.network_reason(error)}") from error
     return digest.hexdigest()
 
 
-class Asked:
+class SourceLookup:
     """Indexes and repositories, each asked once."""
 
     def __init__(self) -> None:
@@ -322,7 +324,7 @@ class Asked:
         """The commit of a tag; a repository that did not answer is not asked again."""
         if url not in self._tags:
             try:
-                self._tags[url] = git_remote.tags(url)
+                self._tags[url] = git_remote.remote_tags(url)
             except SourceError as error:
                 self._tags[url] = error
         known = self._tags[url]

@@ -375,7 +375,7 @@ def _from_git(request: Request, home: Home, folder: Path, emit: Emit) -> tuple[S
     """The pinned commit and its files; the version is found later, in the files or the tag."""
     url, tag = _repository(request.git)
     emit(Note(message=f"asking {url} for {tag}"))
-    known = git_remote.tags(url)
+    known = git_remote.remote_tags(url)
     if tag not in known:
         newest = ", ".join(sorted(known, key=_by_version, reverse=True)[:8])
         hint = f"tags are {newest}" if known else "it has no tags"
@@ -397,10 +397,10 @@ def _repository(text: str) -> tuple[str, str]:
         git_remote.check_tag(tag)
     except git_remote.BadAddressError as error:
         raise UsageError(
-            f"--git wants URL@TAG, not '{git_remote.shown(text)}': {error}", hint=example
+            f"--git wants URL@TAG, not '{git_remote.display_url(text)}': {error}", hint=example
         ) from None
     if not re.match(r"(https?|ssh|git|file)://|/", url) or not tag:
-        raise UsageError(f"--git wants URL@TAG, not '{git_remote.shown(text)}'", hint=example)
+        raise UsageError(f"--git wants URL@TAG, not '{git_remote.display_url(text)}'", hint=example)
     if re.match(r"(https?|git)://[^/]*@", url):
         raise UsageError(
             "the URL holds a login, which does not belong into a recipe",

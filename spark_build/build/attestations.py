@@ -24,16 +24,16 @@ from spark_build import __version__
 from spark_build.build.context import Job, Outputs, Provided
 from spark_build.files import sha256_of
 from spark_build.recipes.model import Source
-from spark_build.sources.git_remote import is_local, shown
+from spark_build.sources.git_remote import display_url, is_local
 from spark_build.wheelhouse import store as stores
 from spark_build.wheels import attestation_formats
 from spark_build.wheels.attestation_formats import (
     CONTENT,
-    Content,
     Execution,
     Material,
     Origin,
     Subject,
+    WheelContent,
     bom,
     statement,
 )
@@ -43,14 +43,14 @@ from spark_build.wheels.writer import hex_of
 SBOM = "sboms/spark-build.cdx.json"
 
 
-def inside(job: Job, earlier: Mapping[str, Outputs]) -> Mapping[str, Callable[[Content], bytes]]:
+def inside(job: Job, earlier: Mapping[str, Outputs]) -> Mapping[str, Callable[[WheelContent], bytes]]:
     """The papers within a wheel, by their name in its dist-info folder: each made from the rest of it.
 
     A wheel cannot hold its own sha256: there the subject of the provenance is its content digest.
     """
     origin = _origin(job, earlier, beside=False)
 
-    def provenance(content: Content) -> bytes:
+    def provenance(content: WheelContent) -> bytes:
         digest = digest_of((name, bytes.fromhex(sha256)) for name, sha256 in content.hashes.items())
         name = f"{origin.distribution} {origin.wheel_version}"
         return _json(statement(origin, [(name, {CONTENT: digest})]))
@@ -63,7 +63,7 @@ def beside(job: Job, earlier: Mapping[str, Outputs], byproducts: Mapping[str, by
     audited = earlier["audit"]
     origin = _origin(job, earlier, beside=True)
     wheel = job.out / audited["wheel"] if audited["wheel"] else None
-    content, sha256 = (content_of(wheel), sha256_of(wheel)) if wheel else (Content(hashes={}), "")
+    content, sha256 = (content_of(wheel), sha256_of(wheel)) if wheel else (WheelContent(hashes={}), "")
     name = audited["wheel"] or ""
     sbom = _json(bom(origin, content, moment=_moment(origin), file_name=name, sha256=sha256))
     subjects: list[Subject] = [(name, {"sha256": sha256})] if wheel else []
@@ -73,11 +73,11 @@ def beside(job: Job, earlier: Mapping[str, Outputs], byproducts: Mapping[str, by
     return {"sbom.json": sbom, "provenance.json": _json(statement(origin, subjects, execution))}
 
 
-def content_of(wheel: Path) -> Content:
+def content_of(wheel: Path) -> WheelContent:
     """What the papers tell of a wheel that is finished; only its dist-info folder is read."""
     with opened(wheel) as archive:
         folder = dist_info(archive, wheel.name)
-        return Content(
+        return WheelContent(
             hashes=_listed(archive.read(f"{folder}/RECORD")),
             metadata=archive.read(f"{folder}/METADATA"),
             sboms=tuple(_foreign_sboms(archive, folder)),
@@ -135,14 +135,14 @@ def material_of(name: str, source: Source, version: str) -> Material:
     """Where a source comes from, but no place on this machine, and no password."""
     if source.kind == "git":
         at = f"@refs/tags/{source.tag}" if source.tag else ""
-        uri = "" if is_local(source.url) else f"git+{shown(source.url)}{at}"
+        uri = "" if is_local(source.url) else f"git+{display_url(source.url)}{at}"
         return Material(
             role="source", name=name, version=version, uri=uri, digests={"gitCommit": source.commit}
         )
     if source.kind == "local":
         return Material(role="source", name=name, version=version, digests={CONTENT: source.sha256})
     if source.kind == "archive":
-        uri = "" if is_local(source.url) else shown(source.url)
+        uri = "" if is_local(source.url) else display_url(source.url)
     else:
         if source.kind == "wheel":  # of a set, each has a version of its own
             version = source.filename.split("-")[1]
@@ -204,7 +204,7 @@ def _needs(job: Job, earlier: Mapping[str, Outputs], *, beside: bool) -> Iterato
         )
 
 
-def _entry(job: Job, need: Provided) -> stores.Entry | None:
+def _entry(job: Job, need: Provided) -> stores.StoreEntry | None:
     """The store's entry that provides a need; None for one from elsewhere."""
     place = need.wheel or need.prefix
     if need.provision.provider != "store" or place is None:

@@ -23,7 +23,7 @@ from spark_build import venv
 from spark_build.build.context import NOWHERE, Job
 from spark_build.errors import AuditError, SparkBuildError, StageError
 from spark_build.files import copy_or_link, remove_tree
-from spark_build.recipes.evaluation import fill
+from spark_build.recipes.evaluation import fill_placeholders
 from spark_build.recipes.model import Source, Stub
 from spark_build.wheels.reader import dist_info, files_of, is_safe, opened
 
@@ -108,7 +108,7 @@ def build_cmake(job: Job, runner: Runner, values: Mapping[str, str | Callable[[]
     installed = f"{NOWHERE}/{recipe.name}"
     where = f"recipes/{recipe.name}.toml: cmake.define"
     defined = [
-        f"-D{name}={fill(variable.value, values, where=f'{where}.{name}')}"
+        f"-D{name}={fill_placeholders(variable.value, values, where=f'{where}.{name}')}"
         for name, variable in recipe.cmake.define.items()
     ]
     # How many jobs is the jobserver's business: -j would switch it off.

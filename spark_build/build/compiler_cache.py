@@ -140,7 +140,7 @@ def prepare(
     if cache.program is None:
         # Projects that look for ccache themselves would use it with their own rules.
         return Setup(cache=cache, variables={"CCACHE_DISABLE": "1"}, log=log)
-    path = write(links, program=cache.program, search=search)
+    path = write_compiler_wrappers(links, program=cache.program, search=search)
     tools, compilers = path
     launcher = str(tools / "ccache")
     variables = {f"CMAKE_{language}_COMPILER_LAUNCHER": launcher for language in ("C", "CXX", "CUDA")}
@@ -221,7 +221,7 @@ def serving(setup: Setup, *, work: Path | None, environ: Mapping[str, str]) -> I
 def use_of(log: Path) -> CacheUse:
     """What the build took from the cache; nothing where there is no log."""
     try:
-        return parse(log.read_text(errors="replace"))
+        return parse_statistics(log.read_text(errors="replace"))
     except OSError:
         return CacheUse()
 
@@ -335,7 +335,7 @@ exit "$code"
 """
 
 
-def write(folder: Path, *, program: Path, search: str) -> tuple[Path, Path]:
+def write_compiler_wrappers(folder: Path, *, program: Path, search: str) -> tuple[Path, Path]:
     """Write wrappers for the compilers on the PATH `search`; the folders to put before it, in order."""
     tools, compilers = folder / "tools", folder / "compilers"
     script = _SCRIPT.replace("@CACHE@", shlex.quote(str(program))).replace("@MARK@", MARK)
@@ -420,7 +420,7 @@ class CacheUse:
         return f"{self.hits} of {self.total} {word} from the cache ({percent}%{left})"
 
 
-def parse(text: str) -> CacheUse:
+def parse_statistics(text: str) -> CacheUse:
     """What either tool left; never fails: statistics must not end a build that went well."""
     return _sccache(text) if text.lstrip().startswith("{") else _ccache(text)
 

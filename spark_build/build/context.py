@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Protocol
 from spark_build import probe
 from spark_build.build import plan
 from spark_build.errors import UsageError
-from spark_build.events import Emit, Expected
+from spark_build.events import Emit, ExpectedUsage
 from spark_build.machine import Limits, Machine
 from spark_build.paths import Home
 from spark_build.recipes import evaluation
@@ -23,7 +23,7 @@ from spark_build.wheelhouse.store import tree_digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
+class Context:
     """What a command works on: the folders, the recipes, the machine, the target and the train."""
 
     home: Home
@@ -55,17 +55,17 @@ class Setting:
         return self.home.views / evaluation.view_name(self.target, self.train.name)
 
 
-def settle(
+def resolve_context(
     home: Home, catalogue: Catalogue, target: str, train: str | None, provide: Mapping[str, str]
-) -> Setting:
+) -> Context:
     """Resolve target and train names on this machine."""
     machine = probe.probe()
     chosen = (
-        evaluation.detect(catalogue.targets, machine)
+        evaluation.detect_target(catalogue.targets, machine)
         if target == "auto"
-        else evaluation.resolve(catalogue.target(target), machine)
+        else evaluation.resolve_target(catalogue.target(target), machine)
     )
-    return Setting(
+    return Context(
         home=home,
         catalogue=catalogue,
         machine=machine,
@@ -76,13 +76,13 @@ def settle(
     )
 
 
-def with_limits(setting: Setting, jobs: int | None, memory_mib: int | None) -> Setting:
+def with_limits(setting: Context, jobs: int | None, memory_mib: int | None) -> Context:
     """The setting in which builds use at most so many jobs and so much memory together."""
     limits = plan.limits_of(setting.machine, setting.target, jobs=jobs, memory_mib=memory_mib)
     return replace(setting, limits=limits)
 
 
-def with_local_sources(setting: Setting, folders: Mapping[str, str]) -> Setting:
+def with_local_sources(setting: Context, folders: Mapping[str, str]) -> Context:
     """The setting in which these recipes are built from folders, as they are, instead of their pins.
 
     The content of a folder becomes part of the keys. Raises UsageError.
@@ -114,7 +114,7 @@ class Job:
     work: Path  # build/<recipe>/<plan key>
     log: BinaryIO
     governor: Governor  # shares processors and memory among all recipes
-    expected: Expected
+    expected: ExpectedUsage
     offline: bool
     cached: bool  # whether the compiler cache may be used
     key: str  # build key

@@ -210,7 +210,7 @@ _TRUE = {"1", "ON", "YES", "Y", "TRUE", "ENABLED"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Missing:
+class DroppedFeature:
     """A feature that the build would lack; `reason` is what was printed about it before."""
 
     feature: Feature
@@ -225,7 +225,7 @@ class Missing:
         return f"{said}, not {self.feature.value}" + (f" ({why})" if why else "")
 
 
-class Watch:
+class FeatureWatch:
     """Sees the lines of a build one after the other."""
 
     def __init__(self, features: Sequence[Feature]) -> None:
@@ -235,7 +235,7 @@ class Watch:
         self._remarks: deque[str] = deque(maxlen=KEPT)
         self._warning: list[str] | None = None
 
-    def see(self, line: str) -> Missing | None:
+    def see(self, line: str) -> DroppedFeature | None:
         """The feature that this line says is missing."""
         if not self._features:
             return None
@@ -246,9 +246,9 @@ class Watch:
                 continue
             self._seen.add(feature.name)
             value = _value(found)
-            if not agrees(feature.value, value):
+            if not feature_agrees(feature.value, value):
                 self._end_warning()
-                return Missing(feature=feature, found=value, reason=self._reason(feature.name))
+                return DroppedFeature(feature=feature, found=value, reason=self._reason(feature.name))
         self._remember(plain)
         return None
 
@@ -292,30 +292,30 @@ class Watch:
 
 def kept(
     features: Sequence[Feature], lines: Iterable[str]
-) -> tuple[tuple[Missing, ...], tuple[Feature, ...]]:
+) -> tuple[tuple[DroppedFeature, ...], tuple[Feature, ...]]:
     """(Missing features, those never spoken of) by a kept log: the last command that names one decides.
 
     Earlier commands may be those of an attempt that failed for the very feature.
     """
-    decided: dict[str, Missing | None] = {}
-    watch, missing = Watch(features), dict[str, Missing]()
+    decided: dict[str, DroppedFeature | None] = {}
+    watch, missing = FeatureWatch(features), dict[str, DroppedFeature]()
     for line in chain(lines, [COMMAND]):
         if line.startswith(COMMAND):
             decided |= {one.name: missing.get(one.name) for one in watch.seen()}
-            watch, missing = Watch(features), {}
+            watch, missing = FeatureWatch(features), {}
         elif found := watch.see(line):
             missing.setdefault(found.feature.name, found)
     unseen = tuple(one for one in features if one.name not in decided)
     return tuple(one for one in decided.values() if one is not None), unseen
 
 
-def check(features: Sequence[Feature], lines: Iterable[str]) -> tuple[Missing, ...]:
+def dropped_features(features: Sequence[Feature], lines: Iterable[str]) -> tuple[DroppedFeature, ...]:
     """Every feature that a whole log says is missing, in the order of its lines."""
-    watch = Watch(features)
+    watch = FeatureWatch(features)
     return tuple(missing for missing in map(watch.see, lines) if missing is not None)
 
 
-def agrees(wanted: str, found: str) -> bool:
+def feature_agrees(wanted: str, found: str) -> bool:
     """Whether a printed value means the wanted one; ON, 1 and True are one, as in CMake."""
     meant = _truth(wanted)
     if meant is None:

@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 
-class Problem(NamedTuple):
+class KnownProblem(NamedTuple):
     """`decisive`: explains every other error of the log, wherever it stands."""
 
     name: str
@@ -21,8 +21,8 @@ class Problem(NamedTuple):
     decisive: bool = False
 
 
-def _entry(name: str, pattern: str, explanation: str, fix: str, *, decisive: bool = False) -> Problem:
-    return Problem(name, re.compile(pattern, re.MULTILINE), explanation, fix, decisive)
+def _entry(name: str, pattern: str, explanation: str, fix: str, *, decisive: bool = False) -> KnownProblem:
+    return KnownProblem(name, re.compile(pattern, re.MULTILINE), explanation, fix, decisive)
 
 
 AGAIN = "run the same command again"

@@ -16,7 +16,7 @@ from spark_build.hashing import digest
 from spark_build.probe import CUDA, SYSTEM_PATH, cuda_home
 from spark_build.process import capture
 from spark_build.recipes import evaluation
-from spark_build.recipes.evaluation import fill
+from spark_build.recipes.evaluation import fill_placeholders
 from spark_build.recipes.model import Provision, Recipe
 from spark_build.wheelhouse import store as stores
 
@@ -81,7 +81,7 @@ def variables(job: Job, known: Values, epoch: int) -> dict[str, str]:
     }
     recipe = job.step.recipe
     return base | {
-        name: fill(variable.value, known, where=f"recipes/{recipe.name}.toml: build.env.{name}")
+        name: fill_placeholders(variable.value, known, where=f"recipes/{recipe.name}.toml: build.env.{name}")
         for name, variable in job.step.evaluated.env.items()
     }
 

@@ -77,7 +77,7 @@ def check(patch: Path, tree: Path) -> PatchState:
         return PatchState(state="does-not-apply", detail="it changes no file")
     with tempfile.TemporaryDirectory(prefix="spark-build-patch-") as scratch:
         copy = Path(scratch, "tree")
-        problem = copy_touched(touched(files), tree, copy)
+        problem = copy_touched(touched_files(files), tree, copy)
         if problem:
             return PatchState(state="does-not-apply", detail=problem)
         forward = _git_apply(patch, copy, Path(scratch), "--check")
@@ -107,7 +107,7 @@ def copy_touched(paths: Iterable[str], tree: Path, copy: Path) -> str:
 
 
 def _files(patch: Path) -> tuple[FilePatch, ...]:
-    return parse(_text(patch))
+    return parse_patch(_text(patch))
 
 
 def _text(path: Path) -> str:
@@ -158,10 +158,10 @@ def _explain(files: Sequence[FilePatch], tree: Path, done: Completed) -> PatchSt
         return PatchState(state="does-not-apply", detail=_said(done), file=path)
     lines = _text(tree / path).split("\n")
     where = f"{path}: hunk {hunk.number} (line {start})"
-    if hunk.new != hunk.old and contains(lines, hunk.new):
+    if hunk.new != hunk.old and contains_lines(lines, hunk.new):
         detail = f"{where} is in the source already, other parts of the patch are not"
         return PatchState(state="does-not-apply", detail=detail, file=path, hunk=hunk.number)
-    place = nearest(lines, hunk.old, start) or Place(line=0, similarity=0)
+    place = nearest_place(lines, hunk.old, start) or HunkPlace(line=0, similarity=0)
     said = f"nearest is line {place.line}, {int(place.similarity * 100)}% alike"
     if place.similarity == 1:  # to git, no context after a change means the end of the file
         said = f"line {place.line} does, but without context lines it only fits a file's first or last lines"
@@ -226,17 +226,17 @@ class FilePatch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class HunkPlace:
     """Where a hunk fits best: the line it would begin at (from 1), and how alike it is, 0 to 1."""
 
     line: int
     similarity: float
 
 
-def parse(text: str) -> tuple[FilePatch, ...]:
+def parse_patch(text: str) -> tuple[FilePatch, ...]:
     """The files of a patch in git's format, with or without its extended headers."""
     found: list[FilePatch] = []
-    reader = _Reader(text.split("\n"))
+    reader = _HunkReader(text.split("\n"))
     while reader.more():
         line = reader.next()
         if line.startswith("diff --git "):
@@ -247,12 +247,12 @@ def parse(text: str) -> tuple[FilePatch, ...]:
     return tuple(found)
 
 
-def touched(files: Sequence[FilePatch]) -> tuple[str, ...]:
+def touched_files(files: Sequence[FilePatch]) -> tuple[str, ...]:
     """Every path that a patch reads or writes, sorted."""
     return tuple(sorted({name for file in files for name in (file.old, file.new)} - {NOWHERE, ""}))
 
 
-def nearest(lines: Sequence[str], wanted: Sequence[str], expected: int) -> Place | None:
+def nearest_place(lines: Sequence[str], wanted: Sequence[str], expected: int) -> HunkPlace | None:
     """Where `wanted` lies, or what comes closest to it; of equal places that nearest to line `expected`.
 
     None when there is nothing to compare.
@@ -269,10 +269,10 @@ def nearest(lines: Sequence[str], wanted: Sequence[str], expected: int) -> Place
         {*order[:CANDIDATES], *around},
         key=lambda start: (_alike(lines[start : start + width], wanted), -abs(start + 1 - expected), -start),
     )
-    return Place(line=best + 1, similarity=_alike(lines[best : best + width], wanted))
+    return HunkPlace(line=best + 1, similarity=_alike(lines[best : best + width], wanted))
 
 
-def contains(lines: Sequence[str], wanted: Sequence[str]) -> bool:
+def contains_lines(lines: Sequence[str], wanted: Sequence[str]) -> bool:
     """Whether `wanted` is somewhere in the file, exactly."""
     width = len(wanted)
     return any(
@@ -281,7 +281,7 @@ def contains(lines: Sequence[str], wanted: Sequence[str]) -> bool:
     )
 
 
-class _Reader:
+class _HunkReader:
     """Lines, one after the other."""
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -299,7 +299,7 @@ class _Reader:
         return self._lines[self._at - 1]
 
 
-def _extended(reader: _Reader, line: str) -> FilePatch:
+def _extended(reader: _HunkReader, line: str) -> FilePatch:
     """A file with git's own header: renames, modes and binary changes may come without hunks."""
     old, new = _both(line.removeprefix("diff --git ").rstrip("\r"))
     hunks: tuple[Hunk, ...] = ()
@@ -324,7 +324,7 @@ def _extended(reader: _Reader, line: str) -> FilePatch:
     return FilePatch(old=old, new=new, hunks=hunks)
 
 
-def _hunks(reader: _Reader) -> tuple[Hunk, ...]:
+def _hunks(reader: _HunkReader) -> tuple[Hunk, ...]:
     hunks: list[Hunk] = []
     while match := _HEADER.match(reader.peek()):
         reader.next()

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from spark_build.build.keys import plan_inputs
-from spark_build.events import Expected
+from spark_build.events import ExpectedUsage
 from spark_build.hashing import digest
 from spark_build.machine import Limits, Machine
 from spark_build.recipes.evaluation import evaluate, for_target, patches_for, sources_for
@@ -31,7 +31,7 @@ from spark_build.recipes.model import (
 from spark_build.resources import policy
 
 
-class Found(NamedTuple):
+class StoredResult(NamedTuple):
     """What the store says of a step.
 
     missing: why it does not have it, what changed since the last build; stale: why what it has must be
@@ -45,7 +45,7 @@ class Found(NamedTuple):
     stored_as: str = ""
 
 
-Lookup = Callable[[Step, Mapping[str, str]], Found]  # a step and the keys of its needs in the store
+Lookup = Callable[[Step, Mapping[str, str]], StoredResult]  # a step and the keys of its needs in the store
 
 
 class _Verdict(NamedTuple):
@@ -113,7 +113,7 @@ def make_plan(
     *,
     others: Iterable[str] = (),
     limits: Limits | None = None,
-    history: Mapping[str, Expected] | None = None,
+    history: Mapping[str, ExpectedUsage] | None = None,
 ) -> Plan:
     """Decide every recipe asked for and every one it needs. `lookup` knows the store.
 
@@ -213,12 +213,12 @@ def _decided(
     *,
     is_wanted: bool,
 ) -> Step:
-    verdict = _unfit(draft.recipe, draft.pin, draft.source, train, target)
+    verdict = _unsupported(draft.recipe, draft.pin, draft.source, train, target)
     if verdict is None and not is_wanted:
         reason = f"not built for {target.name} unless named (--with {draft.recipe.name})"
         verdict = _Verdict("SKIP", (reason,))
     verdict = verdict or _blocked(draft, earlier)
-    found = Found("", stored=False)
+    found = StoredResult("", stored=False)
     if verdict is None:
         found, verdict = _build_or_reuse(draft, earlier, lookup)
     return replace(
@@ -232,7 +232,9 @@ def _decided(
     )
 
 
-def _unfit(recipe: Recipe, pin: Pin, source: Source | None, train: Train, target: Target) -> _Verdict | None:
+def _unsupported(
+    recipe: Recipe, pin: Pin, source: Source | None, train: Train, target: Target
+) -> _Verdict | None:
     if not pin.version:
         return _Verdict("SKIP", (f"train {train.name} has no version of it",))
     if recipe.requires.cuda and not target.cuda_architectures:
@@ -261,12 +263,12 @@ def _blocked(step: Step, earlier: Mapping[str, Step]) -> _Verdict | None:
     return _Verdict("BLOCKED", tuple(reasons)) if reasons else None
 
 
-def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> tuple[Found, _Verdict]:
+def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> tuple[StoredResult, _Verdict]:
     rebuilt = [name for name in step.from_store if earlier[name].decision == "BUILD"]
     others = tuple(str(one) for one in step.provisions if one.provider != "store")
     if rebuilt:
         reasons = (*(f"needs {name}, which is built first" for name in rebuilt), *others)
-        return Found("", stored=False), _Verdict("BUILD", reasons)
+        return StoredResult("", stored=False), _Verdict("BUILD", reasons)
     found = lookup(step, {name: earlier[name].stored_as for name in step.from_store})
     if found.stored:
         older = ("under the key that an older spark-build gave it",) if found.stored_as else ()
@@ -281,7 +283,7 @@ def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> 
     return found, _Verdict("BUILD", (*(found.missing or ("not in the store",)), *others))
 
 
-def _estimate(recipe: Recipe, machine: Machine, limits: Limits, past: Expected | None) -> Estimate:
+def _estimate(recipe: Recipe, machine: Machine, limits: Limits, past: ExpectedUsage | None) -> Estimate:
     """From earlier builds here where there are some, else from what the recipe declares."""
     per_job = past.memory_per_job_mib if past else recipe.build.memory_per_job_mib
     jobs = jobs_for(recipe, machine, limits, per_job)

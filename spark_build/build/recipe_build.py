@@ -12,14 +12,14 @@ from typing import Any, BinaryIO
 
 from spark_build import probe
 from spark_build.build import environment, keys, sandbox
-from spark_build.build.context import Job, Outputs, Provided, Setting, Shell, Stage
+from spark_build.build.context import Context, Job, Outputs, Provided, Shell, Stage
 from spark_build.build.environment import locate
-from spark_build.build.keys import UNKNOWING, brought_up, build_inputs, changes
+from spark_build.build.keys import UNKNOWING, brought_up, build_inputs, key_changes
 from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
 from spark_build.events import (
     Cost,
     Emit,
-    Expected,
+    ExpectedUsage,
     Note,
     RecipeResult,
     Repetition,
@@ -36,7 +36,7 @@ from spark_build.resources.governor import Governor
 from spark_build.wheelhouse import judgements
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.judgements import last_inputs
-from spark_build.wheelhouse.store import Entry
+from spark_build.wheelhouse.store import StoreEntry
 from spark_build.wheels.model import Finding
 
 LOG = "build.log"
@@ -47,14 +47,14 @@ AGAIN = "again"  # below the build folder: where a build is repeated
 class Run:
     """What all recipes of one command share."""
 
-    setting: Setting
+    setting: Context
     options: BuildOptions
     governor: Governor
     emit: Emit
 
 
 def inputs_of(
-    setting: Setting, step: Step, keys: Mapping[str, str]
+    setting: Context, step: Step, keys: Mapping[str, str]
 ) -> tuple[dict[str, Any], tuple[Provided, ...]]:
     """Build key inputs and the needs they speak of: declared, found, measured."""
     provided = tuple(locate(one, setting.home.store, keys) for one in step.provisions)
@@ -73,15 +73,15 @@ def tools_of(step: Step) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class KeptResult:
     """What the store has of all that a step would make."""
 
-    entry: stores.Entry
+    entry: stores.StoreEntry
     stale: tuple[str, ...] = ()  # why it must be audited again before it is reused
     lacking: str = ""  # why that is not possible, and it must be built again
 
 
-def kept_of(setting: Setting, step: Step, inputs: Mapping[str, Any]) -> Kept | None:
+def kept_of(setting: Context, step: Step, inputs: Mapping[str, Any]) -> KeptResult | None:
     """The entry of these inputs, under today's key or that of an older spark-build."""
     makes_prefix = step.recipe.kind in ("cmake", "assemble") or bool(step.recipe.prefix.copy)
     entry = stores.read(setting.home.store, digest(inputs))
@@ -93,13 +93,13 @@ def kept_of(setting: Setting, step: Step, inputs: Mapping[str, Any]) -> Kept | N
         return None
     judgement = keys.judgement_inputs_of(step)
     if judgements.holds(entry, digest(judgement)):
-        return Kept(entry=entry)
+        return KeptResult(entry=entry)
     lacking = ""
     if step.evaluated.features and not (entry.folder / LOG).is_file():
         lacking = (
             "whether it has the expected features only its build log could tell, which is not in the store"
         )
-    return Kept(entry=entry, stale=changed_judgement(entry, judgement), lacking=lacking)
+    return KeptResult(entry=entry, stale=changed_judgement(entry, judgement), lacking=lacking)
 
 
 def build_recipe(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult:
@@ -151,7 +151,7 @@ def _build_under_lock(
     return outputs
 
 
-def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: Kept) -> str:
+def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: KeptResult) -> str:
     """Make an entry one that counts today: under today's key, judged by what is asked today."""
     if not found.stale:
         return "in the store: what it needs came out with the same content, or another run built it"
@@ -174,7 +174,7 @@ def _judge_what_was_there(run: Run, step: Step, inputs: Mapping[str, Any], work:
         judgements.note(found.entry, keys.judgement_inputs_of(step), findings)
 
 
-def _audited_again(run: Run, step: Step, entry: stores.Entry, log: Path) -> tuple[Finding, ...]:
+def _audited_again(run: Run, step: Step, entry: stores.StoreEntry, log: Path) -> tuple[Finding, ...]:
     from spark_build.build.stages import audit
 
     return audit.again(
@@ -268,7 +268,7 @@ def _job(
         work=work,
         log=log,
         governor=run.governor,
-        expected=governor.expected(
+        expected=governor.expected_usage(
             setting.home,
             step.recipe.name,
             target=setting.target.name,
@@ -412,7 +412,7 @@ def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs]) -> Output
     return outputs
 
 
-def _expected(stage: Stage, job: Job) -> Expected | None:
+def _expected(stage: Stage, job: Job) -> ExpectedUsage | None:
     return job.expected if stage.NAME == "build" else None
 
 
@@ -442,10 +442,10 @@ OLD_KEY = f"key.format-{UNKNOWING}.json"  # key.json of the older program, which
 
 def find_older_entry(
     store: Path, recipe: str, inputs: Mapping[str, Any], *, with_prefix: bool
-) -> Entry | None:
+) -> StoreEntry | None:
     """The newest entry of an older program that was made from just these inputs."""
     key, network = digest(inputs), bool(inputs["recipe"]["network"])
-    rows = [row for row in stores.rows(store) if row["recipe"] == recipe and row["origin"] == "built"]
+    rows = [row for row in stores.index_rows(store) if row["recipe"] == recipe and row["origin"] == "built"]
     for row in sorted(rows, key=lambda row: str(row["committed"]), reverse=True):
         folder = stores.entry_folder(store, row["key"])
         try:
@@ -462,7 +462,7 @@ def find_older_entry(
     return None
 
 
-def take_over(store: Path, old: Entry, plan_key: str, inputs: Mapping[str, Any]) -> Entry:
+def take_over(store: Path, old: StoreEntry, plan_key: str, inputs: Mapping[str, Any]) -> StoreEntry:
     """Link an older entry under the key of these inputs; whole or not at all."""
     key = digest(inputs)
     document = {"key": key, "plan_key": plan_key, "inputs": inputs, "taken_over_from": old.folder.name}
@@ -491,7 +491,7 @@ def _leaves(folder: Path) -> frozenset[bool]:
     return frozenset({bool(sandbox["network"])})
 
 
-def changed_judgement(entry: Entry, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+def changed_judgement(entry: StoreEntry, inputs: Mapping[str, Any]) -> tuple[str, ...]:
     """What is asked of the entry today and was not when it was last judged, in a few words."""
     last = last_inputs(entry)
-    return changes(last, inputs) if last is not None else ("what it was judged by is not recorded",)
+    return key_changes(last, inputs) if last is not None else ("what it was judged by is not recorded",)

@@ -17,7 +17,7 @@ from elftools.elf.elffile import ELFFile
 
 from spark_build.build.context import Job, Outputs
 from spark_build.errors import StoreError
-from spark_build.events import Difference, Repetition
+from spark_build.events import FileDifference, Repetition
 from spark_build.files import CHUNK, sha256_of
 from spark_build.wheelhouse import store
 from spark_build.wheels.fatbin import ELF_MAGIC
@@ -39,7 +39,7 @@ def repetition(job: Job, outputs: Mapping[str, Outputs]) -> Repetition:
     entry = store.read(job.home.store, job.key)
     if entry is None:
         raise StoreError(f"{job.step.recipe.name} is not in the store", hint="build it first")
-    found: tuple[Difference, ...] = ()
+    found: tuple[FileDifference, ...] = ()
     product, sha256 = "prefix", entry.content_digest
     if entry.wheel is not None:
         product, sha256 = entry.wheel.filename, entry.wheel.sha256
@@ -49,20 +49,20 @@ def repetition(job: Job, outputs: Mapping[str, Outputs]) -> Repetition:
     return Repetition(recipe=job.step.recipe.name, product=product, sha256=sha256, differences=found)
 
 
-def wheels(first: Path, second: Path) -> tuple[Difference, ...]:
+def wheels(first: Path, second: Path) -> tuple[FileDifference, ...]:
     """What differs between two wheels; nothing only when every byte is the same."""
     if same_bytes(first, second):
         return ()
     with opened(first) as one, opened(second) as other:
         found = _differences(_members(one), _members(other))
     if first.name != second.name:
-        found.append(Difference(file=first.name, what=f"the second is called {second.name}"))
+        found.append(FileDifference(file=first.name, what=f"the second is called {second.name}"))
     if not found:
-        found.append(Difference(file=first.name, what="only times, modes, order or packing of its files"))
+        found.append(FileDifference(file=first.name, what="only times, modes, order or packing of its files"))
     return tuple(found)
 
 
-def folders(first: Path, second: Path) -> tuple[Difference, ...]:
+def folders(first: Path, second: Path) -> tuple[FileDifference, ...]:
     """What differs between two folders: contents, links, executable bits."""
     return tuple(_differences(_tree(first), _tree(second)))
 
@@ -92,15 +92,15 @@ def _nothing() -> AbstractContextManager[IO[bytes]]:
     return Path(os.devnull).open("rb")
 
 
-def _differences(first: Mapping[str, File], second: Mapping[str, File]) -> list[Difference]:
+def _differences(first: Mapping[str, File], second: Mapping[str, File]) -> list[FileDifference]:
     found = []
     for name in sorted(first.keys() | second.keys()):
         if name not in second:
-            found.append(Difference(file=name, what="only in the first build"))
+            found.append(FileDifference(file=name, what="only in the first build"))
         elif name not in first:
-            found.append(Difference(file=name, what="only in the second build"))
+            found.append(FileDifference(file=name, what="only in the second build"))
         elif what := _difference(first[name], second[name]):
-            found.append(Difference(file=name, what=what))
+            found.append(FileDifference(file=name, what=what))
     return found
 
 

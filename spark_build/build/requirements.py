@@ -141,19 +141,19 @@ _BEFORE_ENVIRONMENT = ("fetch", "patch")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Missing:
+class MissingSource:
     """Something that a recipe's build takes and that is not on this machine."""
 
     recipe: str
     what: str
 
 
-def missing_sources(plan: Plan, home: Home, *, stop_after: str = "") -> tuple[Missing, ...]:
+def missing_sources(plan: Plan, home: Home, *, stop_after: str = "") -> tuple[MissingSource, ...]:
     """All of it, for every recipe to be built; changes nothing. stop_after: the last stage that is wanted."""
     indexes = cache(simple_api.configured)
     public = cache(_public)
     return tuple(
-        Missing(recipe=step.recipe.name, what=what)
+        MissingSource(recipe=step.recipe.name, what=what)
         for step in plan.steps
         if step.decision == "BUILD"
         for what in (

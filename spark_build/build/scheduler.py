@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from spark_build.build import plan as build_plan
 from spark_build.build import recipe_build
-from spark_build.build.context import Setting, Shell
-from spark_build.build.keys import changes
+from spark_build.build.context import Context, Shell
+from spark_build.build.keys import key_changes
 from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, result_of
 from spark_build.environments import closure
 from spark_build.errors import UsageError
@@ -29,7 +29,7 @@ from spark_build.wheelhouse import generations, store
 from spark_build.wheels.model import StoredWheel
 
 
-def plan(setting: Setting, names: Sequence[str] = (), also: Sequence[str] = ()) -> Plan:
+def plan(setting: Context, names: Sequence[str] = (), also: Sequence[str] = ()) -> Plan:
     """Decide every recipe asked for on this machine, with this store.
 
     No names: all that are built by default here, and `also`.
@@ -37,19 +37,19 @@ def plan(setting: Setting, names: Sequence[str] = (), also: Sequence[str] = ()) 
     for name in (*names, *also):
         setting.catalogue.recipe(name)
 
-    def lookup(step: Step, needs: Mapping[str, str]) -> build_plan.Found:
+    def lookup(step: Step, needs: Mapping[str, str]) -> build_plan.StoredResult:
         inputs, _ = inputs_of(setting, step, needs)
         key = digest(inputs)
         found = kept_of(setting, step, inputs)
         if found is not None and not found.lacking:
             there = found.entry.folder.name
             older = there if there != key else ""
-            return build_plan.Found(key, stored=True, stale=found.stale, stored_as=older)
+            return build_plan.StoredResult(key, stored=True, stale=found.stale, stored_as=older)
         if found is not None:
-            return build_plan.Found(key, stored=False, missing=(*found.stale, found.lacking))
+            return build_plan.StoredResult(key, stored=False, missing=(*found.stale, found.lacking))
         last = store.last_build(setting.home.store, step.recipe.name, setting.target)
-        missing = changes(recipe_build.recorded_inputs(setting.home.store, last), inputs) if last else ()
-        return build_plan.Found(key, stored=False, missing=missing)
+        missing = key_changes(recipe_build.recorded_inputs(setting.home.store, last), inputs) if last else ()
+        return build_plan.StoredResult(key, stored=False, missing=missing)
 
     recipes = {
         name: for_target(recipe, setting.target, setting.train)
@@ -66,7 +66,7 @@ def plan(setting: Setting, names: Sequence[str] = (), also: Sequence[str] = ()) 
         others=() if names else sorted(recipes),
         limits=setting.limits,
         history={
-            name: governor.expected(
+            name: governor.expected_usage(
                 setting.home,
                 name,
                 target=setting.target.name,
@@ -77,7 +77,7 @@ def plan(setting: Setting, names: Sequence[str] = (), also: Sequence[str] = ()) 
     )
 
 
-def _known(setting: Setting) -> Mapping[str, str]:
+def _known(setting: Context) -> Mapping[str, str]:
     """The providers asked for; each must be for a recipe that there is."""
     for name in setting.provide:
         setting.catalogue.recipe(name)
@@ -85,7 +85,7 @@ def _known(setting: Setting) -> Mapping[str, str]:
 
 
 def build(
-    setting: Setting, planned: Plan, emit: Emit, options: BuildOptions | None = None
+    setting: Context, planned: Plan, emit: Emit, options: BuildOptions | None = None
 ) -> tuple[RecipeResult, ...]:
     """Build what the plan says, side by side where nothing is needed from each other.
 
@@ -107,7 +107,7 @@ def build(
     return tuple(results[name] for name in steps)
 
 
-def _run(setting: Setting, emit: Emit, options: BuildOptions) -> Run:
+def _run(setting: Context, emit: Emit, options: BuildOptions) -> Run:
     """What the recipes of one command share, the budget above all."""
 
     def tell(jobs: int, allowed: int, memory_mib: int, budget_mib: int) -> None:
@@ -123,7 +123,7 @@ def _run(setting: Setting, emit: Emit, options: BuildOptions) -> Run:
 
 
 def shell(
-    setting: Setting, planned: Plan, name: str, emit: Emit, options: BuildOptions
+    setting: Context, planned: Plan, name: str, emit: Emit, options: BuildOptions
 ) -> AbstractContextManager[Shell]:
     """A shell in a recipe's tree, as its build sees it; the tree is locked meanwhile."""
     steps = {step.recipe.name: step for step in planned.steps}
@@ -138,7 +138,7 @@ def shell(
 
 
 def repeat(
-    setting: Setting,
+    setting: Context,
     planned: Plan,
     names: Sequence[str],
     results: Sequence[RecipeResult],
@@ -179,7 +179,7 @@ def _unbuilt(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> Recip
 
 
 def publish(
-    setting: Setting, results: Iterable[RecipeResult], *, with_closure: bool, offline: bool, emit: Emit
+    setting: Context, results: Iterable[RecipeResult], *, with_closure: bool, offline: bool, emit: Emit
 ) -> tuple[generations.Generation | None, bool]:
     """Publish the results as a generation of the view: (generation, is it new?).
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spark_build.errors import InconclusiveError
     from spark_build.measure.comparison import Trial
     from spark_build.measure.model import Bench, BenchRound, CaseChange, Check, Compared
-    from spark_build.measure.suite import Wish
+    from spark_build.measure.suite import SuiteOptions
     from spark_build.wheelhouse.generations import Generation
 
 COMMANDS = {
@@ -90,12 +90,12 @@ def run(
     if listed:
         return _list(options)
     from spark_build.measure.arms import parse_arms
-    from spark_build.measure.suite import Wish
+    from spark_build.measure.suite import SuiteOptions
 
     setting = options.setting()
     device = device or ("cuda" if setting.target.cuda_architectures else "cpu")
     quick = device == "cpu" if quick is None else quick
-    wish = Wish(
+    wish = SuiteOptions(
         device=device,
         mode="quick" if quick else "full",
         workloads=workload,
@@ -110,7 +110,7 @@ def run(
     return _profile(options, wish, profile) if profile else _measure(options, wish)
 
 
-def _generation(options: Options, wish: Wish) -> Generation | None:
+def _generation(options: Options, wish: SuiteOptions) -> Generation | None:
     """The wheelhouse's, where it is needed: for no arm at all it may be missing."""
     from spark_build.cli.wheelhouse import current
     from spark_build.errors import SparkBuildError
@@ -125,14 +125,14 @@ def _generation(options: Options, wish: Wish) -> Generation | None:
         return None
 
 
-def _measure(options: Options, wish: Wish) -> int:
+def _measure(options: Options, wish: SuiteOptions) -> int:
     from spark_build.cli.render import running
     from spark_build.errors import NothingCheckedError, VerificationError
     from spark_build.measure import suite
 
     setting, generation = options.setting(), _generation(options, wish)
     with running(options, setting.home.runs) as (_, emit):
-        result = suite.measure(setting.home, setting.train.name, generation, emit, wish)
+        result = suite.measure_suite(setting.home, setting.train.name, generation, emit, wish)
     failed = _failed(result)
     measured = any(each.figures for each in result.rounds)
     code = VerificationError.exit_code if failed else 0 if measured else NothingCheckedError.exit_code
@@ -183,7 +183,7 @@ def _print(result: Bench) -> None:
     from spark_build.measure.bounds import places
     from spark_build.measure.comparison import held_by
     from spark_build.measure.statistics import geometric_mean
-    from spark_build.text import quantity
+    from spark_build.text import format_quantity
 
     rows = []
     places_of = places(result, result.arms[0].name)
@@ -197,7 +197,7 @@ def _print(result: Bench) -> None:
                 for figure in each.figures
                 if figure.work == work.name
             ]
-            cells.append(quantity(geometric_mean(rates), work.unit) if rates else "-")
+            cells.append(format_quantity(geometric_mean(rates), work.unit) if rates else "-")
         rows.append([work.name, *cells, held_by(result, work.name, roof=places_of[work.name].roof)])
     render.print_table(["CASE", *(arm.name for arm in result.arms), "HELD BY"], rows)
     for each in result.rounds:
@@ -210,7 +210,7 @@ def _print(result: Bench) -> None:
 def _print_memory(result: Bench) -> None:
     """What was free before each arm began, and what would have found room in it."""
     from spark_build.measure.bounds import MODELS, free_memory, kv_room
-    from spark_build.text import size
+    from spark_build.text import format_size
 
     for arm in result.arms:
         rounds = [each for each in result.rounds if each.slot.arm == arm.name]
@@ -220,11 +220,14 @@ def _print_memory(result: Bench) -> None:
             continue
         rooms = [f"{kv_room(free, model):,} tokens of {model.name}" for model in MODELS]
         most, work = max(peaks)
-        print(f"memory of {arm.name}: {size(free)} free before; {size(most)} resident at most ({work})")
+        print(
+            f"memory of {arm.name}: {format_size(free)} free before; "
+            f"{format_size(most)} resident at most ({work})"
+        )
         print(f"  room for KV cache in it, weights and cache of 2 bytes: {', '.join(rooms)}")
 
 
-def _profile(options: Options, wish: Wish, tool: Literal["torch", "nsys"]) -> int:
+def _profile(options: Options, wish: SuiteOptions, tool: Literal["torch", "nsys"]) -> int:
     """Capture traces, and say what the cases spend their time on."""
     from dataclasses import asdict
 
@@ -236,7 +239,7 @@ def _profile(options: Options, wish: Wish, tool: Literal["torch", "nsys"]) -> in
     need(tool, wish.arms)
     setting, generation = options.setting(), _generation(options, wish)
     with running(options, setting.home.runs) as (folder, emit):
-        settings = suite.plan(wish, suite.script_of(setting.home))
+        settings = suite.plan_suite(wish, suite.script_of(setting.home))
         arms = suite.arms_of(setting.home, setting.train.name, generation, folder, emit, wish)
         found = capture(settings, arms, tool, folder, emit)
     captured = any(each.profiles for each in found)
@@ -368,8 +371,8 @@ def _read(file: Path, lower: tuple[str, ...]) -> Trial:
 
 
 def _show(compared: Compared) -> None:
-    from spark_build.measure.comparison import BANDS, said
-    from spark_build.measure.report.suite_view import headline, interval
+    from spark_build.measure.comparison import BANDS, band_text
+    from spark_build.measure.report.suite_view import headline_text, interval_text
     from spark_build.text import printable
 
     rows = [
@@ -378,10 +381,10 @@ def _show(compared: Compared) -> None:
             each.kind or "",
             each.second,
             " -> ".join(_value(one.mean, each) for one in each.values),
-            interval(each.contrast),
+            interval_text(each.contrast),
             each.finding,
             f"{each.overhead:+.1f}%",
-            said(each),
+            band_text(each),
         ]
         for each in compared.changes
     ]
@@ -394,7 +397,7 @@ def _show(compared: Compared) -> None:
     if rows:
         render.print_table([heads[at] for at in kept], [[printable(row[at]) for at in kept] for row in rows])
         print()
-    for _, line in headline(compared):
+    for _, line in headline_text(compared):
         print(printable(line))
     slow = {each.band for each in compared.changes if each.finding == "slower" and not compared.doubts}
     for band in (band for band in BANDS if band.name in slow and band.checks):
@@ -410,9 +413,9 @@ def _show(compared: Compared) -> None:
 
 
 def _value(value: float, change: CaseChange) -> str:
-    from spark_build.text import quantity
+    from spark_build.text import format_quantity
 
-    return quantity(value, change.unit)
+    return format_quantity(value, change.unit)
 
 
 @click.command()
@@ -424,11 +427,11 @@ def report(options: Options, file: Path, out: Path | None) -> int:
     """Write report.html, report.md and samples.csv from BENCH.json."""
     from spark_build.cli.json_input import json_of, text_of
     from spark_build.measure.suite import HINT as SUITE_HINT
-    from spark_build.measure.suite import bench_from_json, write
+    from spark_build.measure.suite import bench_from_json, write_suite_report
 
     raw = json_of(text_of(file, SUITE_HINT), str(file), SUITE_HINT)
     folder = out or file.parent
-    page = write(bench_from_json(raw, str(file)), folder)
+    page = write_suite_report(bench_from_json(raw, str(file)), folder)
     if options.json:
         render.print_json({"report": str(page), "folder": str(folder), "exit_code": 0})
     else:

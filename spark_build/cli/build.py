@@ -16,10 +16,10 @@ from spark_build.cli.hints import typeable
 from spark_build.cli.history import start_background
 from spark_build.cli.options import SIZE, Options, Renamed, local_sources, shared
 from spark_build.cli.render import running
-from spark_build.text import duration, size
+from spark_build.text import format_duration, format_size
 
 if TYPE_CHECKING:
-    from spark_build.build.context import Setting
+    from spark_build.build.context import Context
     from spark_build.events import Emit, RecipeResult, Repetition
     from spark_build.recipes.model import BuildOptions, Plan, Step
     from spark_build.wheelhouse.generations import Generation
@@ -30,7 +30,7 @@ STAGES = ("fetch", "patch", "environment", "build", "audit")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
+class BuildRequest:
     """What the options of a command that builds ask for."""
 
     source: dict[str, str]
@@ -43,7 +43,7 @@ class Wish:
     no_closure: bool
     detach: bool
 
-    def setting(self, options: Options) -> Setting:
+    def setting(self, options: Options) -> Context:
         """What the command works on."""
         from spark_build.build.context import with_limits, with_local_sources
 
@@ -62,7 +62,7 @@ def _build_options(function: Command) -> Command:
     """Options of the commands that build, handed on as one Wish."""
 
     def command(*arguments: Any, **named: Any) -> Any:
-        wish = Wish(**{one.name: named.pop(one.name) for one in fields(Wish)})
+        wish = BuildRequest(**{one.name: named.pop(one.name) for one in fields(BuildRequest)})
         return function(*arguments, wish=wish, **named)
 
     decorated: Command = update_wrapper(command, function)
@@ -98,14 +98,14 @@ def _build_options(function: Command) -> Command:
 def all_(
     options: Options,
     recipes: tuple[str, ...],
-    wish: Wish,
+    wish: BuildRequest,
     also: tuple[str, ...],
     burn_in: bool,
     reverify: bool,
 ) -> int:
     """Build what is missing, publish it, verify it. Safe to repeat: what is done stays done."""
-    from spark_build.cli.verify import Asked, judge
-    from spark_build.wheelhouse.store import in_use
+    from spark_build.cli.verify import BurnInOptions, judge
+    from spark_build.wheelhouse.store import shared_lock
 
     setting = wish.setting(options)
 
@@ -114,14 +114,14 @@ def all_(
 
     if wish.detach and options.background is None:
         return start_background(options, setting.home.runs, ready)
-    with running(options, setting.home.runs) as (folder, emit), in_use(setting.home.store, BUILDING):
+    with running(options, setting.home.runs) as (folder, emit), shared_lock(setting.home.store, BUILDING):
         planned = ready(emit)
         if not options.json:
             print_plan(planned)
         results, generation = _build(setting, planned, emit, wish)
         judged = None
         if not wish.stop_after:
-            asked = Asked() if burn_in else None
+            asked = BurnInOptions() if burn_in else None
             judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=asked)
     built = document(results, generation)
     if judged is None:
@@ -141,10 +141,10 @@ def all_(
 @click.option("--check-reproducible", is_flag=True, help="Build RECIPES twice: are the bytes the same?")
 @shared
 def build(
-    options: Options, recipes: tuple[str, ...], wish: Wish, shell: bool, check_reproducible: bool
+    options: Options, recipes: tuple[str, ...], wish: BuildRequest, shell: bool, check_reproducible: bool
 ) -> int:
     """Build and publish RECIPES and what they need."""
-    from spark_build.wheelhouse.store import in_use
+    from spark_build.wheelhouse.store import shared_lock
 
     setting = wish.setting(options)
     if shell and wish.detach:
@@ -159,7 +159,7 @@ def build(
 
     if wish.detach and options.background is None:
         return start_background(options, setting.home.runs, ready)
-    with running(options, setting.home.runs) as (_, emit), in_use(setting.home.store, BUILDING):
+    with running(options, setting.home.runs) as (_, emit), shared_lock(setting.home.store, BUILDING):
         planned = ready(emit)
         if not shell:
             results, generation = _build(setting, planned, emit, wish, cached=not check_reproducible)
@@ -171,7 +171,9 @@ def build(
     return conclude(options, results, generation, whole, twice.lines, twice.code)
 
 
-def _enter(options: Options, setting: Setting, planned: Plan, recipes: Sequence[str], wish: Wish) -> int:
+def _enter(
+    options: Options, setting: Context, planned: Plan, recipes: Sequence[str], wish: BuildRequest
+) -> int:
     """Open a shell in a recipe's tree."""
     from spark_build import process
     from spark_build.build import scheduler
@@ -200,7 +202,7 @@ def _refuse_unbuildable(planned: Plan, recipes: Sequence[str]) -> None:
 
 
 def _ready(
-    setting: Setting, recipes: Sequence[str], emit: Emit, wish: Wish, also: Sequence[str] = ()
+    setting: Context, recipes: Sequence[str], emit: Emit, wish: BuildRequest, also: Sequence[str] = ()
 ) -> Plan:
     """A plan whose requirements this machine meets; system packages are installed where allowed."""
     from spark_build.build import scheduler
@@ -243,23 +245,23 @@ def install_packages(missing: Sequence[str], suggested: Sequence[str], emit: Emi
         return False
     emit(Note(message=f"installing system packages: {', '.join(wanted)}"))
     try:
-        probe.install(wanted)
+        probe.apt_install(wanted)
     except HostError as error:
         if not suggested or wanted == [*missing]:
             raise
         emit(Note(message=f"warning: going on without {', '.join(suggested)}: {error.message}"))
         if missing:
-            probe.install(missing)
+            probe.apt_install(missing)
     return True
 
 
 def _repeat(
-    setting: Setting,
+    setting: Context,
     planned: Plan,
     names: Sequence[str],
     results: Sequence[RecipeResult],
     emit: Emit,
-    wish: Wish,
+    wish: BuildRequest,
 ) -> Outcome:
     """Build the named recipes once more and compare; nothing after a failure, which is told anyway."""
     from spark_build.build import scheduler
@@ -270,7 +272,7 @@ def _repeat(
 
 
 def _build(
-    setting: Setting, planned: Plan, emit: Emit, wish: Wish, *, cached: bool = True
+    setting: Context, planned: Plan, emit: Emit, wish: BuildRequest, *, cached: bool = True
 ) -> tuple[tuple[RecipeResult, ...], Generation | None]:
     """Build, publish, and name the published wheels in the results."""
     from spark_build.build import scheduler
@@ -378,8 +380,8 @@ def print_results(results: Sequence[RecipeResult]) -> None:
             result.recipe,
             result.version,
             result.status,
-            duration(result.seconds) if result.seconds else "",
-            size(result.cost.peak_mib << 20) if result.cost.peak_mib else "",
+            format_duration(result.seconds) if result.seconds else "",
+            format_size(result.cost.peak_mib << 20) if result.cost.peak_mib else "",
             result.cost.cache,
             "; ".join(result.reasons),
         ]
@@ -470,6 +472,6 @@ def print_plan(planned: Plan) -> None:
         cost = ""
         if step.decision == "BUILD" and step.estimate:
             jobs = f"{step.estimate.jobs} job{'s' if step.estimate.jobs > 1 else ''}"
-            cost = f"about {duration(step.estimate.seconds)}, {jobs}"
+            cost = f"about {format_duration(step.estimate.seconds)}, {jobs}"
         rows.append([step.recipe.name, step.pin.version, step.decision, cost, "; ".join(step.reasons)])
     render.print_table(["RECIPE", "VERSION", "DECISION", "ESTIMATE", "WHY"], rows)

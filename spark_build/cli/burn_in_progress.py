@@ -17,7 +17,7 @@ from spark_build.events import (
     RoundFinished,
     RoundStarted,
 )
-from spark_build.text import duration, flops
+from spark_build.text import format_duration, format_flops
 
 TICKS = 30  # of the running part, in the sparkline
 BARS = "▁▂▃▄▅▆▇█"
@@ -82,9 +82,9 @@ def round_line(burn: Burn, clock: float) -> str:
     """One line for the round that ended last."""
     done = burn.rounds[-1]
     name = burn.plan.headline if burn.plan.headline in done.rates else next(iter(done.rates), "")
-    found = f"{flops(done.rates[name])} ({name})" if name else done.problem or "no rate"
+    found = f"{format_flops(done.rates[name])} ({name})" if name else done.problem or "no rate"
     machine = ", ".join((clock_text(done.machine), power_text(done.machine), heat_text(done.machine)))
-    over = f"; about {duration(burn.left(clock))} left" if burn.left(clock) else ""
+    over = f"; about {format_duration(burn.left(clock))} left" if burn.left(clock) else ""
     return f"round {done.number} of {burn.plan.rounds}: {done.arm}, {found}; {machine}{over}"
 
 
@@ -125,7 +125,7 @@ def held_text(seen: MachineSeen) -> str:
 
 def mean_text(rates: Sequence[float]) -> str:
     """The geometric mean of the rates of some rounds."""
-    return flops(math.exp(sum(map(math.log, rates)) / len(rates))) if rates and min(rates) > 0 else "-"
+    return format_flops(math.exp(sum(map(math.log, rates)) / len(rates))) if rates and min(rates) > 0 else "-"
 
 
 def doing(burn: Burn) -> str:

@@ -15,9 +15,9 @@ from spark_build.cli import render
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.build.context import Setting
-    from spark_build.doctor.model import Facts, Indexes
-    from spark_build.doctor.probe import Access
+    from spark_build.build.context import Context
+    from spark_build.doctor.model import Facts, IndexFacts
+    from spark_build.doctor.probe import MachineAccess
     from spark_build.machine import Diagnosis
 
 
@@ -33,27 +33,30 @@ def doctor(
 ) -> int:
     """Check this machine for what the builds need; each finding says what mends it."""
     from spark_build.doctor import support as bundles
-    from spark_build.doctor.probe import Access
+    from spark_build.doctor.probe import MachineAccess
     from spark_build.errors import HostError, UsageError
 
     if fix and not yes and not sys.stdin.isatty():
         raise UsageError("--fix asks before each command, and there is no terminal", hint="--fix --yes")
     place = Path(bundle or "").expanduser()
     if bundle is not None:
-        bundles.refuse(place)
+        bundles.refuse_bundle(place)
     setting = options.setting()
-    facts, findings = examine(Access(), setting, recipes, with_cluster=cluster)
+    facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
     mended: list[tuple[str, int]] = []
     if fix:
         mended = _mend(findings, ask=not yes)
         if mended:
             setting = options.setting()
-            facts, findings = examine(Access(), setting, recipes, with_cluster=cluster)
+            facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
     document: dict[str, Any] = {"findings": [dataclasses.asdict(one) for one in findings]}
     if fix:
         document["fixed"] = [{"command": command, "exit_code": code} for command, code in mended]
     if bundle is not None:
-        document["bundle"] = {"path": bundle, "files": bundles.write(place, setting.home, facts, findings)}
+        document["bundle"] = {
+            "path": bundle,
+            "files": bundles.write_support_bundle(place, setting.home, facts, findings),
+        }
     if options.json:
         render.print_json(document)
     else:
@@ -64,25 +67,25 @@ def doctor(
 
 
 def examine(
-    access: Access,
-    setting: Setting,
+    access: MachineAccess,
+    setting: Context,
     recipes: Sequence[str],
     *,
     with_cluster: bool,
-    indexes: Callable[[], Indexes] | None = None,
+    indexes: Callable[[], IndexFacts] | None = None,
 ) -> tuple[Facts, tuple[Diagnosis, ...]]:
     """Gather and judge everything; `indexes` instead of asking those that pip is configured for."""
     from spark_build.build import requirements, scheduler
     from spark_build.doctor import checks_system, collect, index_connectivity
-    from spark_build.doctor.model import Wants
+    from spark_build.doctor.model import PlanRequirements
 
     planned = scheduler.plan(setting, recipes)
-    wants = Wants(plan=planned, limits=setting.limits)
+    wants = PlanRequirements(plan=planned, limits=setting.limits)
 
-    def ask() -> Indexes:
+    def ask() -> IndexFacts:
         return index_connectivity.reachable(lambda: len(requirements.missing_sources(planned, setting.home)))
 
-    facts = collect.gather(
+    facts = collect.collect_facts(
         access, setting.home, wants, setting.machine, indexes=indexes or ask, with_cluster=with_cluster
     )
     return facts, checks_system.everything(facts, wants)

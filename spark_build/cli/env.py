@@ -14,8 +14,8 @@ from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.build.context import Setting
-    from spark_build.environments.model import Change, State
+    from spark_build.build.context import Context
+    from spark_build.environments.model import EnvironmentChange, State
     from spark_build.wheelhouse.generations import Generation
 
 
@@ -74,12 +74,12 @@ def create(
             (*packages, interpreters.PACKAGE) if jupyter else packages,
             everything=not packages,
             with_pip=not without_pip,
-            python=interpreters.find(wanted) if wanted else None,
+            python=interpreters.find_interpreter(wanted) if wanted else None,
             installer=installer,
             tell=tell,
         ),
     )
-    kernel = interpreters.register(folder) if jupyter else None
+    kernel = interpreters.register_kernel(folder) if jupyter else None
     installed = [f"{one.name}=={one.version}" for one in state.packages]
     if options.json:
         about: dict[str, Any] = {
@@ -105,7 +105,7 @@ def _shown(options: Options, work: Callable[[Callable[[str], None]], Any]) -> An
         return work(lambda message: view.emit(Note(message=message)))
 
 
-def _refuse_foreign(setting: Setting) -> None:
+def _refuse_foreign(setting: Context) -> None:
     """HostError where the wheels are for another platform than this machine's."""
     from spark_build.errors import HostError
 
@@ -144,7 +144,7 @@ def update(
 
     folder = folder.resolve()
     generation = _generation(options, installed.read(folder).view, number)
-    wish = updates.Wish(more=packages, installer=installer, dry_run=dry_run, repair=repair)
+    wish = updates.UpdateOptions(more=packages, installer=installer, dry_run=dry_run, repair=repair)
     before, change = _shown(
         options,
         lambda tell: updates.update(folder, generation, wish, kept=options.home().store, tell=tell),
@@ -189,7 +189,7 @@ def _generation(options: Options, view: str, number: int | None) -> Generation:
 
 
 def _as_json(
-    folder: Path, before: State, generation: Generation, change: Change, *, dry_run: bool
+    folder: Path, before: State, generation: Generation, change: EnvironmentChange, *, dry_run: bool
 ) -> dict[str, Any]:
     def named(packages: Any) -> list[dict[str, str]]:
         return [{"name": one.name, "version": one.version} for one in packages]
@@ -213,7 +213,7 @@ def _as_json(
 
 
 def _print_change(
-    folder: Path, before: State, generation: Generation, change: Change, *, dry_run: bool
+    folder: Path, before: State, generation: Generation, change: EnvironmentChange, *, dry_run: bool
 ) -> None:
     rows = [["add", wheel.name, wheel.version, ""] for wheel in change.added]
     rows += [

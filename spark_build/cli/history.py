@@ -20,11 +20,11 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import typeable
 from spark_build.cli.options import DETACHED, Options, shared
-from spark_build.text import duration
+from spark_build.text import format_duration
 
 if TYPE_CHECKING:
     from spark_build.build.background import Background
-    from spark_build.build.context import Setting
+    from spark_build.build.context import Context
     from spark_build.events import Emit, LogDiagnosis
     from spark_build.recipes.model import Plan, Step
 
@@ -37,14 +37,14 @@ UNBUILT = "to be built first"
 def why(options: Options, recipe: str) -> None:
     """Say which inputs of RECIPE differ from those of its last build here."""
     from spark_build.build import recipe_build, scheduler
-    from spark_build.build.keys import differences
+    from spark_build.build.keys import key_differences
 
     setting = options.setting()
     planned = scheduler.plan(setting, [recipe])
     step = _step(planned, recipe)
     last = _last_build(setting, recipe)
     before = recipe_build.recorded_inputs(setting.home.store, last) if last else {}
-    found = differences(before, _inputs_now(setting, planned, step)) if last else ()
+    found = key_differences(before, _inputs_now(setting, planned, step)) if last else ()
     if options.json:
         document = {
             "recipe": recipe,
@@ -71,7 +71,7 @@ def _step(planned: Plan, recipe: str) -> Step:
     return next(step for step in planned.steps if step.recipe.name == recipe)
 
 
-def _inputs_now(setting: Setting, planned: Plan, step: Step) -> dict[str, Any]:
+def _inputs_now(setting: Context, planned: Plan, step: Step) -> dict[str, Any]:
     """What the build key would be made of; the content of a need that is not built yet is unknown."""
     from spark_build.build.environment import locate
     from spark_build.build.keys import build_inputs
@@ -85,7 +85,7 @@ def _inputs_now(setting: Setting, planned: Plan, step: Step) -> dict[str, Any]:
     return build_inputs(step.declared, needs, tools_of(step))
 
 
-def _last_build(setting: Setting, recipe: str) -> Mapping[str, Any] | None:
+def _last_build(setting: Context, recipe: str) -> Mapping[str, Any] | None:
     from spark_build.wheelhouse import store
 
     return store.last_build(setting.home.store, recipe, setting.target)
@@ -122,7 +122,7 @@ def _explained(found: LogDiagnosis) -> list[str]:
     return lines
 
 
-def _last_log(setting: Setting, recipe: str) -> tuple[Path, bool]:
+def _last_log(setting: Context, recipe: str) -> tuple[Path, bool]:
     """The log and whether it is of a build that has not ended well."""
     from spark_build.build.recipe_build import LOG
     from spark_build.errors import UsageError
@@ -219,7 +219,7 @@ def _watch(options: Options, run: Background) -> None:
     from spark_build.build import background
 
     if run.alive and options.verbosity >= 0:
-        age = duration((datetime.now(UTC) - run.started).total_seconds())
+        age = format_duration((datetime.now(UTC) - run.started).total_seconds())
         click.echo(f"{run.name}: {_command(run)}, began {age} ago; Ctrl-C only stops watching", err=True)
     clock = _Replay()
     with render.open_view(options.verbosity, clock) as view:

@@ -14,18 +14,18 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, shared
-from spark_build.text import printable, size
+from spark_build.text import format_size, printable
 from spark_build.wheels.audit import advice
 from spark_build.wheels.model import DeviceCode, Finding, Library, WheelFacts
 from spark_build.wheels.rules import Needed
 from spark_build.wheels.rules_device import order
 
 if TYPE_CHECKING:
-    from spark_build.build.context import Setting
+    from spark_build.build.context import Context
     from spark_build.recipes.model import Recipe
     from spark_build.wheelhouse.generations import Generation
-    from spark_build.wheels.device_code import Difference
-    from spark_build.wheels.diff import Change
+    from spark_build.wheels.device_code import DeviceCodeDifference
+    from spark_build.wheels.diff import WheelChange
 
 AUDIT_SAID_NO = 8
 
@@ -52,10 +52,10 @@ def inspect(options: Options, wheel: str, other: str | None, *, cross_check: boo
     return AUDIT_SAID_NO if differs else 0
 
 
-def _compare(options: Options, first: Page, second: Page) -> None:
-    from spark_build.wheels.diff import Side, changes, members
+def _compare(options: Options, first: InspectPage, second: InspectPage) -> None:
+    from spark_build.wheels.diff import Side, members, wheel_changes
 
-    found = changes(*(Side(facts=one.facts, members=members(one.path)) for one in (first, second)))
+    found = wheel_changes(*(Side(facts=one.facts, members=members(one.path)) for one in (first, second)))
     if options.json:
         differences = [dataclasses.asdict(one) for one in found]
         other = document(second)
@@ -64,11 +64,11 @@ def _compare(options: Options, first: Page, second: Page) -> None:
         show_changes(first, second, found)
 
 
-def _page(options: Options, wheel: str, *, cross_check: bool) -> Page:
+def _page(options: Options, wheel: str, *, cross_check: bool) -> InspectPage:
     """Read and judge a wheel."""
     from spark_build.wheels.diff import known_libraries
     from spark_build.wheels.reader import read_facts
-    from spark_build.wheels.rules import explain
+    from spark_build.wheels.rules import explain_library
 
     path, setting = _located(options, wheel)
     cuobjdump = _cuobjdump() if cross_check else None
@@ -80,11 +80,11 @@ def _page(options: Options, wheel: str, *, cross_check: bool) -> Page:
         from spark_build.wheels.diff import cross_checked
 
         checked = cross_checked(path, facts.device_code, cuobjdump)
-    return Page(
+    return InspectPage(
         path=path,
         facts=facts,
         findings=findings,
-        needed=explain(
+        needed=explain_library(
             facts,
             system_libraries=known_libraries(_platform(facts)),
             provided=recipe.repair.exclude if recipe else (),
@@ -94,7 +94,7 @@ def _page(options: Options, wheel: str, *, cross_check: bool) -> Page:
     )
 
 
-def _located(options: Options, wheel: str) -> tuple[Path, Setting | None]:
+def _located(options: Options, wheel: str) -> tuple[Path, Context | None]:
     """The file, and by what it is judged: a name belongs to a view, a file to what --target says."""
     from spark_build.errors import UsageError
 
@@ -135,7 +135,7 @@ def _cuobjdump() -> Path:
     return found
 
 
-def _recipe(setting: Setting, facts: WheelFacts) -> Recipe | None:
+def _recipe(setting: Context, facts: WheelFacts) -> Recipe | None:
     """The recipe whose wheel this is, if the train has a version of it."""
     from packaging.utils import canonicalize_name
 
@@ -147,8 +147,8 @@ def _recipe(setting: Setting, facts: WheelFacts) -> Recipe | None:
 
 
 def _judge(
-    facts: WheelFacts, setting: Setting | None, recipe: Recipe | None
-) -> tuple[tuple[Finding, ...], Judged]:
+    facts: WheelFacts, setting: Context | None, recipe: Recipe | None
+) -> tuple[tuple[Finding, ...], AuditBasis]:
     """By the recipe and its target as when publishing; without them by what the wheel says of itself."""
     from spark_build.wheels.audit import findings_alone
     from spark_build.wheels.diff import known_libraries, known_policies
@@ -162,11 +162,11 @@ def _judge(
             policies=known_policies,
             capabilities=setting.target.cuda_architectures if setting else (),
         )
-        return findings, Judged(target=target, train=train)
-    return _by_recipe(facts, setting, recipe), Judged(recipe=recipe.name, target=target, train=train)
+        return findings, AuditBasis(target=target, train=train)
+    return _by_recipe(facts, setting, recipe), AuditBasis(recipe=recipe.name, target=target, train=train)
 
 
-def _by_recipe(facts: WheelFacts, setting: Setting, recipe: Recipe) -> tuple[Finding, ...]:
+def _by_recipe(facts: WheelFacts, setting: Context, recipe: Recipe) -> tuple[Finding, ...]:
     from spark_build.recipes.evaluation import evaluate
     from spark_build.wheels.audit import as_vendor, audit
     from spark_build.wheels.diff import known_libraries, known_policies
@@ -190,9 +190,9 @@ def _by_recipe(facts: WheelFacts, setting: Setting, recipe: Recipe) -> tuple[Fin
 
 
 def _platform(facts: WheelFacts) -> str:
-    from spark_build.wheels.audit import platforms
+    from spark_build.wheels.audit import platforms_of
 
-    return platforms(facts)[0]
+    return platforms_of(facts)[0]
 
 
 LARGEST = 5
@@ -201,7 +201,7 @@ SEVERITIES = ("error", "warning", "info")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
+class AuditBasis:
     """By what a wheel was judged; empty fields: by its own name and tags."""
 
     recipe: str = ""
@@ -216,18 +216,18 @@ class Judged:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Page:
+class InspectPage:
     """What is shown of one wheel. `checked`: what cuobjdump lists otherwise; None: not asked."""
 
     path: Path
     facts: WheelFacts
     findings: tuple[Finding, ...]
     needed: tuple[Needed, ...]
-    judged: Judged = field(default_factory=Judged)
-    checked: dict[str, tuple[Difference, ...]] | None = None
+    judged: AuditBasis = field(default_factory=AuditBasis)
+    checked: dict[str, tuple[DeviceCodeDifference, ...]] | None = None
 
 
-def document(page: Page) -> dict[str, Any]:
+def document(page: InspectPage) -> dict[str, Any]:
     """A page as JSON."""
     facts, payload = page.facts, page.facts.payload
     codes = {code.path: code for code in facts.device_code}
@@ -281,18 +281,18 @@ def _more(code: DeviceCode) -> dict[str, Any]:
     }
 
 
-def show(page: Page) -> None:
+def show(page: InspectPage) -> None:
     """Print a page."""
     facts, payload = page.facts, page.facts.payload
     print(printable(facts.filename))
     build = f", build {facts.build}" if facts.build else ""
     print(f"  {facts.name} {printable(facts.version)}{build}, for {' '.join(facts.filename_tags)}")
     record = "RECORD is true" if not facts.record_problems else "RECORD is wrong, see below"
-    files = f"{payload.files} files of {size(payload.unpacked)}"
-    print(f"  {size(facts.size)} packed, {files}; {record}")
+    files = f"{payload.files} files of {format_size(payload.unpacked)}"
+    print(f"  {format_size(facts.size)} packed, {files}; {record}")
     print(f"  judged by {page.judged}")
     _title("LARGEST FILES")
-    rows = [[size(one.size), printable(one.path)] for one in payload.largest[:LARGEST]]
+    rows = [[format_size(one.size), printable(one.path)] for one in payload.largest[:LARGEST]]
     render.print_table(["SIZE", "FILE"], rows)
     if facts.libraries:
         _title("LIBRARIES AND PROGRAMS")
@@ -360,7 +360,7 @@ def _distinct(paths: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _show_checked(page: Page) -> None:
+def _show_checked(page: InspectPage) -> None:
     if page.checked is None:
         return
     _title("CROSS-CHECK")
@@ -384,7 +384,7 @@ def _show_findings(findings: Sequence[Finding]) -> None:
             print(f"  next: {advice(one.rule)}")
 
 
-def show_changes(first: Page, second: Page, found: Sequence[Change]) -> None:
+def show_changes(first: InspectPage, second: InspectPage, found: Sequence[WheelChange]) -> None:
     """Print what two wheels do not have in common."""
     print(f"first:  {printable(first.facts.filename)}")
     print(f"second: {printable(second.facts.filename)}")

@@ -24,14 +24,14 @@ from spark_build.cli.burn_in_progress import (
     sparkline,
 )
 from spark_build.events import Event, MachineSeen
-from spark_build.text import duration, flops
+from spark_build.text import format_duration, format_flops
 
 TONES = {"fail": "bold red", "warn": "yellow", "ok": "green", "unknown": "dim"}
 PER_SECOND = 2  # it is drawn: on a CPU the drawing takes from what is measured
 SAID = "The verdict comes at the end. Ctrl-C is safe: the same command goes on."
 
 
-class Page:
+class LivePage:
     """Shows a burn-in while one runs; its events only note what is known.
 
     The drawing has a thread of its own: a terminal that stands still must hold up nothing else.
@@ -81,12 +81,12 @@ def page(burn: Burn, clock: float) -> RenderableType:
 
 def _where(burn: Burn, clock: float) -> list[Text]:
     number = burn.now.number if burn.now else len(burn.rounds)
-    left = f", about {duration(burn.left(clock))} left" if burn.plan.rounds else ""
+    left = f", about {format_duration(burn.left(clock))} left" if burn.plan.rounds else ""
     lines = [
         Text.assemble(("burn-in  ", "bold"), f"round {number} of {burn.plan.rounds}{left}"),
         Text(doing(burn)),
         Text.assemble(
-            flops(burn.rate.rate) if burn.rate else f"rate {UNKNOWN} so far",
+            format_flops(burn.rate.rate) if burn.rate else f"rate {UNKNOWN} so far",
             ("  " + sparkline(burn.recent), "cyan"),
         ),
     ]

@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:  # imported lazily: commands that need no recipes must start fast
     from pathlib import Path
 
-    from spark_build.build.context import Setting
+    from spark_build.build.context import Context
     from spark_build.paths import Home
 
 DETACHED = "SPARK_BUILD_DETACHED"  # tells the process that --detach starts which folder is its own
@@ -37,14 +37,14 @@ class Options:
 
         return locate(self.root)
 
-    def setting(self) -> Setting:
+    def setting(self) -> Context:
         """Recipes, machine, target and train."""
-        from spark_build.build.context import settle
+        from spark_build.build.context import resolve_context
         from spark_build.recipes.loader import load
 
         home = self.home()
         catalogue = load(home.data).with_options(self.choices)
-        return settle(home, catalogue, self.target, self.train, self.provide)
+        return resolve_context(home, catalogue, self.target, self.train, self.provide)
 
 
 def _store(context: click.Context, parameter: click.Parameter, value: Any) -> Any:

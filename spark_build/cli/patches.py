@@ -15,7 +15,7 @@ from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
-    from spark_build.build.context import Setting
+    from spark_build.build.context import Context
     from spark_build.events import Emit
     from spark_build.recipes.model import Patch, Source
 
@@ -69,7 +69,7 @@ def _tree(text: str) -> tuple[str, Path]:
     return name, path.absolute()
 
 
-def _check_recipe(setting: Setting, name: str, tree: Path | None, emit: Emit, *, offline: bool) -> list[_Row]:
+def _check_recipe(setting: Context, name: str, tree: Path | None, emit: Emit, *, offline: bool) -> list[_Row]:
     """All patches of one recipe, in order, each on top of those before it."""
     from spark_build.errors import SourceError
     from spark_build.files import remove_tree
@@ -90,7 +90,7 @@ def _check_recipe(setting: Setting, name: str, tree: Path | None, emit: Emit, *,
         remove_tree(scratch)
 
 
-def _fetched(setting: Setting, name: str, scratch: Path, emit: Emit, *, offline: bool) -> Path:
+def _fetched(setting: Context, name: str, scratch: Path, emit: Emit, *, offline: bool) -> Path:
     """The recipe's pinned source, unpacked."""
     from spark_build.errors import SourceError
     from spark_build.events import Note, Progress
@@ -114,7 +114,7 @@ def _fetched(setting: Setting, name: str, scratch: Path, emit: Emit, *, offline:
     return scratch / "src"
 
 
-def _source(setting: Setting, name: str) -> Source | None:
+def _source(setting: Context, name: str) -> Source | None:
     """What would be built here; for a component of other machines only, its first source."""
     from spark_build.build.plan import choose_source
 
@@ -124,7 +124,7 @@ def _source(setting: Setting, name: str) -> Source | None:
     return choose_source(pin, setting.target) or next(iter(pin.sources), None)
 
 
-def _check_all(setting: Setting, name: str, wanted: Sequence[Patch], tree: Path, work: Path) -> list[_Row]:
+def _check_all(setting: Context, name: str, wanted: Sequence[Patch], tree: Path, work: Path) -> list[_Row]:
     """Check in `work`, which gets only what the patches touch."""
     from spark_build.build import patches as build_patches
     from spark_build.errors import PatchError
@@ -138,7 +138,7 @@ def _check_all(setting: Setting, name: str, wanted: Sequence[Patch], tree: Path,
             rows.append(_Row(recipe=name, patch=patch.file, state="does-not-apply", detail=error.message))
             continue
         text = file.read_bytes().decode(errors="surrogateescape")
-        touched = build_patches.touched(build_patches.parse(text))
+        touched = build_patches.touched_files(build_patches.parse_patch(text))
         problem = build_patches.copy_touched([path for path in touched if path not in seen], tree, work)
         seen |= set(touched)
         found = build_patches.check(file, work)

@@ -21,7 +21,7 @@ from spark_build.cli.options import Options, shared
 if TYPE_CHECKING:
     from spark_build.authoring.pins import Row
     from spark_build.authoring.scaffold import Created
-    from spark_build.build.context import Setting
+    from spark_build.build.context import Context
     from spark_build.errors import Problem
     from spark_build.paths import Home
     from spark_build.recipes.lint import LintFinding
@@ -175,7 +175,7 @@ def show(options: Options, name: str, *, only_env: bool) -> None:
         _print_recipe(document)
 
 
-def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
+def _document(setting: Context, recipe: Recipe, pin: Pin) -> Document:
     from spark_build.build.plan import choose_source
     from spark_build.recipes.evaluation import evaluate, for_target, patches_for
 
@@ -218,7 +218,7 @@ def _document(setting: Setting, recipe: Recipe, pin: Pin) -> Document:
     }
 
 
-def _environment(setting: Setting, recipe: Recipe, pin: Pin, evaluated: Evaluated) -> Document:
+def _environment(setting: Context, recipe: Recipe, pin: Pin, evaluated: Evaluated) -> Document:
     """Each variable with its value as far as it is known here, as it stands in the file, and its reason."""
     from spark_build.build.plan import jobs_for
     from spark_build.recipes import evaluation
@@ -429,13 +429,13 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
         for move in moves:
             name, _, version = move.partition("=")
             (site,) = pins.sites(home, options.train, [name])
-            moved, files = pins.move(site, version.lstrip("="))
+            moved, files = pins.move_pin(site, version.lstrip("="))
             rows += moved
             changed += map(str, files)
     elif only_check:
-        rows = pins.check(pins.sites(home, options.train, names))
+        rows = pins.check_pins(pins.sites(home, options.train, names))
     else:
-        rows, files = pins.fill(pins.sites(home, options.train, names))
+        rows, files = pins.fill_pins(pins.sites(home, options.train, names))
         changed += map(str, files)
     _show(options, rows, list(dict.fromkeys(changed)))
     lost = [

@@ -17,7 +17,7 @@ from spark_build.events import (
     BurnInFinished,
     BurnInStarted,
     Event,
-    Expected,
+    ExpectedUsage,
     Note,
     Progress,
     RecipeFinished,
@@ -27,7 +27,7 @@ from spark_build.events import (
     Usage,
 )
 from spark_build.resources import policy
-from spark_build.text import duration, size
+from spark_build.text import format_duration, format_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +92,7 @@ def _coloured(cell: str, text: Any) -> Any:
     return text(cell, style=STYLES.get(cell, ""))
 
 
-class View(Protocol):
+class RunView(Protocol):
     """Something that shows events while work goes on."""
 
     def __enter__(self) -> Self: ...
@@ -107,7 +107,7 @@ class View(Protocol):
 Clock = Callable[[], float]
 
 
-def open_view(verbosity: int, clock: Clock = time.monotonic, *, plain: bool = False) -> View:
+def open_view(verbosity: int, clock: Clock = time.monotonic, *, plain: bool = False) -> RunView:
     """The view for this stderr; `clock` says when an event happened that is shown now."""
     if verbosity < 0:
         return Quiet()
@@ -133,7 +133,7 @@ class _TimeLeft:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._start: dict[tuple[str, str], tuple[float, int]] = {}
-        self._stage: dict[tuple[str, str], tuple[float, Expected | None]] = {}
+        self._stage: dict[tuple[str, str], tuple[float, ExpectedUsage | None]] = {}
 
     def begin(self, event: StageStarted) -> None:
         """A stage starts, or starts again."""
@@ -149,12 +149,12 @@ class _TimeLeft:
         entered, expected = self._stage.get((event.recipe, event.stage), (now, None))
         known = policy.time_left(event.done, event.total, now - entered, expected)
         if known is not None:
-            return f", about {duration(known)} left"
+            return f", about {format_duration(known)} left"
         began, first = self._start.setdefault((event.recipe, event.stage), (now, event.done))
         done = event.done - first
         if done < 3 or now - began < 2:
             return ""
-        return f", about {duration((now - began) / done * (event.total - event.done))} left"
+        return f", about {format_duration((now - began) / done * (event.total - event.done))} left"
 
 
 def describe(event: Event) -> str | None:
@@ -164,10 +164,10 @@ def describe(event: Event) -> str | None:
     if isinstance(event, StageFinished):
         result = event.result
         if result.status == "failed":
-            return f"{event.recipe}: {result.stage} failed after {duration(result.seconds)}"
+            return f"{event.recipe}: {result.stage} failed after {format_duration(result.seconds)}"
         if result.status == "kept":
             return f"{event.recipe}: {result.stage} kept from the last run"
-        return f"{event.recipe}: {result.stage} done in {duration(result.seconds)}"
+        return f"{event.recipe}: {result.stage} done in {format_duration(result.seconds)}"
     return None
 
 
@@ -219,13 +219,13 @@ class Lines:
 
 def usage(event: Usage) -> str:
     """Jobs and memory in words: "3 of 20 jobs, 10.2 GiB of 96.0 GiB"."""
-    memory = f"{size(event.memory_mib << 20)} of {size(event.budget_mib << 20)}"
+    memory = f"{format_size(event.memory_mib << 20)} of {format_size(event.budget_mib << 20)}"
     return f"{event.jobs} of {event.allowed} jobs, {memory}"
 
 
 def _amount(event: Progress) -> str:
     if event.unit == "bytes":
-        return f"{size(event.done)} of {size(event.total)}"
+        return f"{format_size(event.done)} of {format_size(event.total)}"
     return f"{event.done}/{event.total}"
 
 
@@ -237,7 +237,7 @@ class Live:
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bars
 
-        from spark_build.cli.live import Page
+        from spark_build.cli.live import LivePage
 
         self._left = _TimeLeft(clock)
         self._console = Console(stderr=True)
@@ -252,7 +252,7 @@ class Live:
             transient=True,
             get_time=clock,
         )
-        self._page = Page(self._console, clock)
+        self._page = LivePage(self._console, clock)
         self._tasks: dict[tuple[str, str], Any] = {}
         self._usage: Any = None
 

@@ -15,11 +15,11 @@ from spark_build.cli import render
 from spark_build.cli.hints import typeable
 from spark_build.cli.options import Options, shared
 from spark_build.cli.wheelhouse import current, listing, print_wheels
-from spark_build.text import size
+from spark_build.text import format_size
 
 if TYPE_CHECKING:
     from spark_build.events import Emit
-    from spark_build.transfer.bundle import Parcel, Progress
+    from spark_build.transfer.bundle import Bundle, Progress
     from spark_build.transfer.bundle_import import Judgement
     from spark_build.wheelhouse.generations import Generation
     from spark_build.wheelhouse.server import Tls
@@ -51,12 +51,12 @@ def export(
     if options.json:
         render.print_json({"file": shown, "size": count, **listing(chosen)})
     else:
-        print(f"{place}: {len(chosen.wheels)} wheels, {size(count)}")
+        print(f"{place}: {len(chosen.wheels)} wheels, {format_size(count)}")
 
 
 def _packed(
     options: Options, packages: tuple[str, ...], number: int | None, emit: Emit, *, with_tool: bool
-) -> tuple[Generation, Parcel]:
+) -> tuple[Generation, Bundle]:
     from spark_build.events import Note
     from spark_build.transfer.bundle import pack, select, wheels_of_itself
 
@@ -95,7 +95,7 @@ def _generation(view: Path, number: int) -> Generation:
     return generations.read(folder)
 
 
-def _send(parcel: Parcel, place: str, progress: Progress, emit: Emit, *, remote: bool) -> int:
+def _send(parcel: Bundle, place: str, progress: Progress, emit: Emit, *, remote: bool) -> int:
     from spark_build.errors import UsageError
 
     if remote:
@@ -130,14 +130,14 @@ def _progress(emit: Emit, stage: str) -> Progress:
 def import_(options: Options, file: Path) -> None:
     """Take in what `export` wrote, or a folder or tar of foreign wheels, after proving every wheel."""
     from spark_build.recipes.model import Target
-    from spark_build.transfer.bundle_import import take_in
+    from spark_build.transfer.bundle_import import import_bundle
 
     def view() -> tuple[str, Target]:
         setting = options.setting()
         return setting.view.name, setting.target
 
     with render.open_view(options.verbosity) as shown:
-        taken = take_in(
+        taken = import_bundle(
             options.home(),
             file,
             view,

@@ -16,13 +16,13 @@ from spark_build.cli.hints import nothing_checked
 from spark_build.cli.lazy_group import LazyGroup
 from spark_build.cli.options import Options, Renamed, shared
 from spark_build.errors import NothingCheckedError
-from spark_build.text import flops
+from spark_build.text import format_flops
 
 if TYPE_CHECKING:
-    from spark_build.build.context import Setting
+    from spark_build.build.context import Context
     from spark_build.events import Emit
     from spark_build.measure.model import BurnIn, Check
-    from spark_build.measure.session import Wish
+    from spark_build.measure.session import BurnInRequest
     from spark_build.wheelhouse.generations import Generation
 
 DTYPES = ("fp16", "bf16", "tf32", "fp32", "fp8", "fp4")
@@ -32,7 +32,7 @@ Device = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class BurnInOptions:
     """What the options of a burn-in say."""
 
     arm: tuple[str, ...] = ()
@@ -60,16 +60,16 @@ class Asked:
 
         return not self.arm or any(wish.what == "wheelhouse" for wish in parse_arms(self.arm))
 
-    def wish(self, *, cuda: bool) -> Wish:
+    def wish(self, *, cuda: bool) -> BurnInRequest:
         """As the burn-in understands it; `cuda`: whether the target has a GPU."""
         from spark_build.measure.arms import parse_arms
-        from spark_build.measure.session import Wish
+        from spark_build.measure.session import BurnInRequest
 
         if self.sweep and self.size:
             raise click.UsageError("--sweep chooses the sizes: leave --size away")
         device: Device = self.device or ("cuda" if cuda else "cpu")
         quick = device == "cpu" if self.quick is None else self.quick
-        return Wish(
+        return BurnInRequest(
             device=device,
             mode="quick" if quick else "full",
             arms=parse_arms(self.arm),
@@ -88,7 +88,7 @@ def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a burn-in, handed on as one Asked."""
 
     def command(*arguments: Any, **named: Any) -> Any:
-        asked = Asked(**{one.name: named.pop(one.name) for one in fields(Asked)})
+        asked = BurnInOptions(**{one.name: named.pop(one.name) for one in fields(BurnInOptions)})
         return function(*arguments, asked=asked, **named)
 
     decorated: Callable[..., Any] = update_wrapper(command, function)
@@ -134,7 +134,7 @@ COMMANDS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Judged:
+class VerifyOutcome:
     """What verification has to say: JSON fields, lines for people, exit code."""
 
     document: dict[str, Any]
@@ -150,7 +150,7 @@ class Judged:
 @shared
 @click.pass_context
 def verify(
-    context: click.Context, options: Options, burn_in: bool, asked: Asked, reverify: bool
+    context: click.Context, options: Options, burn_in: bool, asked: BurnInOptions, reverify: bool
 ) -> int | None:
     """Install the wheels into a fresh environment, check them; --burn-in measures them."""
     if context.invoked_subcommand is not None:
@@ -189,14 +189,14 @@ def _rows(checks: list[dict[str, str]]) -> list[list[str]]:
 
 
 def judge(
-    setting: Setting,
+    setting: Context,
     generation: Generation | None,
     folder: Path,
     emit: Emit,
     *,
     reverify: bool = False,
-    burn_in: Asked | None = None,
-) -> Judged:
+    burn_in: BurnInOptions | None = None,
+) -> VerifyOutcome:
     """Verify a generation unless it was; burn in what was asked for."""
     wheelless = burn_in is not None and burn_in.arm and generation is None
     if not wheelless and (generation is None or not generation.built()):
@@ -217,9 +217,9 @@ def judge(
     return _with_burn_in(document, checked.lines, measured)
 
 
-def _unchecked(why: str, following: str) -> Judged:
+def _unchecked(why: str, following: str) -> VerifyOutcome:
     """Nothing could be verified: why, and what to do next."""
-    return Judged(
+    return VerifyOutcome(
         document={"checks": []},
         lines=[],
         code=NothingCheckedError.exit_code,
@@ -234,14 +234,14 @@ def _check(row: dict[str, str]) -> Check:
 
 
 def _checked(
-    setting: Setting, generation: Generation | None, folder: Path, emit: Emit, *, reverify: bool
-) -> Judged:
+    setting: Context, generation: Generation | None, folder: Path, emit: Emit, *, reverify: bool
+) -> VerifyOutcome:
     """Functional checks of a generation; without one there is nothing to check."""
     from spark_build.errors import VerificationError
     from spark_build.measure.checks import verify as check_all
 
     if generation is None:
-        return Judged(document={"checks": []}, lines=[], code=0)
+        return VerifyOutcome(document={"checks": []}, lines=[], code=0)
     recipes = setting.catalogue.recipes
     checks, now = check_all(setting.home, recipes, generation, folder, emit, again=reverify)
     failed = [check for check in checks if check.status == "fail"]
@@ -252,21 +252,21 @@ def _checked(
     lines = [f"verified: {done} of {len(checks)} checks ok{apart}{when}"]
     lines += [f"FAILED {check.name}: {check.evidence}" for check in failed]
     document: dict[str, Any] = {"checks": [dataclasses.asdict(check) for check in checks]}
-    return Judged(document=document, lines=lines, code=VerificationError.exit_code if failed else 0)
+    return VerifyOutcome(document=document, lines=lines, code=VerificationError.exit_code if failed else 0)
 
 
 def _burn_in(
-    setting: Setting,
+    setting: Context,
     generation: Generation | None,
     emit: Emit,
     checks: tuple[Check, ...],
-    asked: Asked,
+    asked: BurnInOptions,
 ) -> BurnIn:
     """Measure; an interrupted measurement of the same things goes on."""
     from spark_build.measure import session
 
     wish = asked.wish(cuda=bool(setting.target.cuda_architectures))
-    return session.measure(
+    return session.measure_burn_in(
         setting.home,
         setting.train.name,
         generation,
@@ -288,12 +288,12 @@ def _other_cases(measured: BurnIn) -> list[str]:
         if each.second == headline.second and not each.headline:
             low, high = each.comparison.ci95
             ratio = f"ratio {each.comparison.ratio:.3f} [{low:.3f}, {high:.3f}]"
-            rates = f"{flops(each.rates[1])} against {flops(each.rates[0])}"
+            rates = f"{format_flops(each.rates[1])} against {format_flops(each.rates[0])}"
             lines.append(f"{each.case}: {each.finding}, {ratio}; {rates}")
     return lines
 
 
-def _with_burn_in(document: dict[str, Any], lines: list[str], measured: BurnIn) -> Judged:
+def _with_burn_in(document: dict[str, Any], lines: list[str], measured: BurnIn) -> VerifyOutcome:
     from spark_build.measure.model import burn_in_json
     from spark_build.measure.verdict import exit_code
 
@@ -305,7 +305,7 @@ def _with_burn_in(document: dict[str, Any], lines: list[str], measured: BurnIn) 
     found += [f"  gate {gate.name}: {gate.evidence}" for gate in measured.gates if gate.status != "ok"]
     found.append(f"  report: {measured.report}")
     raw = burn_in_json(measured)
-    return Judged(
+    return VerifyOutcome(
         document={**document, "arms": raw["arms"], "burn_in": raw}, lines=found, code=exit_code(verdict)
     )
 
@@ -329,8 +329,8 @@ def compare(options: Options, old: Path, new: Path, arm: str | None) -> int:
     rows = [
         [
             each.case + (" *" if each.headline else ""),
-            flops(each.rates[0]),
-            flops(each.rates[1]),
+            format_flops(each.rates[0]),
+            format_flops(each.rates[1]),
             f"{each.ratio:.3f} [{each.ci95[0]:.3f}, {each.ci95[1]:.3f}]",
             each.finding,
         ]

@@ -15,11 +15,11 @@ from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
 from spark_build.cli.options import Options, shared
-from spark_build.text import duration, size
+from spark_build.text import format_duration, format_size
 
 if TYPE_CHECKING:
     from spark_build.wheelhouse.generations import Generation
-    from spark_build.wheelhouse.model import Change, Collected, Fault, Kept
+    from spark_build.wheelhouse.model import Collected, GenerationChange, KeptGeneration, WheelhouseFault
 
 # name: (module, function, what `--help` says)
 COMMANDS = {
@@ -83,7 +83,7 @@ def listing(found: Generation) -> dict[str, Any]:
 def print_wheels(found: Generation) -> None:
     """A generation as a table."""
     rows = [
-        [wheel.name, wheel.version, wheel.origin, size(wheel.size), wheel.filename]
+        [wheel.name, wheel.version, wheel.origin, format_size(wheel.size), wheel.filename]
         for wheel in sorted(found.wheels, key=lambda wheel: (wheel.origin, wheel.name))
     ]
     render.print_table(["NAME", "VERSION", "ORIGIN", "SIZE", "FILE"], rows)
@@ -141,11 +141,11 @@ def generations(options: Options) -> None:
     render.print_table(["GENERATION", "CREATED (UTC)", "IS", "CHANGES"], table)
 
 
-def _described(view: Path, state: Kept) -> dict[str, Any]:
+def _described(view: Path, state: KeptGeneration) -> dict[str, Any]:
     """A generation as JSON; one whose manifest cannot be read says so."""
     from spark_build.errors import StoreError
     from spark_build.wheelhouse import generations as wheelhouse_generations
-    from spark_build.wheelhouse.gc import changes
+    from spark_build.wheelhouse.gc import generation_changes
 
     folder = view / "generations" / str(state.number)
     row = {
@@ -173,7 +173,7 @@ def _described(view: Path, state: Kept) -> dict[str, Any]:
         "created": found.created.removesuffix("+00:00"),
         "against": before.number if before else 0,
         "wheels": len(found.wheels),
-        "changes": [dataclasses.asdict(one) for one in changes(wheels, found.wheels)],
+        "changes": [dataclasses.asdict(one) for one in generation_changes(wheels, found.wheels)],
     }
 
 
@@ -212,10 +212,10 @@ def _words(change: dict[str, Any]) -> str:
 def rollback(options: Options, number: int | None) -> None:
     """Make generation NUMBER current again; by default the one that the current was made from."""
     from spark_build.wheelhouse import generations as wheelhouse_generations
-    from spark_build.wheelhouse.gc import changes
+    from spark_build.wheelhouse.gc import generation_changes
 
     was, found = wheelhouse_generations.rollback(options.setting().view, number, tell)
-    changed = changes(was.wheels, found.wheels) if was else ()
+    changed = generation_changes(was.wheels, found.wheels) if was else ()
     if options.json:
         document = {
             "from": was.number if was else None,
@@ -229,7 +229,7 @@ def rollback(options: Options, number: int | None) -> None:
         _print_changes(changed)
 
 
-def _print_changes(changed: tuple[Change, ...]) -> None:
+def _print_changes(changed: tuple[GenerationChange, ...]) -> None:
     for one in changed:
         print(f"  {_words(dataclasses.asdict(one))}")
 
@@ -341,15 +341,17 @@ def gc(options: Options, keep: int, older_than: float, grace: float, dry_run: bo
 def _print_collected(done: Collected, age: float, *, dry_run: bool) -> None:
     kinds = {"leftover": "left by a killed process", "pages": "pages of the index", "entry": "store"}
     rows = [
-        [kinds.get(one.kind, one.kind), one.name, size(one.size)] for one in done.taken if one.kind != "pages"
+        [kinds.get(one.kind, one.kind), one.name, format_size(one.size)]
+        for one in done.taken
+        if one.kind != "pages"
     ]
     render.print_table(["WHAT", "NAME", "SIZE"], rows)
     counts = Counter[str](one.kind for one in done.taken)
     what = ", ".join(f"{words}: {counts[kind]}" for kind, words in KINDS.items() if counts[kind])
     if what:
-        print(f"{'would free' if dry_run else 'freed'} {size(done.freed)} ({what})")
+        print(f"{'would free' if dry_run else 'freed'} {format_size(done.freed)} ({what})")
     else:
-        older = duration(age) if age < UNITS["d"] else f"{age / UNITS['d']:g} days"
+        older = format_duration(age) if age < UNITS["d"] else f"{age / UNITS['d']:g} days"
         print(f"nothing to collect that is older than {older}")
     if done.held:
         print(f"the store is left alone, somebody uses it: {done.held}; run gc again later")
@@ -405,7 +407,7 @@ def note(message: str) -> None:
     click.echo(f"note: {message}", err=True)
 
 
-def _print_faults(found: tuple[Fault, ...], *, deep: bool) -> None:
+def _print_faults(found: tuple[WheelhouseFault, ...], *, deep: bool) -> None:
     for one in found:
         print(f"{'mended' if one.mended else one.kind}: {one.path}: {one.message}")
         if not one.mended:

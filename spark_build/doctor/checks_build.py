@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from shlex import quote
 from typing import TypeVar
 
-from spark_build.doctor.model import Basics, Facts, Wants, install_line, repository_note, version
+from spark_build.doctor.model import Basics, Facts, PlanRequirements, install_line, repository_note, version
 from spark_build.machine import Diagnosis, Machine
 from spark_build.resources import policy
 
 Known = TypeVar("Known")  # what a check looks at
-Check = Callable[[Known, Wants], Diagnosis | tuple[Diagnosis, ...] | None]  # None: does not apply
+Check = Callable[[Known, PlanRequirements], Diagnosis | tuple[Diagnosis, ...] | None]  # None: does not apply
 RESERVE_MIB = 512  # kept free on the disk beyond what the builds are expected to take
 # Ubuntu 24.04: user namespaces only for programs with an AppArmor profile that allows them.
 PROFILE = (
@@ -30,7 +30,7 @@ NAMESPACE_SWITCHES = {
 }
 
 
-def target(facts: Basics, wants: Wants) -> Diagnosis | None:
+def target(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
     """Whether what is to be compiled can be compiled here, for that platform and Python."""
     goal, machine = wants.plan.target, facts.machine
     compiled = [step.recipe for step in wants.compiled]
@@ -47,7 +47,7 @@ def target(facts: Basics, wants: Wants) -> Diagnosis | None:
     return None
 
 
-def writable(facts: Basics, _wants: Wants) -> tuple[Diagnosis, ...]:
+def writable(facts: Basics, _wants: PlanRequirements) -> tuple[Diagnosis, ...]:
     """Whether we may write where our files are."""
     fix = "spark-build --root DIR ... with a folder of yours"
     return tuple(
@@ -58,7 +58,7 @@ def writable(facts: Basics, _wants: Wants) -> tuple[Diagnosis, ...]:
     )
 
 
-def disk(facts: Basics, wants: Wants) -> Diagnosis:
+def disk(facts: Basics, wants: PlanRequirements) -> Diagnosis:
     """Whether the plan fits on the disk."""
     building = wants.building
     needed = sum(step.recipe.build.disk_mib for step in building) + (RESERVE_MIB if building else 0)
@@ -73,7 +73,7 @@ def disk(facts: Basics, wants: Wants) -> Diagnosis:
     )
 
 
-def largest_job(wants: Wants) -> tuple[str, int]:
+def largest_job(wants: PlanRequirements) -> tuple[str, int]:
     """The recipe whose compile jobs take most memory, and how much (MiB); nothing compiled: ("", 0)."""
     sizes = {
         step.recipe.name: step.estimate.memory_per_job_mib
@@ -84,7 +84,7 @@ def largest_job(wants: Wants) -> tuple[str, int]:
     return name, sizes.get(name, 0)
 
 
-def room(machine: Machine, wants: Wants) -> int:
+def room(machine: Machine, wants: PlanRequirements) -> int:
     """Memory that builds may use, MiB. On unified memory the GPU's use counts by itself: the kernel's
     available memory is without it."""
     return policy.room(
@@ -95,7 +95,7 @@ def room(machine: Machine, wants: Wants) -> int:
     )
 
 
-def memory(facts: Basics, wants: Wants) -> Diagnosis:
+def memory(facts: Basics, wants: PlanRequirements) -> Diagnosis:
     """Whether the largest compile job fits into what may be used."""
     limits, available = wants.limits, facts.machine.available_mib
     free = room(facts.machine, wants)
@@ -111,7 +111,7 @@ def memory(facts: Basics, wants: Wants) -> Diagnosis:
     return Diagnosis(check="memory", status="fail", message=message, fix=fix)
 
 
-def python(facts: Basics, _wants: Wants) -> Diagnosis:
+def python(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
     """The interpreter that we run on, which is the one that is built for."""
     if version(facts.python) >= (3, 11):
         return Diagnosis(check="python", status="ok", message=f"Python {facts.python}")
@@ -121,7 +121,7 @@ def python(facts: Basics, _wants: Wants) -> Diagnosis:
     )
 
 
-def gpu(facts: Basics, wants: Wants) -> Diagnosis | None:
+def gpu(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
     """Whether what is built for a GPU can be run here."""
     if not wants.is_for_gpu:
         return None
@@ -131,7 +131,7 @@ def gpu(facts: Basics, wants: Wants) -> Diagnosis | None:
     return Diagnosis(check="gpu", status="warn", message="no GPU here: wheels can be built, not run")
 
 
-def toolkit(facts: Basics, wants: Wants) -> Diagnosis | None:
+def toolkit(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
     """Whether what is compiled for the GPU has a CUDA toolkit that is new enough."""
     if not wants.is_for_gpu:
         return None
@@ -159,7 +159,7 @@ def toolkit(facts: Basics, wants: Wants) -> Diagnosis | None:
     return Diagnosis(check="cuda", status="fail", message=message, fix=fix)
 
 
-def packages(facts: Basics, _wants: Wants) -> Diagnosis:
+def packages(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
     """Whether the system packages that the recipes name are there."""
     missing = facts.missing_packages
     if not missing:
@@ -171,7 +171,7 @@ def packages(facts: Basics, _wants: Wants) -> Diagnosis:
     return Diagnosis(check="packages", status="fail", message=message, fix=install_line(missing), safe=True)
 
 
-def sandbox(facts: Basics, _wants: Wants) -> Diagnosis:
+def sandbox(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
     """Never a failure: without one a build works, and its provenance says so."""
     if facts.sandbox == "bubblewrap":
         return Diagnosis(check="sandbox", status="ok", message="bubblewrap keeps builds in their tree")
@@ -201,7 +201,7 @@ def _is_safe(facts: Basics, setting: str) -> bool:
     return setting == APPARMOR and not facts.has_profile
 
 
-def namespaces(facts: Basics, _wants: Wants) -> Diagnosis:
+def namespaces(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
     """Whether ordinary users may have the namespaces that sandboxes are made of."""
     forbidding = _switches(facts)
     if not forbidding and facts.has_bubblewrap and facts.sandbox != "bubblewrap":
@@ -224,7 +224,7 @@ def namespaces(facts: Basics, _wants: Wants) -> Diagnosis:
     return Diagnosis(check="namespaces", status="warn", message=message, fix=fix, safe=_is_safe(facts, name))
 
 
-def cache(facts: Basics, _wants: Wants) -> Diagnosis:
+def cache(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
     """Never a failure: without one everything is compiled anew."""
     if facts.cache:
         return Diagnosis(check="cache", status="ok", message=facts.cache)
@@ -249,7 +249,7 @@ REQUIRED: tuple[Check[Basics], ...] = (
 )
 
 
-def judge(checks: Iterable[Check[Known]], facts: Known, wants: Wants) -> tuple[Diagnosis, ...]:
+def judge(checks: Iterable[Check[Known]], facts: Known, wants: PlanRequirements) -> tuple[Diagnosis, ...]:
     """The findings of these checks, those that do not apply left out."""
     found: list[Diagnosis] = []
     for check in checks:
@@ -261,7 +261,7 @@ def judge(checks: Iterable[Check[Known]], facts: Known, wants: Wants) -> tuple[D
     return tuple(found)
 
 
-def required(facts: Basics, wants: Wants) -> tuple[Diagnosis, ...]:
+def required(facts: Basics, wants: PlanRequirements) -> tuple[Diagnosis, ...]:
     """What can stop a build."""
     return judge(REQUIRED, facts, wants)
 
@@ -278,7 +278,7 @@ def _without(facts: Facts, tool: str) -> str:
     return f"{'sudo ' if path.startswith('/usr/') else ''}rm {quote(path)}"
 
 
-def cmake(facts: Facts, _wants: Wants) -> Diagnosis:
+def cmake(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
     """A cmake on PATH that does not run is found by projects that look for one."""
     found = facts.tools.cmake
     if found is None:
@@ -289,7 +289,7 @@ def cmake(facts: Facts, _wants: Wants) -> Diagnosis:
     return Diagnosis(check="cmake", status="ok", message=f"cmake {found} on PATH; builds bring their own")
 
 
-def ninja(facts: Facts, _wants: Wants) -> Diagnosis:
+def ninja(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
     """Whether it takes its jobs from the budget."""
     found = facts.tools.ninja
     if found is None:
@@ -303,7 +303,7 @@ def ninja(facts: Facts, _wants: Wants) -> Diagnosis:
     return Diagnosis(check="ninja", status="ok", message=message)
 
 
-def python_headers(facts: Facts, wants: Wants) -> Diagnosis:
+def python_headers(facts: Facts, wants: PlanRequirements) -> Diagnosis:
     """Extension modules are compiled against them."""
     if facts.tools.python_headers:
         return Diagnosis(check="python-headers", status="ok", message="Python.h is there")

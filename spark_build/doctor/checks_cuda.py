@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from spark_build.doctor.model import Facts, Gpu, Library, Wants, install_line, repository_note, version
+from spark_build.doctor.model import (
+    Facts,
+    GpuFacts,
+    HostLibrary,
+    PlanRequirements,
+    install_line,
+    repository_note,
+    version,
+)
 from spark_build.machine import Diagnosis
 
 # CUDA's major version -> the oldest driver that runs what it builds (CUDA's release notes).
@@ -15,7 +23,7 @@ CXX20 = (11, 3)  # and from 2.14 on
 SYSTEM_NVCC = "/usr/bin/nvcc"  # of Ubuntu's nvidia-cuda-toolkit: years behind
 
 
-def driver(facts: Facts, wants: Wants) -> Diagnosis | None:
+def driver(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     """The driver's two halves are of one version, new enough for what the toolkit builds."""
     found = facts.driver
     if not wants.is_for_gpu or not (found.module or found.libraries or found.problem):
@@ -40,7 +48,7 @@ def driver(facts: Facts, wants: Wants) -> Diagnosis | None:
     return Diagnosis(check="driver", status="ok", message=message)
 
 
-def nvccs(facts: Facts, wants: Wants) -> Diagnosis | None:
+def nvccs(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     """One CUDA compiler on PATH: two of different versions end in headers that do not fit."""
     if not wants.is_for_gpu or not facts.nvccs:
         return None  # the check of the toolkit says so
@@ -57,7 +65,7 @@ def nvccs(facts: Facts, wants: Wants) -> Diagnosis | None:
     return Diagnosis(check="nvcc", status="warn", message=message, fix=fix)
 
 
-def headers(facts: Facts, wants: Wants) -> Diagnosis | None:
+def headers(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     """The toolkit's headers and libraries for this processor: targets/sbsa-linux, targets/x86_64-linux."""
     if not wants.toolkit or not facts.basics.nvcc:
         return None
@@ -75,9 +83,11 @@ def headers(facts: Facts, wants: Wants) -> Diagnosis | None:
     return Diagnosis(check="cuda-headers", status="ok", message=f"headers and libraries in {found.folder}")
 
 
-def _library(facts: Facts, wants: Wants, name: str, check: str) -> tuple[Library, str, Diagnosis | None]:
+def _library(
+    facts: Facts, wants: PlanRequirements, name: str, check: str
+) -> tuple[HostLibrary, str, Diagnosis | None]:
     """What was found of a library, its version, and the finding when that is not enough to build with."""
-    found = facts.libraries.get(name, Library())
+    found = facts.libraries.get(name, HostLibrary())
     package = wants.packages.get(name, "")
     numbers = [one for one in (*found.headers.values(), *found.files.values()) if one]
     known = numbers[0] if numbers else "of unknown version"
@@ -95,7 +105,7 @@ def _library(facts: Facts, wants: Wants, name: str, check: str) -> tuple[Library
     return found, known, None
 
 
-def cudnn(facts: Facts, wants: Wants) -> Diagnosis | None:
+def cudnn(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     """cuDNN 9 with headers."""
     if not wants.toolkit:
         return None
@@ -111,7 +121,7 @@ def cudnn(facts: Facts, wants: Wants) -> Diagnosis | None:
     return Diagnosis(check="cudnn", status="ok", message=f"cuDNN {number}")
 
 
-def cublas(facts: Facts, wants: Wants) -> Diagnosis | None:
+def cublas(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     """cuBLAS; on a Spark the one that is fast there."""
     if not wants.toolkit:
         return None
@@ -127,7 +137,7 @@ def cublas(facts: Facts, wants: Wants) -> Diagnosis | None:
     return Diagnosis(check="cublas", status="ok", message=f"cuBLAS {number}")
 
 
-def cufile(facts: Facts, wants: Wants) -> Diagnosis | None:
+def cufile(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     """cuFile, and whether it really is direct or copies through the processor's memory."""
     if not wants.toolkit:
         return None
@@ -147,7 +157,7 @@ def cufile(facts: Facts, wants: Wants) -> Diagnosis | None:
     return Diagnosis(check="cufile", status="ok", message=message)
 
 
-def nccl(facts: Facts, wants: Wants) -> Diagnosis | None:
+def nccl(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     """NCCL, in one version."""
     if not wants.toolkit:
         return None
@@ -164,7 +174,7 @@ def nccl(facts: Facts, wants: Wants) -> Diagnosis | None:
     return Diagnosis(check="nccl", status="warn", message=f"several NCCL: {places}", fix=fix)
 
 
-def compiler(facts: Facts, wants: Wants) -> Diagnosis | None:
+def compiler(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     """A C++ compiler that the recipes' standard and nvcc take."""
     tools, limits = facts.tools, facts.toolkit
     needed = bool(wants.compiled)
@@ -212,7 +222,7 @@ UNPLUG = (
 )
 
 
-def busy(facts: Facts, wants: Wants) -> Diagnosis | None:
+def busy(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     """Others on the GPU slow measurements down, and on unified memory they take the builds' memory."""
     if not facts.gpus:
         return None
@@ -226,20 +236,20 @@ def busy(facts: Facts, wants: Wants) -> Diagnosis | None:
     return Diagnosis(check="gpu-busy", status="warn", message=f"{said}: {why}", fix=fix)
 
 
-def _use(gpu: Gpu) -> str:
+def _use(gpu: GpuFacts) -> str:
     parts = [f"{gpu.processes} processes" if gpu.processes != 1 else "1 process"] if gpu.processes else []
     if gpu.utilisation is not None:
         parts.append(f"{gpu.utilisation:.0%} busy")
     return f"{gpu.name}: {', '.join(parts)}"
 
 
-def clocks(facts: Facts, _wants: Wants) -> Diagnosis | None:
+def clocks(facts: Facts, _wants: PlanRequirements) -> Diagnosis | None:
     """Power state and clocks against what is known to be good; the worst GPU speaks."""
     findings = [_clock(gpu) for gpu in facts.gpus]
     return next((one for one in findings if one.status != "ok"), findings[0] if findings else None)
 
 
-def _clock(gpu: Gpu) -> Diagnosis:
+def _clock(gpu: GpuFacts) -> Diagnosis:
     said = f"{gpu.name}: {_state(gpu)}"
     good = next((mhz for name, mhz in KNOWN_GOOD.items() if name in gpu.name), None)
     loaded = (gpu.utilisation or 0.0) >= UNDER_LOAD
@@ -264,7 +274,7 @@ def _clock(gpu: Gpu) -> Diagnosis:
     return Diagnosis(check="gpu-clocks", status="ok", message=said + rest)
 
 
-def _state(gpu: Gpu) -> str:
+def _state(gpu: GpuFacts) -> str:
     clock = "clocks cannot be read" if gpu.clock_mhz is None else f"{gpu.clock_mhz} MHz"
     if gpu.clock_mhz is not None and gpu.max_clock_mhz is not None:
         clock += f" of {gpu.max_clock_mhz}"

@@ -6,7 +6,16 @@ from urllib.parse import urlsplit
 
 from spark_build.doctor import checks_build, checks_cuda
 from spark_build.doctor.checks_build import Check, judge
-from spark_build.doctor.model import Basics, Cluster, Facts, Library, Link, Wants, install_line, version
+from spark_build.doctor.model import (
+    Basics,
+    Cluster,
+    Facts,
+    HostLibrary,
+    Link,
+    PlanRequirements,
+    install_line,
+    version,
+)
 from spark_build.machine import Diagnosis
 
 PLATFORMS = ("linux-x86_64", "linux-aarch64")
@@ -21,7 +30,7 @@ SKEW = 300.0  # seconds; certificates and signatures tolerate a few minutes
 NTP = "sudo timedatectl set-ntp true"
 
 
-def platform(facts: Facts, _wants: Wants) -> Diagnosis:
+def platform(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
     """A processor that recipes know."""
     here = facts.basics.machine.platform
     what = f"{here}, {facts.basics.machine.cores} cores"
@@ -33,7 +42,7 @@ def platform(facts: Facts, _wants: Wants) -> Diagnosis:
     return Diagnosis(check="platform", status="fail", message=f"{what}: no recipe is for that", fix=fix)
 
 
-def distribution(facts: Facts, wants: Wants) -> Diagnosis:
+def distribution(facts: Facts, wants: PlanRequirements) -> Diagnosis:
     """DGX OS, Ubuntu or Debian of a release that CUDA supports; others may work."""
     release = facts.system.os
     name = release.get("PRETTY_NAME") or "an unknown distribution"
@@ -54,7 +63,7 @@ def distribution(facts: Facts, wants: Wants) -> Diagnosis:
     return Diagnosis(check="distribution", status=status, message=message, fix="sudo do-release-upgrade")
 
 
-def kernel(facts: Facts, wants: Wants) -> Diagnosis:
+def kernel(facts: Facts, wants: PlanRequirements) -> Diagnosis:
     """New enough for the driver, and the one that is installed."""
     running = facts.system.kernel
     if facts.system.restart_wanted:
@@ -76,7 +85,7 @@ def _is_spark(facts: Facts) -> bool:
     return any("GB10" in gpu.name for gpu in facts.basics.machine.gpus)
 
 
-def swap(facts: Facts, _wants: Wants) -> Diagnosis:
+def swap(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
     """Full swap means that memory is short already; without swap the budget is the only guard."""
     total, used = facts.system.swap_total_mib, facts.system.swap_used_mib
     if used <= SWAPPED * facts.basics.machine.memory_mib:
@@ -87,7 +96,7 @@ def swap(facts: Facts, _wants: Wants) -> Diagnosis:
     return Diagnosis(check="swap", status="warn", message=message, fix=fix)
 
 
-def pressure(facts: Facts, _wants: Wants) -> Diagnosis:
+def pressure(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
     """What the kernel says about waiting for memory; the budget steers by it."""
     shares = facts.system.pressure
     if shares is None:
@@ -102,7 +111,7 @@ def pressure(facts: Facts, _wants: Wants) -> Diagnosis:
     return Diagnosis(check="pressure", status="warn", message=said, fix=fix)
 
 
-def clock(facts: Facts, wants: Wants) -> Diagnosis:
+def clock(facts: Facts, wants: PlanRequirements) -> Diagnosis:
     """Certificates and build tools decide by the time of day."""
     system = facts.system
     ahead = [one.ahead for one in facts.indexes.asked if one.ahead is not None]
@@ -122,7 +131,7 @@ def clock(facts: Facts, wants: Wants) -> Diagnosis:
     return Diagnosis(check="time", status=status, message=message, fix=NTP, safe=True)
 
 
-def locale(facts: Facts, _wants: Wants) -> Diagnosis:
+def locale(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
     """File names and logs are UTF-8; builds themselves always get C.UTF-8."""
     system = facts.system
     mend = "export LC_ALL=C.UTF-8"
@@ -136,7 +145,7 @@ def locale(facts: Facts, _wants: Wants) -> Diagnosis:
     return Diagnosis(check="locale", status="ok", message=said)
 
 
-def proxies(facts: Facts, _wants: Wants) -> Diagnosis:
+def proxies(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
     """Whether the proxy variables make sense together."""
     found = {name: value for name, value in facts.system.proxies.items() if value}
     named = {name: value for name, value in found.items() if name.lower() != "no_proxy"}
@@ -169,7 +178,7 @@ def _is_address(value: str) -> bool:
         return False
 
 
-def index(facts: Facts, wants: Wants) -> Diagnosis:
+def index(facts: Facts, wants: PlanRequirements) -> Diagnosis:
     """Whether the package indexes that pip is configured for answer."""
     found = facts.indexes
     fix = "pip config list; a folder of files instead: export PIP_FIND_LINKS=DIR (docs/offline.md)"
@@ -202,9 +211,9 @@ MTU = 9000
 PER_PORT = 2  # a Spark's socket for the cable is two interfaces of half its speed each
 
 
-def nccl(facts: Facts, _wants: Wants) -> Diagnosis:
+def nccl(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
     """NCCL 2.28.3 or newer."""
-    found = facts.libraries.get("NCCL", Library())
+    found = facts.libraries.get("NCCL", HostLibrary())
     numbers = [one for one in (*found.files.values(), *found.headers.values()) if one]
     wanted = ".".join(map(str, NCCL))
     fix = install_line(["libnccl2", "libnccl-dev"])
@@ -218,7 +227,7 @@ def nccl(facts: Facts, _wants: Wants) -> Diagnosis:
     return Diagnosis(check="cluster-nccl", status="fail", message=message, fix=fix)
 
 
-def links(facts: Facts, _wants: Wants) -> Diagnosis:
+def links(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
     """Both interfaces of the cable are up: one alone has half the speed."""
     found = _cluster(facts)
     up = _up(found)
@@ -234,7 +243,7 @@ def links(facts: Facts, _wants: Wants) -> Diagnosis:
     return Diagnosis(check="cluster-links", status="fail", message=message, fix=fix)
 
 
-def mtu(facts: Facts, _wants: Wants) -> Diagnosis | None:
+def mtu(facts: Facts, _wants: PlanRequirements) -> Diagnosis | None:
     """Jumbo frames on all of them."""
     up = _up(_cluster(facts))
     if not up:
@@ -252,7 +261,7 @@ def mtu(facts: Facts, _wants: Wants) -> Diagnosis | None:
     )
 
 
-def addresses(facts: Facts, _wants: Wants) -> Diagnosis | None:
+def addresses(facts: Facts, _wants: PlanRequirements) -> Diagnosis | None:
     """Addresses that stay."""
     up = _up(_cluster(facts))
     if not up:
@@ -268,7 +277,7 @@ def addresses(facts: Facts, _wants: Wants) -> Diagnosis | None:
     return Diagnosis(check="cluster-addresses", status="fail", message="; ".join(problems), fix=fix)
 
 
-def rdma(facts: Facts, _wants: Wants) -> Diagnosis:
+def rdma(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
     """GPUDirect RDMA as the driver answers; a Spark has none, and must not be thought to."""
     found = _cluster(facts)
     spark = any("GB10" in one.name for one in facts.basics.machine.gpus)
@@ -334,7 +343,7 @@ CLUSTER: tuple[Check[Facts], ...] = (
 )
 
 
-def everything(facts: Facts, wants: Wants) -> tuple[Diagnosis, ...]:
+def everything(facts: Facts, wants: PlanRequirements) -> tuple[Diagnosis, ...]:
     """All that is worth knowing; the cluster's part where its facts were gathered."""
     found = checks_build.required(facts.basics, wants) + judge(NAMESPACES, facts.basics, wants)
     found += judge(THOROUGH, facts, wants)

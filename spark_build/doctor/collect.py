@@ -18,17 +18,17 @@ from spark_build.doctor.model import (
     Cluster,
     Driver,
     Facts,
-    Gpu,
-    Indexes,
-    Library,
+    GpuFacts,
+    HostLibrary,
+    IndexFacts,
     Link,
     Nvcc,
-    System,
+    PlanRequirements,
+    SystemFacts,
+    ToolFacts,
     Toolkit,
-    Tools,
-    Wants,
 )
-from spark_build.doctor.probe import Access
+from spark_build.doctor.probe import MachineAccess
 from spark_build.machine import REASONS, Diagnosis, Limits, Machine
 from spark_build.paths import Home
 from spark_build.probe import CUDA, SYSTEM_PATH
@@ -38,13 +38,13 @@ PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 SYNCHRONISED = "/run/systemd/timesync/synchronized"
 
 
-def gather(
-    access: Access,
+def collect_facts(
+    access: MachineAccess,
     home: Home,
-    wants: Wants,
+    wants: PlanRequirements,
     machine: Machine,
     *,
-    indexes: Callable[[], Indexes],
+    indexes: Callable[[], IndexFacts],
     with_cluster: bool = False,
 ) -> Facts:
     """Look at everything; nothing is changed. indexes: asks them, which takes longest."""
@@ -73,17 +73,17 @@ def gather(
         )
 
 
-def _cards(access: Access, *, needed: bool) -> tuple[Driver, tuple[Gpu, ...]]:
-    return survey(access) if needed or access.exists("/proc/driver/nvidia") else (Driver(), ())
+def _cards(access: MachineAccess, *, needed: bool) -> tuple[Driver, tuple[GpuFacts, ...]]:
+    return survey_gpus(access) if needed or access.exists("/proc/driver/nvidia") else (Driver(), ())
 
 
-def system(access: Access) -> System:
+def system(access: MachineAccess) -> SystemFacts:
     """The operating system and the user's session."""
     memory = probe.meminfo(access.read("/proc/meminfo"))
     environ = access.environ
     total = memory.get("SwapTotal", 0)
     synchronised = access.exists(SYNCHRONISED)
-    return System(
+    return SystemFacts(
         os=probe.shell_values(access.read("/etc/os-release")),
         dgx=probe.shell_values(access.read("/etc/dgx-release")),
         product=access.read("/sys/class/dmi/id/product_name").strip().replace("_", " "),
@@ -105,7 +105,7 @@ def system(access: Access) -> System:
     )
 
 
-def tools(access: Access) -> Tools:
+def tools(access: MachineAccess) -> ToolFacts:
     """The compiler that builds take, and what the user's PATH has besides."""
     compiler = next(iter(access.which_all("c++", SYSTEM_PATH)), "")
     kind, number = probe.compiler(access.ask([compiler, "--version"]) or "") if compiler else ("", "")
@@ -114,7 +114,7 @@ def tools(access: Access) -> Tools:
         for name in ("cmake", "ninja")
         for path in access.which_all(name, access.environ.get("PATH", ""))[:1]
     }
-    return Tools(
+    return ToolFacts(
         compiler=kind,
         compiler_version=number,
         cmake=_version(access, paths.get("cmake")),
@@ -124,12 +124,12 @@ def tools(access: Access) -> Tools:
     )
 
 
-def _version(access: Access, path: str | None) -> str | None:
+def _version(access: MachineAccess, path: str | None) -> str | None:
     """What a program says; empty when it does not run, None when it is not there."""
     return None if path is None else probe.tool_version(access.ask([path, "--version"]) or "")
 
 
-def _cluster(access: Access) -> Cluster:
+def _cluster(access: MachineAccess) -> Cluster:
     addresses = probe.addresses(access.ask(["ip", "-j", "addr"]) or "")
     links = []
     for path in access.glob("/sys/class/infiniband/*/device/net/*"):
@@ -154,11 +154,11 @@ def _cluster(access: Access) -> Cluster:
 
 def examine(home: Home, plan: Plan, machine: Machine, limits: Limits) -> tuple[Diagnosis, ...]:
     """Look at all that can stop a build of the recipes to be built; nothing is changed."""
-    wants = Wants(plan=plan, limits=limits)
-    return checks_build.required(collect_basics(Access(), home, wants, machine), wants)
+    wants = PlanRequirements(plan=plan, limits=limits)
+    return checks_build.required(collect_basics(MachineAccess(), home, wants, machine), wants)
 
 
-def collect_basics(access: Access, home: Home, wants: Wants, machine: Machine) -> Basics:
+def collect_basics(access: MachineAccess, home: Home, wants: PlanRequirements, machine: Machine) -> Basics:
     """What decides whether a build may start."""
     folders = sorted({_existing(folder) for folder in (home.wheelhouse, home.build, home.sources)})
     place = _existing(home.build)
@@ -195,11 +195,11 @@ def collect_basics(access: Access, home: Home, wants: Wants, machine: Machine) -
     )
 
 
-def _nvcc(access: Access, home: str) -> str:
+def _nvcc(access: MachineAccess, home: str) -> str:
     return probe.nvcc(access.ask([f"{home}/bin/nvcc", "--version"]) or "")[0] if home else ""
 
 
-def _packages(wants: Wants) -> list[str]:
+def _packages(wants: PlanRequirements) -> list[str]:
     return sorted({name for step in wants.building for name in step.evaluated.apt})
 
 
@@ -256,7 +256,7 @@ LIBRARIES = {
 }
 
 
-def compilers(access: Access, home: str) -> tuple[Nvcc, ...]:
+def compilers(access: MachineAccess, home: str) -> tuple[Nvcc, ...]:
     """Every nvcc: that of the toolkit of builds, those on the user's PATH, those in other toolkits."""
     shell = access.which_all("nvcc", access.environ.get("PATH", ""))
     every = [*access.which_all("nvcc", f"{home}/bin"), *shell, *access.glob("/usr/local/cuda*/bin/nvcc")]
@@ -273,7 +273,7 @@ def compilers(access: Access, home: str) -> tuple[Nvcc, ...]:
     )
 
 
-def toolkit(access: Access, platform: str, home: str) -> Toolkit:
+def toolkit(access: MachineAccess, platform: str, home: str) -> Toolkit:
     """What is in the folder of the toolkit for this processor; nothing without a toolkit."""
     if not home:
         return Toolkit()
@@ -293,13 +293,13 @@ def toolkit(access: Access, platform: str, home: str) -> Toolkit:
     )
 
 
-def _folder(access: Access, platform: str, home: str) -> str:
+def _folder(access: MachineAccess, platform: str, home: str) -> str:
     """Where headers and libraries for a processor are: NVIDIA's packages have a folder for each."""
     folder = f"{home}/targets/{TARGETS.get(platform, 'x86_64-linux')}"
     return folder if access.exists(folder) else home
 
 
-def libraries(access: Access, platform: str, home: str) -> dict[str, Library]:
+def libraries(access: MachineAccess, platform: str, home: str) -> dict[str, HostLibrary]:
     """cuDNN, cuBLAS, cuFile and NCCL: their headers and files, in the toolkit and beside it."""
     triplet = TRIPLETS.get(platform, "")
     kit = _folder(access, platform, home)
@@ -308,7 +308,7 @@ def libraries(access: Access, platform: str, home: str) -> dict[str, Library]:
     )
     folders = _folders(access, f"{kit}/lib", f"/usr/lib/{triplet}", "/usr/lib", "/usr/local/lib")
     return {
-        name: Library(
+        name: HostLibrary(
             headers={
                 f"{folder}/{header}": probe.macros(access.read(f"{folder}/{header}"), *macros)
                 if macros
@@ -326,14 +326,14 @@ def libraries(access: Access, platform: str, home: str) -> dict[str, Library]:
     }
 
 
-def _folders(access: Access, *wanted: str) -> list[str]:
+def _folders(access: MachineAccess, *wanted: str) -> list[str]:
     """Those that are there, none of them twice under another name."""
     return list(
         {access.real(folder): folder for folder in reversed(wanted) if access.exists(folder)}.values()
     )[::-1]
 
 
-def survey(access: Access) -> tuple[Driver, tuple[Gpu, ...]]:
+def survey_gpus(access: MachineAccess) -> tuple[Driver, tuple[GpuFacts, ...]]:
     """The driver and what each GPU does now."""
     module = probe.driver_module(access.read("/proc/driver/nvidia/version"))
     nvml = access.nvml()
@@ -356,14 +356,14 @@ def _driver(nvml: Any, module: str) -> Driver:
     return Driver(module=module, libraries=str(_ask(nvml, "nvmlSystemGetDriverVersion") or ""), cuda=cuda)
 
 
-def through_nvml(nvml: Any) -> tuple[Gpu, ...]:
+def through_nvml(nvml: Any) -> tuple[GpuFacts, ...]:
     """All GPUs; what NVML answers "Not Supported" to stays unknown."""
     count = _ask(nvml, "nvmlDeviceGetCount") or 0
     handles = [_ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
     return tuple(_gpu(nvml, handle) for handle in handles if handle is not None)
 
 
-def _gpu(nvml: Any, handle: Any) -> Gpu:
+def _gpu(nvml: Any, handle: Any) -> GpuFacts:
     clock = getattr(nvml, "NVML_CLOCK_SM", 1)
     power, limit = (
         _ask(nvml, name, handle) for name in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit")
@@ -373,7 +373,7 @@ def _gpu(nvml: Any, handle: Any) -> Gpu:
     running = _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
     state = _ask(nvml, "nvmlDeviceGetPerformanceState", handle)
     reasons = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle) or 0
-    return Gpu(
+    return GpuFacts(
         name=str(_ask(nvml, "nvmlDeviceGetName", handle) or ""),
         clock_mhz=_ask(nvml, "nvmlDeviceGetClockInfo", handle, clock),
         max_clock_mhz=_ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, clock),
@@ -402,7 +402,7 @@ def failure(text: str) -> tuple[str, str]:
     return (lines[0] if lines else "nvidia-smi gives no answer"), (library[1] if library else "")
 
 
-def parse_smi(text: str) -> tuple[str, str, tuple[Gpu, ...]] | None:
+def parse_smi(text: str) -> tuple[str, str, tuple[GpuFacts, ...]] | None:
     """Driver, newest CUDA and GPUs of `nvidia-smi -q -x`; None when that is something else.
 
     "N/A", "Not Supported" and the like leave a value unknown.
@@ -417,7 +417,7 @@ def parse_smi(text: str) -> tuple[str, str, tuple[Gpu, ...]] | None:
     return (root.findtext("driver_version") or "", root.findtext("cuda_version") or "", gpus)
 
 
-def _gpu_of_smi(node: ET.Element) -> Gpu:
+def _gpu_of_smi(node: ET.Element) -> GpuFacts:
     def number(path: str) -> float | None:
         found = re.match(r"\s*(\d+(?:\.\d+)?)", node.findtext(path) or "")
         return float(found[1]) if found else None
@@ -430,7 +430,7 @@ def _gpu_of_smi(node: ET.Element) -> Gpu:
     watts = number("gpu_power_readings/instant_power_draw")
     processes = node.find("processes")
     state = (node.findtext("performance_state") or "").strip()
-    return Gpu(
+    return GpuFacts(
         name=(node.findtext("product_name") or "").strip(),
         clock_mhz=whole("clocks/sm_clock"),
         max_clock_mhz=whole("max_clocks/sm_clock"),

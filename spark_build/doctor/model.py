@@ -20,7 +20,7 @@ class Nvcc:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Library:
+class HostLibrary:
     """What a compiler and a linker would find of one library: paths -> versions (empty: unknown)."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Library:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
+class GpuFacts:
     """A GPU as NVML or nvidia-smi describe it now."""
 
     name: str
@@ -65,7 +65,7 @@ class Toolkit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class System:
+class SystemFacts:
     """The operating system and what the user's session says."""
 
     os: Mapping[str, str]  # /etc/os-release
@@ -86,7 +86,7 @@ class System:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tools:
+class ToolFacts:
     """Compilers and build tools with their versions; "" for one that is there and does not run."""
 
     compiler: str  # gcc, clang or empty
@@ -98,7 +98,7 @@ class Tools:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class IndexAnswer:
     """One package index: who, why not, and how far its clock is ahead of ours (seconds)."""
 
     where: str
@@ -107,10 +107,10 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Indexes:
+class IndexFacts:
     """What pip is configured to ask."""
 
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[IndexAnswer, ...] = ()
     links: bool = False  # folders or pages of its own (find-links)
     problem: str = ""  # the configuration cannot be read
     lacking: int | None = None  # things a build would have to fetch; counted where no index answers
@@ -142,16 +142,16 @@ class Facts:
     """All of it."""
 
     basics: Basics
-    system: System
-    tools: Tools
+    system: SystemFacts
+    tools: ToolFacts
     driver: Driver
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuFacts, ...]
     nvccs: tuple[Nvcc, ...]  # in the order in which builds, then the user's shell would find them
     toolkit: Toolkit
-    libraries: Mapping[str, Library]  # cuDNN, cuBLAS, cuFile, NCCL
+    libraries: Mapping[str, HostLibrary]  # cuDNN, cuBLAS, cuFile, NCCL
     gds: bool  # nvidia-fs, the kernel module of GPUDirect Storage, is loaded
     compat_allowed: bool | None  # by cufile.json; None without one
-    indexes: Indexes
+    indexes: IndexFacts
     cluster: Cluster | None = None
 
 
@@ -193,7 +193,7 @@ Status = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wants:
+class PlanRequirements:
     """A plan and how much of the machine it may use, with what follows from them."""
 
     plan: Plan

@@ -30,7 +30,7 @@ from spark_build.resources import memory
 TIMEOUT = 10.0  # seconds for one command; nvidia-smi hangs on a driver that is broken
 
 
-class Access:
+class MachineAccess:
     """This machine."""
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ def can_install() -> bool:
     )
 
 
-def install(packages: Sequence[str], log: BinaryIO | None = None) -> None:
+def apt_install(packages: Sequence[str], log: BinaryIO | None = None) -> None:
     """Install through apt; HostError with the line to type where that is not allowed or fails."""
     hint = install_line(packages)
     if not can_install():

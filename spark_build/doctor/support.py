@@ -45,7 +45,7 @@ Look through it before you send it all the same.
 """
 
 
-def refuse(path: Path) -> None:
+def refuse_bundle(path: Path) -> None:
     """UsageError when a bundle cannot be written there: nothing is overwritten."""
     if path.exists() or path.is_symlink():
         raise UsageError(f"--bundle {path}: it exists already", hint="give another name")
@@ -53,7 +53,7 @@ def refuse(path: Path) -> None:
         raise UsageError(f"--bundle {path}: there is no folder {path.parent}")
 
 
-def write(path: Path, home: Home, facts: Facts, findings: Sequence[Diagnosis]) -> list[str]:
+def write_support_bundle(path: Path, home: Home, facts: Facts, findings: Sequence[Diagnosis]) -> list[str]:
     """Write the tar, compressed when its name says so; the names of what is in it."""
     held = io.BytesIO()
     names = []

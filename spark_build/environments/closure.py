@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.tags import Tag, sys_tags
 
 from spark_build.environments import interpreters
-from spark_build.environments.installed import choose_installer, find_uv, reason, unconfigured
+from spark_build.environments.installed import choose_installer, find_uv, installer_error, unconfigured
 from spark_build.errors import SourceError, StoreError
 from spark_build.files import make_folder, sha256_of
 from spark_build.hashing import digest
@@ -54,7 +54,7 @@ def resolve(
     make_folder(store)
     with (
         # Otherwise the scratch folder could be taken for what a killed process left.
-        stores.in_use(store, "completing the set"),
+        stores.shared_lock(store, "completing the set"),
         tempfile.TemporaryDirectory(prefix=".tmp-closure-", dir=store) as scratch,
     ):
         folder = Path(scratch)
@@ -122,7 +122,7 @@ def tags(target: Target) -> list[str]:
 def _public_wheels(store: Path) -> list[Path]:
     return [
         stores.entry_folder(store, row["key"]) / row["filename"]
-        for row in stores.rows(store)
+        for row in stores.index_rows(store)
         if row["origin"] == "public"
     ]
 
@@ -155,7 +155,7 @@ def _commit(path: Path, store: Path, built: set[str]) -> StoredWheel:
 HERE = f"{sys.platform}-{platform.machine()}"
 
 
-def prove(generation: Generation, target: Target, *, installer: str = "auto") -> tuple[str, ...]:
+def prove_installable(generation: Generation, target: Target, *, installer: str = "auto") -> tuple[str, ...]:
     """What keeps the generation's wheels from being installed on the target; () when a resolver finds a way.
 
     uv resolves where there is one, else pip, both for any target from any machine. Asked for are the newest
@@ -188,7 +188,7 @@ def _resolve(folder: Path, wheels: Sequence[StoredWheel], target: Target, tool: 
         command = (_uv if tool == "uv" else _pip)(target, Path(scratch))
         sources = ["--no-index", "--find-links", str(folder), "--only-binary", ":all:"]
         done = run([*command, *sources, *_file(tool, wanted)], cwd=Path(scratch), env=unconfigured())
-    return "" if done.returncode == 0 else reason(done.output)
+    return "" if done.returncode == 0 else installer_error(done.output)
 
 
 def _file(tool: str, wanted: Path) -> list[str]:

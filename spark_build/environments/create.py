@@ -14,7 +14,7 @@ from spark_build.environments.installed import prove_origin
 from spark_build.environments.model import Installed, Interpreter, State, merged
 from spark_build.errors import StoreError, UsageError
 from spark_build.files import locked, remove_tree
-from spark_build.text import size
+from spark_build.text import format_size
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.resolve import needed
 from spark_build.wheels.model import StoredWheel
@@ -193,5 +193,5 @@ def row_of(wheel: StoredWheel, record: str = "") -> Installed:
 
 def described(wheels: Sequence[StoredWheel]) -> str:
     """How many wheels, and how large."""
-    total = size(sum(wheel.size for wheel in wheels))
+    total = format_size(sum(wheel.size for wheel in wheels))
     return f"{len(wheels)} package{'' if len(wheels) == 1 else 's'} ({total})"

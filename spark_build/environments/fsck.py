@@ -20,8 +20,8 @@ from spark_build.recipes.model import Target
 from spark_build.wheelhouse import fsck, generations
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.fsck import Suspect
-from spark_build.wheelhouse.model import Fault
-from spark_build.wheelhouse.store import alone, in_use, read
+from spark_build.wheelhouse.model import WheelhouseFault
+from spark_build.wheelhouse.store import exclusive, read, shared_lock
 from spark_build.wheels.model import StoredWheel
 
 
@@ -32,7 +32,7 @@ def check(
     repair: bool,
     told: fsck.Told,
     waiting: Callable[[str], None] | None = None,
-) -> tuple[Fault, ...]:
+) -> tuple[WheelhouseFault, ...]:
     """Everything that is wrong in the store and in all views; `repair` mends what it can."""
     wheels: dict[str, StoredWheel] = {}
     suspects = _of_store(home, wheels, deep, told) if home.store.is_dir() else []
@@ -63,7 +63,7 @@ def is_empty(home: Home) -> bool:
 
 def unresolved(
     home: Home, targets: Iterable[Target], *, most: int | None, told: Callable[[str], None]
-) -> tuple[Fault, ...]:
+) -> tuple[WheelhouseFault, ...]:
     """What keeps the current generations from being installed, by a real resolver, offline.
 
     Views of more than `most` wheels are only told of: a resolver takes seconds for hundreds.
@@ -80,9 +80,11 @@ def unresolved(
         elif most is not None and len(current.wheels) > most:
             told(f"{view.name}: {len(current.wheels)} wheels; --resolve tries whether they install")
         else:
-            for problem in closure.prove(current, target):
+            for problem in closure.prove_installable(current, target):
                 fix = f"{generations.command(view)} all (completes the set)"
-                found.append(Fault(kind="incomplete", path=str(current.folder), message=problem, fix=fix))
+                found.append(
+                    WheelhouseFault(kind="incomplete", path=str(current.folder), message=problem, fix=fix)
+                )
     return tuple(found)
 
 
@@ -99,9 +101,9 @@ def _target_of(view: str, targets: Iterable[Target]) -> Target | None:
 def _of_store(home: Home, wheels: dict[str, StoredWheel], deep: bool, told: fsck.Told) -> list[Suspect]:
     left: list[Path] | None = None  # what is unfinished; None while others may be working on it
     if os.access(home.store, os.W_OK):
-        with alone(home.store, "checking") as holder:
+        with exclusive(home.store, "checking") as holder:
             left = None if holder else stores.leftovers(home.store)
-    with in_use(home.store, "checking", looking=True):
+    with shared_lock(home.store, "checking", looking=True):
         found = list(fsck.of_store(home, wheels, left))
         return [*found, *(fsck.contents(home, told) if deep else ())]
 

@@ -184,7 +184,7 @@ def site_packages(folder: Path) -> Path:
 def prove_origin(folder: Path, generation: Generation, wheels: Sequence[StoredWheel]) -> None:
     """Raise StoreError unless every file of these wheels is installed byte for byte."""
     for wheel in wheels:
-        for name, path in differences(folder, generation.folder / wheel.filename):
+        for name, path in changed_files(folder, generation.folder / wheel.filename):
             raise StoreError(
                 f"{wheel.name}: {name} in the environment is not the wheelhouse's",
                 where=str(path),
@@ -192,7 +192,7 @@ def prove_origin(folder: Path, generation: Generation, wheels: Sequence[StoredWh
             )
 
 
-def differences(folder: Path, wheel: Path) -> Iterator[tuple[str, Path]]:
+def changed_files(folder: Path, wheel: Path) -> Iterator[tuple[str, Path]]:
     """(name in the wheel, where it should be) of each file that is missing or has other bytes."""
     with opened(wheel) as archive:
         for name, path, listed in _placed(archive, wheel.name, folder):
@@ -314,7 +314,7 @@ def fill(installer: InstallerName, folder: Path, source: Path, wheels: Sequence[
                 f"the disk is full ({folder})", hint="free some space, then the same command again"
             )
         raise StoreError(
-            f"{installer} refuses the wheels: {reason(done.output)}",
+            f"{installer} refuses the wheels: {installer_error(done.output)}",
             where=str(source),
             hint="spark-build wheelhouse list",
         )
@@ -329,7 +329,7 @@ def _command(installer: InstallerName, folder: Path, scratch: Path) -> list[str]
     return [sys.executable, "-m", "pip", "--python", python, *isolated, "install", "--no-cache-dir"]
 
 
-def reason(output: str) -> str:
+def installer_error(output: str) -> str:
     """What pip or uv gives as its reason, on one line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]

@@ -67,7 +67,7 @@ def own() -> Interpreter:
     return found
 
 
-def find(wanted: str) -> Interpreter:
+def find_interpreter(wanted: str) -> Interpreter:
     """The interpreter that --python means: a path, a version such as 3.12, or a command."""
     if re.fullmatch(r"\d+\.\d+(\.\d+)?t?", wanted):
         for one in known():
@@ -189,7 +189,7 @@ def refuse_without(generation: Generation) -> None:
     )
 
 
-def register(folder: Path) -> tuple[str, Path]:
+def register_kernel(folder: Path) -> tuple[str, Path]:
     """Register the environment as a kernel of this user's: (its name, the folder of its kernel.json)."""
     name = re.sub(r"[^a-z0-9._-]+", "-", folder.name.lower()).strip("-") or "env"
     done = _install(folder, name, check=True)

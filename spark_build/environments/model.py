@@ -68,7 +68,7 @@ class Replacement:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class EnvironmentChange:
     """What an update does to an environment."""
 
     added: tuple[StoredWheel, ...] = ()

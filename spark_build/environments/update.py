@@ -25,8 +25,15 @@ from spark_build.environments.create import (
     view_of,
     waiting,
 )
-from spark_build.environments.installed import differences, files_of, prove_origin
-from spark_build.environments.model import Change, Installed, InstallerName, Interpreter, Replacement, State
+from spark_build.environments.installed import changed_files, files_of, prove_origin
+from spark_build.environments.model import (
+    EnvironmentChange,
+    Installed,
+    InstallerName,
+    Interpreter,
+    Replacement,
+    State,
+)
 from spark_build.errors import HostError, StoreError
 from spark_build.files import locked, remove_tree, sha256_of
 from spark_build.wheelhouse import store
@@ -35,7 +42,7 @@ from spark_build.wheels.model import StoredWheel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
+class UpdateOptions:
     """How an environment is to be updated: more packages, another installer, a closer look."""
 
     more: Sequence[str] = ()
@@ -45,7 +52,7 @@ class Wish:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fault:
+class EnvironmentFault:
     """Something in an environment that is not as it was put in; `file` is "" for the whole package."""
 
     package: str
@@ -54,8 +61,8 @@ class Fault:
 
 
 def update(
-    folder: Path, generation: Generation, wish: Wish, *, kept: Path, tell: Tell = silent
-) -> tuple[State, Change]:
+    folder: Path, generation: Generation, wish: UpdateOptions, *, kept: Path, tell: Tell = silent
+) -> tuple[State, EnvironmentChange]:
     """Bring the environment to the generation: (its state before, what changed).
 
     kept: the store. What the user added stays. UsageError for an environment that was not made here.
@@ -85,15 +92,15 @@ def _tidy(folder: Path) -> None:
             path.unlink()
 
 
-def _is_news(asked: State, state: State, generation: Generation, change: Change) -> bool:
+def _is_news(asked: State, state: State, generation: Generation, change: EnvironmentChange) -> bool:
     """Whether there is something to write down although no package changes."""
     now = (view_of(generation), generation.number)
     return asked != state or bool(change.released) or now != (state.view, state.generation)
 
 
 def _plan(
-    folder: Path, generation: Generation, wish: Wish, kept: Path, tell: Tell
-) -> tuple[State, Change, tuple[StoredWheel, ...]]:
+    folder: Path, generation: Generation, wish: UpdateOptions, kept: Path, tell: Tell
+) -> tuple[State, EnvironmentChange, tuple[StoredWheel, ...]]:
     state = installed.read(folder)
     if state.unfinished == "create":
         again = f"spark-build env create {quote(str(folder))} {' '.join(map(quote, state.asked))}".rstrip()
@@ -105,7 +112,7 @@ def _plan(
     interpreters.refuse_unfit(wanted, python)
     present = {name: (one.version, one.record) for name, one in installed.present(folder).items()}
     damaged = _damaged(folder, state, kept, tell) if wish.repair else ()
-    return state, difference(state, wanted, present, damaged=damaged), wanted
+    return state, environment_change(state, wanted, present, damaged=damaged), wanted
 
 
 def _interpreter(folder: Path) -> Interpreter:
@@ -125,7 +132,12 @@ def _damaged(folder: Path, state: State, kept: Path, tell: Tell) -> set[str]:
 
 
 def _apply(
-    folder: Path, generation: Generation, state: State, change: Change, tool: InstallerName, tell: Tell
+    folder: Path,
+    generation: Generation,
+    state: State,
+    change: EnvironmentChange,
+    tool: InstallerName,
+    tell: Tell,
 ) -> None:
     wheels = change.installs
     tell(f"putting in {described(wheels)} with {tool}" if wheels else "removing packages")
@@ -166,28 +178,34 @@ def _sound(path: Path, sha256: str) -> None:
         )
 
 
-def check(folder: Path, state: State, kept: Path) -> Iterator[Fault]:
+def check(folder: Path, state: State, kept: Path) -> Iterator[EnvironmentFault]:
     """What is not as it was put in: every file of ours against the wheels in the store."""
     present = installed.present(folder)
     for one in state.packages:
         if one.name in state.doubtful:
-            yield Fault(package=one.name, file="", problem="an update was interrupted, or is running")
+            yield EnvironmentFault(
+                package=one.name, file="", problem="an update was interrupted, or is running"
+            )
         elif one.name not in present:
-            yield Fault(package=one.name, file="", problem="missing")
+            yield EnvironmentFault(package=one.name, file="", problem="missing")
         elif present[one.name].record != one.record:
-            yield Fault(package=one.name, file="", problem=f"replaced by hand ({present[one.name].version})")
+            yield EnvironmentFault(
+                package=one.name, file="", problem=f"replaced by hand ({present[one.name].version})"
+            )
         else:
             yield from _faults_in(folder, one, store.entry_folder(kept, one.key) / one.filename)
 
 
-def _faults_in(folder: Path, package: Installed, wheel: Path) -> Iterator[Fault]:
+def _faults_in(folder: Path, package: Installed, wheel: Path) -> Iterator[EnvironmentFault]:
     try:
         _sound(wheel, package.sha256)
     except StoreError as error:
-        yield Fault(package=package.name, file="", problem=f"cannot be compared: {error.message}")
+        yield EnvironmentFault(package=package.name, file="", problem=f"cannot be compared: {error.message}")
         return
-    for name, path in differences(folder, wheel):
-        yield Fault(package=package.name, file=name, problem="changed" if path.exists() else "missing")
+    for name, path in changed_files(folder, wheel):
+        yield EnvironmentFault(
+            package=package.name, file=name, problem="changed" if path.exists() else "missing"
+        )
 
 
 def others(folder: Path, state: State) -> tuple[str, ...]:
@@ -197,13 +215,13 @@ def others(folder: Path, state: State) -> tuple[str, ...]:
     return tuple(f"{one.name} {one.version}" for one in found if one.name not in ours)
 
 
-def difference(
+def environment_change(
     state: State,
     wanted: Sequence[StoredWheel],
     present: Mapping[str, tuple[str, str]],
     *,
     damaged: Collection[str] = (),
-) -> Change:
+) -> EnvironmentChange:
     """The way from `state` to `wanted`.
 
     present: name -> (version, sha256 of RECORD) of everything installed; damaged: names whose files were
@@ -222,7 +240,7 @@ def difference(
             added.append(wheel)
     gone = [one for one in state.packages if one.name not in names]
     left = [one for one in gone if one.name in state.doubtful or _is_ours(one, present)]
-    return Change(
+    return EnvironmentChange(
         added=tuple(added),
         replaced=tuple(replaced),
         removed=tuple(left),

@@ -162,7 +162,7 @@ def container_arm(name: str, image: str) -> Arm:
     )
 
 
-def wrap(
+def wrap_in_container(
     arm: Arm,
     command: Sequence[str],
     *,
@@ -186,7 +186,7 @@ def wrap(
     ]  # fmt: skip
 
 
-def remove(arm: Arm, name: str) -> None:
+def remove_container(arm: Arm, name: str) -> None:
     """Remove a container that may have outlived its client; one that is gone is fine."""
     capture([arm.engine, "rm", "--force", name], check=False)
 

@@ -36,7 +36,7 @@ class Ceilings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class RooflinePlace:
     """A case on the roofline: FLOP/byte, FLOP/s, bytes/s; `share` of the lower roof, 0..1."""
 
     kind: Kind | None
@@ -111,10 +111,10 @@ def _measurable(rate: object) -> bool:
     return isinstance(rate, int | float) and rate > 0
 
 
-def place(work: Work, found: Sequence[Figure], roofs: Ceilings) -> Place:
+def place(work: Work, found: Sequence[Figure], roofs: Ceilings) -> RooflinePlace:
     """Where a case lies, by the geometric mean of its rates."""
     if not found or work.operation in LINKS:
-        return Place(kind=None, intensity=None, flops=None, bandwidth=None, share=None)
+        return RooflinePlace(kind=None, intensity=None, flops=None, bandwidth=None, share=None)
     seconds = work.amount / geometric_mean([figure.rate for figure in found])
     flops, moved = work.flops or 0.0, work.moved or 0.0
     peak = roofs.peak(work.dtype)
@@ -126,7 +126,7 @@ def place(work: Work, found: Sequence[Figure], roofs: Ceilings) -> Place:
     part = least[roof] / seconds
     paper = roofs.nominal.get(work.dtype) if roof == "arithmetic" else roofs.nominal_bandwidth
     does = flops if roof == "arithmetic" else moved
-    return Place(
+    return RooflinePlace(
         kind=_kind(work, found, roof, part) if part else None,
         intensity=flops / moved if flops and moved else None,
         flops=flops / seconds if flops else None,
@@ -137,7 +137,7 @@ def place(work: Work, found: Sequence[Figure], roofs: Ceilings) -> Place:
     )
 
 
-def places(bench: Bench, arm: str) -> dict[str, Place]:
+def places(bench: Bench, arm: str) -> dict[str, RooflinePlace]:
     """All cases of one arm."""
     roofs = ceilings(bench)
     return {work.name: place(work, figures(bench, work.name, arm), roofs) for work in bench.works}

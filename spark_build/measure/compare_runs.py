@@ -36,7 +36,7 @@ Decision = Literal["pass", "fail", "inconclusive"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class RateChange:
     """One case then and now: rates in FLOP/s (geometric means), ratio now/then, two-sided p."""
 
     case: str
@@ -53,11 +53,11 @@ class CrossRun:
     """All cases that both runs have, and what makes the comparison doubtful."""
 
     arms: tuple[str, str]
-    changes: tuple[Change, ...]
+    changes: tuple[RateChange, ...]
     doubts: tuple[str, ...]
 
     @property
-    def headline(self) -> Change | None:
+    def headline(self) -> RateChange | None:
         """The headline of the newer run, when the older has it too."""
         return next((each for each in self.changes if each.headline), None)
 
@@ -156,7 +156,7 @@ def _claim_p(then: Sequence[float], now: Sequence[float]) -> float:
     return max(welch(then, now), mann_whitney(then, now))
 
 
-def _change(case: str, headline: bool, then: Sequence[float], now: Sequence[float], p: float) -> Change:
+def _change(case: str, headline: bool, then: Sequence[float], now: Sequence[float], p: float) -> RateChange:
     low, high = unpaired_interval(then, now)
     within = unpaired_interval(then, now, 1 - 2 * ALPHA)
     finding: Finding = "unclear"
@@ -165,7 +165,7 @@ def _change(case: str, headline: bool, then: Sequence[float], now: Sequence[floa
     elif p < ALPHA:
         finding = "faster" if low > 0 else "slower"
     means = statistics.fmean(then), statistics.fmean(now)
-    return Change(
+    return RateChange(
         case=case,
         headline=headline,
         rates=(math.exp(means[0]), math.exp(means[1])),

@@ -462,7 +462,7 @@ def band_of(percent: float) -> Band:
     return BANDS[sum(percent >= edge for edge in EDGES[:2])]
 
 
-def said(change: CaseChange) -> str:
+def band_text(change: CaseChange) -> str:
     """A band in words; two of them where the interval reaches over an edge, none where nothing is known."""
     if change.finding == "faster":
         return "none"
@@ -472,7 +472,7 @@ def said(change: CaseChange) -> str:
     return f"{low} to {high}" if change.finding == "unclear" else f"{change.band} ({low} to {high})"
 
 
-def seen(bench: Bench, check: str, arm: str) -> str:
+def evidence_of(bench: Bench, check: str, arm: str) -> str:
     """Of one check (see bands) in one arm; empty where nothing was read."""
     rounds = [each for each in bench.rounds if each.slot.arm == arm and not each.problem]
     return _READERS[check](bench, rounds, arm)

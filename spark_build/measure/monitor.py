@@ -52,7 +52,7 @@ class Silent:
         del rounds, kept
 
 
-class Watch:
+class ArmMonitor:
     """Emits what a watcher wants to know. `cases`: as the arm calls them -> as people do."""
 
     def __init__(self, cases: Mapping[str, str], judge: Judge, emit: Emit) -> None:

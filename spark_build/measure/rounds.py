@@ -217,7 +217,7 @@ def _measure(
             done = run([*guard, *command], cwd=place, env=ours, log=stream, on_line=hear, keep=keep)
     finally:
         if container:
-            arms.remove(arm, container)
+            arms.remove_container(arm, container)
     left: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         left = json.loads(report.read_text())
@@ -267,7 +267,7 @@ def _contained(
 ) -> list[str]:
     """The same in the arm's container, which gets no variable that speaks of folders of this machine."""
     ours = {key: value for key, value in environment.items() if key not in ("PATH", "HOME", "USER", "TMPDIR")}
-    return arms.wrap(
+    return arms.wrap_in_container(
         arm, command, device=program.device, env=ours, script=program.script, place=place, name=name
     )
 

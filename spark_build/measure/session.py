@@ -42,7 +42,7 @@ from spark_build.measure.model import (
     Settings,
     burn_in_json,
 )
-from spark_build.measure.monitor import Watch
+from spark_build.measure.monitor import ArmMonitor
 from spark_build.measure.rounds import block_order, burn_in_program, name_kernels, run_rounds
 from spark_build.measure.telemetry import prepare_memory, probes_for
 from spark_build.measure.verdict import (
@@ -61,7 +61,7 @@ PUBLIC, WHEELHOUSE = ArmWish(name="public", what="public"), ArmWish(name="wheelh
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
+class BurnInRequest:
     """What the command line asks for; empty or None: what the mode and device usually have."""
 
     device: Device
@@ -77,7 +77,7 @@ class Wish:
     patience: float | None = None
 
 
-def measure(
+def measure_burn_in(
     home: Home,
     train: str,
     generation: Generation | None,
@@ -85,7 +85,7 @@ def measure(
     *,
     recipes: Mapping[str, Recipe],
     checks: Sequence[Check],
-    wish: Wish,
+    wish: BurnInRequest,
 ) -> BurnIn:
     """Burn in the arms; without any named, the generation against the train's public wheels.
 
@@ -97,11 +97,11 @@ def measure(
         raise RecipeError("there is no bench/gemm.py", hint="reinstall spark-build")
     references = references_of(home)
     unfinished = home.runs / f"unfinished-{_digest(train, generation, wish)}.json"
-    folder, seed = resume(unfinished, wish.seed)
+    folder, seed = resume_burn_in(unfinished, wish.seed)
     if folder is not None:
         emit(Note(message=f"going on with the burn-in of {folder.name}"))
     folder = folder or new_run(home.runs)
-    settings = plan(
+    settings = plan_burn_in(
         wish.mode, wish.device, script, seed=seed, dtypes=wish.dtypes, sizes=wish.sizes,
         layouts=wish.layouts, pairs=wish.pairs, window=wish.window, patience=wish.patience,
     )  # fmt: skip
@@ -116,7 +116,7 @@ def measure(
 
 
 def _arms(
-    home: Home, train: str, generation: Generation | None, folder: Path, emit: Emit, wish: Wish
+    home: Home, train: str, generation: Generation | None, folder: Path, emit: Emit, wish: BurnInRequest
 ) -> list[Arm]:
     """The baseline first, then the candidate, then whatever else is measured beside them."""
     wishes = wish.arms or (PUBLIC, *((WHEELHOUSE,) if has_torch(generation) else ()))
@@ -213,14 +213,14 @@ def references_of(home: Home) -> list[Reference]:
     return found
 
 
-def _digest(train: str, generation: Generation | None, wish: Wish) -> str:
+def _digest(train: str, generation: Generation | None, wish: BurnInRequest) -> str:
     """Names one wish about one generation, whatever its seed."""
     number = None if generation is None else str(generation.folder)
     facts = [train, number, asdict(replace(wish, seed=None))]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def resume(unfinished: Path, seed: int | None) -> tuple[Path | None, int | None]:
+def resume_burn_in(unfinished: Path, seed: int | None) -> tuple[Path | None, int | None]:
     """(folder, seed) of a run that was interrupted; (None, `seed`) to begin a new one."""
     try:
         known = json.loads(unfinished.read_text())
@@ -244,7 +244,7 @@ PROTOCOL: dict[tuple[Device, Mode], tuple[float, float, float, tuple[int, ...]]]
 }
 
 
-def plan(
+def plan_burn_in(
     mode: Mode,
     device: Device,
     script: Path,
@@ -369,7 +369,7 @@ def _expected(settings: Settings, rounds: int) -> str:
 
 def _watched(
     settings: Settings, arms: Sequence[Arm], rounds: int, references: Sequence[Reference], emit: Emit
-) -> Watch:
+) -> ArmMonitor:
     """Announce the rounds; the gates are judged as if those that are there were all."""
 
     def stand(done: Sequence[Round]) -> tuple[Gate, ...]:
@@ -386,7 +386,7 @@ def _watched(
             round_seconds=_round_seconds(settings),
         )
     )
-    return Watch({f"{c.dtype}:{c.size}:{c.layout}": str(c) for c in settings.cases}, stand, emit)
+    return ArmMonitor({f"{c.dtype}:{c.size}:{c.layout}": str(c) for c in settings.cases}, stand, emit)
 
 
 def _require() -> None:

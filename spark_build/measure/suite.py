@@ -74,7 +74,7 @@ SCRIPTS = ("*.py", "workloads/*.py")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
+class SuiteOptions:
     """What the command line asks for; empty or None: what the mode and device usually have."""
 
     device: Device
@@ -103,7 +103,7 @@ def workloads_of(script: Path) -> dict[str, str]:
     return {file.stem: (ast.get_docstring(ast.parse(file.read_text())) or "") for file in files}
 
 
-def plan(wish: Wish, script: Path) -> BenchSettings:
+def plan_suite(wish: SuiteOptions, script: Path) -> BenchSettings:
     """Settings of a run. Raises UsageError for a workload that does not exist."""
     known = workloads_of(script)
     if unknown := [name for name in wish.workloads if name not in known]:
@@ -128,14 +128,16 @@ def plan(wish: Wish, script: Path) -> BenchSettings:
 
 
 def arms_of(
-    home: Home, train: str, generation: Generation | None, folder: Path, emit: Emit, wish: Wish
+    home: Home, train: str, generation: Generation | None, folder: Path, emit: Emit, wish: SuiteOptions
 ) -> list[Arm]:
     """The arms that were asked for; without any, the wheelhouse's environment or else the public one."""
     own = session.WHEELHOUSE if session.has_torch(generation) else session.PUBLIC
     return session.arms_of(home, train, generation, folder, emit, wish.device, wish.arms or (own,))
 
 
-def measure(home: Home, train: str, generation: Generation | None, emit: Emit, wish: Wish) -> Bench:
+def measure_suite(
+    home: Home, train: str, generation: Generation | None, emit: Emit, wish: SuiteOptions
+) -> Bench:
     """Run the suite in the arms and leave its pages in a folder of `home.runs`.
 
     An unfinished run of the same wish is taken up again.
@@ -143,11 +145,11 @@ def measure(home: Home, train: str, generation: Generation | None, emit: Emit, w
     script = script_of(home)
     references = session.references_of(home)
     unfinished = home.runs / f"unfinished-bench-{_digest(train, generation, wish)}.json"
-    folder, seed = session.resume(unfinished, wish.seed)
+    folder, seed = session.resume_burn_in(unfinished, wish.seed)
     if folder is not None:
         emit(Note(message=f"going on with the run of {folder.name}"))
     folder = folder or new_run(home.runs)
-    settings = plan(replace(wish, seed=seed), script)
+    settings = plan_suite(replace(wish, seed=seed), script)
     arms = arms_of(home, train, generation, folder, emit, wish)
     write_atomically(unfinished, json.dumps({"folder": str(folder), "seed": settings.seed}))
     rounds, breaks, notes = run_suite(settings, arms, folder, emit)
@@ -163,7 +165,7 @@ def measure(home: Home, train: str, generation: Generation | None, emit: Emit, w
         scope=scope,
         folder=str(folder),
     )
-    write(result, folder)
+    write_suite_report(result, folder)
     unfinished.unlink(missing_ok=True)
     return result
 
@@ -237,7 +239,7 @@ def _scope(settings: BenchSettings, rounds: Sequence[BenchRound]) -> dict[str, s
     return {**scope, "threads": str(settings.threads)}
 
 
-def _digest(train: str, generation: Generation | None, wish: Wish) -> str:
+def _digest(train: str, generation: Generation | None, wish: SuiteOptions) -> str:
     """Names one wish about one generation, whatever its seed."""
     number = None if generation is None else str(generation.folder)
     facts = [train, number, asdict(replace(wish, seed=None))]
@@ -301,7 +303,7 @@ def capture(
     return found
 
 
-def write(result: Bench, folder: Path) -> Path:
+def write_suite_report(result: Bench, folder: Path) -> Path:
     """Write the pages, the raw samples and bench.json into `folder`; returns the page that people open."""
     folder.mkdir(parents=True, exist_ok=True)
     view = view_of(result)

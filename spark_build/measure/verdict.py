@@ -395,7 +395,7 @@ def reference_for(references: Sequence[Reference], device: str) -> Reference | N
     return next((each for each in references if re.search(each.device, device)), None)
 
 
-def placed(reference: Reference | None, case: Case, rate: float) -> str:
+def place_in_reference(reference: Reference | None, case: Case, rate: float) -> str:
     """Where a rate (FLOP/s) lies: "as known", "15% below what is known", ...; empty without a reference."""
     if reference is None or case.dtype not in reference.rates or case.size < reference.least_size:
         return ""

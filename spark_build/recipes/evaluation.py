@@ -113,7 +113,9 @@ def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluate
         features=tuple(one for one in recipe.features if holds(one.when, recipe, target, train)),
         extra_sources=_extra_sources(recipe, pin, target, env),
         label=names["label"],
-        wheel_version=fill(recipe.wheel.version, names, where=f"recipes/{recipe.name}.toml: wheel.version"),
+        wheel_version=fill_placeholders(
+            recipe.wheel.version, names, where=f"recipes/{recipe.name}.toml: wheel.version"
+        ),
     )
 
 
@@ -155,7 +157,7 @@ def _extra_sources(
 PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_:.-]+)\}")
 
 
-def fill(text: str, values: Mapping[str, str | Callable[[], str]], *, where: str) -> str:
+def fill_placeholders(text: str, values: Mapping[str, str | Callable[[], str]], *, where: str) -> str:
     """Replace every {name}; a value may be a function, called only when it is wanted."""
 
     def value_of(match: re.Match[str]) -> str:
@@ -172,7 +174,7 @@ def fill(text: str, values: Mapping[str, str | Callable[[], str]], *, where: str
 HOST_CPU = "host-cpu"
 
 
-def resolve(target: Target, machine: Machine) -> Target:
+def resolve_target(target: Target, machine: Machine) -> Target:
     """Replace "host" by what this machine is."""
     return replace(
         target,
@@ -181,12 +183,12 @@ def resolve(target: Target, machine: Machine) -> Target:
     )
 
 
-def detect(targets: Mapping[str, Target], machine: Machine) -> Target:
+def detect_target(targets: Mapping[str, Target], machine: Machine) -> Target:
     """The target that fits this machine: by GPU name, else by capability, else the CPU."""
     if not machine.gpus:
-        return resolve(targets[HOST_CPU], machine)
+        return resolve_target(targets[HOST_CPU], machine)
     gpu = machine.gpus[0]
-    found = _by_gpu([resolve(target, machine) for target in targets.values()], gpu, machine.platform)
+    found = _by_gpu([resolve_target(target, machine) for target in targets.values()], gpu, machine.platform)
     # The wheels are for the Python that runs here, whatever the file's usual one is.
     return replace(found, python=machine.python)
 
@@ -269,7 +271,7 @@ def arch_list(consumer: str, capabilities: Sequence[str]) -> str:
     return ";".join(dict.fromkeys(ordered))
 
 
-def rejected(consumer: str, text: str) -> tuple[str, ...]:
+def rejected_architectures(consumer: str, text: str) -> tuple[str, ...]:
     """What this consumer would refuse, drop silently or misread in a list; empty when all is well."""
     _known(consumer)
     entries = [entry for entry in re.split(r"[;, ]+", text) if entry]

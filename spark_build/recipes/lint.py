@@ -283,7 +283,7 @@ def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Remark]:
                 say = f"{name} is read by {consumer}, not by {one}"
                 yield Remark("error", file, (*path, "value"), say, f"write {{arch_list:{consumer}}}")
         if not named:
-            for say in evaluation.rejected(consumer, variable.value):
+            for say in evaluation.rejected_architectures(consumer, variable.value):
                 yield Remark("error", file, (*path, "value"), f"{name}: {say}")
             if not _covers(variable.value, target):
                 say = f"{name} '{variable.value}' names nothing for {', '.join(target.cuda_architectures)}"

@@ -54,7 +54,7 @@ class Catalogue:
 
 def load(data: Sequence[Path]) -> Catalogue:
     """Read every base's recipes/, the first file of a name wins; RecipeError holds all problems."""
-    reader = _Reader()
+    reader = _TomlReader()
     recipes: dict[str, Recipe] = {}
     trains: dict[str, Train] = {}
     targets: dict[str, Target] = {}
@@ -85,7 +85,7 @@ def _completed(trains: Mapping[str, Train], own: Mapping[str, Pin]) -> dict[str,
     }
 
 
-class _Reader:
+class _TomlReader:
     """Reads files and collects what is wrong with them."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ def _find(known: Mapping[str, T], name: str, what: str) -> T:
 KINDS: dict[str, type] = {"recipe": Recipe, "train": Train, "target": Target}
 
 
-def schema(kind: str) -> dict[str, Any]:
+def json_schema(kind: str) -> dict[str, Any]:
     """The schema of "recipe", "train" or "target" files."""
     listed: Any = GenericAlias(list, (KINDS[kind],))  # the list hands its configuration to what is inside
     whole = TypeAdapter(listed, config=ConfigDict(extra="forbid")).json_schema()
@@ -160,4 +160,4 @@ def schema(kind: str) -> dict[str, Any]:
 
 def schema_text(kind: str) -> str:
     """The schema as it is kept in recipes/schema/<kind>.schema.json."""
-    return json.dumps(schema(kind), indent=2, sort_keys=True) + "\n"
+    return json.dumps(json_schema(kind), indent=2, sort_keys=True) + "\n"

@@ -11,13 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from spark_build.events import Expected
+from spark_build.events import ExpectedUsage
 from spark_build.files import locked, write_atomically
 from spark_build.paths import Home
 from spark_build.process import refuse_cancelled
 from spark_build.resources import memory, policy
 from spark_build.resources.jobserver import Jobserver
-from spark_build.resources.policy import Demand, Taken, Throttle
+from spark_build.resources.policy import BuildUsage, JobDemand, Throttle
 
 CALM_SECONDS, ALERT_SECONDS = 0.2, 0.05  # between two samples
 BOUNDLESS = 1 << 60  # MiB
@@ -174,8 +174,8 @@ class Governor:
             running_mib=self._memory,
         )
 
-    def _demand(self, stage: Jobserver, wanted: int) -> Demand:
-        return Demand(
+    def _demand(self, stage: Jobserver, wanted: int) -> JobDemand:
+        return JobDemand(
             memory_per_job_mib=stage.memory_per_job_mib,
             threads_per_job=stage.threads_per_job,
             wanted=wanted,
@@ -261,7 +261,7 @@ FORMAT = 1
 LENGTH = 30  # builds remembered for each recipe
 
 
-def record(home: Home, recipe: str, taken: Taken) -> None:
+def record_build(home: Home, recipe: str, taken: BuildUsage) -> None:
     """Remember a build; the oldest ones are forgotten."""
     path = _path(home, recipe)
     with locked(path.with_suffix(".lock"), purpose=f"history of {recipe}"):
@@ -270,19 +270,19 @@ def record(home: Home, recipe: str, taken: Taken) -> None:
         write_atomically(path, json.dumps(content, indent=1) + "\n")
 
 
-def builds(home: Home, recipe: str, *, target: str | None = None) -> tuple[Taken, ...]:
+def recorded_builds(home: Home, recipe: str, *, target: str | None = None) -> tuple[BuildUsage, ...]:
     """Earlier builds, newest last; for one target when given. Nothing when the file is damaged."""
     return tuple(one for one in _read(_path(home, recipe)) if target is None or one.target == target)
 
 
-def peaks(home: Home, recipe: str, *, target: str | None = None) -> tuple[int, ...]:
+def recorded_peaks(home: Home, recipe: str, *, target: str | None = None) -> tuple[int, ...]:
     """Memory of the largest job of each earlier build in MiB, newest last."""
-    return tuple(one.peak_mib_per_job for one in builds(home, recipe, target=target))
+    return tuple(one.peak_mib_per_job for one in recorded_builds(home, recipe, target=target))
 
 
-def expected(home: Home, recipe: str, *, target: str, declared_mib: int) -> Expected:
+def expected_usage(home: Home, recipe: str, *, target: str, declared_mib: int) -> ExpectedUsage:
     """What the next build of a recipe will probably take."""
-    known = builds(home, recipe, target=target)
+    known = recorded_builds(home, recipe, target=target)
     whole = [one for one in known if one.seconds > 0]
     # What went on, failed or came from the cache may have missed the largest job: it can only raise.
     parts = [one.peak_mib_per_job for one in known if one.seconds <= 0]
@@ -291,16 +291,16 @@ def expected(home: Home, recipe: str, *, target: str, declared_mib: int) -> Expe
         policy.learned(parts, 0),
     )
     if not whole:
-        return Expected(memory_per_job_mib=memory)
+        return ExpectedUsage(memory_per_job_mib=memory)
     last = whole[-1]
-    return Expected(memory_per_job_mib=memory, seconds=last.seconds, steps=last.steps, curve=last.curve)
+    return ExpectedUsage(memory_per_job_mib=memory, seconds=last.seconds, steps=last.steps, curve=last.curve)
 
 
 def _path(home: Home, recipe: str) -> Path:
     return home.runs / "history" / f"{recipe}.json"
 
 
-def _read(path: Path) -> list[Taken]:
+def _read(path: Path) -> list[BuildUsage]:
     """History is a help, no truth: what cannot be read is forgotten."""
     try:
         content = json.loads(path.read_text())
@@ -311,7 +311,7 @@ def _read(path: Path) -> list[Taken]:
         return []
 
 
-def _taken(raw: dict[str, Any]) -> Taken:
+def _taken(raw: dict[str, Any]) -> BuildUsage:
     kinds: dict[str, Callable[[Any], Any]] = {
         "peak_mib_per_job": int,
         "peak_mib": int,
@@ -322,4 +322,4 @@ def _taken(raw: dict[str, Any]) -> Taken:
         "steps": int,
         "curve": lambda points: tuple(float(one) for one in points),
     }
-    return Taken(**{name: kind(raw[name]) for name, kind in kinds.items() if name in raw})
+    return BuildUsage(**{name: kind(raw[name]) for name, kind in kinds.items() if name in raw})

@@ -59,7 +59,7 @@ class Jobserver:
         self._idle_since: float | None = None
         self._modest_until = 0.0
         self._patience = PATIENCE[0]
-        write(self.shims, cores=cores)
+        write_wrappers(self.shims, cores=cores)
         # A client splits MAKEFLAGS at spaces, and runs unbounded when it finds no FIFO.
         spaced = any(character.isspace() for character in str(folder))
         self._elsewhere = Path(tempfile.mkdtemp(prefix="spark-build-")) if spaced else None
@@ -445,7 +445,7 @@ esac
 """
 
 
-def write(folder: Path, *, cores: int) -> None:
+def write_wrappers(folder: Path, *, cores: int) -> None:
     """Put the scripts into `folder`, the same at each call."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARK).touch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from spark_build.events import Expected
+from spark_build.events import ExpectedUsage
 
 FLOOR_MIB = 64  # no compiler is smaller; a measured peak below it was sampled badly
 MARGIN = 1.1  # peaks are sampled, so the true one is somewhat higher
@@ -24,7 +24,7 @@ PEAKED, FALLEN = 0.4, 0.8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Demand:
+class JobDemand:
     """What one running stage asks for."""
 
     memory_per_job_mib: int
@@ -99,7 +99,7 @@ def room(*, budget_mib: int | None, available_mib: int, reserve_mib: int, runnin
     return free if budget_mib is None else min(budget_mib, free)
 
 
-def share(demands: Sequence[Demand], *, cores: int, room_mib: int) -> tuple[int, ...]:
+def share(demands: Sequence[JobDemand], *, cores: int, room_mib: int) -> tuple[int, ...]:
     """Slots of each running stage: one each, the rest one by one to who has fewest and fits."""
     slots = [1] * len(demands)
     threads = sum(one.threads_per_job for one in demands)
@@ -192,7 +192,7 @@ SIMILAR = 0.9  # share of steps from which on an earlier build says something ab
 BOUND = 5.0  # times as slow or as fast as the earlier build; beyond that it says nothing
 
 
-def curve(times: Sequence[tuple[int, float]], total: int, seconds: float) -> tuple[float, ...]:
+def pace_curve(times: Sequence[tuple[int, float]], total: int, seconds: float) -> tuple[float, ...]:
     """Seconds after each tenth of the steps. times: (steps done, seconds since the start), rising."""
     if total < POINTS:
         return ()
@@ -203,7 +203,7 @@ def curve(times: Sequence[tuple[int, float]], total: int, seconds: float) -> tup
     return (*(round(one, 1) for one in points), round(seconds, 1))
 
 
-def time_left(done: int, total: int, elapsed: float, expected: Expected | None) -> float | None:
+def time_left(done: int, total: int, elapsed: float, expected: ExpectedUsage | None) -> float | None:
     """Seconds that a stage will go on; None as long as nothing is known.
 
     With an earlier build of as many steps: what that one took from here on, at the ratio of the two
@@ -213,12 +213,12 @@ def time_left(done: int, total: int, elapsed: float, expected: Expected | None) 
         return None
     if not SIMILAR <= total / max(1, expected.steps) <= 1 / SIMILAR:
         return None
-    before = at(expected.curve, done / total if total else 1.0)
+    before = pace_at(expected.curve, done / total if total else 1.0)
     ratio = 1.0 if before <= 0 else min(BOUND, max(1 / BOUND, elapsed / before))
     return max(0.0, expected.curve[-1] - before) * ratio
 
 
-def at(points: Sequence[float], share: float) -> float:
+def pace_at(points: Sequence[float], share: float) -> float:
     """Seconds after this share of the steps, between the points in a straight line."""
     known = [0.0, *points]
     place = min(1.0, max(0.0, share)) * (len(known) - 1)
@@ -227,7 +227,7 @@ def at(points: Sequence[float], share: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Taken:
+class BuildUsage:
     """One finished build: memory in MiB, seconds of the build stage, slots it was given at most.
 
     seconds is 0 where they say nothing about the next build: one that went on after an interruption, or

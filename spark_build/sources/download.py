@@ -151,7 +151,7 @@ def _attempt(url: str, pinned: Pinned, indexes: Indexes, progress: Progress) -> 
             chunks = answer.raw.stream(CHUNK, decode_content=False)
             digest = _append(chunks, pinned.part, start, total, progress)
     except http.NETWORK_ERRORS as error:
-        raise _InterruptedError(http.reason(error)) from error
+        raise _InterruptedError(http.network_reason(error)) from error
     if total and _size(pinned.part) < total:
         raise _InterruptedError("the connection broke off")
     return digest, start > 0

@@ -21,11 +21,11 @@ from spark_build.sources.archives import MAX_BYTES, MAX_ENTRIES, Readable, Refus
 from spark_build.sources.download import first_good
 from spark_build.sources.git_remote import (
     BadAddressError,
+    GitUnavailableError,
     Remote,
     Submodule,
-    UnavailableError,
+    display_url,
     scrubbed,
-    shown,
 )
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ def fetch_commit(
     `progress` gets objects done and in total, `waiting` who holds a mirror's lock, `tell` why another
     address is asked. Raises SourceError.
     """
-    access = Access(offline=offline, log=log, progress=progress, waiting=waiting, tell=tell, pause=pause)
+    access = GitAccess(offline=offline, log=log, progress=progress, waiting=waiting, tell=tell, pause=pause)
 
     def visit(wanted: Wanted) -> bool:
-        ensure(wanted, access)
+        ensure_commit(wanted, access)
         return True
 
     _each_commit(source, folder, visit)
@@ -85,7 +85,7 @@ def _each_commit(source: Source, folder: Path, visit: Callable[[Wanted], bool]) 
         if visit(wanted) and source.submodules:
             inner = _read_submodules(wanted)
             if inner and nesting == MAX_NESTING:
-                raise SourceError(f"{shown(source.url)} has submodules in submodules without end")
+                raise SourceError(f"{display_url(source.url)} has submodules in submodules without end")
             pending += [(wanted.submodule(one), nesting + 1) for one in inner]
 
 
@@ -127,7 +127,9 @@ def commit_time(source: Source, folder: Path) -> int:
 
 def _wanted(source: Source, folder: Path) -> Wanted:
     if not re.fullmatch(r"[0-9a-f]{40}", source.commit):
-        raise SourceError(f"{shown(source.url)} is not pinned by a full commit", hint="add it to the train")
+        raise SourceError(
+            f"{display_url(source.url)} is not pinned by a full commit", hint="add it to the train"
+        )
     try:
         for url in (source.url, *source.mirrors):
             git_remote.check_address(url)
@@ -169,7 +171,7 @@ def _read_submodules(wanted: Wanted) -> tuple[Submodule, ...]:
             raise _damaged(wanted, error) from error
 
 
-def _submodules(mirror: Mirror, wanted: Wanted, entries: list[Entry]) -> tuple[Submodule, ...]:
+def _submodules(mirror: Mirror, wanted: Wanted, entries: list[TreeEntry]) -> tuple[Submodule, ...]:
     """The repositories that a commit's tree names, at the commits that it records."""
     links = {entry.path: entry.name for entry in entries if entry.mode == REPOSITORY}
     named = next((entry for entry in entries if entry.path == ".gitmodules"), None)
@@ -198,7 +200,7 @@ def _write(tree: Tree, wanted: Wanted, prefix: str, seconds: int, *, submodules:
         _write(tree, wanted.submodule(one), f"{prefix}{one.path}/", seconds, submodules=True)
 
 
-def _write_entry(tree: Tree, mirror: Mirror, entry: Entry, prefix: str, seconds: int) -> None:
+def _write_entry(tree: Tree, mirror: Mirror, entry: TreeEntry, prefix: str, seconds: int) -> None:
     try:
         git_remote.check_path(entry.path)
     except BadAddressError as error:
@@ -234,7 +236,7 @@ class Wanted:
 
     def __str__(self) -> str:
         tag = f" (tag {self.tag})" if self.tag else ""
-        return f"commit {self.commit}{tag} of {shown(self.url)}"
+        return f"commit {self.commit}{tag} of {display_url(self.url)}"
 
     def submodule(self, inner: Submodule) -> Wanted:
         """A repository inside this one's tree."""
@@ -256,13 +258,13 @@ def _beside(places: Iterable[str], relative: str) -> Iterator[str]:
     """Where a submodule lies that is named by its place beside the repository."""
     for place in places if relative else ():
         with contextlib.suppress(BadAddressError):
-            found = git_remote.resolve(place, relative)
+            found = git_remote.resolve_url(place, relative)
             git_remote.check_address(found)
             yield found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Access:
+class GitAccess:
     """How to fetch: what every repository of one source has in common."""
 
     offline: bool
@@ -281,7 +283,7 @@ def missing_error(wanted: Wanted, why: str = "") -> SourceError:
     )
 
 
-def ensure(wanted: Wanted, access: Access) -> None:
+def ensure_commit(wanted: Wanted, access: GitAccess) -> None:
     """Have one commit in its mirror, fetched under the mirror's lock when it is not there."""
     mirror = Mirror(wanted.mirror)
     if mirror.has(wanted.commit, wanted.tag):
@@ -290,12 +292,12 @@ def ensure(wanted: Wanted, access: Access) -> None:
         raise missing_error(wanted, ", and --offline was given")
     # Other threads fetch into the same folders: those stay, empty or not.
     lock = wanted.mirror.parent / ".locks" / wanted.mirror.name
-    with locked(lock, purpose=f"fetching {shown(wanted.url)}", waiting=access.waiting) as held:
+    with locked(lock, purpose=f"fetching {display_url(wanted.url)}", waiting=access.waiting) as held:
         if not mirror.has(wanted.commit, wanted.tag):  # nobody fetched it while we waited
             _fetch(mirror, wanted, access, held)
 
 
-def _fetch(mirror: Mirror, wanted: Wanted, access: Access, held: int) -> None:
+def _fetch(mirror: Mirror, wanted: Wanted, access: GitAccess, held: int) -> None:
     """Fetch into the mirror, a new one if need be; what fails leaves an older mirror as it was."""
     fresh = not wanted.mirror.exists()
     try:
@@ -304,7 +306,7 @@ def _fetch(mirror: Mirror, wanted: Wanted, access: Access, held: int) -> None:
             (wanted.url, *wanted.others),
             lambda url: _fetch_from(mirror, wanted.at(url), access, held),
             what=f"commit {wanted.commit}",
-            show=shown,
+            show=display_url,
             tell=access.tell,
         )
     except BaseException:
@@ -313,7 +315,7 @@ def _fetch(mirror: Mirror, wanted: Wanted, access: Access, held: int) -> None:
         raise
 
 
-def _fetch_from(mirror: Mirror, wanted: Wanted, access: Access, held: int) -> None:
+def _fetch_from(mirror: Mirror, wanted: Wanted, access: GitAccess, held: int) -> None:
     """Fetch from the one address that `wanted` now names."""
     remote = Remote(
         url=wanted.url,
@@ -334,14 +336,14 @@ def _verify_tag(remote: Remote, wanted: Wanted) -> None:
     ref = f"refs/tags/{wanted.tag}"
     try:
         lines = remote.ask("ls-remote", what=[ref, f"{ref}^{{}}"])
-    except UnavailableError as error:
-        raise SourceError(f"cannot read the tags of {shown(wanted.url)}: {error}") from error
+    except GitUnavailableError as error:
+        raise SourceError(f"cannot read the tags of {display_url(wanted.url)}: {error}") from error
     found = {name: digest for digest, _, name in (line.partition("\t") for line in lines)}
     commit = found.get(f"{ref}^{{}}") or found.get(ref)
     if commit != wanted.commit:
         said = f"leads to {commit}" if commit else "does not exist"
         raise SourceError(
-            f"the tag {wanted.tag} of {shown(wanted.url)} {said}, but the pin says {wanted.commit}",
+            f"the tag {wanted.tag} of {display_url(wanted.url)} {said}, but the pin says {wanted.commit}",
             hint="check the pin against the project's release page: a tag should never move",
         )
 
@@ -354,12 +356,12 @@ def _download(mirror: Mirror, remote: Remote, wanted: Wanted) -> None:
     unknown = SourceError(f"there is no {wanted}", hint="check the pin against the project's repository")
     try:
         remote.ask("fetch", *options, "--depth=1", what=[f"+{what}:{mark(wanted.commit, wanted.tag)}"])
-    except UnavailableError as refused:
+    except GitUnavailableError as refused:
         if "not our ref" in str(refused):
             raise unknown from refused
         try:
             remote.ask("fetch", *options, what=EVERYTHING)
-        except UnavailableError as error:
+        except GitUnavailableError as error:
             hint = f"if it goes on: rm -r {wanted.mirror}   # then everything is fetched anew"
             raise SourceError(f"cannot fetch {wanted}: {error}", hint=hint) from error
         if not mirror.keep(wanted.commit, wanted.tag):
@@ -383,7 +385,7 @@ _LOCAL = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class TreeEntry:
     """One line of a commit's tree."""
 
     mode: str
@@ -407,7 +409,7 @@ class Mirror:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._git = _git(folder)
-        self._content: _Content | None = None
+        self._content: _GitContent | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -455,7 +457,7 @@ class Mirror:
         """When a commit was made, in seconds since 1970."""
         return int(_reading(lambda: self._git.log("-1", "--format=%ct", commit, "--")))
 
-    def entries(self, commit: str) -> list[Entry]:
+    def entries(self, commit: str) -> list[TreeEntry]:
         """The whole tree of a commit."""
         listed: bytes = _reading(
             lambda: self._git.ls_tree("-r", "-z", "-l", "--full-tree", commit, stdout_as_string=False)
@@ -465,7 +467,7 @@ class Mirror:
             about, _, path = line.partition(b"\t")
             mode, _, name, size = about.decode().split()
             count = int(size) if size.isdecimal() else 0
-            entries.append(Entry(mode=mode, name=name, size=count, path=os.fsdecode(path)))
+            entries.append(TreeEntry(mode=mode, name=name, size=count, path=os.fsdecode(path)))
         return entries
 
     def config(self, blob: str) -> dict[str, str]:
@@ -479,11 +481,11 @@ class Mirror:
     def content(self, blob: str) -> Readable:
         """A file's content as the commit has it: not converted, not filtered. Valid until the next one."""
         _, _, size, stream = _reading(lambda: self._git.stream_object_data(blob))
-        self._content = _Content(stream, size)
+        self._content = _GitContent(stream, size)
         return self._content
 
 
-class _Content:
+class _GitContent:
     """A file read from GitPython's git; one that ends early is damage, not an end."""
 
     def __init__(self, stream: Git.CatFileContentStream, size: int) -> None:

@@ -18,7 +18,7 @@ from spark_build.process import Completed, run
 _LISTED_TAG = re.compile(r"([0-9a-f]{40})\trefs/tags/(.+?)(\^\{\})?")
 
 
-def tags(url: str) -> dict[str, str]:
+def remote_tags(url: str) -> dict[str, str]:
     """All tags with the full commit that each names. Raises SourceError when nobody answers."""
     log = io.BytesIO()  # `ask` returns the last lines only
     try:
@@ -33,12 +33,12 @@ def tags(url: str) -> dict[str, str]:
             pause=lambda _: None,  # a person waits
         )
         remote.ask("ls-remote", "--tags")
-    except (BadAddressError, UnavailableError) as error:
-        raise SourceError(f"cannot read the tags of {shown(url)}: {error}") from error
+    except (BadAddressError, GitUnavailableError) as error:
+        raise SourceError(f"cannot read the tags of {display_url(url)}: {error}") from error
     except SourceError as error:
         # What git itself said is in brackets; the sentence before says what it means.
         raise SourceError(
-            error.message.partition(" (")[0], hint=f"git ls-remote --tags {shown(url)}"
+            error.message.partition(" (")[0], hint=f"git ls-remote --tags {display_url(url)}"
         ) from error
     direct: dict[str, str] = {}
     peeled: dict[str, str] = {}
@@ -128,7 +128,7 @@ _CAUSES: tuple[tuple[str, str, str, bool], ...] = (
 )
 
 
-class UnavailableError(Exception):
+class GitUnavailableError(Exception):
     """The server does not give what was asked for, or not that way; the text is git's own line."""
 
 
@@ -163,14 +163,14 @@ class Remote:
         """
         failures = 0
         while True:
-            done = self._once(command, [*arguments, "--", shown(self.url), *what])
+            done = self._once(command, [*arguments, "--", display_url(self.url), *what])
             lines = [line for line in done.output.splitlines() if not line.startswith("$")]
             if done.returncode == 0:
                 return lines
             problem = self._explain(lines)
             failures += 1
             if problem is None:
-                raise UnavailableError(_telling(lines))
+                raise GitUnavailableError(_telling(lines))
             error, again = problem
             if not again or failures > RETRIES:
                 raise error
@@ -214,7 +214,9 @@ class Remote:
             if not name.startswith("GIT_") or _KEPT.fullmatch(name)
         }
         # The argument list shows an address without credentials; git puts them back by itself.
-        secret = {f"url.{self.url}.insteadOf": shown(self.url)} if shown(self.url) != self.url else {}
+        secret = (
+            {f"url.{self.url}.insteadOf": display_url(self.url)} if display_url(self.url) != self.url else {}
+        )
         config = _CONFIG | secret
         for number, (key, value) in enumerate(config.items()):
             environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
@@ -243,7 +245,7 @@ class Remote:
         for pattern, meaning, hint, again in _CAUSES:
             if re.search(pattern, text):
                 said = _telling(lines)
-                message = f"cannot fetch {shown(self.url)}: {meaning} ({said})"
+                message = f"cannot fetch {display_url(self.url)}: {meaning} ({said})"
                 return SourceError(message, hint=hint), again
         return None
 
@@ -279,7 +281,7 @@ class Submodule:
     relative: str = ""  # how .gitmodules says it when it goes by the superproject's address
 
 
-def shown(url: str) -> str:
+def display_url(url: str) -> str:
     """What may be shown of an address: no user, no password."""
     return redacted(url)
 
@@ -296,7 +298,7 @@ def is_local(url: str) -> bool:
 
 def mirror_name(url: str) -> str:
     """Folder of a repository's mirror; the same whatever the credentials are."""
-    plain = shown(url).rstrip("/")
+    plain = display_url(url).rstrip("/")
     name = re.sub(r"[^\w.-]", "_", re.split(r"[/:]", plain)[-1].removesuffix(".git")) or "repository"
     return f"{hashlib.sha256(plain.encode(errors='surrogateescape')).hexdigest()[:16]}-{name[:60]}.git"
 
@@ -310,13 +312,13 @@ def check_address(url: str) -> None:
     scheme = _SCHEME.match(url)
     if scheme is None:
         if not url.startswith("/") and not _SCP.match(url):
-            raise BadAddressError(f"{shown(url)!r} is no address that can be fetched from")
+            raise BadAddressError(f"{display_url(url)!r} is no address that can be fetched from")
         return
     if scheme[1].lower() not in (*REMOTE_SCHEMES, "file"):
         raise BadAddressError(f"cannot fetch from {scheme[1]}: addresses")
     host = url[scheme.end() :].partition("/")[0].rpartition("@")[2]
     if host.startswith("-") or (not host and scheme[1].lower() != "file"):
-        raise BadAddressError(f"{shown(url)!r} names no host")
+        raise BadAddressError(f"{display_url(url)!r} names no host")
 
 
 def check_tag(tag: str) -> None:
@@ -325,7 +327,7 @@ def check_tag(tag: str) -> None:
         raise BadAddressError(f"{tag!r} is no name of a tag")
 
 
-def resolve(base: str, url: str) -> str:
+def resolve_url(base: str, url: str) -> str:
     """A submodule's address, relative ones ("../other.git") against the superproject's `base`."""
     if not url.startswith(_RELATIVE):
         return url
@@ -337,7 +339,7 @@ def resolve(base: str, url: str) -> str:
         elif parts:
             parts.pop()
         else:
-            raise BadAddressError(f"the address {url!r} leads above {shown(base)}")
+            raise BadAddressError(f"the address {url!r} leads above {display_url(base)}")
     return root + "/".join(parts)
 
 
@@ -384,7 +386,7 @@ def submodules(base: str, config: Mapping[str, str], links: Mapping[str, str]) -
             check_path(options["path"])
             by_path[options["path"].rstrip("/")] = options
         if "url" in options:
-            _check_submodule(base, resolve(base, options["url"]), options.get("path", name))
+            _check_submodule(base, resolve_url(base, options["url"]), options.get("path", name))
     found = []
     for path, commit in links.items():
         check_path(path)
@@ -395,7 +397,7 @@ def submodules(base: str, config: Mapping[str, str], links: Mapping[str, str]) -
             raise BadAddressError(f".gitmodules names no address for the submodule {path!r}")
         url = options["url"]
         relative = url if url.startswith(_RELATIVE) else ""
-        found.append(Submodule(path=path, url=resolve(base, url), commit=commit, relative=relative))
+        found.append(Submodule(path=path, url=resolve_url(base, url), commit=commit, relative=relative))
     return tuple(found)
 
 

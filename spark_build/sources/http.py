@@ -157,7 +157,7 @@ def name_in(url: str) -> str:
     return "" if name in (".", "..") or "/" in name or "\0" in name else name
 
 
-def reason(error: Exception) -> str:
+def network_reason(error: Exception) -> str:
     """Why a request failed, in a few words."""
     text = f"{type(error).__name__}: {error}"
     for sign, meaning in _REASONS:
@@ -211,7 +211,7 @@ def repeated(listing: str) -> tuple[str, ...]:
     return tuple(twice)
 
 
-def parse(listing: str, decided: Mapping[str, str] | None = None) -> PipConfig:
+def parse_pip_config(listing: str, decided: Mapping[str, str] | None = None) -> PipConfig:
     """The configuration in the output of `pip config list`; `decided` wins for the keys it has.
 
     Raises SourceError for a value that pip would refuse too.

@@ -66,7 +66,7 @@ def configured() -> Indexes:
     """The indexes that pip would use here. Raises HostError when pip cannot tell."""
     listing = _pip("list")
     decided = {key: _pip("get", key).removesuffix("\n") for key in http.repeated(listing)}
-    config = http.parse(listing, decided)
+    config = http.parse_pip_config(listing, decided)
     urls: tuple[str, ...] = ()
     if not config.no_index:
         urls = (config.index_url or _default_index(), *config.extra_index_urls)
@@ -182,7 +182,7 @@ def _answers(project: str, indexes: Indexes) -> Iterator[Answer]:
                 else:
                     files = local(project, place, flat=flat)
                 yield Answer(where=where, files=tuple(files))
-            except UnavailableError as error:
+            except IndexUnavailableError as error:
                 yield Answer(where=where, failure=str(error))
 
 
@@ -238,7 +238,7 @@ class IndexFile:
     size: int | None = None
 
 
-class UnavailableError(Exception):
+class IndexUnavailableError(Exception):
     """A place could not be asked; the text says why in a few words."""
 
 
@@ -253,15 +253,15 @@ def remote(project: str, place: str, session: http.Session, *, flat: bool) -> Se
     try:
         answer = session.ask("GET", url, headers={"Accept": ACCEPT_JSON_PREFERRED})
     except http.NETWORK_ERRORS as error:
-        raise UnavailableError(http.reason(error)) from error
+        raise IndexUnavailableError(http.network_reason(error)) from error
     if answer.status_code in (404, 410):
         return ()
     if not answer.ok:
-        raise UnavailableError(f"HTTP {answer.status_code} {answer.reason}".strip())
+        raise IndexUnavailableError(f"HTTP {answer.status_code} {answer.reason}".strip())
     try:
         found = _from_json(project, answer) if _kind(answer) == JSON else _from_html(project, answer)
     except (UnsupportedRepoVersionError, ValueError) as error:
-        raise UnavailableError("its answer is no index page") from error
+        raise IndexUnavailableError("its answer is no index page") from error
     # A page from the network has no business with this machine's files.
     return [replace(file, url=_with_login(file.url, url)) for file in found if http.is_remote(file.url)]
 
@@ -270,14 +270,14 @@ def local(project: str, place: str, *, flat: bool) -> Sequence[IndexFile]:
     """The same for a path or file: URL."""
     path = Path(http.path_of(place)).expanduser()
     if not path.exists():
-        raise UnavailableError("there is no such folder")
+        raise IndexUnavailableError("there is no such folder")
     if not flat:
         path = path / canonicalize_name(project) / "index.html"
         return _page(project, path) if path.is_file() else ()
     try:
         paths = [path] if path.is_file() else sorted(entry for entry in path.iterdir() if entry.is_file())
     except OSError as error:
-        raise UnavailableError(str(error.strerror)) from error
+        raise IndexUnavailableError(str(error.strerror)) from error
     found: list[IndexFile] = []
     for entry in paths:
         if entry.suffix in (".html", ".htm"):
@@ -291,7 +291,7 @@ def _page(project: str, path: Path) -> Sequence[IndexFile]:
     try:
         page = RepositoryPage.from_html(path.read_bytes(), path.absolute().as_uri())
     except (UnsupportedRepoVersionError, ValueError, OSError) as error:
-        raise UnavailableError(f"{path} cannot be read") from error
+        raise IndexUnavailableError(f"{path} cannot be read") from error
     return _linked(project, [link.url for link in page.links])
 
 

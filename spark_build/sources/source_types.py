@@ -14,7 +14,7 @@ from spark_build.files import remove_tree
 from spark_build.recipes.model import Source
 from spark_build.sources import download, git, http
 from spark_build.sources.archives import unpack
-from spark_build.sources.git_remote import shown
+from spark_build.sources.git_remote import display_url
 from spark_build.sources.simple_api import Indexes
 
 
@@ -46,8 +46,8 @@ def obtain(
             waiting=waiting,
             tell=tell,
         )
-        log.write(f"source {shown(source.url)} commit {source.commit}\n".encode())
-        return {"name": f"{shown(source.url)}@{source.commit}", "git": True}
+        log.write(f"source {display_url(source.url)} commit {source.commit}\n".encode())
+        return {"name": f"{display_url(source.url)}@{source.commit}", "git": True}
     archive = download.fetch_pinned(
         source, folder=folder, offline=offline, progress=progress, waiting=waiting, tell=tell
     )

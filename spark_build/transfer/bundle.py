@@ -23,7 +23,7 @@ from packaging.metadata import parse_email
 from spark_build import __version__
 from spark_build.environments.closure import pip_for, tags
 from spark_build.errors import AuditError, SourceError, StoreError, UsageError
-from spark_build.files import CHUNK, appearing, locked, sha256_of
+from spark_build.files import CHUNK, atomic_directory, locked, sha256_of
 from spark_build.hashing import digest
 from spark_build.paths import PACKAGE, Home
 from spark_build.process import run
@@ -33,7 +33,7 @@ from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.resolve import needed
-from spark_build.wheelhouse.store import entry_folder, rows
+from spark_build.wheelhouse.store import entry_folder, index_rows
 from spark_build.wheels.model import StoredWheel
 from spark_build.wheels.reader import TEXT, dist_info, files_of, opened, sane
 
@@ -81,7 +81,7 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parcel:
+class Bundle:
     """An export: `top` is the folder that an archive unpacks to."""
 
     top: str
@@ -129,7 +129,7 @@ def pack(
     python: str = "",
     tool: Iterable[Path] = (),
     options: str = "",
-) -> Parcel:
+) -> Bundle:
     """The export of a generation or of some of its `wheels`, with the wheels of spark-build itself.
 
     `python` (the ABI) and `options` (which select the view) are for INSTALL.txt.
@@ -145,8 +145,10 @@ def pack(
             title, chosen, python, with_tool=bool(own), view=options, pins=sorted(pins)
         ),
         **pins,
-        "NOTICE.txt": notice([store / wheel.key[:2] / wheel.key / wheel.filename for wheel in chosen]),
-        **generations.papers(chosen),
+        "NOTICE.txt": license_notice(
+            [store / wheel.key[:2] / wheel.key / wheel.filename for wheel in chosen]
+        ),
+        **generations.artifacts(chosen),
     }
     papers = [_from_bytes(name, text.encode()) for name, text in texts.items() if text]
     listed = [*papers, *content, *own]
@@ -162,7 +164,7 @@ def pack(
         "files": {one.name: one.sha256 for one in files},
     }
     first = _from_bytes(generations.MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
-    return Parcel(
+    return Bundle(
         top=f"{view}-{generation.number}",
         wheels=chosen,
         members=(first, *files[: len(papers) + 1], *content, *own),
@@ -209,7 +211,7 @@ _TOOLS = frozenset({"ptxas", "ptxas-blackwell", "cuobjdump", "nvdisasm", "libdev
 _LICENCE = re.compile(r"(licen[cs]e|eula|notice|copying)[^/]*", re.IGNORECASE)
 
 
-def notice(wheels: Sequence[Path]) -> str:
+def license_notice(wheels: Sequence[Path]) -> str:
     """NOTICE.txt for these wheels; "" when nothing of NVIDIA's is inside."""
     vendors: dict[str, list[str]] = {}
     bundled: dict[str, list[str]] = {}
@@ -238,7 +240,7 @@ def pins_of(store: Path, wheels: Sequence[StoredWheel]) -> dict[str, str]:
         for name, identity in _key_inputs(store, wheel.key).get("needs", {}).items():
             needs.setdefault(name, set()).add(identity)
     found: dict[str, str] = {}
-    for row in rows(store) if needs else ():
+    for row in index_rows(store) if needs else ():
         if row["content_digest"] in needs.get(row["recipe"], ()):
             inputs = _key_inputs(store, row["key"])
             if inputs.get("recipe", {}).get("kind") == "assemble":
@@ -320,7 +322,7 @@ def wheels_of_itself(
     with locked(folder.with_name(f".{key}.lock"), purpose="packing spark-build"):
         if not folder.is_dir():
             tell("packing spark-build itself, with what it needs (once; then it is kept)")
-            with appearing(folder) as temporary:
+            with atomic_directory(folder) as temporary:
                 _make(temporary, None if is_here else target)
     return tuple(sorted(folder.glob("*.whl")))
 

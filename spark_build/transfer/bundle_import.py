@@ -30,7 +30,7 @@ from spark_build.transfer.bundle_read import (
     Manifest,
     Sound,
     incoming,
-    parse,
+    parse_manifest,
     refused,
 )
 from spark_build.transfer.bundle_write import silent
@@ -47,7 +47,7 @@ PAPER_LIMIT = 1 << 30  # bytes; a build log of a gigabyte is no build log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Taken:
+class ImportResult:
     """What an import led to; `judgements` on wheels that spark-build did not build.
 
     `replaced`: wheels built here whose place others took.
@@ -59,14 +59,14 @@ class Taken:
     judgements: tuple[Judgement, ...] = ()
 
 
-def take_in(
+def import_bundle(
     home: Home,
     path: Path,
     view: Callable[[], tuple[str, Target]],
     *,
     copying: Progress = silent,
     checking: Progress = silent,
-) -> Taken:
+) -> ImportResult:
     """Take in an export; or a folder or tar of foreign wheels, which go into the view that `view` names.
 
     A hostile, cut or changed one is refused (StoreError; AuditError where a wheel itself is unsound)
@@ -74,7 +74,7 @@ def take_in(
     """
     make_folder(home.store)
     # Until it is published: what nothing refers to yet must not be collected meanwhile.
-    with stores.in_use(home.store, "importing"):
+    with stores.shared_lock(home.store, "importing"):
         return _taken(home, path, view, copying, checking)
 
 
@@ -84,7 +84,7 @@ def _taken(
     view: Callable[[], tuple[str, Target]],
     copying: Progress,
     checking: Progress,
-) -> Taken:
+) -> ImportResult:
     with tempfile.TemporaryDirectory(prefix=".tmp-import-", dir=home.store) as scratch, proofs() as proven:
         folder = Path(scratch)
         manifest: Manifest | None = None
@@ -96,24 +96,24 @@ def _taken(
             if first.name.rpartition("/")[2] == generations.MANIFEST and first.name.count("/") < 2:
                 manifest = _unpack(path, first, files, folder, proven)
             else:
-                hashes = unpack(path, chain([first], files), folder)
+                hashes = unpack_foreign(path, chain([first], files), folder)
         if manifest is not None:
             name, closure_key = manifest.view, manifest.closure_key
             sound = _prove(path, folder, manifest, proven, checking)
         else:
             (name, target), closure_key = view(), ""
-            sound, judgements = judge(path, folder, hashes, target, proven, checking)
+            sound, judgements = judge_foreign(path, folder, hashes, target, proven, checking)
         # An entry that is here already is kept: the same inputs, but not always the same bytes.
         wheels = [_commit(home.store, folder, one) for one in sound]
     generation, new, replaced = _publish(home, name, wheels, closure_key)
-    return Taken(generation=generation, new=new, replaced=replaced, judgements=judgements)
+    return ImportResult(generation=generation, new=new, replaced=replaced, judgements=judgements)
 
 
 def _unpack(path: Path, first: Incoming, files: Iterable[Incoming], folder: Path, proven: Proofs) -> Manifest:
     """Wheels and papers into `folder`, each as the manifest says and nothing besides."""
     if first.size > MANIFEST_LIMIT:
         raise refused(path, "its manifest is enormous")
-    manifest = parse(b"".join(first.chunks()))
+    manifest = parse_manifest(b"".join(first.chunks()))
     top = first.name.removesuffix(generations.MANIFEST)
     sizes = {wheel.filename: wheel.size for wheel in manifest.wheels}
     missing = dict(manifest.hashes)
@@ -225,7 +225,7 @@ class Judgement:
     findings: tuple[Finding, ...] = ()
 
 
-def unpack(path: Path, files: Iterable[Incoming], folder: Path) -> dict[str, str]:
+def unpack_foreign(path: Path, files: Iterable[Incoming], folder: Path) -> dict[str, str]:
     """The wheels among the files into `folder`: sha256 by file name."""
     found: dict[str, str] = {}
     for one in files:
@@ -252,7 +252,7 @@ def unpack(path: Path, files: Iterable[Incoming], folder: Path) -> dict[str, str
     return found
 
 
-def judge(
+def judge_foreign(
     path: Path, folder: Path, hashes: dict[str, str], target: Target, proven: Proofs, progress: Progress
 ) -> tuple[list[Sound], tuple[Judgement, ...]]:
     """Those that fit the target, proven and audited; AuditError names all that are unsound."""

@@ -31,7 +31,7 @@ from spark_build.wheels.model import StoredWheel
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
 
-class Content(Protocol):
+class ByteStream(Protocol):
     """What the bytes of a file are read from."""
 
     def read(self, size: int, /) -> bytes:
@@ -44,7 +44,7 @@ class Incoming:
 
     name: str
     size: int
-    content: Content
+    content: ByteStream
 
     def chunks(self) -> Iterator[bytes]:
         """Its bytes, once."""
@@ -234,7 +234,7 @@ def refused(file: Path, why: str, *, hint: str = "") -> StoreError:
     )
 
 
-def parse(data: bytes) -> Manifest:
+def parse_manifest(data: bytes) -> Manifest:
     """Read a manifest and look at all of it; DAMAGE when it is none of ours."""
     raw = json.loads(data)
     wheels = tuple(StoredWheel(**{**row, "requires": tuple(row["requires"])}) for row in raw["wheels"])

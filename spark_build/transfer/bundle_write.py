@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from spark_build.errors import StoreError, UsageError
 from spark_build.files import CHUNK, locked, remove_empty, sha256_of, sync_folder
-from spark_build.transfer.bundle import Member, Parcel, Progress
+from spark_build.transfer.bundle import Bundle, Member, Progress
 from spark_build.wheelhouse.generations import MANIFEST
 
 if sys.version_info >= (3, 14):
@@ -45,7 +45,7 @@ def silent(_done: int, _total: int) -> None:
     """Progress that nobody wants to see."""
 
 
-def write_archive(parcel: Parcel, file: Path, progress: Progress = silent) -> int:
+def write_archive(parcel: Bundle, file: Path, progress: Progress = silent) -> int:
     """Write FILE.tar or FILE.tar.zst; its size in bytes. Goes on where an interrupted one stopped.
 
     A damaged wheel ends it with a StoreError that leaves nothing; what was at `file` stays till the end.
@@ -80,7 +80,7 @@ def stream(members: tuple[Member, ...], top: str = "") -> Iterator[bytes]:
     yield _end(total)
 
 
-def _write(parcel: Parcel, out: BinaryIO, writer: _Writer, counter: Counter) -> None:
+def _write(parcel: Bundle, out: BinaryIO, writer: _Writer, counter: Counter) -> None:
     at = total = 0
     for member in parcel.members:
         header = _header(f"{parcel.top}/{member.name}", member.size)
@@ -205,7 +205,7 @@ PART = ".part"
 LOCK = ".export.lock"  # inside: the folder may be the top of a stick, the one place to write
 
 
-def write_folder(parcel: Parcel, folder: Path, progress: Progress = silent) -> int:
+def write_folder(parcel: Bundle, folder: Path, progress: Progress = silent) -> int:
     """Write the members to `folder`, the manifest last; bytes of all. Interrupted, it goes on.
 
     An older export there is replaced; UsageError when there is anything else.
@@ -247,7 +247,7 @@ def _write_file(member: Member, path: Path, counter: Counter) -> None:
     part.replace(path)
 
 
-def _earlier(folder: Path, parcel: Parcel) -> list[str]:
+def _earlier(folder: Path, parcel: Bundle) -> list[str]:
     """Names in `folder` that an earlier export left there and this one does not have."""
     known = {member.name for member in parcel.members}
     there = {

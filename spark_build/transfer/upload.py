@@ -26,14 +26,14 @@ from spark_build.errors import HostError, SparkBuildError, UsageError
 from spark_build.events import Emit, Note
 from spark_build.files import CHUNK
 from spark_build.process import Completed, run
-from spark_build.sources.git_remote import shown
-from spark_build.transfer.bundle import Member, Parcel, Progress
+from spark_build.sources.git_remote import display_url
+from spark_build.transfer.bundle import Bundle, Member, Progress
 from spark_build.transfer.bundle_write import Counter, stream
 
 TRIES = 2  # of one file, when what arrived is not what was sent
 
 
-def send(parcel: Parcel, url: str, progress: Progress, emit: Emit) -> int:
+def send(parcel: Bundle, url: str, progress: Progress, emit: Emit) -> int:
     """Send to ssh://... or to any other URL; bytes of the export."""
     scheme, found, _ = url.partition("://")
     if not found:
@@ -43,13 +43,13 @@ def send(parcel: Parcel, url: str, progress: Progress, emit: Emit) -> int:
             "--to writes a folder, which can be gone on with file by file", hint=f"--to {scheme}://.../FOLDER"
         )
     if scheme == "ssh":
-        send_by_ssh(parcel, parse(url), progress, emit)
+        send_by_ssh(parcel, parse_destination(url), progress, emit)
     else:
         _send_by_fsspec(parcel, url, progress, emit)
     return parcel.size
 
 
-def _send_by_fsspec(parcel: Parcel, url: str, progress: Progress, emit: Emit) -> None:
+def _send_by_fsspec(parcel: Bundle, url: str, progress: Progress, emit: Emit) -> None:
     files, top = _opened(url)
     counter = Counter(progress, parcel.size)
     try:
@@ -59,7 +59,7 @@ def _send_by_fsspec(parcel: Parcel, url: str, progress: Progress, emit: Emit) ->
         others = _other_wheels(files, top, parcel)
     except NotImplementedError as error:
         raise UsageError(
-            f"{shown(url)} cannot be written to ({type(files).__name__})", hint="name another URL"
+            f"{display_url(url)} cannot be written to ({type(files).__name__})", hint="name another URL"
         ) from error
     except SparkBuildError:
         raise
@@ -74,13 +74,15 @@ def _opened(url: str) -> tuple[Any, str]:
         import fsspec
 
         if re.search(r"(^|::)(sftp|ssh):", url):  # also behind another: simplecache::sftp://...
-            register()
+            register_sftp()
         # One of its own: another's connection may be a torn one.
         files, path = fsspec.core.url_to_fs(url, skip_instance_cache=True)
     except ImportError as error:
         raise _lacking(url, error) from error
     except ValueError as error:  # "Protocol not known"
-        raise HostError(f"--to {shown(url)}: {error}", hint="ssh://, sftp:// and s3:// are known") from error
+        raise HostError(
+            f"--to {display_url(url)}: {error}", hint="ssh://, sftp:// and s3:// are known"
+        ) from error
     except Exception as error:
         raise _failed(url, error) from error
     return files, str(path).rstrip("/")
@@ -95,16 +97,16 @@ def _lacking(url: str, error: ImportError) -> HostError:
         name = error.name if error.name in ("fsspec", "paramiko") else ""
     if name:
         return HostError(
-            f"--to {shown(url)} needs {name}", hint=f"{quote(sys.executable)} -m pip install {name}"
+            f"--to {display_url(url)} needs {name}", hint=f"{quote(sys.executable)} -m pip install {name}"
         )
     hint = f"install what it names for {sys.executable}, then run the same command again"
-    return HostError(f"--to {shown(url)}: {said}", hint=hint)
+    return HostError(f"--to {display_url(url)}: {said}", hint=hint)
 
 
 def _failed(url: str, error: Exception) -> HostError:
     said = " ".join(str(error).split())[:300] or type(error).__name__
     return HostError(
-        f"sending to {shown(url)} failed: {said}",
+        f"sending to {display_url(url)} failed: {said}",
         hint=_next_step(url, error),
     )
 
@@ -149,7 +151,7 @@ def _put(files: Any, path: str, member: Member, counter: Counter, url: str) -> N
                 out.write(chunk)
                 counter.add(len(chunk))
     raise HostError(
-        f"{member.name} does not arrive at {shown(url)}: what is read back has another sha256",
+        f"{member.name} does not arrive at {display_url(url)}: what is read back has another sha256",
         hint="check that place, then run the same command again",
     )
 
@@ -176,7 +178,7 @@ def _is_there(files: Any, path: str, member: Member) -> bool:
     return digest.hexdigest() == member.sha256
 
 
-def _other_wheels(files: Any, top: str, parcel: Parcel) -> list[str]:
+def _other_wheels(files: Any, top: str, parcel: Bundle) -> list[str]:
     known = {member.name for member in parcel.members}
     names = {str(path).rpartition("/")[2] for path in files.ls(top, detail=False)}
     return sorted(name for name in names - known if name.endswith(".whl"))
@@ -211,7 +213,7 @@ class Node:
         return [*base, "-o", "BatchMode=yes", *(["-p", str(self.port)] if self.port else [])]
 
 
-def parse(url: str) -> Node:
+def parse_destination(url: str) -> Node:
     """A node from ssh://[user@]node[:port]/path; /~/path is below the home folder."""
     try:
         parts = urlsplit(url)
@@ -228,7 +230,7 @@ def parse(url: str) -> Node:
     return Node(user=user, host=host, port=port, path=path.rstrip("/"))
 
 
-def send_by_ssh(parcel: Parcel, node: Node, progress: Progress, emit: Emit) -> None:
+def send_by_ssh(parcel: Bundle, node: Node, progress: Progress, emit: Emit) -> None:
     """Send what is not there yet, and prove all of it there; HostError when that fails."""
     place = _quoted(node.path)
     answer = _ask(node, f"mkdir -p -- {place} && echo rsync=$(command -v rsync)")
@@ -280,7 +282,7 @@ def _require(done: Completed, node: Node) -> None:
     )
 
 
-def _wrong(parcel: Parcel, node: Node) -> list[Member]:
+def _wrong(parcel: Bundle, node: Node) -> list[Member]:
     """What is not there, or not right."""
     there = {}
     script = f"cd -- {_quoted(node.path)} && find . -type f -exec sha256sum {{}} +"
@@ -291,7 +293,7 @@ def _wrong(parcel: Parcel, node: Node) -> list[Member]:
     return [member for member in parcel.members if there.get(member.name) != member.sha256]
 
 
-def _by_rsync(parcel: Parcel, node: Node, counter: Counter, *options: str) -> None:
+def _by_rsync(parcel: Bundle, node: Node, counter: Counter, *options: str) -> None:
     """A folder of links, which rsync follows: nothing is copied here."""
     with tempfile.TemporaryDirectory(prefix="spark-build-") as scratch:
         for member in parcel.members:
@@ -338,7 +340,7 @@ def _reading(tell: Callable[[str], None]) -> Iterator[int]:
         os.close(ours)
 
 
-def _by_tar(parcel: Parcel, node: Node, counter: Counter) -> None:
+def _by_tar(parcel: Bundle, node: Node, counter: Counter) -> None:
     """A tar of what is not right there yet, into ssh."""
     wrong = tuple(_wrong(parcel, node))
     counter.add(parcel.size - sum(member.size for member in wrong))
@@ -404,7 +406,7 @@ class KnownHosts(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
         return file
 
 
-def register() -> None:
+def register_sftp() -> None:
     """From now on fsspec opens sftp:// and ssh:// this way."""
     for scheme in ("sftp", "ssh"):
         fsspec.register_implementation(scheme, KnownHosts, clobber=True)

@@ -20,8 +20,8 @@ from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import MANIFEST, VERDICT, Generation
 from spark_build.wheelhouse.judgements import FOLDER, is_sound
-from spark_build.wheelhouse.model import Fault, FaultKind
-from spark_build.wheelhouse.store import LOCK, PREFIX, RECORD, Entry, entry_folder, entry_of, tree_digest
+from spark_build.wheelhouse.model import FaultKind, WheelhouseFault
+from spark_build.wheelhouse.store import LOCK, PREFIX, RECORD, StoreEntry, entry_folder, entry_of, tree_digest
 from spark_build.wheels.model import StoredWheel
 
 KEY = re.compile("[0-9a-f]{64}")
@@ -88,14 +88,14 @@ def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel], *, busy:
 
 def _drop_prefix(home: Home, folder: Path) -> bool:
     """Remove a prefix that its record does not know, unless somebody has finished it meanwhile."""
-    with stores.alone(home.store, "checking") as holder:
+    with stores.exclusive(home.store, "checking") as holder:
         if holder or entry_of(folder, stores.record_of(folder)).prefix is not None:
             return False
         remove_tree(folder / PREFIX)
         return True
 
 
-def _bad_wheel(home: Home, entry: Entry) -> Suspect:
+def _bad_wheel(home: Home, entry: StoreEntry) -> Suspect:
     assert entry.wheel is not None
     path = entry.folder / entry.wheel.filename
     there = path.is_file() and not path.is_symlink()
@@ -122,7 +122,7 @@ def restore(home: Home, path: Path, wheel: StoredWheel) -> bool:
 
 def contents(home: Home, told: Told) -> Iterator[Suspect]:
     """The deep part: the bytes of every wheel, paper and prefix against what was recorded."""
-    work: list[tuple[Entry, Path, str, int]] = []
+    work: list[tuple[StoreEntry, Path, str, int]] = []
     for record in sorted(home.store.glob(f"[0-9a-f][0-9a-f]/*/{RECORD}")):
         try:
             raw = stores.record_of(record.parent)
@@ -143,7 +143,7 @@ def contents(home: Home, told: Told) -> Iterator[Suspect]:
                 yield suspect("damaged", path, "its bytes changed", _again(entry.folder, entry.recipe))
 
 
-def _parts(entry: Entry, record: Mapping[str, Any]) -> Iterator[tuple[Path, str, int]]:
+def _parts(entry: StoreEntry, record: Mapping[str, Any]) -> Iterator[tuple[Path, str, int]]:
     """(path, recorded digest, size) of all of an entry that has one."""
     if entry.wheel is not None:
         path = entry.folder / entry.wheel.filename
@@ -157,7 +157,7 @@ def _parts(entry: Entry, record: Mapping[str, Any]) -> Iterator[tuple[Path, str,
         yield path, wanted, path.stat().st_size if path.exists() else 0
 
 
-def _digest(work: tuple[Entry, Path, str, int]) -> str:
+def _digest(work: tuple[StoreEntry, Path, str, int]) -> str:
     path = work[1]
     try:
         return tree_digest(path) if path.is_dir() else sha256_of(path)
@@ -225,7 +225,7 @@ def _of_generation(folder: Path, store: Path, find: Find) -> Iterator[Suspect]:
     for wheel in found.wheels:
         entry = names.pop(wheel.filename, None)
         yield from _of_wheel(folder, entry, wheel, find(wheel.key), to_store, store)
-    for name, text in generations.papers(found.wheels).items():
+    for name, text in generations.artifacts(found.wheels).items():
         entry = names.pop(name, None)
         if entry is None or (folder / name).read_bytes() != text.encode():
             mend = partial(_write, folder / name, text)
@@ -316,7 +316,7 @@ def _manifest_again(folder: Path, find: Find) -> bool:
             return False
         found.append(wheel)
     wheels = tuple(sorted(found, key=lambda wheel: (wheel.name, wheel.filename)))
-    for name, text in generations.papers(wheels).items():
+    for name, text in generations.artifacts(wheels).items():
         if not (folder / name).is_file() or (folder / name).read_text() != text:
             return False
     number = int(folder.name)
@@ -336,10 +336,10 @@ REPAIR = "spark-build wheelhouse check --repair"
 class Suspect:
     """mend: tries, and says whether it worked; None where there is nothing to try."""
 
-    fault: Fault
+    fault: WheelhouseFault
     mend: Callable[[], bool] | None = None
 
-    def mended(self) -> Fault:
+    def mended(self) -> WheelhouseFault:
         """The fault after an attempt to mend it."""
         return replace(self.fault, mended=self.mend is not None and self.mend())
 
@@ -348,7 +348,7 @@ def suspect(
     kind: FaultKind, path: Path, message: str, fix: str = REPAIR, mend: Callable[[], bool] | None = None
 ) -> Suspect:
     """A suspect in one line."""
-    return Suspect(fault=Fault(kind=kind, path=str(path), message=message, fix=fix), mend=mend)
+    return Suspect(fault=WheelhouseFault(kind=kind, path=str(path), message=message, fix=fix), mend=mend)
 
 
 def leftovers(paths: Sequence[Path]) -> Suspect:

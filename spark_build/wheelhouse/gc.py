@@ -16,8 +16,8 @@ from spark_build.paths import Home
 from spark_build.wheelhouse import generations, judgements
 from spark_build.wheelhouse import store as wheelhouse_store
 from spark_build.wheelhouse.generations import MANIFEST
-from spark_build.wheelhouse.model import Change, ChangeKind, Collected, Kept, Taken
-from spark_build.wheelhouse.store import RECORD, alone, entry_folder, in_use, leftovers
+from spark_build.wheelhouse.model import ChangeKind, Collected, GenerationChange, KeptGeneration, RemovedItem
+from spark_build.wheelhouse.store import RECORD, entry_folder, exclusive, leftovers, shared_lock
 from spark_build.wheels.model import StoredWheel
 
 PATIENCE = 5.0  # seconds to wait for a commit or a publisher before the store is left alone
@@ -39,11 +39,11 @@ def collect(
     for view in found:
         for number in generations.numbers(view):
             _referenced(view / "generations" / str(number))
-    taken: list[Taken] = []
+    taken: list[RemovedItem] = []
     doomed: set[Path] = set()
     for view in found:
         with generations.held(view, "collecting", waiting):
-            going = beyond(generations.states(view), keep=keep, older_than=age)
+            going = expired(generations.states(view), keep=keep, older_than=age)
             folders = [view / "generations" / str(number) for number in going]
             doomed.update(folders)
             taken += [_taken("leftover", path) for path in generations.leftovers(view)]
@@ -57,8 +57,8 @@ def collect(
     return Collected(taken=(*taken, *unneeded), held=holder)
 
 
-def _taken(kind: Any, path: Path, name: str = "") -> Taken:
-    return Taken(kind=kind, name=name or path.name, path=str(path), size=_size(path))
+def _taken(kind: Any, path: Path, name: str = "") -> RemovedItem:
+    return RemovedItem(kind=kind, name=name or path.name, path=str(path), size=_size(path))
 
 
 def _size(path: Path) -> int:
@@ -73,7 +73,7 @@ def _size(path: Path) -> int:
     )
 
 
-def _pages(view: Path, doomed: set[Path], *, dry_run: bool) -> list[Taken]:
+def _pages(view: Path, doomed: set[Path], *, dry_run: bool) -> list[RemovedItem]:
     """Shared pages of the index that no remaining generation links to; under the view's lock."""
     used = {
         os.path.basename(os.readlink(link))  # noqa: PTH115, PTH119 - as many as there are wheels
@@ -97,14 +97,14 @@ def _links(folder: Path) -> Iterator[str]:
             yield from (one.path for one in found if one.is_symlink())
 
 
-def _store(home: Home, age: float, doomed: set[Path], *, dry_run: bool) -> tuple[list[Taken], str]:
+def _store(home: Home, age: float, doomed: set[Path], *, dry_run: bool) -> tuple[list[RemovedItem], str]:
     """What goes from the store, and who kept it from being collected."""
     store = home.store
-    with alone(store, "collecting", PATIENCE) as holder:
+    with exclusive(store, "collecting", PATIENCE) as holder:
         if holder:
             return [], holder
         needed = _needed(home, doomed)
-        rows = [row for row in wheelhouse_store.rows(store) if row["key"] not in needed]
+        rows = [row for row in wheelhouse_store.index_rows(store) if row["key"] not in needed]
         old = [row for row in rows if time.time() - _time(store, row["key"]) >= age]
         taken = [_taken("leftover", path) for path in leftovers(store)]
         taken += [
@@ -119,7 +119,7 @@ def _store(home: Home, age: float, doomed: set[Path], *, dry_run: bool) -> tuple
         for one in taken:
             Path(one.path).rename(trash / Path(one.path).name)
         judgements.prune(store)
-    with in_use(store, "deleting what was collected"):
+    with shared_lock(store, "deleting what was collected"):
         remove_tree(trash)
     return taken, ""
 
@@ -157,7 +157,7 @@ def _needed(home: Home, doomed: set[Path]) -> set[str]:
             pending |= _referenced(folder)
     by_recipe: dict[str, list[Mapping[str, Any]]] = {}
     built: set[str] = set()
-    for row in wheelhouse_store.rows(home.store):
+    for row in wheelhouse_store.index_rows(home.store):
         if row["recipe"]:
             built.add(row["key"])
             by_recipe.setdefault(row["recipe"], []).append(row)
@@ -187,10 +187,12 @@ def _built_from(store: Path, key: str, by_recipe: Mapping[str, Iterable[Mapping[
             yield max(same, key=lambda row: str(row["committed"]))["key"]
 
 
-def changes(before: Sequence[StoredWheel], after: Sequence[StoredWheel]) -> tuple[Change, ...]:
+def generation_changes(
+    before: Sequence[StoredWheel], after: Sequence[StoredWheel]
+) -> tuple[GenerationChange, ...]:
     """What became of each name from one set of wheels to another, in order of name."""
     old, new = _by_name(before), _by_name(after)
-    found: list[Change] = []
+    found: list[GenerationChange] = []
     for name in sorted(old.keys() | new.keys()):
         # By file, not by key: the same wheel may come under a newer key.
         same = {_file(wheel) for wheel in old.get(name, ())} & {_file(wheel) for wheel in new.get(name, ())}
@@ -202,9 +204,11 @@ def changes(before: Sequence[StoredWheel], after: Sequence[StoredWheel]) -> tupl
             now = next((wheel for wheel in come if wheel.version == was.version), come[0])
             come.remove(now)
             kind: ChangeKind = "rebuilt" if was.version == now.version else "version"
-            found.append(Change(kind=kind, name=name, before=was.version, after=now.version))
-        found += [Change(kind="removed", name=name, before=wheel.version, after="") for wheel in gone]
-        found += [Change(kind="added", name=name, before="", after=wheel.version) for wheel in come]
+            found.append(GenerationChange(kind=kind, name=name, before=was.version, after=now.version))
+        found += [
+            GenerationChange(kind="removed", name=name, before=wheel.version, after="") for wheel in gone
+        ]
+        found += [GenerationChange(kind="added", name=name, before="", after=wheel.version) for wheel in come]
     return tuple(found)
 
 
@@ -219,7 +223,7 @@ def _by_name(wheels: Sequence[StoredWheel]) -> dict[str, list[StoredWheel]]:
     return named
 
 
-def beyond(generations: Sequence[Kept], *, keep: int, older_than: float) -> tuple[int, ...]:
+def expired(generations: Sequence[KeptGeneration], *, keep: int, older_than: float) -> tuple[int, ...]:
     """The generations that may go: neither current nor pinned, not of the `keep` newest, and not
     current within the last `older_than` seconds."""
     newest = sorted((one.number for one in generations), reverse=True)[:keep]

@@ -17,11 +17,11 @@ from typing import Any
 from packaging.version import Version
 
 from spark_build.errors import StoreError, UsageError
-from spark_build.files import appearing, locked, remove_any, remove_tree, sync_folder, write_atomically
-from spark_build.wheelhouse.model import Kept
-from spark_build.wheelhouse.resolve import dependents
+from spark_build.files import atomic_directory, locked, remove_any, remove_tree, sync_folder, write_atomically
+from spark_build.wheelhouse.model import KeptGeneration
+from spark_build.wheelhouse.resolve import reverse_dependencies
 from spark_build.wheelhouse.simple_index import write_index
-from spark_build.wheelhouse.store import entry_folder, in_use
+from spark_build.wheelhouse.store import entry_folder, shared_lock
 from spark_build.wheels.model import StoredWheel
 
 MANIFEST = "manifest.json"
@@ -110,7 +110,7 @@ def publish(
     """
     with (
         changing(view, "publishing a generation", waiting),
-        in_use(store, f"publishing a generation of {view.name}"),
+        shared_lock(store, f"publishing a generation of {view.name}"),
     ):
         before = current(view)
         chosen, closure_key = choose(before)
@@ -195,7 +195,7 @@ def numbers(view: Path) -> list[int]:
 
 def _write_generation(made: Generation, store: Path) -> None:
     folder, wheels = made.folder, made.wheels
-    with appearing(folder) as temporary:
+    with atomic_directory(folder) as temporary:
         to_store = path_to(store, temporary)
         for wheel in wheels:
             # Plain strings: with ten thousand wheels pathlib takes longer than the system calls.
@@ -205,7 +205,7 @@ def _write_generation(made: Generation, store: Path) -> None:
                 kept = entry_folder(store, wheel.key) / wheel.filename
                 raise StoreError(f"{wheel.filename} is not in the store", where=str(kept))
         write_index(temporary, folder.parent.parent, wheels, store)
-        for name, text in papers(wheels).items():
+        for name, text in artifacts(wheels).items():
             (temporary / name).write_text(text)
         (temporary / MANIFEST).write_text(manifest_text(made))
 
@@ -241,7 +241,7 @@ def link_text(to_store: str, wheel: StoredWheel) -> str:
     return f"{to_store}/{wheel.key[:2]}/{wheel.key}/{wheel.filename}"
 
 
-def papers(wheels: Sequence[StoredWheel]) -> dict[str, str]:
+def artifacts(wheels: Sequence[StoredWheel]) -> dict[str, str]:
     """constraints.txt and requirements.txt (with hashes) of a set of wheels.
 
     Of several versions of one name, installers take the highest: that is the one they are held to.
@@ -397,11 +397,11 @@ def unpin(view: Path, number: int, waiting: Waiting = None) -> bool:
         return True
 
 
-def states(view: Path) -> tuple[Kept, ...]:
+def states(view: Path) -> tuple[KeptGeneration, ...]:
     """All generations of a view as the rule of `gc` sees them."""
     now, current, pinned = time.time(), current_number(view), pins(view)
     return tuple(
-        Kept(
+        KeptGeneration(
             number=number,
             current=number == current,
             pinned=number in pinned,
@@ -433,7 +433,7 @@ def remove(
             raise StoreError(f"nothing is published for {view.name} yet", hint="spark-build all")
         gone[:] = _named(before, names)
         staying = [wheel for wheel in before.wheels if wheel not in gone]
-        lacking[:] = dependents(gone, staying, markers)
+        lacking[:] = reverse_dependencies(gone, staying, markers)
         if lacking and not force:
             raise UsageError(
                 f"what stays would lack something: {'; '.join(lacking)}",

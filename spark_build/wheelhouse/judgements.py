@@ -19,7 +19,7 @@ from typing import Any
 from spark_build import __version__
 from spark_build.files import remove_tree, write_atomically
 from spark_build.hashing import digest
-from spark_build.wheelhouse.store import RECORD, Entry, entry_folder
+from spark_build.wheelhouse.store import RECORD, StoreEntry, entry_folder
 from spark_build.wheels.model import Finding
 
 PAPER = "judgement.json"
@@ -27,7 +27,7 @@ FOLDER = "judgements"
 SCHEMA = 1
 
 
-def holds(entry: Entry, judgement: str) -> bool:
+def holds(entry: StoreEntry, judgement: str) -> bool:
     """Return whether the entry was found good by what this judgement key stands for."""
     if entry.judgement == judgement:
         return True
@@ -37,7 +37,7 @@ def holds(entry: Entry, judgement: str) -> bool:
         return False
 
 
-def note(entry: Entry, inputs: Mapping[str, Any], findings: Sequence[Finding]) -> None:
+def note(entry: StoreEntry, inputs: Mapping[str, Any], findings: Sequence[Finding]) -> None:
     """Keep that the entry was audited again and found good."""
     key = digest(inputs)
     document = {
@@ -69,7 +69,7 @@ def is_sound(path: Path) -> bool:
         return False
 
 
-def _store(entry: Entry) -> Path:
+def _store(entry: StoreEntry) -> Path:
     return entry.folder.parent.parent
 
 
@@ -84,15 +84,15 @@ def _read(path: Path) -> dict[str, Any]:
     return document
 
 
-def _bytes_of(entry: Entry) -> dict[str, str]:
+def _bytes_of(entry: StoreEntry) -> dict[str, str]:
     return {"sha256": entry.wheel.sha256 if entry.wheel else "", "content_digest": entry.content_digest}
 
 
-def _is_of(entry: Entry, document: Mapping[str, Any]) -> bool:
+def _is_of(entry: StoreEntry, document: Mapping[str, Any]) -> bool:
     return bool(document["of"] == _bytes_of(entry))
 
 
-def last_inputs(entry: Entry) -> Mapping[str, Any] | None:
+def last_inputs(entry: StoreEntry) -> Mapping[str, Any] | None:
     """The inputs of the newest judgement of the entry."""
     found: list[tuple[str, Mapping[str, Any]]] = []
     for path in _folder(_store(entry), entry.folder.name).glob("[0-9a-f]*.json"):

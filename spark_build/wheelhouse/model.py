@@ -12,7 +12,7 @@ FaultKind = Literal[
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class GenerationChange:
     """What became of one name. rebuilt: another build of the same version. before, after: versions."""
 
     kind: ChangeKind
@@ -22,7 +22,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class KeptGeneration:
     """A generation as the rule of `gc` sees it."""
 
     number: int
@@ -32,7 +32,7 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Taken:
+class RemovedItem:
     """One thing that collecting took, or would take."""
 
     kind: Literal["generation", "pages", "entry", "leftover"]
@@ -45,7 +45,7 @@ class Taken:
 class Collected:
     """What a collection took. held: why the store was left alone, "" when it was not."""
 
-    taken: tuple[Taken, ...]
+    taken: tuple[RemovedItem, ...]
     held: str
 
     @property
@@ -55,7 +55,7 @@ class Collected:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fault:
+class WheelhouseFault:
     """One thing that is not as it was recorded. fix: what to type."""
 
     kind: FaultKind

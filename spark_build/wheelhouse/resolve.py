@@ -226,7 +226,7 @@ def _versions(wheels: Sequence[StoredWheel]) -> str:
     return f"{wheels[0].name} {', '.join(versions)}" + ("" if len(versions) > 1 else " only")
 
 
-def dependents(
+def reverse_dependencies(
     going: Sequence[StoredWheel], staying: Sequence[StoredWheel], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Who among what stays would lack a wheel that goes, as lines "name needs requirement".

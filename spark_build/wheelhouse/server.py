@@ -34,7 +34,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError
-from spark_build.text import size
+from spark_build.text import format_size
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse.simple_index import HTML, INDEX, JSON, JSON_FORM, METADATA, add_index, negotiate
 from spark_build.wheelhouse.store import entry_folder
@@ -154,12 +154,12 @@ class _Handlers:
     def front(self, request: Request) -> Response:
         """All views, for people."""
         shown = [self._shown(request, name, None) for name in self.shelf.names()]
-        return _answer(request, render(shown).encode(), "text/html", ASK_AGAIN)
+        return _answer(request, render_front_page(shown).encode(), "text/html", ASK_AGAIN)
 
     def view(self, request: Request) -> Response:
         """One view or generation, for people."""
         view, number = _place(request)
-        page = render([self._shown(request, view, number)])
+        page = render_front_page([self._shown(request, view, number)])
         return _answer(request, page.encode(), "text/html", ASK_AGAIN)
 
     def index(self, request: Request) -> Response:
@@ -528,7 +528,7 @@ def install_lines(index: str, *, token: bool, trusted: str) -> tuple[str, ...]:
     )
 
 
-def render(views: Sequence[ShownView]) -> str:
+def render_front_page(views: Sequence[ShownView]) -> str:
     """The whole page."""
     title = views[0].name if len(views) == 1 else "wheels"
     return (
@@ -557,7 +557,7 @@ def _view(view: ShownView) -> str:
 def _table(title: str, wheels: Sequence[ShownWheel]) -> str:
     if not wheels:
         return ""
-    total = size(sum(wheel.size for wheel in wheels))
+    total = format_size(sum(wheel.size for wheel in wheels))
     code = any(wheel.devices for wheel in wheels)
     papers = any(wheel.papers for wheel in wheels)
     heads = [
@@ -579,7 +579,7 @@ def _line(wheel: ShownWheel, *, code: bool, papers: bool) -> str:
     href = escape(f"{wheel.url}#sha256={wheel.sha256}")
     cells = [
         f'<td><b>{escape(wheel.name)}</b><small><a href="{href}">{escape(wheel.filename)}</a></small></td>',
-        f"<td class=n>{escape(wheel.version)}</td><td class=n>{size(wheel.size)}</td>",
+        f"<td class=n>{escape(wheel.version)}</td><td class=n>{format_size(wheel.size)}</td>",
     ]
     if code:
         cells.append(f'<td class="own">{escape(", ".join(wheel.devices))}</td>')

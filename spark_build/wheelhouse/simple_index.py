@@ -156,7 +156,7 @@ class IndexedWheel:
     metadata: bytes
 
 
-def render(wheels: Iterable[IndexedWheel], prefix: str = "") -> dict[str, bytes]:
+def render_index(wheels: Iterable[IndexedWheel], prefix: str = "") -> dict[str, bytes]:
     """A whole index, to be written beside nothing or the wheels: content by relative path.
 
     `prefix` leads from a project's page to the folder of the wheels: "" when each lies beside its

@@ -21,7 +21,7 @@ from typing import IO, Any
 from spark_build.errors import StoreError
 from spark_build.files import (
     CHUNK,
-    Held,
+    LockTimeout,
     copy_or_link,
     locked,
     make_folder,
@@ -43,7 +43,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class StoreEntry:
     """A committed entry: a wheel, a prefix for others to build against, or both."""
 
     folder: Path
@@ -57,7 +57,7 @@ class Entry:
 
 
 @contextlib.contextmanager
-def in_use(store: Path, purpose: str, *, looking: bool = False) -> Iterator[None]:
+def shared_lock(store: Path, purpose: str, *, looking: bool = False) -> Iterator[None]:
     """While this is held, nothing is collected from the store.
 
     What killed processes left goes first, unless we are only `looking`: then no store is made, either.
@@ -66,7 +66,7 @@ def in_use(store: Path, purpose: str, *, looking: bool = False) -> Iterator[None
         yield
         return
     if not looking and leftovers(store):
-        with alone(store, "removing what killed processes left") as busy:
+        with exclusive(store, "removing what killed processes left") as busy:
             if not busy:
                 remove_leftovers(store)
     with contextlib.ExitStack() as stack:
@@ -79,13 +79,13 @@ def in_use(store: Path, purpose: str, *, looking: bool = False) -> Iterator[None
 
 
 @contextlib.contextmanager
-def alone(store: Path, purpose: str, patience: float = 0.0) -> Iterator[str]:
+def exclusive(store: Path, purpose: str, patience: float = 0.0) -> Iterator[str]:
     """Try to have the store for oneself: yields "", or who uses it when that took too long."""
     with contextlib.ExitStack() as stack:
         holder = ""
         try:
             stack.enter_context(locked(store / LOCK, purpose=purpose, patience=patience))
-        except Held as others:
+        except LockTimeout as others:
             holder = str(others)
         yield holder
 
@@ -95,7 +95,7 @@ def entry_folder(store: Path, key: str) -> Path:
     return store / key[:2] / key
 
 
-def read(store: Path, key: str) -> Entry | None:
+def read(store: Path, key: str) -> StoreEntry | None:
     """The entry of this key, None when it was never committed."""
     folder = entry_folder(store, key)
     try:
@@ -120,7 +120,7 @@ def record_of(folder: Path) -> dict[str, Any]:
     return record
 
 
-def entry_of(folder: Path, record: Mapping[str, Any]) -> Entry:
+def entry_of(folder: Path, record: Mapping[str, Any]) -> StoreEntry:
     """An entry from its record; StoreError when the record lacks something."""
     try:
         wheel = StoredWheel(
@@ -133,7 +133,7 @@ def entry_of(folder: Path, record: Mapping[str, Any]) -> Entry:
             origin=record["origin"],
             requires=tuple(record["requires"]),
         )
-        return Entry(
+        return StoreEntry(
             folder=folder,
             name=wheel.name,
             version=wheel.version,
@@ -151,7 +151,7 @@ def entry_of(folder: Path, record: Mapping[str, Any]) -> Entry:
         ) from error
 
 
-def entries(store: Path) -> Iterator[Entry]:
+def entries(store: Path) -> Iterator[StoreEntry]:
     """All committed entries, in order of key."""
     for record in sorted(store.glob(f"[0-9a-f][0-9a-f]/*/{RECORD}")):
         found = read(store, record.parent.name)
@@ -168,7 +168,7 @@ def commit(
     papers: Mapping[str, bytes],
     prefix: Path | None = None,
     sha256: str = "",
-) -> Entry:
+) -> StoreEntry:
     """Put a wheel, a prefix or both, with their papers, into the store; an existing entry is kept.
 
     `described` has name, version, origin, recipe, requires and content_digest, of a build also its
@@ -178,7 +178,7 @@ def commit(
     for name in papers:
         if name in ("", ".", "..", RECORD, PREFIX, wheel and wheel.name) or "/" in name:
             raise StoreError(f"{name!r} is no name for a paper")
-    with in_use(store, "taking in a wheel"):
+    with shared_lock(store, "taking in a wheel"):
         existing = read(store, key)
         if existing is not None:
             with contextlib.suppress(OSError):  # young again: who takes it in is about to need it
@@ -195,7 +195,7 @@ def _committed(
     papers: Mapping[str, bytes],
     prefix: Path | None,
     sha256: str,
-) -> Entry:
+) -> StoreEntry:
     temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=store))
     try:
         if wheel is not None:
@@ -223,14 +223,14 @@ def _committed(
 
 
 def again(
-    store: Path, entry: Entry, *, key: str, changed: Mapping[str, bytes], kept_as: Mapping[str, str]
-) -> Entry:
+    store: Path, entry: StoreEntry, *, key: str, changed: Mapping[str, bytes], kept_as: Mapping[str, str]
+) -> StoreEntry:
     """Put an entry under another key too, by hard links where possible.
 
     changed: papers that are new; kept_as: under what name the old ones of those names stay. An entry that
     has the key already is kept.
     """
-    with in_use(store, "taking over an entry"):
+    with shared_lock(store, "taking over an entry"):
         existing = read(store, key)
         if existing is not None:
             return existing
@@ -264,7 +264,7 @@ def _take(prefix: Path, destination: Path) -> None:
     shutil.copytree(prefix, destination, symlinks=True, copy_function=link)
 
 
-def _completed(entry: Entry, prefix: Path | None) -> Entry:
+def _completed(entry: StoreEntry, prefix: Path | None) -> StoreEntry:
     """An entry that was imported came without its prefix; a build on this machine has one."""
     if prefix is None or entry.prefix is not None:
         return entry
@@ -306,7 +306,7 @@ def _seal(folder: Path) -> None:
     folder.chmod(0o755)
 
 
-def _appear(temporary: Path, final: Path) -> Entry:
+def _appear(temporary: Path, final: Path) -> StoreEntry:
     make_folder(final.parent)
     try:
         temporary.rename(final)
@@ -332,7 +332,7 @@ def remove_leftovers(store: Path) -> None:
         remove_any(path)
 
 
-def verify_wheel(entry: Entry) -> None:
+def verify_wheel(entry: StoreEntry) -> None:
     """Raise StoreError unless the entry's wheel still has the bytes it was committed with."""
     if entry.wheel is None:
         return
@@ -356,7 +356,7 @@ KEPT = ("name", "version", "recipe", "filename", "sha256", "size", "origin", "co
 SETTLED = 1_000_000_000  # ns; a folder's time that is younger may stand for another change just after it
 
 
-def rows(store: Path) -> Iterator[dict[str, Any]]:
+def index_rows(store: Path) -> Iterator[dict[str, Any]]:
     """`key` and the fields KEPT of every committed entry, in order of key. StoreError as `store.read`."""
     known = _known(store)
     now: dict[str, Any] = {}
@@ -376,7 +376,7 @@ def rows(store: Path) -> Iterator[dict[str, Any]]:
 
 def last_build(store: Path, recipe: str, target: Target) -> Mapping[str, Any] | None:
     """The key.json of the newest entry of a recipe for the target's platform and Python."""
-    own = [row for row in rows(store) if row["recipe"] == recipe]
+    own = [row for row in index_rows(store) if row["recipe"] == recipe]
     for row in sorted(own, key=lambda row: str(row["committed"]), reverse=True):
         folder = entry_folder(store, row["key"])
         key: dict[str, Any] = json.loads((folder / "key.json").read_text())
@@ -397,7 +397,7 @@ def next_serial(store: Path, name: str, version: str) -> int:
 
     wanted = (canonicalize_name(name), canonicalize_version(version))
     serials = [0]
-    for row in rows(store):
+    for row in index_rows(store):
         if canonicalize_name(row["name"]) != wanted[0]:
             continue
         with contextlib.suppress(InvalidWheelFilename):

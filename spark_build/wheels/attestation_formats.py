@@ -63,7 +63,7 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Content:
+class WheelContent:
     """What is in a wheel, as its papers tell it."""
 
     hashes: Mapping[str, str]  # file -> hex sha256, without RECORD
@@ -180,7 +180,9 @@ MOST_LICENCE = 100  # characters; a longer License field is the text itself
 Component = dict[str, Any]
 
 
-def bom(origin: Origin, content: Content, *, moment: str, file_name: str = "", sha256: str = "") -> Component:
+def bom(
+    origin: Origin, content: WheelContent, *, moment: str, file_name: str = "", sha256: str = ""
+) -> Component:
     """The document. `file_name` and `sha256`: of the wheel, where the SBOM lies beside it and not inside.
 
     `moment`: ISO 8601, "" to leave it out.
@@ -210,7 +212,7 @@ def _used(origin: Origin) -> list[Material]:
     return [one for one in origin.materials if one.role in ("build requirement", "need")]
 
 
-def _main(origin: Origin, content: Content, file_name: str, sha256: str) -> Component:
+def _main(origin: Origin, content: WheelContent, file_name: str, sha256: str) -> Component:
     if origin.python_package:
         name = pypi(origin.distribution, origin.wheel_version, file_name=file_name)
     else:
@@ -279,7 +281,7 @@ def _identified(material: Material) -> Component:
     return found
 
 
-def _bundled(content: Content) -> list[Component]:
+def _bundled(content: WheelContent) -> list[Component]:
     """What other tools say is inside the wheel, and the libraries that were copied into it.
 
     auditwheel leaves out what no package manager knows: the files tell of that, too.

@@ -18,13 +18,13 @@ from spark_build.wheels.model import DEVICE_MACHINES, UNREADABLE, Finding, Libra
 from spark_build.wheels.rules import (
     HOST_RULES,
     PACKAGING_RULES,
-    Expected,
+    AuditExpectation,
     Observation,
     Policies,
     Rule,
-    origin,
+    library_origin,
 )
-from spark_build.wheels.rules_device import Demand, device_findings
+from spark_build.wheels.rules_device import DeviceDemand, device_findings
 
 # auditwheel puts eight hex digits of the content between name and suffix.
 _BUNDLED_HASH = r"(-[0-9a-f]{8})?"
@@ -56,7 +56,7 @@ def audit(
     come from the driver, the toolkit or another wheel; `system_libraries`: sonames every
     manylinux system has; `policies`: the symbol versions that a platform tag allows.
     """
-    expected = Expected(
+    expected = AuditExpectation(
         distribution=distribution,
         version=version,
         platform=platform,
@@ -77,7 +77,7 @@ def blocks(findings: Sequence[Finding]) -> bool:
     return any(finding.severity == "error" for finding in findings)
 
 
-def _name_version(facts: WheelFacts, expected: Expected) -> Iterator[Observation]:
+def _name_version(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation]:
     wanted = canonicalize_name(expected.distribution)
     if facts.name != wanted:
         yield "error", f"METADATA names {facts.name}, expected {wanted}"
@@ -107,7 +107,7 @@ def _parsed(version: str) -> Version | None:
         return None
 
 
-def _tags(facts: WheelFacts, expected: Expected) -> Iterator[Observation]:
+def _tags(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation]:
     if set(facts.filename_tags) != set(facts.wheel_tags):
         said, inside = " ".join(facts.filename_tags), " ".join(facts.wheel_tags) or "none"
         yield "error", f"the file name's tags ({said}) are not those of WHEEL ({inside})"
@@ -126,7 +126,7 @@ def _tags(facts: WheelFacts, expected: Expected) -> Iterator[Observation]:
 
 def fits(tags: Sequence[str], *, platform: str, python: str) -> bool:
     """Whether one of a wheel's tags ("cp312-cp312-linux_aarch64") is for this platform and Python."""
-    expected = Expected(
+    expected = AuditExpectation(
         distribution="",
         version="",
         platform=platform,
@@ -163,13 +163,13 @@ def _platform_tags(facts: WheelFacts) -> set[str]:
     return {tag.rpartition("-")[2] for tag in facts.filename_tags}
 
 
-def _agrees(tag: str, expected: Expected) -> bool:
+def _agrees(tag: str, expected: AuditExpectation) -> bool:
     system = expected.platform.partition("-")[0]
     families = (f"{system}_", "manylinux") if system == "linux" else (f"{system}_",)
     return tag.startswith(families) and tag.endswith(f"_{expected.machine}")
 
 
-def _manylinux(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _manylinux(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     for tag in sorted(_platform_tags(facts)):
         if tag.startswith("linux_"):
             yield (
@@ -178,12 +178,12 @@ def _manylinux(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
             )
 
 
-def _record(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _record(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     for problem in facts.record_problems:
         yield "error", problem
 
 
-def _build_tag(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _build_tag(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     if facts.wheel_build and facts.wheel_build != facts.build:
         yield (
             "error",
@@ -193,13 +193,13 @@ def _build_tag(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
         yield "warning", f"WHEEL does not mention the build tag {facts.build}"
 
 
-def _purelib(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _purelib(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     compiled = _host_libraries(facts)
     if facts.root_is_purelib and compiled:
         yield "error", f"WHEEL says Root-Is-Purelib: true, but {compiled[0].path} is machine code"
 
 
-def _elf_machine(facts: WheelFacts, expected: Expected) -> Iterator[Observation]:
+def _elf_machine(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation]:
     for library in facts.libraries:
         if library.machine == UNREADABLE:
             # Without .so in its name it may be somebody's test data.
@@ -209,7 +209,7 @@ def _elf_machine(facts: WheelFacts, expected: Expected) -> Iterator[Observation]
             yield "error", f"{library.path} is for {library.machine}, not {expected.machine}"
 
 
-def _libraries(facts: WheelFacts, expected: Expected) -> Iterator[Observation]:
+def _libraries(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation]:
     inside = {_base(library.path) for library in facts.libraries}
     for library in _host_libraries(facts):
         for soname in library.needed:
@@ -227,11 +227,11 @@ def _libraries(facts: WheelFacts, expected: Expected) -> Iterator[Observation]:
 
 
 def _advice(soname: str) -> str:
-    known = origin(soname)
+    known = library_origin(soname)
     return f"{known[1]}: list it in repair.exclude" if known else "repair should bundle it"
 
 
-def _bundled_system(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _bundled_system(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     for library in _host_libraries(facts):
         for pattern, what in _SYSTEM_ONLY:
             if pattern.fullmatch(_base(library.path)):
@@ -319,11 +319,11 @@ def findings_alone(
             system_libraries=system_libraries(platform),
             policies=policies(platform),
         )
-        for platform, python in product(platforms(facts), _pythons(facts))
+        for platform, python in product(platforms_of(facts), _pythons(facts))
     ]
     common = [one for one in rounds[0] if all(one in others for others in rounds[1:])]
     kept = [one for one in dict.fromkeys(common) if one.rule not in _OUR_WISHES and not _foreign(facts, one)]
-    return (*kept, *device_findings(facts, Demand(capabilities=capabilities)))
+    return (*kept, *device_findings(facts, DeviceDemand(capabilities=capabilities)))
 
 
 def _foreign(facts: WheelFacts, finding: Finding) -> bool:
@@ -333,7 +333,7 @@ def _foreign(facts: WheelFacts, finding: Finding) -> bool:
     return finding.rule == "tags" and others and "cannot be installed on" in finding.message
 
 
-def platforms(facts: WheelFacts) -> tuple[str, ...]:
+def platforms_of(facts: WheelFacts) -> tuple[str, ...]:
     """linux-x86_64 and the like: by the tags, else by the libraries."""
     found = []
     for tag in dict.fromkeys(tag.rpartition("-")[2] for tag in facts.filename_tags):

@@ -21,10 +21,10 @@ from spark_build.wheels.fatbin import (
     PTX,
     Container,
     Cubin,
-    Entry,
+    FatbinEntry,
     FatbinError,
+    FatbinProblem,
     Item,
-    Problem,
     Region,
     Scanner,
     Stray,
@@ -97,7 +97,7 @@ def read_or_tell(file: IO[bytes], path: str) -> DeviceCode:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
+class DeviceCodeDifference:
     """An architecture that we count otherwise than cuobjdump does."""
 
     listing: str  # "--list-elf", "--all-fatbin --list-ptx"
@@ -106,7 +106,9 @@ class Difference:
     theirs: int
 
 
-def cross_check(library: Path, cuobjdump: Path, *, code: DeviceCode | None = None) -> tuple[Difference, ...]:
+def cross_check(
+    library: Path, cuobjdump: Path, *, code: DeviceCode | None = None
+) -> tuple[DeviceCodeDifference, ...]:
     """Where cuobjdump lists something else in the sections that it reads; HostError when it fails.
 
     By itself it lists relocatable code only where there is no other; with --all-fatbin both. In an archive
@@ -120,7 +122,7 @@ def cross_check(library: Path, cuobjdump: Path, *, code: DeviceCode | None = Non
         rounds.append(((), [shown]))
     if both or code.kind == "archive":
         rounds.append((("--all-fatbin",), [code.loaded, code.relocatable]))
-    differences: list[Difference] = []
+    differences: list[DeviceCodeDifference] = []
     for options, codes in rounds:
         for listing, ours in ((LIST_ELF, _as_elf(codes)), (LIST_PTX, _as_ptx(codes))):
             command = (*options, listing)
@@ -155,7 +157,7 @@ class _Found:
     problems: list[str] = field(default_factory=list)
     unsaid: int = 0
 
-    def take_parts(self, found: Iterable[Region | Cubin | Problem]) -> None:
+    def take_parts(self, found: Iterable[Region | Cubin | FatbinProblem]) -> None:
         regions: list[Region] = []
         for part in found:
             if isinstance(part, Region):
@@ -173,7 +175,7 @@ class _Found:
 
     def take(self, items: Iterable[Item]) -> None:
         for item in items:
-            if isinstance(item, Entry):
+            if isinstance(item, FatbinEntry):
                 region = self._at(item.container)
                 self._count(region.role if region else "elsewhere", item.kind, item.target)
             elif isinstance(item, Container):
@@ -181,7 +183,7 @@ class _Found:
                 self.containers[region.role if region else "elsewhere"] += 1
                 if region and item.offset + item.size > region.end:
                     self._problem(item.offset, "a container that runs over the end of its section")
-            elif isinstance(item, Problem):
+            elif isinstance(item, FatbinProblem):
                 self._problem(item.offset, item.message)
             elif self._is_damage(item):
                 self._problem(item.offset, "no container behind the magic number")
@@ -239,9 +241,13 @@ def _sum(pairs: Iterable[tuple[str, int]]) -> Counter[str]:
     return total
 
 
-def _differences(listing: str, ours: Mapping[str, int], theirs: Mapping[str, int]) -> list[Difference]:
+def _differences(
+    listing: str, ours: Mapping[str, int], theirs: Mapping[str, int]
+) -> list[DeviceCodeDifference]:
     return [
-        Difference(listing=listing, target=target, ours=ours.get(target, 0), theirs=theirs.get(target, 0))
+        DeviceCodeDifference(
+            listing=listing, target=target, ours=ours.get(target, 0), theirs=theirs.get(target, 0)
+        )
         for target in sorted({*ours, *theirs})
         if ours.get(target, 0) != theirs.get(target, 0)
     ]

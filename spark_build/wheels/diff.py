@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_build.files import CHUNK
-from spark_build.wheels.device_code import Difference, cross_check
+from spark_build.wheels.device_code import DeviceCodeDifference, cross_check
 from spark_build.wheels.model import Code, DeviceCode, WheelFacts
 from spark_build.wheels.reader import files_of, opened
 from spark_build.wheels.repair import symbol_policies, system_libraries
@@ -33,7 +33,7 @@ class Side:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class WheelChange:
     """Something that is not the same. An empty side has it not."""
 
     kind: str  # metadata, size, requires, file, library, needed, device code
@@ -42,7 +42,7 @@ class Change:
     second: str
 
 
-def changes(first: Side, second: Side) -> tuple[Change, ...]:
+def wheel_changes(first: Side, second: Side) -> tuple[WheelChange, ...]:
     """All differences, the large ones first."""
     return (
         *_pairs("metadata", _metadata(first.facts), _metadata(second.facts)),
@@ -56,11 +56,11 @@ def changes(first: Side, second: Side) -> tuple[Change, ...]:
     )
 
 
-def _pairs(kind: str, first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Change]:
+def _pairs(kind: str, first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[WheelChange]:
     for subject in [*first, *(one for one in second if one not in first)]:
         one, other = first.get(subject, ""), second.get(subject, "")
         if one != other:
-            yield Change(kind=kind, subject=subject, first=one, second=other)
+            yield WheelChange(kind=kind, subject=subject, first=one, second=other)
 
 
 def _metadata(facts: WheelFacts) -> dict[str, str]:
@@ -121,7 +121,7 @@ def counts(code: Code) -> list[tuple[str, int]]:
     return sorted(every.items(), key=lambda pair: order(pair[0]))
 
 
-def _files(first: Side, second: Side) -> Iterator[Change]:
+def _files(first: Side, second: Side) -> Iterator[WheelChange]:
     one, other = _named(first), _named(second)
     for name in sorted(one.keys() | other.keys()):
         have, has = one.get(name), other.get(name)
@@ -130,7 +130,7 @@ def _files(first: Side, second: Side) -> Iterator[Change]:
         sizes = [f"{file[0]:,} bytes" if file else "" for file in (have, has)]
         if sizes[0] == sizes[1]:
             sizes[1] += ", other content"
-        yield Change(kind="file", subject=name, first=sizes[0], second=sizes[1])
+        yield WheelChange(kind="file", subject=name, first=sizes[0], second=sizes[1])
 
 
 def _named(side: Side) -> dict[str, Member]:
@@ -169,9 +169,9 @@ def known_policies(platform: str) -> Policies:
 
 def cross_checked(
     path: Path, codes: Sequence[DeviceCode], cuobjdump: Path
-) -> dict[str, tuple[Difference, ...]]:
+) -> dict[str, tuple[DeviceCodeDifference, ...]]:
     """For each file with device code, where cuobjdump lists something else; HostError when it fails."""
-    found: dict[str, tuple[Difference, ...]] = {}
+    found: dict[str, tuple[DeviceCodeDifference, ...]] = {}
     with opened(path) as archive:
         for code in codes:
             if code.kind == "other":  # given up

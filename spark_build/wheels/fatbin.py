@@ -41,7 +41,7 @@ class Container:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class FatbinEntry:
     """Code for one architecture. `size`: stored bytes; `full_size`: decompressed bytes."""
 
     offset: int
@@ -67,14 +67,14 @@ class Stray:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
+class FatbinProblem:
     """A container that is not what its header says. What it holds up to there has been listed."""
 
     offset: int
     message: str
 
 
-Item = Container | Entry | Stray | Problem
+Item = Container | FatbinEntry | Stray | FatbinProblem
 
 
 class Scanner:
@@ -113,7 +113,9 @@ class Scanner:
             return []
         self._inside = False
         return [
-            Problem(offset=self._start, message=_cut(self._end - self._start, self._received - self._start))
+            FatbinProblem(
+                offset=self._start, message=_cut(self._end - self._start, self._received - self._start)
+            )
         ]
 
     def _step(self, data: bytes, base: int, items: list[Item]) -> bool:
@@ -125,7 +127,7 @@ class Scanner:
             self._inside = False
             if left:
                 items.append(
-                    Problem(offset=self._next, message=f"{left} bytes after a container's last entry")
+                    FatbinProblem(offset=self._next, message=f"{left} bytes after a container's last entry")
                 )
             return True
         if self._received - self._next < _ENTRY.size:
@@ -147,7 +149,9 @@ class Scanner:
             items.append(Stray(offset=self._next))
             self._next += len(MAGIC)
         elif self._size is not None and end > self._size:
-            items.append(Problem(offset=self._next, message=_cut(header + size, self._size - self._next)))
+            items.append(
+                FatbinProblem(offset=self._next, message=_cut(header + size, self._size - self._next))
+            )
             self._next += len(MAGIC)
         else:
             items.append(Container(offset=self._next, size=header + size))
@@ -168,7 +172,7 @@ class Scanner:
             problem = f"an entry of kind {kind} for architecture {arch}"
         else:
             items.append(
-                Entry(
+                FatbinEntry(
                     offset=self._next,
                     container=self._start,
                     kind=kind,
@@ -181,7 +185,7 @@ class Scanner:
             )
             self._next += header + size
             return
-        items.append(Problem(offset=self._next, message=problem))
+        items.append(FatbinProblem(offset=self._next, message=problem))
         self._inside = False
 
 
@@ -251,7 +255,7 @@ class Cubin:
     role: Role | Literal["elsewhere"]
 
 
-Part = Region | Cubin | Problem
+Part = Region | Cubin | FatbinProblem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -300,14 +304,14 @@ def parts(read: ReadAt, size: int) -> Iterator[Part]:
     members = _members(read, size) if read(0, len(AR_MAGIC)) == AR_MAGIC else iter([(0, size)])
     regions = 0
     for member in members:
-        for part in [member] if isinstance(member, Problem) else _object(read, *member, budget):
+        for part in [member] if isinstance(member, FatbinProblem) else _object(read, *member, budget):
             regions += 1
             if regions > MAX_REGIONS:
                 raise FatbinError(f"more than {MAX_REGIONS:,} sections with device code in one file")
             yield part
 
 
-def _members(read: ReadAt, size: int) -> Iterator[tuple[int, int] | Problem]:
+def _members(read: ReadAt, size: int) -> Iterator[tuple[int, int] | FatbinProblem]:
     """Offset and size of each member of a static archive."""
     at = len(AR_MAGIC)
     for _ in range(MAX_MEMBERS):
@@ -316,11 +320,11 @@ def _members(read: ReadAt, size: int) -> Iterator[tuple[int, int] | Problem]:
         header = read(at, _AR_HEADER)
         digits = header[48:58].strip()
         if header[58:60] != b"`\n" or not digits.isdigit():
-            yield Problem(offset=at, message="no header of an archive member")
+            yield FatbinProblem(offset=at, message="no header of an archive member")
             return
         start, length = at + _AR_HEADER, int(digits)
         if start + length > size:
-            yield Problem(offset=at, message=f"an archive member of {length} bytes is cut")
+            yield FatbinProblem(offset=at, message=f"an archive member of {length} bytes is cut")
             return
         yield start, length
         at = start + length + length % 2
@@ -333,7 +337,7 @@ def _object(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[Par
     if head.startswith(MAGIC) and not base:
         yield Region(start=base, end=base + size, role="loaded")
     elif head.startswith(ELF_MAGIC) and len(head) < _HEADER.size:
-        yield Problem(offset=base, message="an ELF header that is cut")
+        yield FatbinProblem(offset=base, message="an ELF header that is cut")
     elif _is_cubin(head):
         yield from _cubin(read, base, size, budget)
     elif head.startswith(_IDENT_64_LITTLE):
@@ -342,16 +346,16 @@ def _object(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[Par
 
 def _host(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[Part]:
     for section in _sections(read, base, size, budget):
-        if isinstance(section, Problem):
+        if isinstance(section, FatbinProblem):
             yield section
         elif (role := ROLES.get(section.name)) and section.size:
             yield Region(start=section.start, end=section.start + section.size, role=role)
 
 
-def _sections(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[_Section | Problem]:
+def _sections(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[_Section | FatbinProblem]:
     """The sections that have bytes in the file; none for a file without a table."""
     table = _table(read, base, size, budget)
-    if isinstance(table, Problem):
+    if isinstance(table, FatbinProblem):
         yield table
     elif table:
         end = table.start + table.count * _SECTION.size
@@ -363,26 +367,28 @@ def _sections(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[_
                 if kind != _NOBITS and start + length <= size:
                     yield _Section(name=text, start=base + start, size=length)
                 elif kind != _NOBITS and text in ROLES:
-                    yield Problem(offset=base + at, message=f"section {text.decode()} is not in the file")
+                    yield FatbinProblem(
+                        offset=base + at, message=f"section {text.decode()} is not in the file"
+                    )
 
 
-def _table(read: ReadAt, base: int, size: int, budget: _Budget) -> _Table | Problem | None:
+def _table(read: ReadAt, base: int, size: int, budget: _Budget) -> _Table | FatbinProblem | None:
     """The section table, whose fields lie within the object; None without one."""
     header = _HEADER.unpack(read(base, _HEADER.size))
     start, width, count, names_at = header[11], header[16], header[17], header[18]
     if not start:
         return None
     if width != _SECTION.size or start + width > size:
-        return Problem(offset=base, message="a section table that is not in the file")
+        return FatbinProblem(offset=base, message="a section table that is not in the file")
     first = _SECTION.unpack(read(base + start, width))
     count = count or first[5]
     names_at = first[6] if names_at == _EXTENDED else names_at
     if start + count * width > size or names_at >= count:
-        return Problem(offset=base, message=f"a table of {count} sections that is not in the file")
+        return FatbinProblem(offset=base, message=f"a table of {count} sections that is not in the file")
     budget.spend(count)
     names, length = _SECTION.unpack(read(base + start + names_at * width, width))[4:6]
     if names + length > size or length > _MAX_NAMES:
-        return Problem(offset=base, message=f"a table of section names of {length} bytes")
+        return FatbinProblem(offset=base, message=f"a table of section names of {length} bytes")
     return _Table(start=start, count=count, names=read(base + names, length))
 
 
@@ -401,7 +407,7 @@ def _cubin(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[Part
     number = flags & 0xFF if abi <= _CUBIN_ABI_7 else flags >> 8 & 0xFF
     variant = "a" if flags & (_ACCELERATED_7 if abi <= _CUBIN_ABI_7 else _ACCELERATED_8) else ""
     for section in _sections(read, base, size, budget):
-        if isinstance(section, Problem):
+        if isinstance(section, FatbinProblem):
             yield section
         elif section.name in (b".nv.compat", b".note.nv.tkinfo") and not variant:
             variant = _variant(section.name, number, read(section.start, min(section.size, _MAX_NOTE)))

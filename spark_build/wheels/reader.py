@@ -36,7 +36,7 @@ from spark_build.wheels import device_code
 from spark_build.wheels.elf import Leaks, read_library
 from spark_build.wheels.fatbin import ELF_MAGIC, kind_of
 from spark_build.wheels.model import DeviceCode, Library, WheelFacts
-from spark_build.wheels.rules import STARTUP, Entry, summary
+from spark_build.wheels.rules import STARTUP, ZipEntry, file_summary
 
 SPOOL = 32 << 20  # machine code up to this size is looked at in memory
 TEXT = 64 << 20  # bytes of METADATA or RECORD: torch's RECORD has 1.5 MiB
@@ -81,7 +81,7 @@ def facts_and_digest(path: Path, *, own: Sequence[str] = ()) -> tuple[WheelFacts
         wheel = _headers(sane(_member(archive, f"{folder}/WHEEL")))
         wheel_tags = expanded(wheel.get_all("Tag") or [])
         problems, contents = _inspect(archive, folder, own)
-        payload = summary(
+        payload = file_summary(
             [entry(info) for info in files_of(archive)],
             dist_info=folder,
             texts={name: content.text for name, content in contents if content.text is not None},
@@ -129,7 +129,7 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """The wheel as a zip archive; any damage met inside the block becomes one AuditError."""
     try:
         with Bounded(path) as file, zipfile.ZipFile(file) as archive:
-            refuse(archive, path.stat().st_size)
+            refuse_unsafe_zip(archive, path.stat().st_size)
             yield archive
     except _DAMAGE as error:
         raise _broken(path, error) from error
@@ -176,7 +176,7 @@ def _headers(data: bytes) -> Message:
 
 def _inspect(
     archive: zipfile.ZipFile, folder: str, own: Sequence[str]
-) -> tuple[list[str], list[tuple[str, _Content]]]:
+) -> tuple[list[str], list[tuple[str, _WheelContent]]]:
     """What RECORD says wrongly, and what each file is: every file is read once."""
     infos = files_of(archive)
     rows, problems = record_rows(_member(archive, f"{folder}/RECORD").decode())
@@ -217,7 +217,7 @@ def _about_itself(rows: Mapping[str, RecordEntry], folder: str) -> Iterator[str]
     yield from (f"{name}: a signature over RECORD, and listed there" for name in signatures if name in rows)
 
 
-def _mismatches(name: str, content: _Content, row: RecordEntry | None) -> Iterator[str]:
+def _mismatches(name: str, content: _WheelContent, row: RecordEntry | None) -> Iterator[str]:
     if row is None:
         yield f"{name}: not listed in RECORD"
         return
@@ -235,7 +235,7 @@ def urlsafe(digest: bytes) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Content:
+class _WheelContent:
     size: int
     sha256: bytes
     listed: bytes  # by the algorithm that RECORD names
@@ -251,7 +251,7 @@ def _read(
     algorithm: str = "sha256",
     leaks: Leaks | None = None,
     kept: bool = False,
-) -> _Content:
+) -> _WheelContent:
     """Read one file in chunks. Machine code needs random access, so such a file is spooled on the way.
 
     With `leaks`, which must be fresh, machine code is looked into; `kept`: remember the first chunk.
@@ -279,7 +279,7 @@ def _read(
         if spool is not None and leaks is not None:
             library, code = _looked_into(spool, info.filename, leaks, digest.hexdigest())
     sha256, wanted = digest.digest(), listed.digest()
-    return _Content(size=size, sha256=sha256, listed=wanted, library=library, code=code, text=text)
+    return _WheelContent(size=size, sha256=sha256, listed=wanted, library=library, code=code, text=text)
 
 
 def _looked_into(file: IO[bytes], name: str, leaks: Leaks, sha256: str) -> tuple[Library | None, DeviceCode]:
@@ -294,7 +294,7 @@ def _looked_into(file: IO[bytes], name: str, leaks: Leaks, sha256: str) -> tuple
     return replace(library, sha256=sha256, host=host, sass=code.sass, ptx=code.ptx), code
 
 
-def _device_code(contents: Iterable[_Content]) -> tuple[DeviceCode, ...]:
+def _device_code(contents: Iterable[_WheelContent]) -> tuple[DeviceCode, ...]:
     codes = [content.code for content in contents if content.code is not None and not content.code.empty]
     return tuple(sorted(codes, key=lambda code: code.path))
 
@@ -386,7 +386,7 @@ class Bounded(io.BufferedReader):
         return super().read(size)
 
 
-def refuse(archive: zipfile.ZipFile, size: int) -> None:
+def refuse_unsafe_zip(archive: zipfile.ZipFile, size: int) -> None:
     """Raise BadZipFile for a zip of `size` bytes that would unpack to no end, or to the same bytes twice."""
     infos = archive.infolist()
     if any(not info.filename for info in infos):
@@ -428,9 +428,9 @@ def is_safe(name: str) -> bool:
     return "\\" not in name and not any(part in ("", ".", "..") for part in parts)
 
 
-def entry(info: zipfile.ZipInfo) -> Entry:
+def entry(info: zipfile.ZipInfo) -> ZipEntry:
     """The same without what zipfile needs."""
-    return Entry(
+    return ZipEntry(
         name=info.filename,
         size=info.file_size,
         packed=info.compress_size,

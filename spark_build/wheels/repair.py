@@ -73,7 +73,7 @@ def repair(
     out_folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".repair-", dir=out_folder) as folder:
         work = Path(folder)
-        tools = Tools(env=tool_environment(env, work, epoch), log=log)
+        tools = ElfTools(env=tool_environment(env, work, epoch), log=log)
         layers, changes = _layers(wheel, facts, work, repair, tools)
         name, tags = _named(layers[-1].name, _plat(facts, repair.platform))
         finished = out_folder / "-".join([*name.split("-")[:2], build_tag, *name.split("-")[-3:]])
@@ -95,7 +95,7 @@ def repair(
 
 
 def _layers(
-    wheel: Path, facts: WheelFacts, work: Path, repair: Repair, tools: Tools
+    wheel: Path, facts: WheelFacts, work: Path, repair: Repair, tools: ElfTools
 ) -> tuple[list[Path], dict[str, Any]]:
     """The wheel and what lies over it, and what was done.
 
@@ -105,7 +105,7 @@ def _layers(
     layers, changes = [wheel], dict[str, Any]()
     if repair.strip:
         own = {one.path for one in facts.libraries if one.machine == os.uname().machine}
-        system = Tools(env={**tools.env, "PATH": SYSTEM_PATH}, log=tools.log)  # the one that the key knows
+        system = ElfTools(env={**tools.env, "PATH": SYSTEM_PATH}, log=tools.log)  # the one that the key knows
         layer, changes["stripped"] = _edited(layers, work / "stripped", own, strip, system)
         layers += layer
     if repair.bundle and facts.libraries:
@@ -129,8 +129,8 @@ def _edited(
     layers: Sequence[Path],
     work: Path,
     names: Collection[str],
-    edit: Callable[[Path, str, Tools], T],
-    tools: Tools,
+    edit: Callable[[Path, str, ElfTools], T],
+    tools: ElfTools,
 ) -> tuple[list[Path], dict[str, T]]:
     """A layer with those of the named files that `edit` changes, and what it says of each."""
     done: dict[str, T] = {}
@@ -207,7 +207,7 @@ def compiled_part(layers: Sequence[Path], work: Path, compiled: Collection[str])
     return part
 
 
-def bundled(wheel: Path, work: Path, *, exclude: Sequence[str], plat: str, tools: Tools) -> list[Path]:
+def bundled(wheel: Path, work: Path, *, exclude: Sequence[str], plat: str, tools: ElfTools) -> list[Path]:
     """The wheel with its libraries inside and a platform tag, as auditwheel writes it.
 
     `plat`: the tag ("manylinux_2_34_x86_64"), or "auto" for the best one. None where there is nothing
@@ -257,14 +257,14 @@ _LOADED = ("ET_EXEC", "ET_DYN")  # programs and shared libraries: a linker needs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tools:
+class ElfTools:
     """Where strip and patchelf run: their variables, and the log they write to."""
 
     env: Mapping[str, str]
     log: BinaryIO | None = None
 
 
-def strip(file: Path, name: str, tools: Tools) -> dict[str, int]:
+def strip(file: Path, name: str, tools: ElfTools) -> dict[str, int]:
     """Debug sections and symbols go; the size in bytes before and after, {} where there were none.
 
     `name`: what the file is called in an error. AuditError when strip fails or changes more.
@@ -278,7 +278,7 @@ def strip(file: Path, name: str, tools: Tools) -> dict[str, int]:
     return {"before": before, "after": after} if after < before else {}
 
 
-def clean_rpath(file: Path, name: str, tools: Tools) -> int:
+def clean_rpath(file: Path, name: str, tools: ElfTools) -> int:
     """What its RPATH or RUNPATH names besides $ORIGIN goes; the number of entries that went."""
     with file.open("rb") as stream:
         entries = read_library(name, stream).host.rpaths
@@ -301,7 +301,7 @@ def clean_rpath(file: Path, name: str, tools: Tools) -> int:
 
 
 def _change(
-    file: Path, name: str, command: list[str], tools: Tools, expected: Callable[[Library], Library]
+    file: Path, name: str, command: list[str], tools: ElfTools, expected: Callable[[Library], Library]
 ) -> None:
     """Run a command that changes the file into what is `expected` of it and nothing else."""
     library, code = _seen(file)

@@ -54,7 +54,7 @@ class Needed:
     reason: str
 
 
-def explain(
+def explain_library(
     facts: WheelFacts, *, system_libraries: frozenset[str], provided: Sequence[str] = ()
 ) -> tuple[Needed, ...]:
     """Each needed soname once, in order of name. `provided`: what the recipe leaves outside (wildcards)."""
@@ -79,7 +79,7 @@ def _explained(
         return "wheel", f"it is {inside[soname]}"
     if soname in system_libraries:
         return "system", "manylinux systems have it"
-    known = origin(soname)
+    known = library_origin(soname)
     if known:
         return known
     for pattern in provided:
@@ -88,7 +88,7 @@ def _explained(
     return "missing", "nothing that we know brings it: repair should bundle it"
 
 
-def origin(soname: str) -> tuple[Provenance, str] | None:
+def library_origin(soname: str) -> tuple[Provenance, str] | None:
     """What is known of a soname by its name alone."""
     if _DRIVER.fullmatch(soname):
         return "driver", "it is a part of the GPU driver, which must be the machine's own"
@@ -122,7 +122,7 @@ _SPECIAL = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class ZipEntry:
     """An entry of the zip that is no folder; mode: Unix's, 0 where the zip has none."""
 
     name: str
@@ -131,7 +131,7 @@ class Entry:
     mode: int
 
 
-def summary(entries: Sequence[Entry], *, dist_info: str, texts: Mapping[str, bytes]) -> Payload:
+def file_summary(entries: Sequence[ZipEntry], *, dist_info: str, texts: Mapping[str, bytes]) -> Payload:
     """`texts`: the content of .pth files and of top_level.txt, by name."""
     data = f"{dist_info.removesuffix('.dist-info')}.data"
     files = [FileSize(path=one.name, size=one.size, packed=one.packed) for one in entries]
@@ -183,7 +183,7 @@ def _collisions(names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Expected:
+class AuditExpectation:
     """What the wheel should be, by recipe, train and target."""
 
     distribution: str
@@ -222,7 +222,7 @@ def warning(text: str) -> Observation:
     return "warning", text
 
 
-def _symbol_versions(facts: WheelFacts, expected: Expected) -> Iterator[Observation]:
+def _symbol_versions(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation]:
     """auditwheel's policies: what a system of the platform tag may lack."""
     own = inside(facts)
     for tag in sorted({tag.rpartition("-")[2] for tag in facts.filename_tags}):
@@ -245,7 +245,7 @@ def _above(version: str, policy: Mapping[str, frozenset[str]]) -> bool:
     return kind in policy and number not in policy[kind]
 
 
-def _rpath(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _rpath(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     users: dict[str, list[str]] = {}
     for library in host_libraries(facts):
         for folder in library.host.rpaths:
@@ -280,7 +280,7 @@ def beside_library(folder: str) -> bool:
     return bool(re.match(r"\$(ORIGIN\b|\{ORIGIN\})", folder))
 
 
-def _build_paths(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _build_paths(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     for library in facts.libraries:
         if library.host.leaks:
             yield warning(
@@ -289,7 +289,7 @@ def _build_paths(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
             )
 
 
-def _executable_memory(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _executable_memory(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     for library in host_libraries(facts):
         if library.host.writable_code:
             yield error(
@@ -302,7 +302,7 @@ def _executable_memory(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
             )
 
 
-def _text_relocations(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _text_relocations(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     for library in host_libraries(facts):
         if library.host.text_relocations:
             yield error(
@@ -310,7 +310,7 @@ def _text_relocations(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
             )
 
 
-def _duplicates(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _duplicates(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     for same in _groups(host_libraries(facts), lambda library: library.sha256):
         yield warning(f"{few([one.path for one in same])} are the same file: keep one")
     for same in _groups(host_libraries(facts), lambda library: library.host.soname):
@@ -371,7 +371,7 @@ _COMMON = re.compile(
 _MIB = 1 << 20
 
 
-def _dist_info(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _dist_info(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     """pip takes the name from the folder and refuses a wheel whose file name says another one."""
     folder = facts.payload.dist_info
     name, version = folder.removesuffix(".dist-info").rpartition("-")[::2]
@@ -389,14 +389,14 @@ def _same(one: str, other: str) -> bool:
         return one == other
 
 
-def _file_name(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _file_name(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     written = facts.filename.partition("-")[0]
     wanted = facts.name.replace("-", "_")
     if written != wanted and canonicalize_name(written) == facts.name:
         yield warning(f"the file name begins with {written}, not the normalised {wanted}: rename the wheel")
 
 
-def _entries(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _entries(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     payload = facts.payload
     for name, kind in payload.special:
         yield error(f"{name} is {kind}, which no wheel may hold: put a file there")
@@ -409,7 +409,7 @@ def _entries(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
         )
 
 
-def _names(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _names(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     for group in facts.payload.collisions:
         yield error(
             f"{few(group)} are one name where case or Unicode form do not count, or on any system: rename"
@@ -418,7 +418,7 @@ def _names(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
         yield warning(f"{name} is not in Unicode's normal form C, and some systems change that: rename it")
 
 
-def _site_packages(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _site_packages(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     payload = facts.payload
     for name in payload.schemes:
         yield error(f"{name} lies below .data where no installer knows a place: use purelib, data, ...")
@@ -439,12 +439,12 @@ def _module(top: str) -> str:
     return top.partition(".")[0]
 
 
-def _startup(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _startup(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     for name in facts.payload.startup:
         yield warning(f"{name} runs code at every start of Python: leave it out unless it is meant")
 
 
-def _requirements(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _requirements(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     for text in facts.requires:
         try:
             Requirement(text)
@@ -452,14 +452,14 @@ def _requirements(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
             yield error(f"Requires-Dist: {text} is no requirement: write name==version, as PEP 508 says")
 
 
-def _torch_pin(facts: WheelFacts, _: Expected) -> Iterator[Observation]:
+def _torch_pin(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     """What is linked with torch works with the very build it was linked with."""
     own = inside(facts)
     linked = [
         library.path
         for library in host_libraries(facts)
         if any(
-            origin(soname) == ("stack", "it comes with torch")
+            library_origin(soname) == ("stack", "it comes with torch")
             for soname in library.needed
             if soname not in own
         )
@@ -516,4 +516,4 @@ PACKAGING_RULES: tuple[tuple[str, Rule], ...] = (
 )
 
 
-Rule = Callable[[WheelFacts, Expected], Iterator[Observation]]
+Rule = Callable[[WheelFacts, AuditExpectation], Iterator[Observation]]

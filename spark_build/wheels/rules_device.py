@@ -35,7 +35,7 @@ _BUILT = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Demand:
+class DeviceDemand:
     """What the device code of a wheel must be good for."""
 
     capabilities: tuple[str, ...] = ()  # of the GPUs it is for: "12.1"; empty: unknown, or none
@@ -44,12 +44,12 @@ class Demand:
     elsewhere: bool = True  # code that the CUDA runtime does not register counts: the library loads it itself
 
 
-def demand(recipe: Recipe, target: Target) -> Demand:
+def demand(recipe: Recipe, target: Target) -> DeviceDemand:
     """What a recipe and its target ask for."""
     if not target.cuda_architectures:
-        return Demand()
+        return DeviceDemand()
     wanted = set(target.cuda_architectures)
-    return Demand(
+    return DeviceDemand(
         capabilities=target.cuda_architectures,
         needed=recipe.requires.cuda and not recipe.audit.host_only,
         rules=tuple(
@@ -87,7 +87,7 @@ def best(codes: Iterable[str], capability: str) -> Fit:
     return min((fit(code, capability) for code in codes), key=FITS.index, default="none")
 
 
-def device_findings(facts: WheelFacts, wanted: Demand) -> tuple[Finding, ...]:
+def device_findings(facts: WheelFacts, wanted: DeviceDemand) -> tuple[Finding, ...]:
     """All findings on the device code of a wheel; those on the recipe's own wishes are "device-required"."""
     found = [*_damage(facts), *_whole(facts, wanted), *_each(facts, wanted)]
     found += [finding for rule in wanted.rules for finding in _required(facts, rule, wanted)]
@@ -131,7 +131,7 @@ def _damage(facts: WheelFacts) -> Iterator[_Said]:
             yield "device-damage", "error", f"{message}; build again"
 
 
-def _whole(facts: WheelFacts, wanted: Demand) -> Iterator[_Said]:
+def _whole(facts: WheelFacts, wanted: DeviceDemand) -> Iterator[_Said]:
     """Something in the wheel must run on each GPU that it is for."""
     codes = {code.path: runnable(code, elsewhere=wanted.elsewhere) for code in facts.device_code}
     everything = {target for code in codes.values() for target in code}
@@ -155,7 +155,7 @@ def _nothing(facts: WheelFacts) -> str:
     return f"device code only for a linker ({listed(linkable)})" if linkable else "no device code in any file"
 
 
-def _each(facts: WheelFacts, wanted: Demand) -> Iterator[_Said]:
+def _each(facts: WheelFacts, wanted: DeviceDemand) -> Iterator[_Said]:
     """How each library runs, where it does not run as well as it could."""
     for capability in wanted.capabilities:
         for code in facts.device_code:
@@ -193,7 +193,7 @@ def _how(path: str, have: Mapping[str, int], capability: str) -> Iterator[_Said]
         )
 
 
-def _required(facts: WheelFacts, rule: DeviceRule, wanted: Demand) -> Iterator[_Said]:
+def _required(facts: WheelFacts, rule: DeviceRule, wanted: DeviceDemand) -> Iterator[_Said]:
     """What the recipe says of one library, or of several together."""
     paths = {library.path for library in facts.libraries} | {code.path for code in facts.device_code}
     if not any(matches(rule, path) for path in paths):

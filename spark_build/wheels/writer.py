@@ -18,7 +18,7 @@ from typing import IO
 from urllib.parse import quote
 
 from spark_build.files import CHUNK
-from spark_build.wheels.attestation_formats import Content
+from spark_build.wheels.attestation_formats import WheelContent
 from spark_build.wheels.reader import RECORD_FILES, dist_info, files_of, opened, urlsafe
 
 # What a zip file can express: 1980-01-01 to 2107-12-31, in seconds since 1970.
@@ -28,7 +28,7 @@ ZIP_EPOCHS = (315532800, 4354819198)
 LEVEL = 4
 Row = tuple[str, str, str]  # of RECORD: file, hash, size
 # More files for the dist-info folder, by their name there: each is made from the wheel's other content.
-Extra = Mapping[str, Callable[[Content], bytes]]
+Extra = Mapping[str, Callable[[WheelContent], bytes]]
 
 
 def zip_epoch(epoch: int) -> int:
@@ -94,7 +94,7 @@ def merged(
 
 def _made(extra: Extra, rows: Sequence[Row], told: Mapping[str, bytes]) -> dict[str, bytes]:
     """The extra files, of a wheel with these rows of RECORD and these files in its dist-info folder."""
-    content = Content(
+    content = WheelContent(
         hashes={name: hex_of(listed) for name, listed, _ in rows},
         metadata=told["METADATA"],
         sboms=tuple(data for name, data in told.items() if name.startswith("sboms/")),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.build.compiler_cache import HITS, MISSES, UNCACHEABLE, CacheUse, parse
+from spark_build.build.compiler_cache import HITS, MISSES, UNCACHEABLE, CacheUse, parse_statistics
 
 # What ccache 4.7.5 wrote for: a compilation, the same again, -E, a link, a source with a mistake,
 # --version, two sources at once, -save-temps.
@@ -70,12 +70,12 @@ COUNTS = st.integers(0, 10_000)
 
 
 def test_what_ccache_wrote() -> None:
-    assert parse(CCACHE) == CacheUse(hits=1, misses=1, uncacheable=2)
+    assert parse_statistics(CCACHE) == CacheUse(hits=1, misses=1, uncacheable=2)
 
 
 def test_what_sccache_printed() -> None:
     """The steps inside nvcc are no compilations of their own."""
-    assert parse(json.dumps(SCCACHE)) == CacheUse(hits=3, misses=8, uncacheable=2)
+    assert parse_statistics(json.dumps(SCCACHE)) == CacheUse(hits=3, misses=8, uncacheable=2)
 
 
 @given(calls=CALLS, data=st.data())
@@ -85,14 +85,14 @@ def test_each_call_counts_once(calls: list[str], data: st.DataObject) -> None:
     for call in calls:
         lines = [data.draw(st.sampled_from(sorted(counters[call]))), *data.draw(st.lists(OTHERS, max_size=4))]
         text += "# src/a b#.cpp\n" + "".join(f"{line}\n" for line in data.draw(st.permutations(lines)))
-    assert parse(text) == CacheUse(
+    assert parse_statistics(text) == CacheUse(
         hits=calls.count("hit"), misses=calls.count("miss"), uncacheable=calls.count("uncacheable")
     )
 
 
 @given(st.text())
 def test_no_text_is_too_strange(text: str) -> None:
-    parse(text)
+    parse_statistics(text)
 
 
 JSON = st.recursive(
@@ -108,12 +108,12 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["stats", "version"]), JSON))
 def test_no_json_is_too_strange(value: dict[str, object]) -> None:
-    use = parse(json.dumps(value))
+    use = parse_statistics(json.dumps(value))
     assert use.rate is None or 0 <= use.rate <= 1
 
 
 def test_deeply_nested_json_is_not_too_strange() -> None:
-    assert parse('{"stats":' * 100_000) == CacheUse()
+    assert parse_statistics('{"stats":' * 100_000) == CacheUse()
 
 
 @given(hits=COUNTS, misses=COUNTS, uncacheable=COUNTS)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.build.diagnosis import Watch, agrees, check, kept
+from spark_build.build.diagnosis import FeatureWatch, dropped_features, feature_agrees, kept
 from spark_build.recipes.model import Feature
 
 CUDNN = Feature(name="USE_CUDNN", why="cuDNN not found: off with a warning")
@@ -44,11 +44,11 @@ def names(*wanted: str) -> list[Feature]:
 
 
 def test_all_there() -> None:
-    assert check(names("USE_CUDA", "USE_CUDNN", "USE_CUSPARSELT", "USE_NCCL"), summary()) == ()
+    assert dropped_features(names("USE_CUDA", "USE_CUDNN", "USE_CUSPARSELT", "USE_NCCL"), summary()) == ()
 
 
 def test_the_reason_is_what_was_printed_about_it() -> None:
-    cudnn, nccl = check([CUDNN, *names("USE_NCCL")], summary("OFF", "OFF"))
+    cudnn, nccl = dropped_features([CUDNN, *names("USE_NCCL")], summary("OFF", "OFF"))
     assert (cudnn.feature, cudnn.found) == (CUDNN, "OFF")
     assert cudnn.reason == "USE_CUDNN is set to 0. Compiling without cuDNN support"
     assert nccl.reason == "Could NOT find NCCL (missing: NCCL_INCLUDE_DIR NCCL_LIBRARY)"
@@ -59,26 +59,29 @@ def test_the_reason_is_what_was_printed_about_it() -> None:
 
 def test_a_warning_of_several_lines_is_one_reason() -> None:
     lines = [line for line in summary("OFF") if "is set to" not in line]
-    (missing,) = check([CUDNN], lines)
+    (missing,) = dropped_features([CUDNN], lines)
     assert missing.reason == "Cannot find cuDNN library. Turning the option off"
 
 
 def test_without_a_printed_reason_the_recipe_says_why() -> None:
-    (missing,) = check([CUDNN], ["-- USE_CUDNN : OFF"])
+    (missing,) = dropped_features([CUDNN], ["-- USE_CUDNN : OFF"])
     assert "(cuDNN not found: off with a warning)" in str(missing)
 
 
 def test_a_name_is_not_found_inside_of_another() -> None:
-    assert check(names("NCCL", "USE_SYSTEM"), summary(nccl="OFF")) == ()
+    assert dropped_features(names("NCCL", "USE_SYSTEM"), summary(nccl="OFF")) == ()
     assert (
-        check(names("USE_CUDNN"), ["cmake -DUSE_CUDNN=0 ..", "USE_CUDNN_X : OFF", "if USE_CUDNN == 0"]) == ()
+        dropped_features(
+            names("USE_CUDNN"), ["cmake -DUSE_CUDNN=0 ..", "USE_CUDNN_X : OFF", "if USE_CUDNN == 0"]
+        )
+        == ()
     )
 
 
 def test_what_is_wanted_off() -> None:
-    (missing,) = check([Feature(name="USE_SYSTEM_NCCL", value="ON")], summary())
+    (missing,) = dropped_features([Feature(name="USE_SYSTEM_NCCL", value="ON")], summary())
     assert missing.found == "OFF"
-    assert check([Feature(name="USE_SYSTEM_NCCL", value="OFF")], summary()) == ()
+    assert dropped_features([Feature(name="USE_SYSTEM_NCCL", value="OFF")], summary()) == ()
 
 
 @pytest.mark.parametrize(
@@ -95,19 +98,19 @@ def test_what_is_wanted_off() -> None:
     ],
 )
 def test_ways_to_print_it(line: str, found: str | None) -> None:
-    missing = Watch([Feature(name="BUILD_CUDA_SOURCES", value="True")]).see(line)
+    missing = FeatureWatch([Feature(name="BUILD_CUDA_SOURCES", value="True")]).see(line)
     assert (missing.found if missing else None) == found
 
 
 def test_a_sentence() -> None:
     features = [Feature(name="Building with CUDA ops")]
-    assert check(features, ["Building with CUDA ops"]) == ()
-    assert [one.found for one in check(features, ["Building without CUDA ops"])] == ["OFF"]
-    assert [one.found for one in check(features, ["Building with CUDA ops: no"])] == ["no"]
+    assert dropped_features(features, ["Building with CUDA ops"]) == ()
+    assert [one.found for one in dropped_features(features, ["Building without CUDA ops"])] == ["OFF"]
+    assert [one.found for one in dropped_features(features, ["Building with CUDA ops: no"])] == ["no"]
 
 
 def test_unseen() -> None:
-    watch = Watch(names("USE_CUDNN", "USE_ROCM"))
+    watch = FeatureWatch(names("USE_CUDNN", "USE_ROCM"))
     for line in summary():
         assert watch.see(line) is None
     assert [one.name for one in watch.unseen()] == ["USE_ROCM"]
@@ -119,12 +122,12 @@ def test_unseen() -> None:
      ("Release", "Debug", False), ("OFF", "/usr/lib", False)],
 )  # fmt: skip
 def test_values(wanted: str, found: str, same: bool) -> None:
-    assert agrees(wanted, found) is same
+    assert feature_agrees(wanted, found) is same
 
 
 @given(st.lists(st.text()))
 def test_any_output_is_survived(lines: list[str]) -> None:
-    check([CUDNN], lines)
+    dropped_features([CUDNN], lines)
 
 
 def test_a_kept_log_is_judged_by_the_last_command_that_names_a_feature() -> None:

@@ -45,13 +45,13 @@ def older(home: Home, **sandbox: Any) -> tuple[str, dict[str, Any]]:
     return document["key"], document["inputs"]
 
 
-def sought(home: Home, inputs: dict[str, Any], *, network: bool) -> stores.Entry | None:
+def sought(home: Home, inputs: dict[str, Any], *, network: bool) -> stores.StoreEntry | None:
     today = brought_up(inputs, network=network)
     assert today is not None
     return recipe_build.find_older_entry(home.store, "tiny", today, with_prefix=False)
 
 
-def an_entry(home: Home, key: str = "ab" + "0" * 62, **described: Any) -> stores.Entry:
+def an_entry(home: Home, key: str = "ab" + "0" * 62, **described: Any) -> stores.StoreEntry:
     base = {"name": "x", "version": "1", "origin": "built", "recipe": "x", "requires": []}
     return stores.commit(
         home.store,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build.build.environment import machine_toolkit
-from spark_build.build.plan import Found, choose_source, closure_of, jobs_for, make_plan
+from spark_build.build.plan import StoredResult, choose_source, closure_of, jobs_for, make_plan
 from spark_build.machine import Limits, Machine
 from spark_build.recipes.evaluation import patches_for
 from spark_build.recipes.model import (
@@ -74,10 +74,12 @@ class OlderShop:
     def __init__(self) -> None:
         self.asked: dict[str, Mapping[str, str]] = {}
 
-    def lookup(self, step: Step, needs: Mapping[str, str]) -> Found:
+    def lookup(self, step: Step, needs: Mapping[str, str]) -> StoredResult:
         self.asked[step.recipe.name] = dict(needs)
         name = step.recipe.name
-        return Found(f"build key of {name}", True, stale=("rules changed",), stored_as=f"older key of {name}")
+        return StoredResult(
+            f"build key of {name}", True, stale=("rules changed",), stored_as=f"older key of {name}"
+        )
 
 
 class Shop:
@@ -87,9 +89,9 @@ class Shop:
         self.have = have
         self.asked: dict[str, Mapping[str, str]] = {}
 
-    def lookup(self, step: Step, needs: Mapping[str, str]) -> Found:
+    def lookup(self, step: Step, needs: Mapping[str, str]) -> StoredResult:
         self.asked[step.recipe.name] = dict(needs)
-        return Found(f"build key of {step.recipe.name}", step.recipe.name in self.have)
+        return StoredResult(f"build key of {step.recipe.name}", step.recipe.name in self.have)
 
 
 def plan(

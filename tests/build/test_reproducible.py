@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 from spark_build.build.reproducibility import folders, wheels
-from spark_build.events import Difference
+from spark_build.events import FileDifference
 from tests.conftest import NATIVE, PROJECT, SETUP, Root, make_root
 from tests.helpers.recipe_roots import make
 from tests.helpers.wheels import PURE, compiled, entries_of, write_wheel, write_zip
@@ -111,7 +111,7 @@ def test_what_differs_between_prefixes(tmp_path: Path) -> None:
     (tmp_path / "b" / "tool").chmod(0o755)
     (tmp_path / "a" / "tool").chmod(0o644)
     assert folders(tmp_path / "a", tmp_path / "b") == (
-        Difference(file="file", what="from byte 2 on"),
-        Difference(file="link", what="link to x, then link to y"),
-        Difference(file="tool", what="plain file, then executable"),
+        FileDifference(file="file", what="from byte 2 on"),
+        FileDifference(file="link", what="link to x, then link to y"),
+        FileDifference(file="tool", what="plain file, then executable"),
     )

@@ -128,11 +128,11 @@ def test_bench_without_a_finished_case(
     whole = bench({"one": {}})
     rounds = tuple(dataclasses.replace(each, figures=()) for each in whole.rounds)
     empty = dataclasses.replace(whole, rounds=rounds, works=(), folder=str(tmp_path))
-    monkeypatch.setattr(suite, "measure", lambda *_: empty)
+    monkeypatch.setattr(suite, "measure_suite", lambda *_: empty)
     why, document = unchecked(capsys, root, "bench", "run")
     assert "not one case was finished" in why
     assert document["exit_code"] == CODE
-    monkeypatch.setattr(suite, "measure", lambda *_: whole)
+    monkeypatch.setattr(suite, "measure_suite", lambda *_: whole)
     assert main(["--root", str(root), "--train", "t", "bench", "run"], Options()) == 0
 
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from spark_build.cli.render import Lines, Live, Quiet, describe, open_view
-from spark_build.events import Expected, Note, Progress, StageFinished, StageResult, StageStarted, Usage
-from spark_build.text import duration, size
+from spark_build.events import ExpectedUsage, Note, Progress, StageFinished, StageResult, StageStarted, Usage
+from spark_build.text import format_duration, format_size
 
 
 @pytest.mark.parametrize(
@@ -17,14 +17,14 @@ from spark_build.text import duration, size
     [(0.04, "0.0 s"), (9.94, "9.9 s"), (48.2, "48 s"), (59.7, "1 min 00 s"), (192, "3 min 12 s"), (7500, "2 h 05 min")],
 )  # fmt: skip
 def test_durations_as_people_say_them(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (18_245_223, "17.4 MiB"), (3 << 30, "3.0 GiB")]
 )  # fmt: skip
 def test_sizes_as_people_say_them(count: int, text: str) -> None:
-    assert size(count) == text
+    assert format_size(count) == text
 
 
 def test_events_as_lines() -> None:
@@ -37,7 +37,7 @@ def test_progress_lines_say_how_long_and_how_much(capsys: pytest.CaptureFixture[
     """Time left comes from an earlier build, which knew that the end takes as long as all before."""
     now = 0.0
     lines = Lines(lambda: now)
-    slow_end = Expected(
+    slow_end = ExpectedUsage(
         memory_per_job_mib=900, seconds=180.0, steps=100, curve=(*(10.0 * n for n in range(1, 10)), 180.0)
     )
     lines.emit(StageStarted(recipe="onnx", stage="build", expected=slow_end))
@@ -53,7 +53,7 @@ def test_progress_lines_say_how_long_and_how_much(capsys: pytest.CaptureFixture[
 def test_without_an_earlier_build_the_pace_counts(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
     lines = Lines(lambda: now)
-    lines.emit(StageStarted(recipe="onnx", stage="build", expected=Expected(memory_per_job_mib=900)))
+    lines.emit(StageStarted(recipe="onnx", stage="build", expected=ExpectedUsage(memory_per_job_mib=900)))
     for done in range(1, 51):
         now = 2.0 * done
         lines.emit(Progress(recipe="onnx", stage="build", done=done, total=100))

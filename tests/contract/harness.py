@@ -140,7 +140,7 @@ def simulated(place: Path) -> Iterator[None]:
         return dataclasses.replace(INTERPRETER, path=str(path)) if here else None
 
     with (
-        mock.patch.object(probe, "Access", return_value=machine),
+        mock.patch.object(probe, "MachineAccess", return_value=machine),
         mock.patch.object(index_connectivity, "reachable", return_value=machine.indexes()),
         mock.patch.object(interpreters, "inspect", python),
         mock.patch.object(time, "time", return_value=NOW),

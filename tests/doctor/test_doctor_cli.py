@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from spark_build.doctor import collect, index_connectivity
-from spark_build.doctor.model import Indexes
-from spark_build.doctor.probe import Access
+from spark_build.doctor.model import IndexFacts
+from spark_build.doctor.probe import MachineAccess
 from tests.conftest import CLI, PROJECT, Root, make_root
 from tests.helpers import processes
 from tests.helpers.commands import invoke
@@ -50,7 +50,7 @@ def test_what_it_says_of_this_machine_is_so(root: Root) -> None:
 
 
 def test_this_machine_by_other_means() -> None:
-    access = Access()
+    access = MachineAccess()
     seen = collect.system(access)
     free = subprocess.run(["free", "-m"], capture_output=True, text=True, check=False).stdout
     if free:  # procps is not everywhere
@@ -100,7 +100,7 @@ def test_a_tool_that_does_not_run_is_named_by_its_file(root: Root, tmp_path: Pat
 def test_the_driver_is_asked_for_gpudirect_rdma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a libcuda of three functions, which answers the attribute of that number only."""
     if not ctypes.util.find_library("cuda"):
-        assert Access().rdma() is None
+        assert MachineAccess().rdma() is None
     source = tmp_path / "cuda.c"
     source.write_text(
         "int cuInit(unsigned flags) { return flags; }\n"
@@ -112,7 +112,7 @@ def test_the_driver_is_asked_for_gpudirect_rdma(tmp_path: Path, monkeypatch: pyt
         library = str(tmp_path / "libcuda.so.1")
         subprocess.run(["cc", "-shared", "-fPIC", f"-DANSWER={answer}", "-o", library, source], check=True)
         monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-        assert Access().rdma() is bool(answer)
+        assert MachineAccess().rdma() is bool(answer)
 
 
 def test_cluster_says_what_a_single_machine_lacks(root: Root) -> None:
@@ -126,7 +126,7 @@ def test_cluster_says_what_a_single_machine_lacks(root: Root) -> None:
 # --- indexes -------------------------------------------------------------------------------------
 
 
-def configured(monkeypatch: pytest.MonkeyPatch, *urls: str) -> Indexes:
+def configured(monkeypatch: pytest.MonkeyPatch, *urls: str) -> IndexFacts:
     """What is found out about these indexes, and no others."""
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)

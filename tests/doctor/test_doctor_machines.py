@@ -14,15 +14,15 @@ import pytest
 
 from spark_build.doctor import checks_build, checks_cuda, checks_system, collect
 from spark_build.doctor.model import (
-    Asked,
     Driver,
     Facts,
-    Gpu,
-    Indexes,
-    Library,
+    GpuFacts,
+    HostLibrary,
+    IndexAnswer,
+    IndexFacts,
     Link,
     Nvcc,
-    Wants,
+    PlanRequirements,
     install_line,
 )
 from spark_build.machine import Diagnosis, Limits
@@ -43,12 +43,12 @@ def spark(folder: Path) -> Facts:
 
 
 @pytest.fixture(scope="module")
-def wants(folder: Path) -> Wants:
+def wants(folder: Path) -> PlanRequirements:
     """What the whole stack needs of a Spark."""
     from spark_build.build import scheduler
 
     setting = Simulated("spark").setting(folder)
-    return Wants(plan=scheduler.plan(setting, STACK), limits=setting.limits)
+    return PlanRequirements(plan=scheduler.plan(setting, STACK), limits=setting.limits)
 
 
 def test_a_spark_in_good_order(folder: Path) -> None:
@@ -68,9 +68,9 @@ def test_a_spark_in_good_order(folder: Path) -> None:
 
 def test_nvml_and_nvidia_smi_tell_the_same(folder: Path) -> None:
     for name in ("spark", "spark-worn"):
-        through = [collect.survey(Simulated(name, with_nvml=which)) for which in (True, False)]
+        through = [collect.survey_gpus(Simulated(name, with_nvml=which)) for which in (True, False)]
         assert through[0] == through[1]
-    ours, theirs = (collect.survey(Simulated("h200", with_nvml=which)) for which in (True, False))
+    ours, theirs = (collect.survey_gpus(Simulated("h200", with_nvml=which)) for which in (True, False))
     assert ours[0] == theirs[0] == Driver(module="580.159.04", libraries="580.159.04", cuda="13.0")
     # Recorded one after the other, the clock was on its way down.
     (here,), (there,) = ours[1], theirs[1]
@@ -181,7 +181,7 @@ def _put(holder: Any, names: list[str], value: Any) -> Any:
 def library(name: str, headers: dict[str, str], files: dict[str, str]) -> Change:
     """Facts in which only this is found of a library."""
     return lambda facts: dataclasses.replace(
-        facts, libraries={**facts.libraries, name: Library(headers=headers, files=files)}
+        facts, libraries={**facts.libraries, name: HostLibrary(headers=headers, files=files)}
     )
 
 
@@ -203,8 +203,8 @@ def links(**values: Any) -> Change:
     return change
 
 
-def index(*asked: Asked, **values: Any) -> Change:
-    return put(indexes=Indexes(asked=asked, **values))
+def index(*asked: IndexAnswer, **values: Any) -> Change:
+    return put(indexes=IndexFacts(asked=asked, **values))
 
 
 DEB = {"ID": "debian", "VERSION_ID": "11", "PRETTY_NAME": "Debian 11"}
@@ -244,8 +244,8 @@ CASES: tuple[tuple[Any, Change, str, str, str], ...] = (
     (checks_system.pressure, put(system__pressure=None), "warn", "does not tell", "psi=1"),
     (checks_system.pressure, put(system__pressure=SHORT), "warn", "12%", "ps aux"),
     (checks_system.clock, put(system__now=1789900000.0), "fail", "1 days behind", "set-ntp"),
-    (checks_system.clock, index(Asked(where="a", ahead=301.0)), "fail", "5 min behind", "set-ntp"),
-    (checks_system.clock, index(Asked(where="a", ahead=-1200.0)), "fail", "20 min ahead of", "set-ntp"),
+    (checks_system.clock, index(IndexAnswer(where="a", ahead=301.0)), "fail", "5 min behind", "set-ntp"),
+    (checks_system.clock, index(IndexAnswer(where="a", ahead=-1200.0)), "fail", "20 min ahead of", "set-ntp"),
     (checks_system.clock, put(system__synchronised=False), "warn", "not synchronised", "set-ntp"),
     (checks_system.locale, put(system__locale_usable=False), "warn", "en_US.UTF-8 is not installed", "C.UTF-8"),
     (checks_system.locale, put(system__encoding="ISO-8859-1"), "warn", "not UTF-8", "C.UTF-8"),
@@ -253,9 +253,9 @@ CASES: tuple[tuple[Any, Change, str, str, str], ...] = (
     (checks_system.proxies, put(system__proxies={"https_proxy": "a:3128"}), "warn", "needs a scheme", "http://HOST:PORT"),
     (checks_system.proxies, put(system__proxies={"https_proxy": "http://a:port"}), "warn", "is no address", "http://HOST:PORT"),
     (checks_system.proxies, put(system__proxies={"http_proxy": "http://u:pw@a:3128"}), "warn", "https_proxy is not", "https_proxy"),
-    (checks_system.index, index(Asked(where="a", failure="refused")), "fail", "a: refused", "PIP_FIND_LINKS"),
-    (checks_system.index, index(Asked(where="a", failure="refused"), lacking=0), "warn", "all that the builds need", ""),
-    (checks_system.index, index(Asked(where="a", failure="refused"), Asked(where="b")), "warn", "b answers", ""),
+    (checks_system.index, index(IndexAnswer(where="a", failure="refused")), "fail", "a: refused", "PIP_FIND_LINKS"),
+    (checks_system.index, index(IndexAnswer(where="a", failure="refused"), lacking=0), "warn", "all that the builds need", ""),
+    (checks_system.index, index(IndexAnswer(where="a", failure="refused"), IndexAnswer(where="b")), "warn", "b answers", ""),
     (checks_system.index, index(), "fail", "no index", "PIP_FIND_LINKS"),
     (checks_system.index, index(problem="pip cannot read"), "fail", "pip cannot read", "pip config"),
     (checks_cuda.driver, put(driver=Driver(module="580.142", libraries="580.95.05")), "fail", "its libraries are 580.95.05", "reboot"),
@@ -300,7 +300,7 @@ CASES: tuple[tuple[Any, Change, str, str, str], ...] = (
 BASIC = {*checks_build.REQUIRED, *checks_system.NAMESPACES}
 
 
-def run(check: Any, facts: Facts, wants: Wants) -> Diagnosis | None:
+def run(check: Any, facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     found = check(facts.basics if check in BASIC else facts, wants)
     assert found is None or isinstance(found, Diagnosis)
     return found
@@ -310,7 +310,7 @@ def run(check: Any, facts: Facts, wants: Wants) -> Diagnosis | None:
     ("check", "change", "status", "words", "fix"), CASES, ids=[f"{one[0].__name__}-{n}" for n, one in enumerate(CASES)]
 )  # fmt: skip
 def test_a_check_complains(
-    check: Any, change: Change, status: str, words: str, fix: str, spark: Facts, wants: Wants
+    check: Any, change: Change, status: str, words: str, fix: str, spark: Facts, wants: PlanRequirements
 ) -> None:
     before = run(check, spark, wants)
     assert before is None or before.status == "ok"
@@ -335,7 +335,7 @@ def test_every_check_is_among_them() -> None:
         (checks_system.kernel, put(system__kernel="6.11.0-1016-nvidia")),
         (checks_system.swap, put(system__swap_used_mib=12_454)),
         (checks_system.pressure, put(system__pressure={"some": 9.9, "full": 0.0})),
-        (checks_system.clock, index(Asked(where="a", ahead=299.0))),
+        (checks_system.clock, index(IndexAnswer(where="a", ahead=299.0))),
         (checks_system.clock, put(system__synchronised=None)),
         (checks_system.proxies, put(system__proxies={"http_proxy": "http://a:1", "HTTP_PROXY": "http://a:1", "https_proxy": "http://a:1", "no_proxy": "localhost"})),
         (checks_system.index, index(links=True)),
@@ -357,7 +357,7 @@ def test_every_check_is_among_them() -> None:
         (checks_system.rdma, put(cluster__rdma=True)),
     ],
 )  # fmt: skip
-def test_a_check_is_content(check: Any, change: Change, spark: Facts, wants: Wants) -> None:
+def test_a_check_is_content(check: Any, change: Change, spark: Facts, wants: PlanRequirements) -> None:
     found = run(check, change(spark), wants)
     assert found is not None
     assert found.status == "ok", found
@@ -368,7 +368,7 @@ def test_cxx20_is_asked_of_what_sees_the_headers_of_torch_2_15(spark: Facts, fol
 
     setting = Simulated("spark").setting(folder)
     newest = dataclasses.replace(setting, train=setting.catalogue.train("2.15"), provide={"torch": "public"})
-    wants = Wants(plan=scheduler.plan(newest, ["flash-attn"]), limits=setting.limits)
+    wants = PlanRequirements(plan=scheduler.plan(newest, ["flash-attn"]), limits=setting.limits)
     older = put(tools__compiler_version="11.2.0")(spark)
     found = run(checks_cuda.compiler, older, wants)
     assert found
@@ -380,7 +380,7 @@ def test_cxx20_is_asked_of_what_sees_the_headers_of_torch_2_15(spark: Facts, fol
 
 @pytest.mark.parametrize("found", ["8.5.0", "16.1.0"])
 def test_the_compiler_that_is_to_be_installed_is_the_one_that_is_found_then(
-    spark: Facts, wants: Wants, tmp_path: Path, found: str
+    spark: Facts, wants: PlanRequirements, tmp_path: Path, found: str
 ) -> None:
     """The printed commands, for real, on links as Debian's packages gcc and g++ make them."""
     finding = run(checks_cuda.compiler, put(tools__compiler_version=found)(spark), wants)
@@ -406,14 +406,14 @@ def test_the_compiler_that_is_to_be_installed_is_the_one_that_is_found_then(
     assert asked == [f"g++-{wanted}", f"g++-{wanted}", f"gcc-{wanted}"]
 
 
-def test_a_memory_limit_of_ours_names_the_option(spark: Facts, wants: Wants) -> None:
+def test_a_memory_limit_of_ours_names_the_option(spark: Facts, wants: PlanRequirements) -> None:
     """Where the user's own --memory is what is short, it is that which must grow."""
     short = dataclasses.replace(wants, limits=Limits(cores=20, reserve_mib=0, memory_mib=500))
     found = checks_build.memory(spark.basics, short)
     assert (found.status, found.fix.startswith("--memory ")) == ("fail", True)
 
 
-def test_no_folder_that_cannot_be_written(spark: Facts, wants: Wants) -> None:
+def test_no_folder_that_cannot_be_written(spark: Facts, wants: PlanRequirements) -> None:
     found = checks_build.writable(put(basics__folders={"/a": True, "/b": False})(spark).basics, wants)
     assert [(one.status, one.message) for one in found] == [
         ("ok", "/a can be written"),
@@ -421,7 +421,7 @@ def test_no_folder_that_cannot_be_written(spark: Facts, wants: Wants) -> None:
     ]
 
 
-def test_only_what_harms_nobody_is_safe(spark: Facts, wants: Wants) -> None:
+def test_only_what_harms_nobody_is_safe(spark: Facts, wants: PlanRequirements) -> None:
     """--fix may install packages, add a profile and set the clock; nothing that restarts or removes."""
     commands = set()
     for check, change, *_ in CASES:
@@ -463,7 +463,7 @@ def test_libraries_in_two_places_are_both_seen() -> None:
 def test_nvml_that_supports_nothing_knows_nothing() -> None:
     asked = json.loads((Path(__file__).parents[1] / "data/machines/spark/nvml.json").read_text())
     (found,) = collect.through_nvml(Nvml(dict.fromkeys(asked, "Not Supported")))
-    assert found == Gpu(name="")
+    assert found == GpuFacts(name="")
     # Nor does one that is older than the questions.
     assert collect.through_nvml(Nvml({})) == (found,)
 
@@ -471,11 +471,11 @@ def test_nvml_that_supports_nothing_knows_nothing() -> None:
 def test_a_driver_that_does_not_answer() -> None:
     said = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n"
     machine = Simulated("spark", with_nvml=False, commands={"nvidia-smi -q -x": said})
-    driver, cards = collect.survey(machine)
+    driver, cards = collect.survey_gpus(machine)
     assert (driver.libraries, cards) == ("580.95", ())
     assert driver.problem == "Failed to initialize NVML: Driver/library version mismatch"
     silent = Simulated("bare", with_nvml=False)
-    assert collect.survey(silent) == (Driver(), ())
+    assert collect.survey_gpus(silent) == (Driver(), ())
 
 
 def test_the_machines_are_said_to_be_what_they_are() -> None:

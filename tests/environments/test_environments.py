@@ -16,8 +16,8 @@ import pytest
 
 from spark_build.environments import installed
 from spark_build.environments.create import choose
-from spark_build.environments.model import Change
-from spark_build.environments.update import Wish, others, update
+from spark_build.environments.model import EnvironmentChange
+from spark_build.environments.update import UpdateOptions, others, update
 from spark_build.errors import HostError, StoreError, UsageError
 from tests.environments.test_create import flip, run_in, site
 from tests.helpers.commands import invoke
@@ -30,7 +30,7 @@ def house(tmp_path: Path) -> House:
     return House(root=tmp_path, home=home_in(tmp_path), env=tmp_path / "env")
 
 
-def short(change: Change) -> dict[str, list[str]]:
+def short(change: EnvironmentChange) -> dict[str, list[str]]:
     """What changed, in a few words, without what is empty."""
     rows = {
         "added": [f"{one.name} {one.version}" for one in change.added],
@@ -243,7 +243,7 @@ def test_an_environment_of_somebody_else(house: House) -> None:
     with pytest.raises(UsageError, match="was not made by"):
         house.update(generation)
     with pytest.raises(UsageError, match="was not made by"):
-        update(house.root / "nowhere", generation, Wish(), kept=house.home.store)
+        update(house.root / "nowhere", generation, UpdateOptions(), kept=house.home.store)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2}', '{"schema": 1, "asked": 3}', "\0"])

@@ -51,16 +51,17 @@ def test_a_path_a_version_and_a_command_mean_the_same(
     (tmp_path / "python-mine").symlink_to(base)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     found = [
-        interpreters.find(wanted) for wanted in (base, OWN, "python-mine", str(tmp_path / "python-mine"))
+        interpreters.find_interpreter(wanted)
+        for wanted in (base, OWN, "python-mine", str(tmp_path / "python-mine"))
     ]
     assert {one.abi for one in found} == {ABI}
-    assert interpreters.find(sys.prefix).base == base, "the folder of an environment will do, too"
+    assert interpreters.find_interpreter(sys.prefix).base == base, "the folder of an environment will do, too"
 
 
 @pytest.mark.parametrize("wanted", ["/bin/ls", "nonsense", "", "3.99"])
 def test_what_is_no_python_names_those_there_are(wanted: str) -> None:
     with pytest.raises(UsageError) as caught:
-        interpreters.find(wanted)
+        interpreters.find_interpreter(wanted)
     assert "there are" in str(caught.value.hint)
     assert sys.version.split()[0] in str(caught.value.hint)
 
@@ -86,7 +87,7 @@ def test_another_abi_is_refused_with_those_that_would_do(tmp_path: Path) -> None
     other = next((one for one in interpreters.known() if one.abi != ABI), None)
     if other is None:  # a machine with a single Python: pretend by a program that says it is another
         said = f'{{"base": "/x", "version": "3.1.0", "abi": "cp31", "platform": "{sys.platform}-x", "markers": {{}}}}'
-        other = interpreters.find(str(fake(tmp_path / "bin", "python3.1", f"echo '{said}'")))
+        other = interpreters.find_interpreter(str(fake(tmp_path / "bin", "python3.1", f"echo '{said}'")))
     with pytest.raises(UsageError) as caught:
         create(generation, tmp_path / "env", [], everything=True, with_pip=False, python=other)
     assert (

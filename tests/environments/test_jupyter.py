@@ -53,7 +53,7 @@ def test_jupyter_finds_the_kernel_and_runs_code_in_it(
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
     folder = tmp_path / "My env"
     install(generation, folder, ["demo", "ipykernel"], with_pip=False)
-    name, place = interpreters.register(folder)
+    name, place = interpreters.register_kernel(folder)
     assert (name, place) == ("my-env", tmp_path / "jupyter" / "kernels" / "my-env")
     listed = run_in(
         folder,
@@ -62,10 +62,12 @@ def test_jupyter_finds_the_kernel_and_runs_code_in_it(
     spec = json.loads(listed)["kernelspecs"]["my-env"]["spec"]
     assert (spec["display_name"], spec["argv"][0]) == ("Python (My env)", str(folder / "bin" / "python"))
     assert run_in(folder, TALK) == "1.0"
-    assert interpreters.register(folder) == (name, place), "once more is the same kernel"
+    assert interpreters.register_kernel(folder) == (name, place), "once more is the same kernel"
     other = tmp_path / "elsewhere" / "My env"
     install(generation, other, ["ipykernel"], with_pip=False)
-    assert interpreters.register(other)[0].startswith("my-env-"), "the first environment keeps its kernel"
+    assert interpreters.register_kernel(other)[0].startswith("my-env-"), (
+        "the first environment keeps its kernel"
+    )
     assert json.loads((place / "kernel.json").read_text())["argv"][0] == str(folder / "bin" / "python")
 
 

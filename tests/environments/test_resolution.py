@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_build import probe
-from spark_build.environments.closure import prove
+from spark_build.environments.closure import prove_installable
 from spark_build.errors import HostError
 from spark_build.recipes.model import Target
 from spark_build.wheelhouse.generations import Generation
@@ -50,7 +50,7 @@ def test_a_complete_set(tmp_path: Path, target: Target, installer: str) -> None:
         [("demo", "1.0", ["helper>=1", "absent; python_version < '3'"]), ("other", "2.0rc1", ["demo==1.0"])],
         [("helper", "1.5", ["deep[x]"]), ("deep", "1", [])],
     )
-    assert prove(generation, target, installer=installer) == ()
+    assert prove_installable(generation, target, installer=installer) == ()
 
 
 def test_what_is_missing_is_named_with_who_requires_it(tmp_path: Path, installer: str) -> None:
@@ -59,7 +59,7 @@ def test_what_is_missing_is_named_with_who_requires_it(tmp_path: Path, installer
         [("demo", "1.0", ["helper>=1"])],
         [("helper", "1.5", ["deep>=2", "gone"]), ("deep", "1", [])],
     )
-    assert set(prove(generation, HERE, installer=installer)) == {
+    assert set(prove_installable(generation, HERE, installer=installer)) == {
         "helper 1.5 requires deep>=2, and there is deep 1 only",
         "helper 1.5 requires gone, and there is no wheel of gone",
     }
@@ -71,16 +71,19 @@ def test_versions_that_do_not_go_together(tmp_path: Path, installer: str) -> Non
         [("demo", "1.0", ["helper<2"]), ("other", "1.0", ["helper>=2"])],
         [("helper", "1.5", []), ("helper", "2.0", [])],
     )
-    assert prove(generation, HERE, installer=installer) == (
+    assert prove_installable(generation, HERE, installer=installer) == (
         "no helper suits all: other 1.0 requires helper>=2, demo 1.0 requires helper<2; there is helper 1.5, 2.0",
     )
 
 
 def test_an_older_version_beside_a_newer_is_proven_alone(tmp_path: Path, installer: str) -> None:
     good = [("demo", "2.0", ["helper>=2"]), ("demo", "1.0", ["helper<2"])]
-    assert prove(house(tmp_path / "a", good, [("helper", "1.5", []), ("helper", "2", [])]), HERE) == ()
+    assert (
+        prove_installable(house(tmp_path / "a", good, [("helper", "1.5", []), ("helper", "2", [])]), HERE)
+        == ()
+    )
     generation = house(tmp_path / "b", good, [("helper", "2.0", [])])
-    assert prove(generation, HERE, installer=installer) == (
+    assert prove_installable(generation, HERE, installer=installer) == (
         "demo 1.0 requires helper<2, and there is helper 2.0 only",
     )
 
@@ -90,9 +93,9 @@ def test_markers_and_files_are_the_targets(tmp_path: Path, installer: str) -> No
     needs = ["arm; platform_machine == 'aarch64'", "intel; platform_machine == 'x86_64'"]
     tags = {"demo": "cp312-cp312-linux_aarch64", "arm": "cp312-abi3-manylinux_2_39_aarch64"}
     whole = house(tmp_path / "a", [("demo", "1.0", needs)], [("arm", "1", [])], platforms=tags)
-    assert prove(whole, SPARK, installer=installer) == ()
+    assert prove_installable(whole, SPARK, installer=installer) == ()
     without = house(tmp_path / "b", [("demo", "1.0", needs)], platforms=tags)
-    assert prove(without, SPARK, installer=installer) == (
+    assert prove_installable(without, SPARK, installer=installer) == (
         "demo 1.0 requires arm, and there is no wheel of arm",
     )
 
@@ -102,11 +105,11 @@ def test_a_wheel_of_another_platform_is_none(tmp_path: Path, installer: str) -> 
     generation = house(
         tmp_path, [("demo", "1.0", ["helper"])], [("helper", "1", [])], platforms={"helper": foreign}
     )
-    assert prove(generation, SPARK, installer=installer) == (
+    assert prove_installable(generation, SPARK, installer=installer) == (
         f"demo 1.0 requires helper, and helper-1-{foreign}.whl is for another platform or Python",
     )
     built = house(tmp_path / "b", [("demo", "1.0", [])], platforms={"demo": foreign})
-    assert prove(built, SPARK, installer=installer) == (
+    assert prove_installable(built, SPARK, installer=installer) == (
         f"demo-1.0-{foreign}.whl is for another platform or Python",
     )
 
@@ -115,7 +118,7 @@ def test_what_only_the_resolver_sees_is_told_in_its_words(tmp_path: Path, instal
     """A wheel that is not there any more: the manifest still lists it."""
     generation = house(tmp_path, [("demo", "1.0", ["helper"])], [("helper", "1", [])])
     (generation.folder / "helper-1-py3-none-any.whl").unlink()
-    (problem,) = prove(generation, HERE, installer=installer)
+    (problem,) = prove_installable(generation, HERE, installer=installer)
     assert problem.startswith(f"{installer} says: ")
     assert "helper" in problem
 
@@ -127,7 +130,7 @@ def test_the_users_configuration_has_no_say(
     make_wheel(tmp_path / "links", "helper", "1.0")
     for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
         monkeypatch.setenv(name, str(tmp_path / "links"))
-    assert prove(generation, HERE, installer=installer) == (
+    assert prove_installable(generation, HERE, installer=installer) == (
         "demo 1.0 requires helper, and there is no wheel of helper",
     )
 
@@ -138,5 +141,5 @@ def test_uv_is_asked_for_and_not_there(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "executable", sys.executable)
     if not Path(sys.executable).with_name("uv").exists():
         with pytest.raises(HostError, match="no uv"):
-            prove(generation, HERE, installer="uv")
-    assert prove(generation, HERE) == ()
+            prove_installable(generation, HERE, installer="uv")
+    assert prove_installable(generation, HERE) == ()

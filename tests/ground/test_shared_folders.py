@@ -16,7 +16,7 @@ from spark_build.recipes.model import Source
 from spark_build.sources.download import fetch_pinned
 from spark_build.sources.http import PipConfig
 from spark_build.sources.simple_api import Indexes
-from spark_build.wheelhouse.store import in_use
+from spark_build.wheelhouse.store import shared_lock
 from tests.helpers.gitrepos import Repository, get, refusal
 from tests.helpers.webserver import Site, serving, sha256
 
@@ -113,9 +113,9 @@ def test_what_a_killed_deletion_left_goes_with_the_next(tmp_path: Path) -> None:
 
 def test_who_only_looks_makes_no_store_and_who_builds_leaves_it(tmp_path: Path) -> None:
     store = tmp_path / "wheelhouse" / "store"
-    with in_use(store, "looking", looking=True):
+    with shared_lock(store, "looking", looking=True):
         pass
     assert not store.parent.exists()
-    with in_use(store, "building"):
+    with shared_lock(store, "building"):
         pass
     assert store.is_dir()

@@ -1,7 +1,7 @@
 import pytest
 
 from spark_build.measure.report.charts import names_of
-from spark_build.text import quantity, three_digits
+from spark_build.text import format_quantity, three_digits
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from spark_build.text import quantity, three_digits
     ],
 )
 def test_quantities(value: float, unit: str, said: str) -> None:
-    assert quantity(value, unit) == said
+    assert format_quantity(value, unit) == said
 
 
 def test_the_names_of_roofs() -> None:

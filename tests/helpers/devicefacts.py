@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_build.wheels.model import Code, DeviceCode, FileKind, Library, WheelFacts
-from spark_build.wheels.rules_device import Demand, device_findings
+from spark_build.wheels.rules_device import DeviceDemand, device_findings
 
 NONE = Code()
-SPARK = Demand(capabilities=("12.1",), needed=True, elsewhere=False)
+SPARK = DeviceDemand(capabilities=("12.1",), needed=True, elsewhere=False)
 
 
 def code(
@@ -60,5 +60,5 @@ def wheel(*codes: DeviceCode, machine: str = "aarch64") -> WheelFacts:
     )
 
 
-def said(facts: WheelFacts, wanted: Demand = SPARK) -> list[tuple[str, str]]:
+def said(facts: WheelFacts, wanted: DeviceDemand = SPARK) -> list[tuple[str, str]]:
     return [(one.severity, one.rule) for one in device_findings(facts, wanted)]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from spark_build.environments import installed
 from spark_build.environments.create import create
-from spark_build.environments.model import Change, State
-from spark_build.environments.update import Wish, check, update
+from spark_build.environments.model import EnvironmentChange, State
+from spark_build.environments.update import UpdateOptions, check, update
 from spark_build.paths import Home
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheels.model import StoredWheel
@@ -57,8 +57,8 @@ class House:
         dry_run: bool = False,
         repair: bool = False,
         installer: str = "auto",
-    ) -> Change:
-        wish = Wish(more=names, dry_run=dry_run, repair=repair, installer=installer)
+    ) -> EnvironmentChange:
+        wish = UpdateOptions(more=names, dry_run=dry_run, repair=repair, installer=installer)
         return update(self.env, generation, wish, kept=self.home.store)[1]
 
     def faults(self) -> list[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 from spark_build.paths import Home
 from spark_build.recipes.model import Target
 from spark_build.transfer.bundle import pack
-from spark_build.transfer.bundle_import import take_in
+from spark_build.transfer.bundle_import import import_bundle
 from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheelhouse.generations import Generation
 from tests.helpers.wheelhouse import VIEW
@@ -29,7 +29,7 @@ def no_view() -> tuple[str, Target]:
 
 
 def import_archive(home: Home, file: Path) -> tuple[Generation, bool]:
-    taken = take_in(home, file, no_view)
+    taken = import_bundle(home, file, no_view)
     return taken.generation, taken.new
 
 

@@ -18,11 +18,11 @@ import pynvml
 
 from spark_build.build import plan
 from spark_build.build.compiler_cache import Cache
-from spark_build.build.context import Setting, settle
+from spark_build.build.context import Context, resolve_context
 from spark_build.build.sandbox import Sandbox
 from spark_build.cli.doctor import examine, print_findings
-from spark_build.doctor.model import Asked, Facts, Indexes
-from spark_build.doctor.probe import Access
+from spark_build.doctor.model import Facts, IndexAnswer, IndexFacts
+from spark_build.doctor.probe import MachineAccess
 from spark_build.machine import Diagnosis, Gpu, Machine
 from spark_build.paths import locate
 from spark_build.recipes import evaluation
@@ -55,7 +55,7 @@ class Nvml:
         return answer
 
 
-class Simulated(Access):
+class Simulated(MachineAccess):
     """One of these machines; `changes` replace entries of its machine.json."""
 
     def __init__(self, name: str, *, with_nvml: bool = True, **changes: Any) -> None:
@@ -115,10 +115,10 @@ class Simulated(Access):
         found: bool | None = self.data["rdma"]
         return found
 
-    def indexes(self) -> Indexes:
+    def indexes(self) -> IndexFacts:
         """What the machine's indexes answer."""
-        asked = tuple(Asked(**one) for one in self.data["indexes"])
-        return Indexes(asked=asked, lacking=self.data.get("lacking"))
+        asked = tuple(IndexAnswer(**one) for one in self.data["indexes"])
+        return IndexFacts(asked=asked, lacking=self.data.get("lacking"))
 
     def machine(self) -> Machine:
         """As the probe would measure it."""
@@ -132,15 +132,15 @@ class Simulated(Access):
             gpus=tuple(Gpu(name=name, capability=capability) for name, capability in data["gpus"]),
         )
 
-    def setting(self, root: Path, target: str = "auto") -> Setting:
+    def setting(self, root: Path, target: str = "auto") -> Context:
         """What a command would work on there, with the recipes of this checkout and an empty store."""
         home = locate(str(root))
-        settled = settle(home, load(home.data), "host-cpu", None, {})
+        settled = resolve_context(home, load(home.data), "host-cpu", None, {})
         machine, catalogue = self.machine(), settled.catalogue
         goal = (
-            evaluation.detect(catalogue.targets, machine)
+            evaluation.detect_target(catalogue.targets, machine)
             if target == "auto"
-            else evaluation.resolve(catalogue.target(target), machine)
+            else evaluation.resolve_target(catalogue.target(target), machine)
         )
         limits = plan.limits_of(machine, goal, jobs=None, memory_mib=None)
         return dataclasses.replace(

@@ -7,10 +7,10 @@ import pytest
 
 from spark_build.errors import UsageError
 from spark_build.measure.bounds import ceilings, kinds, places
-from spark_build.measure.comparison import chosen, compare, exit_code, from_bench, joined, said
+from spark_build.measure.comparison import band_text, chosen, compare, exit_code, from_bench, joined
 from spark_build.measure.csv_io import trial_from_csv
 from spark_build.measure.model import Bench, Check, Compared, Telemetry
-from spark_build.measure.report.suite_view import headline, of_places
+from spark_build.measure.report.suite_view import headline_text, of_places
 from tests.helpers import benches
 
 SEED_STORY = {"native": {}, "container": {"gemm": 1.5, "overhead": 1 / 1.3}}
@@ -85,14 +85,14 @@ def test_known_truth() -> None:
     (tiny,) = [each for each in seen.changes if each.case == "tiny.step"]
     assert (tiny.finding, tiny.band) == ("slower", "20-40%")
     assert tiny.overhead == pytest.approx(30, abs=2)
-    assert said(tiny) == "20-40%"
+    assert band_text(tiny) == "20-40%"
     assert tiny.calls[0] is not None
     assert tiny.calls[0].count == 6 * 8
     assert tiny.calls[0].p99 >= tiny.calls[0].p95 >= tiny.calls[0].median
     assert tiny.calls[0].mean == pytest.approx(2e-4, rel=0.05)
     assert seen.indicative  # six pairs
     assert not compared(run(pairs=10)).indicative
-    assert headline(seen)[0][1].startswith("GEMM-bound work (2 cases): container is 1.5")
+    assert headline_text(seen)[0][1].startswith("GEMM-bound work (2 cases): container is 1.5")
 
 
 def test_every_case_of_a_class_counts_the_same() -> None:
@@ -116,7 +116,7 @@ def test_the_same_speed_with_other_memory_is_a_finding() -> None:
     assert by_case["decode"].finding == "same speed, different memory"
     assert by_case["tiny.step"].finding == "different memory"
     assert (by_case["decode"].values[1] - by_case["decode"].values[0]) / 2**30 == pytest.approx(26, abs=0.3)
-    assert any(line.startswith("Same speed, different memory: on ") for _, line in headline(seen))
+    assert any(line.startswith("Same speed, different memory: on ") for _, line in headline_text(seen))
     assert compared(run(memory={"native": 20000, "container": 20400})).memory == ()  # 2% is no finding
     assert compared(run(memory={"native": 100, "container": 110})).memory == ()  # nor are 10 MiB
 
@@ -140,7 +140,7 @@ def test_exit_codes() -> None:
     assert (code, "cannot be excluded" in why) == (11, True)
     few = compared(run(pairs=2))
     assert {each.finding for each in few.changes} == {"unclear"}
-    said = [line for _, line in headline(few) if "unclear" in line]
+    said = [line for _, line in headline_text(few) if "unclear" in line]
     assert said
     assert all(line.endswith("; fewer than 3 launches of each decide nothing).") for line in said)
     assert exit_code(few)[0] == 11

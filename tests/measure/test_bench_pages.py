@@ -55,7 +55,7 @@ class Page(HTMLParser):
 
 
 def pages(bench: Bench, folder: Path) -> tuple[Page, str]:
-    page = suite.write(bench, folder)
+    page = suite.write_suite_report(bench, folder)
     assert page == folder / "report.html"
     return Page(page.read_text()), (folder / "report.md").read_text()
 
@@ -189,9 +189,9 @@ def test_names_are_text(tmp_path: Path) -> None:
         breaks=(evil,),
         reference=known,
     )
-    suite.write(told, tmp_path / "two")
+    suite.write_suite_report(told, tmp_path / "two")
     alone = tuple(each for each in rounds if each.slot.arm == evil)
-    suite.write(dataclasses.replace(told, arms=arms[:1], rounds=alone), tmp_path / "one")
+    suite.write_suite_report(dataclasses.replace(told, arms=arms[:1], rounds=alone), tmp_path / "one")
     for folder in ("one", "two"):
         text = (tmp_path / folder / "report.html").read_text()
         assert "<script" not in text

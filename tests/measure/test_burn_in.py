@@ -29,7 +29,7 @@ def test_the_baseline_is_made_once(torch_home: Home, baseline: Arm) -> None:
 
 
 def tiny(**changes: object) -> Settings:
-    given = session.plan("quick", "cpu", SCRIPT, seed=5, sizes=(128,), pairs=2)
+    given = session.plan_burn_in("quick", "cpu", SCRIPT, seed=5, sizes=(128,), pairs=2)
     given = dataclasses.replace(given, warmup=0.1, window=0.4, tick=0.05)
     return dataclasses.replace(given, **changes)  # type: ignore[arg-type] # by name
 
@@ -183,9 +183,9 @@ def test_a_failed_round_is_measured_again_and_remembered(baseline: Arm, tmp_path
 
 def test_what_a_burn_in_refuses(torch_home: Home, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="FP16"):
-        session.plan("quick", "cpu", SCRIPT, dtypes=("fp16",))
+        session.plan_burn_in("quick", "cpu", SCRIPT, dtypes=("fp16",))
     with pytest.raises(UsageError, match="too few"):
-        session.plan("full", "cpu", SCRIPT, pairs=6)
+        session.plan_burn_in("full", "cpu", SCRIPT, pairs=6)
     with pytest.raises(UsageError, match="no baseline"):
         arms.baseline_arm(torch_home, "1.0", tmp_path / "env", lambda _: None)
     with pytest.raises(UsageError, match="torch"):

@@ -7,7 +7,7 @@ import pytest
 
 from spark_build.errors import UsageError
 from spark_build.measure.model import Case
-from spark_build.measure.verdict import parse_reference, placed, reference_for
+from spark_build.measure.verdict import parse_reference, place_in_reference, reference_for
 
 SHIPPED = Path(__file__).resolve().parents[2] / "bench" / "reference"
 BIG = Case(dtype="fp16", size=8192, layout="ab")
@@ -31,12 +31,12 @@ def test_the_shipped_ones_are_sound() -> None:
 
 def test_where_a_rate_lies() -> None:
     known = parse_reference(GOOD, "x.toml")
-    assert placed(known, BIG, 80e12) == "as known of X"
-    assert placed(known, BIG, 30e12) == "50% below what X is known for"
-    assert placed(known, BIG, 120e12) == "20% above what X is known for"
-    assert placed(None, BIG, 80e12) == ""
-    assert placed(known, dataclasses.replace(BIG, dtype="fp32"), 80e12) == ""
-    assert placed(known, dataclasses.replace(BIG, size=256), 1e12) == ""
+    assert place_in_reference(known, BIG, 80e12) == "as known of X"
+    assert place_in_reference(known, BIG, 30e12) == "50% below what X is known for"
+    assert place_in_reference(known, BIG, 120e12) == "20% above what X is known for"
+    assert place_in_reference(None, BIG, 80e12) == ""
+    assert place_in_reference(known, dataclasses.replace(BIG, dtype="fp32"), 80e12) == ""
+    assert place_in_reference(known, dataclasses.replace(BIG, size=256), 1e12) == ""
 
 
 @pytest.mark.parametrize(

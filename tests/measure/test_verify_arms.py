@@ -53,7 +53,7 @@ def test_a_container_is_an_arm(baseline: Arm, tmp_path: Path) -> None:
 def test_the_command_of_a_container(tmp_path: Path) -> None:
     arm = Arm(name="a", role="candidate", python="python3", origin="", image="x:1", engine="docker")
     script = tmp_path / "bench" / "gemm.py"
-    command = arms.wrap(
+    command = arms.wrap_in_container(
         arm, ["python3", str(script)], device="cuda", env={"A": "1"}, script=script, place=tmp_path, name="n"
     )
     text = " ".join(command)
@@ -61,7 +61,9 @@ def test_the_command_of_a_container(tmp_path: Path) -> None:
     assert f"--volume {script.parent}:{script.parent}:ro --volume {tmp_path}:{tmp_path}" in text
     assert command[-4:] == ["", "x:1", "python3", str(script)]
     podman = Arm(name="a", role="candidate", python="python3", origin="", image="x:1", engine="podman")
-    command = arms.wrap(podman, ["python3"], device="cuda", env={}, script=script, place=tmp_path, name="n")
+    command = arms.wrap_in_container(
+        podman, ["python3"], device="cuda", env={}, script=script, place=tmp_path, name="n"
+    )
     assert "--device nvidia.com/gpu=all" in " ".join(command)
 
 

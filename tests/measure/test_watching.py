@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from spark_build.events import Event, Gate, MachineSeen, RateSeen, RoundFinished, RoundStarted
 from spark_build.measure.model import Case, Measurement, Round, Slot, Telemetry
-from spark_build.measure.monitor import Watch, held_down
+from spark_build.measure.monitor import ArmMonitor, held_down
 
 SLOT = Slot(index=2, visit=1, block=0, arm="mine")
 CASE = Case(dtype="fp16", size=8192, layout="ab")
 GATE = Gate(name="memory", status="ok", evidence="enough")
 
 
-def watched(events: list[Event]) -> Watch:
-    return Watch({"fp16:8192:ab": str(CASE)}, lambda _: (GATE,), events.append)
+def watched(events: list[Event]) -> ArmMonitor:
+    return ArmMonitor({"fp16:8192:ab": str(CASE)}, lambda _: (GATE,), events.append)
 
 
 def test_a_round_as_events() -> None:
@@ -56,7 +56,7 @@ def test_a_failing_watcher_costs_neither_arm_nor_telemetry() -> None:
     def full(_: Event) -> None:
         raise OSError(28, "no space left on device")
 
-    watch = Watch({"fp16:8192:ab": str(CASE)}, lambda _: (), full)
+    watch = ArmMonitor({"fp16:8192:ab": str(CASE)}, lambda _: (), full)
     watch.look({"clock_mhz": 1400})
     watch.line('@tick {"case": "fp16:8192:ab", "part": "window", "seconds": 2.0, "rate": 6e14}')
 

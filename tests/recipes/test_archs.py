@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from spark_build.errors import UsageError
-from spark_build.recipes.evaluation import CONSUMERS, arch_list, minimum_cuda, rejected
+from spark_build.recipes.evaluation import CONSUMERS, arch_list, minimum_cuda, rejected_architectures
 
 CAPABILITIES = ("8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")
 
@@ -31,19 +31,19 @@ def test_each_consumer_has_its_spelling(
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_what_we_write_is_accepted(consumer: str, capability: str) -> None:
-    assert rejected(consumer, arch_list(consumer, [capability])) == ()
+    assert rejected_architectures(consumer, arch_list(consumer, [capability])) == ()
 
 
 @pytest.mark.parametrize(
     "text", ["12.0;12.1", "12.0 12.1", "12.0,12.1", "12.1a", "12.1f", "12.0f", "9.0a", "12.0+PTX"]
 )
 def test_torch_accepts(text: str) -> None:
-    assert rejected("torch", text) == ()
+    assert rejected_architectures("torch", text) == ()
 
 
 @pytest.mark.parametrize("text", ["12.0", "12.1", "12.1a", "12.0a;12.1+PTX", "9.0a"])
 def test_extensions_accept(text: str) -> None:
-    assert rejected("cpp_extension", text) == ()
+    assert rejected_architectures("cpp_extension", text) == ()
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_extensions_accept(text: str) -> None:
     ],
 )
 def test_what_is_rejected_or_dropped(consumer: str, text: str, expected: str) -> None:
-    (problem,) = rejected(consumer, text)
+    (problem,) = rejected_architectures(consumer, text)
     assert problem.startswith(expected)
 
 
 def test_every_problem_of_a_list_is_told() -> None:
-    assert len(rejected("torch", "12.1;Auto;7")) == 3
+    assert len(rejected_architectures("torch", "12.1;Auto;7")) == 3
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.build.diagnosis import Watch
+from spark_build.build.diagnosis import FeatureWatch
 from spark_build.errors import UsageError
 from spark_build.recipes.evaluation import evaluate, for_target
 from spark_build.recipes.lint import lint_texts
@@ -78,7 +78,7 @@ def test_torch_without_cuda_is_for_who_names_it() -> None:
 
 def test_the_features_are_those_of_a_real_configure_summary() -> None:
     features = [one for one in evaluated("torch", "2.13").features if one.name != "USE_DISTRIBUTED"]
-    watch = Watch(features)
+    watch = FeatureWatch(features)
     assert [watch.see(line) for line in SUMMARY.splitlines()] == [None] * len(SUMMARY.splitlines())
     assert watch.unseen() == ()
 
@@ -93,7 +93,7 @@ def test_the_features_are_those_of_a_real_configure_summary() -> None:
     ],
 )
 def test_a_blas_that_got_lost_ends_the_build(printed: str, instead: str) -> None:
-    watch = Watch(evaluated("torch", "2.13").features)
+    watch = FeatureWatch(evaluated("torch", "2.13").features)
     text = SUMMARY.replace("USE_DISTRIBUTED       : OFF", "").replace(printed, instead)
     missing = [one for one in map(watch.see, text.splitlines()) if one]
     assert [one.feature.name for one in missing] == [printed.split(maxsplit=1)[0]]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.recipes.loader import KINDS, schema, schema_text
+from spark_build.recipes.loader import KINDS, json_schema, schema_text
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "recipes" / "schema"
 
@@ -18,7 +18,7 @@ def test_the_committed_schemas_are_in_step(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_unknown_keys_are_refused_everywhere(kind: str) -> None:
-    found = schema(kind)
+    found = json_schema(kind)
     for table in (found, *found.get("$defs", {}).values()):
         assert table["additionalProperties"] is False
     assert json.loads(schema_text(kind)) == found
@@ -28,9 +28,9 @@ def test_references_lead_somewhere() -> None:
     for kind in KINDS:
         text = schema_text(kind)
         for name in {part.partition('"')[0] for part in text.split('"#/$defs/')[1:]}:
-            assert name in schema(kind)["$defs"], (kind, name)
+            assert name in json_schema(kind)["$defs"], (kind, name)
 
 
 def test_what_a_recipe_must_have() -> None:
-    assert set(schema("recipe")["required"]) == {"name", "distribution", "summary", "kind", "build"}
-    assert schema("recipe")["properties"]["kind"]["enum"] == ["pep517", "cmake", "repack", "assemble"]
+    assert set(json_schema("recipe")["required"]) == {"name", "distribution", "summary", "kind", "build"}
+    assert json_schema("recipe")["properties"]["kind"]["enum"] == ["pep517", "cmake", "repack", "assemble"]

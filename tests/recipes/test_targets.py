@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.machine import Gpu, Machine
-from spark_build.recipes.evaluation import detect, resolve, view_name
+from spark_build.recipes.evaluation import detect_target, resolve_target, view_name
 from spark_build.recipes.loader import load
 from spark_build.recipes.model import Target
 
@@ -27,7 +27,7 @@ def with_gpu(name: str, capability: str, machine: Machine = SERVER) -> Machine:
 
 
 def test_a_spark_is_known_by_its_gpu() -> None:
-    target = detect(SHIPPED, SPARK)
+    target = detect_target(SHIPPED, SPARK)
     assert target == SHIPPED["gb10"]
     assert target.cuda_architectures == ("12.1",)
 
@@ -47,7 +47,7 @@ def test_a_spark_is_known_by_its_gpu() -> None:
     ],
 )
 def test_on_a_server_the_gpu_decides(name: str, capability: str, expected: str) -> None:
-    target = detect(SHIPPED, with_gpu(name, capability))
+    target = detect_target(SHIPPED, with_gpu(name, capability))
     assert target.name == expected
     assert target.platform == "linux-x86_64"
     assert target.cuda_architectures == (capability,)
@@ -55,17 +55,17 @@ def test_on_a_server_the_gpu_decides(name: str, capability: str, expected: str) 
 
 
 def test_a_longer_name_is_another_gpu() -> None:
-    found = detect(SHIPPED, with_gpu("NVIDIA GB100", "10.0", SPARK))
+    found = detect_target(SHIPPED, with_gpu("NVIDIA GB100", "10.0", SPARK))
     assert (found.name, found.platform) == ("cuda-sm100", "linux-aarch64")
 
 
 def test_a_capability_of_another_platform_does_not_count() -> None:
     """h200 is for x86_64; a Grace Hopper is not."""
-    assert detect(SHIPPED, with_gpu("NVIDIA GH200 480GB", "9.0", SPARK)).name == "cuda-sm90"
+    assert detect_target(SHIPPED, with_gpu("NVIDIA GH200 480GB", "9.0", SPARK)).name == "cuda-sm90"
 
 
 def test_without_a_gpu_it_is_the_cpu() -> None:
-    target = detect(SHIPPED, SERVER)
+    target = detect_target(SHIPPED, SERVER)
     assert (target.name, target.platform, target.python) == ("host-cpu", "linux-x86_64", "cp312")
     assert target.cuda_architectures == ()
 
@@ -74,14 +74,14 @@ def test_without_a_gpu_it_is_the_cpu() -> None:
     "machine", [SPARK, SERVER, with_gpu("NVIDIA L4", "8.9"), with_gpu("NVIDIA H200", "9.0")]
 )
 def test_the_wheels_are_for_the_python_that_runs(machine: Machine) -> None:
-    assert detect(SHIPPED, dataclasses.replace(machine, python="cp313")).python == "cp313"
+    assert detect_target(SHIPPED, dataclasses.replace(machine, python="cp313")).python == "cp313"
 
 
 def test_of_several_gpus_the_first_counts() -> None:
     both = dataclasses.replace(
         SERVER, gpus=(Gpu(name="NVIDIA L4", capability="8.9"), Gpu(name="NVIDIA H200", capability="9.0"))
     )
-    assert detect(SHIPPED, both).name == "cuda-sm89"
+    assert detect_target(SHIPPED, both).name == "cuda-sm89"
 
 
 def test_a_target_of_ones_own_for_this_machine() -> None:
@@ -94,13 +94,13 @@ def test_a_target_of_ones_own_for_this_machine() -> None:
         cuda_architectures=("8.9",),
         gpu_names=("NVIDIA L4",),
     )
-    found = detect({**SHIPPED, "mine": own}, with_gpu("NVIDIA L4", "8.9"))
+    found = detect_target({**SHIPPED, "mine": own}, with_gpu("NVIDIA L4", "8.9"))
     assert found == dataclasses.replace(own, platform="linux-x86_64", python="cp312")
 
 
 def test_resolve_leaves_what_is_said() -> None:
-    assert resolve(SHIPPED["gb10"], SERVER) == SHIPPED["gb10"]
-    host = resolve(SHIPPED["host-cpu"], SPARK)
+    assert resolve_target(SHIPPED["gb10"], SERVER) == SHIPPED["gb10"]
+    host = resolve_target(SHIPPED["host-cpu"], SPARK)
     assert (host.platform, host.python) == ("linux-aarch64", "cp312")
 
 

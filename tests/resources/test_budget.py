@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build.resources import policy
-from spark_build.resources.policy import Demand, Pressure, Throttle
+from spark_build.resources.policy import JobDemand, Pressure, Throttle
 
 MIB = st.integers(0, 100_000)
 CORES = st.integers(1, 64)
 PER_JOB = st.integers(1, 20_000)
 DEMANDS = st.lists(
     st.builds(
-        Demand,
+        JobDemand,
         memory_per_job_mib=PER_JOB,
         threads_per_job=st.integers(1, 4),
         wanted=st.integers(1, 64),
@@ -71,7 +71,7 @@ def test_allowed_is_monotone(
 
 
 @given(demands=DEMANDS, cores=CORES, room=MIB)
-def test_shares_fit_and_leave_nothing_that_fits(demands: list[Demand], cores: int, room: int) -> None:
+def test_shares_fit_and_leave_nothing_that_fits(demands: list[JobDemand], cores: int, room: int) -> None:
     slots = policy.share(demands, cores=cores, room_mib=room)
     assert all(count >= 1 for count in slots)
     memory = sum(one.cost_mib(count) for one, count in zip(demands, slots, strict=True))
@@ -86,7 +86,7 @@ def test_shares_fit_and_leave_nothing_that_fits(demands: list[Demand], cores: in
 
 @given(count=st.integers(1, 5), cores=CORES, room=MIB, per_job=PER_JOB)
 def test_equals_get_equal_shares(count: int, cores: int, room: int, per_job: int) -> None:
-    demands = [Demand(memory_per_job_mib=per_job, wanted=64)] * count
+    demands = [JobDemand(memory_per_job_mib=per_job, wanted=64)] * count
     slots = policy.share(demands, cores=cores, room_mib=room)
     assert max(slots) - min(slots) <= 1
 
@@ -96,7 +96,9 @@ def test_a_lone_stage_shares_with_nobody(
     cores: int, available: int, reserve: int, running: int, per_job: int
 ) -> None:
     room = policy.room(budget_mib=None, available_mib=available, reserve_mib=reserve, running_mib=running)
-    (shared,) = policy.share([Demand(memory_per_job_mib=per_job, wanted=cores)], cores=cores, room_mib=room)
+    (shared,) = policy.share(
+        [JobDemand(memory_per_job_mib=per_job, wanted=cores)], cores=cores, room_mib=room
+    )
     assert shared == policy.allowed(
         cores=cores,
         available_mib=available,
@@ -146,7 +148,7 @@ def test_a_machine_stays_within_its_budget_and_finishes(
         alive = [
             index for index, jobs in enumerate(waiting) if jobs or any(r.stage == index for r in running)
         ]
-        demands = [Demand(memory_per_job_mib=per_job[index], wanted=64) for index in alive]
+        demands = [JobDemand(memory_per_job_mib=per_job[index], wanted=64) for index in alive]
         slots = policy.share(demands, cores=cores, room_mib=room)
         for index, count in zip(alive, slots, strict=True):
             while waiting[index] and sum(r.stage == index for r in running) < count:
@@ -302,7 +304,7 @@ def test_growth_of_a_compiler(now: int, peak: int, expected: int) -> None:
 
 
 def test_jobs_past_their_peak_make_room() -> None:
-    (slots,) = policy.share([Demand(memory_per_job_mib=4700, wanted=16)], cores=16, room_mib=22_000)
+    (slots,) = policy.share([JobDemand(memory_per_job_mib=4700, wanted=16)], cores=16, room_mib=22_000)
     assert slots == 4
-    past = Demand(memory_per_job_mib=4700, wanted=16, jobs_mib=(1500, 1500, 1500, 1500))
+    past = JobDemand(memory_per_job_mib=4700, wanted=16, jobs_mib=(1500, 1500, 1500, 1500))
     assert policy.share([past], cores=16, room_mib=22_000) == (7,)

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.events import Expected
+from spark_build.events import ExpectedUsage
 from spark_build.resources import policy
 
 STEPS = 200
 # An earlier build whose last tenth took as long as all the rest.
-SLOW_END = Expected(
+SLOW_END = ExpectedUsage(
     memory_per_job_mib=100,
     seconds=180.0,
     steps=STEPS,
@@ -27,7 +27,7 @@ def test_an_earlier_build_knows_what_is_still_to_come() -> None:
 def test_a_build_of_other_size_says_nothing() -> None:
     assert policy.time_left(10, STEPS // 2, 5.0, SLOW_END) is None, "one that goes on after an interruption"
     assert policy.time_left(10, STEPS, 5.0, None) is None
-    assert policy.time_left(10, STEPS, 5.0, Expected(memory_per_job_mib=1)) is None
+    assert policy.time_left(10, STEPS, 5.0, ExpectedUsage(memory_per_job_mib=1)) is None
 
 
 @given(st.lists(st.floats(0.01, 50.0), min_size=10, max_size=300))
@@ -36,10 +36,10 @@ def test_a_build_at_the_same_pace_ends_when_foretold(lengths: list[float]) -> No
     for done, length in enumerate(lengths, start=1):
         now += length
         times.append((done, now))
-    points = policy.curve(times, len(lengths), now)
+    points = policy.pace_curve(times, len(lengths), now)
     assert len(points) == policy.POINTS
     assert list(points) == sorted(points)
-    again = Expected(memory_per_job_mib=1, seconds=now, steps=1000, curve=points)
+    again = ExpectedUsage(memory_per_job_mib=1, seconds=now, steps=1000, curve=points)
     for tenth, point in enumerate(points[:-1], start=1):
         left = policy.time_left(tenth * 100, 1000, point, again)
         assert left == pytest.approx(points[-1] - point, abs=0.2)
@@ -52,5 +52,5 @@ def test_time_left_is_never_negative(done: int, total: int, elapsed: float) -> N
 
 
 def test_too_few_steps_have_no_curve() -> None:
-    assert policy.curve([(1, 1.0), (2, 2.0)], 2, 2.0) == ()
-    assert policy.curve([], 0, 1.0) == ()
+    assert policy.pace_curve([(1, 1.0), (2, 2.0)], 2, 2.0) == ()
+    assert policy.pace_curve([], 0, 1.0) == ()

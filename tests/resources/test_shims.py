@@ -65,7 +65,7 @@ def test_an_old_ninja_is_bounded_too(make_project: Make, tmp_path: Path) -> None
 def test_shims_do_nothing_without_a_jobserver(make_project: Make, tmp_path: Path) -> None:
     """A tree is entered by hand after the build: CMake remembers the shim as its ninja."""
     project = make_project(8)
-    jobserver.write(tmp_path / "shims", cores=2)
+    jobserver.write_wrappers(tmp_path / "shims", cores=2)
     for command in ("ninja -j4", "make -B -j4"):
         line = f'PATH="{tmp_path / "shims"}:$PATH" SPARK_BUILD_JOBSERVER=/nowhere {command}'
         assert project.start(None, "sh", "-c", line).wait(timeout=60) == 0
@@ -87,7 +87,7 @@ def test_shims_do_nothing_without_a_jobserver(make_project: Make, tmp_path: Path
 )
 def test_only_the_number_of_jobs_is_dropped(tmp_path: Path, given: str, kept: str) -> None:
     for folder in ("real", "shims"):
-        jobserver.write(tmp_path / folder, cores=2)
+        jobserver.write_wrappers(tmp_path / folder, cores=2)
     (tmp_path / "real" / jobserver.MARK).unlink()
     (tmp_path / "real" / "ninja").write_text('#!/bin/sh\necho "$@"\n')
     os.mkfifo(tmp_path / "tokens")

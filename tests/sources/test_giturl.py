@@ -11,10 +11,10 @@ from spark_build.sources.git_remote import (
     check_address,
     check_path,
     check_tag,
+    display_url,
     mirror_name,
     redacted,
-    resolve,
-    shown,
+    resolve_url,
     submodules,
 )
 
@@ -31,13 +31,13 @@ from spark_build.sources.git_remote import (
     ],
 )
 def test_where_an_address_leads(base: str, relative: str, leads: str) -> None:
-    assert resolve(base, relative) == leads
+    assert resolve_url(base, relative) == leads
 
 
 @pytest.mark.parametrize("base", ["https://example.org/a", "git@example.org:a", "/a"])
 def test_no_relative_address_leads_to_another_host(base: str) -> None:
     with pytest.raises(BadAddressError, match="leads above"):
-        resolve(base, "../../evil.org/x")
+        resolve_url(base, "../../evil.org/x")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_credentials_are_not_shown(text: str) -> None:
 def test_a_mirror_does_not_depend_on_credentials(user: str, password: str) -> None:
     plain = "https://example.org/group/lib.git"
     url = f"https://{user}:{password}@example.org/group/lib.git"
-    assert shown(url) == plain
+    assert display_url(url) == plain
     assert mirror_name(url) == mirror_name(plain) == mirror_name(plain + "/")
     assert mirror_name(plain).endswith("-lib.git")
     assert mirror_name(plain) != mirror_name("https://example.org/other/lib.git")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build.errors import SourceError
-from spark_build.sources.http import OPTIONS, PipConfig, parse, repeated
+from spark_build.sources.http import OPTIONS, PipConfig, parse_pip_config, repeated
 
 WORD = st.text(st.characters(exclude_categories=("Z", "Cc", "Cs")), min_size=1, max_size=20)
 MULTIPLE = {"extra-index-url": "extra_index_urls", "find-links": "find_links"}
@@ -20,11 +20,11 @@ def listing(*entries: tuple[str, str]) -> str:
 
 
 def test_nothing_configured_leaves_pips_defaults() -> None:
-    assert parse("") == PipConfig()
+    assert parse_pip_config("") == PipConfig()
 
 
 def test_every_option_is_read() -> None:
-    config = parse(
+    config = parse_pip_config(
         listing(
             (":env:.default-timeout", "180"),
             ("global.cert", "/etc/ca.pem"),
@@ -58,38 +58,40 @@ def test_other_sections_options_and_noise_do_not_count() -> None:
         ("global.format", "columns"),
         ("global.index-url", "https://right/simple"),
     )
-    assert parse(text).index_url == "https://right/simple"
+    assert parse_pip_config(text).index_url == "https://right/simple"
 
 
 @given(st.permutations(["global", "install", "download", ":env:"]), st.integers(1, 4))
 def test_a_stronger_section_wins_in_any_order(order: list[str], count: int) -> None:
     given_sections = order[:count]
     strongest = max(given_sections, key=["global", "install", "download", ":env:"].index)
-    config = parse(listing(*((f"{section}.index-url", f"https://{section}") for section in given_sections)))
+    config = parse_pip_config(
+        listing(*((f"{section}.index-url", f"https://{section}") for section in given_sections))
+    )
     assert config.index_url == f"https://{strongest}"
 
 
 def test_an_empty_variable_changes_nothing() -> None:
     text = listing((":env:.index-url", ""), ("global.index-url", "https://a"))
-    assert parse(text).index_url == "https://a"
+    assert parse_pip_config(text).index_url == "https://a"
 
 
 @given(
     st.sampled_from(sorted(MULTIPLE)), st.lists(WORD, max_size=5), st.sampled_from([" ", "\n", "\n  ", "\t"])
 )
 def test_lists_come_back_whatever_is_in_them(option: str, values: list[str], gap: str) -> None:
-    config = parse(listing((f"global.{option}", gap.join(values))))
+    config = parse_pip_config(listing((f"global.{option}", gap.join(values))))
     assert list(getattr(config, MULTIPLE[option])) == values
 
 
 @given(st.sampled_from(sorted(SINGLE)), WORD)
 def test_quotes_and_escapes_in_values_survive(option: str, value: str) -> None:
-    assert getattr(parse(listing((f":env:.{option}", value))), SINGLE[option]) == value
+    assert getattr(parse_pip_config(listing((f":env:.{option}", value))), SINGLE[option]) == value
 
 
 @given(st.text())
 def test_arbitrary_output_never_breaks_it(text: str) -> None:
-    assert parse(text) == PipConfig() or any(option in text for option in OPTIONS)
+    assert parse_pip_config(text) == PipConfig() or any(option in text for option in OPTIONS)
 
 
 def test_keys_of_several_files_are_told_and_decided_by_pip() -> None:
@@ -101,7 +103,7 @@ def test_keys_of_several_files_are_told_and_decided_by_pip() -> None:
         ("list.format", "y"),
     )
     assert repeated(text) == ("global.index-url",)
-    assert parse(text, {"global.index-url": "https://of-file-a"}).index_url == "https://of-file-a"
+    assert parse_pip_config(text, {"global.index-url": "https://of-file-a"}).index_url == "https://of-file-a"
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,6 @@ def test_keys_of_several_files_are_told_and_decided_by_pip() -> None:
 )
 def test_a_value_that_pip_refuses_is_refused(option: str, value: str) -> None:
     with pytest.raises(SourceError, match=option) as caught:
-        parse(listing((f"global.{option}", value)))
+        parse_pip_config(listing((f"global.{option}", value)))
     assert value in caught.value.message
     assert caught.value.hint is not None

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from spark_build.errors import StoreError, UsageError
 from spark_build.paths import Home
-from spark_build.transfer.bundle import Parcel, pack, select
-from spark_build.transfer.bundle_import import take_in
+from spark_build.transfer.bundle import Bundle, pack, select
+from spark_build.transfer.bundle_import import import_bundle
 from spark_build.transfer.bundle_write import write_archive, write_folder
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
@@ -49,13 +49,13 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Generation]:
 
 
 @pytest.fixture(scope="module")
-def parcel(house: tuple[Home, Generation]) -> Parcel:
+def parcel(house: tuple[Home, Generation]) -> Bundle:
     home, generation = house
     return pack(generation, home.store, python="cp311")
 
 
 @pytest.fixture(scope="module")
-def whole(parcel: Parcel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def whole(parcel: Bundle, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Each kind of archive, written without interruption."""
     folder = tmp_path_factory.mktemp("whole")
     for kind in KINDS:
@@ -72,14 +72,14 @@ def test_packages_come_with_what_they_require(house: tuple[Home, Generation], tm
     assert [wheel.name for wheel in chosen] == ["demo", "helper", "more"]
     assert missing == ()
     write_archive(pack(generation, home.store, wheels=chosen), tmp_path / "some.tar")
-    arrived = take_in(home_in(tmp_path), tmp_path / "some.tar", no_view).generation
+    arrived = import_bundle(home_in(tmp_path), tmp_path / "some.tar", no_view).generation
     assert [wheel.name for wheel in arrived.wheels] == ["demo", "helper", "more"]
     with pytest.raises(UsageError, match="no nothing") as caught:
         select(generation.wheels, ["nothing", "demo"], {})
     assert caught.value.hint == "there are demo, helper, lonely, more"
 
 
-def test_the_sums_are_those_of_sha256sum(parcel: Parcel, tmp_path: Path) -> None:
+def test_the_sums_are_those_of_sha256sum(parcel: Bundle, tmp_path: Path) -> None:
     write_folder(parcel, tmp_path / "set")
     command = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
     subprocess.run(command, cwd=tmp_path / "set", check=True, timeout=60)
@@ -92,7 +92,7 @@ def test_the_sums_are_those_of_sha256sum(parcel: Parcel, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("tool", ["pip", "uv"])
-def test_the_commands_of_install_txt_work(parcel: Parcel, tmp_path: Path, tool: str) -> None:
+def test_the_commands_of_install_txt_work(parcel: Bundle, tmp_path: Path, tool: str) -> None:
     write_folder(parcel, tmp_path / "set")
     start_with = "uv pip install" if tool == "uv" else "python3.11 -m pip install"
     lines = [line.strip() for line in (tmp_path / "set" / "INSTALL.txt").read_text().splitlines()]
@@ -143,7 +143,7 @@ def test_nvidias_terms_are_told_with_their_text(tmp_path: Path) -> None:
     assert "plain" not in text
 
 
-def test_no_notice_where_nothing_is_nvidias(parcel: Parcel) -> None:
+def test_no_notice_where_nothing_is_nvidias(parcel: Bundle) -> None:
     assert "NOTICE.txt" not in {member.name for member in parcel.members}
 
 
@@ -152,18 +152,18 @@ def test_zstd_holds_the_same_tar(whole: dict[str, bytes], tmp_path: Path) -> Non
     subprocess.run(["zstd", "-q", "-d", str(tmp_path / "wheels.tar.zst")], check=True, timeout=60)
     assert (tmp_path / "wheels.tar").read_bytes() == whole["wheels.tar"]
     assert len(whole["wheels.tar.zst"]) < len(whole["wheels.tar"]) / 2
-    taken = take_in(home_in(tmp_path), tmp_path / "wheels.tar.zst", no_view)
+    taken = import_bundle(home_in(tmp_path), tmp_path / "wheels.tar.zst", no_view)
     assert len(taken.generation.wheels) == 4
 
 
-def test_a_folder_holds_the_same_files(parcel: Parcel, whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_folder_holds_the_same_files(parcel: Bundle, whole: dict[str, bytes], tmp_path: Path) -> None:
     (tmp_path / "wheels.tar").write_bytes(whole["wheels.tar"])
     write_folder(parcel, tmp_path / "set")
     for info, data in members(tmp_path / "wheels.tar"):
         path = tmp_path / "set" / info.name.partition("/")[2]
         assert path.read_bytes() == data
         assert not path.is_symlink()
-    taken = take_in(home_in(tmp_path), tmp_path / "set", no_view)
+    taken = import_bundle(home_in(tmp_path), tmp_path / "set", no_view)
     assert taken.generation.wheels == parcel.wheels
 
 
@@ -174,7 +174,7 @@ def test_a_folder_holds_the_same_files(parcel: Parcel, whole: dict[str, bytes], 
 @LENIENT
 @given(data=st.data())
 def test_whatever_lies_there_the_result_is_the_same(
-    parcel: Parcel, whole: dict[str, bytes], tmp_path: Path, kind: str, data: st.DataObject
+    parcel: Bundle, whole: dict[str, bytes], tmp_path: Path, kind: str, data: st.DataObject
 ) -> None:
     """Cut anywhere, with bytes changed anywhere, or rubbish at the end."""
     part = bytearray(whole[kind][: data.draw(st.integers(0, len(whole[kind])))])
@@ -189,7 +189,7 @@ def test_whatever_lies_there_the_result_is_the_same(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_bit_anywhere_is_mended(
-    parcel: Parcel, whole: dict[str, bytes], tmp_path: Path, kind: str
+    parcel: Bundle, whole: dict[str, bytes], tmp_path: Path, kind: str
 ) -> None:
     """All of it lies there: only the hashes can tell."""
     for place in range(100, len(whole[kind]), len(whole[kind]) // 60):
@@ -205,7 +205,7 @@ def test_a_flipped_bit_anywhere_is_mended(
 
 
 def test_no_byte_between_two_members_is_taken_on_trust(
-    parcel: Parcel, whole: dict[str, bytes], tmp_path: Path
+    parcel: Bundle, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     """No hash covers the padding: a frame with something in it is written anew."""
     member, unpacker = parcel.members[0], zstd.ZstdDecompressor()
@@ -297,14 +297,14 @@ def test_killed_it_goes_on(tmp_path: Path, kind: str) -> None:
         assert {path: path.stat().st_mtime_ns for path in sound} == sound
     else:
         write_archive(parcel, place, lambda done, _: kept.append(done))
-    assert len(take_in(home_in(tmp_path / "there"), place, no_view).generation.wheels) == 4
+    assert len(import_bundle(home_in(tmp_path / "there"), place, no_view).generation.wheels) == 4
     assert not list((tmp_path / "out").rglob("*.part"))
 
 
 # --- a folder ---------------------------------------------------------------------------------------
 
 
-def test_a_folder_with_anything_else_is_left_alone(parcel: Parcel, tmp_path: Path) -> None:
+def test_a_folder_with_anything_else_is_left_alone(parcel: Bundle, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years")
     before = snapshot(tmp_path)
@@ -325,7 +325,7 @@ def test_a_newer_export_replaces_the_older_in_a_folder(
     assert snapshot(tmp_path / "set") == snapshot(tmp_path / "fresh")
 
 
-def test_the_lock_of_a_killed_export_is_no_hindrance(parcel: Parcel, tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_export_is_no_hindrance(parcel: Bundle, tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / ".export.lock").write_text("writing set (process 1)\n")
     write_folder(parcel, tmp_path / "set")
@@ -333,7 +333,7 @@ def test_the_lock_of_a_killed_export_is_no_hindrance(parcel: Parcel, tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
 
-def test_what_is_wrong_in_a_folder_is_written_anew(parcel: Parcel, tmp_path: Path) -> None:
+def test_what_is_wrong_in_a_folder_is_written_anew(parcel: Bundle, tmp_path: Path) -> None:
     write_folder(parcel, tmp_path / "set")
     before = snapshot(tmp_path / "set")
     wheel = tmp_path / "set" / parcel.wheels[0].filename

@@ -22,7 +22,7 @@ from fsspec.implementations.sftp import SFTPFileSystem
 from moto.server import ThreadedMotoServer
 
 from spark_build.errors import HostError
-from spark_build.transfer.bundle import Parcel, pack
+from spark_build.transfer.bundle import Bundle, pack
 from spark_build.transfer.upload import _at, send
 from tests.conftest import Root
 from tests.helpers.commands import invoke
@@ -31,7 +31,7 @@ from tests.transfer.test_export_remote import Sshd, arrived, sent, start_sshd
 
 
 @pytest.fixture(scope="module")
-def parcel(tmp_path_factory: pytest.TempPathFactory) -> Parcel:
+def parcel(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """Small papers and wheels, and one wheel that takes several requests."""
     root = tmp_path_factory.mktemp("house")
     home, generation = demo_house(root)
@@ -39,13 +39,13 @@ def parcel(tmp_path_factory: pytest.TempPathFactory) -> Parcel:
     return pack(publish(home, [big, *generation.wheels]), home.store)
 
 
-def refused(parcel: Parcel, url: str) -> HostError:
+def refused(parcel: Bundle, url: str) -> HostError:
     with pytest.raises(HostError) as caught:
         send(parcel, url, lambda *_: None, lambda _: None)
     return caught.value
 
 
-def refused_when_torn(parcel: Parcel, url: str, tear: Callable[[], None]) -> HostError:
+def refused_when_torn(parcel: Bundle, url: str, tear: Callable[[], None]) -> HostError:
     """The connection breaks when half of it has been sent."""
     torn: list[int] = []
 
@@ -60,7 +60,7 @@ def refused_when_torn(parcel: Parcel, url: str, tear: Callable[[], None]) -> Hos
     return caught.value
 
 
-def sizes(parcel: Parcel) -> dict[str, int]:
+def sizes(parcel: Bundle) -> dict[str, int]:
     return {member.name: member.size for member in parcel.members}
 
 
@@ -109,7 +109,7 @@ def keys(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("keys")
-def test_sftp(node: Node, parcel: Parcel, tmp_path: Path) -> None:
+def test_sftp(node: Node, parcel: Bundle, tmp_path: Path) -> None:
     """Damage of the same size and time, too: only reading it back can tell."""
     place = tmp_path / "set"
     make_wheel(place, "stray")
@@ -125,7 +125,7 @@ def test_sftp(node: Node, parcel: Parcel, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("keys")
-def test_sftp_goes_on_after_a_torn_connection(node: Node, parcel: Parcel, tmp_path: Path) -> None:
+def test_sftp_goes_on_after_a_torn_connection(node: Node, parcel: Bundle, tmp_path: Path) -> None:
     place = tmp_path / "set"
     error = refused_when_torn(parcel, node.url(place), node.tear)
     assert error.hint == "run the same command again: it goes on where it stopped"
@@ -138,7 +138,7 @@ def test_sftp_goes_on_after_a_torn_connection(node: Node, parcel: Parcel, tmp_pa
     arrived(parcel, place, tmp_path)
 
 
-def test_sftp_with_a_wrong_host_key(node: Node, keys: Path, parcel: Parcel, tmp_path: Path) -> None:
+def test_sftp_with_a_wrong_host_key(node: Node, keys: Path, parcel: Bundle, tmp_path: Path) -> None:
     """Another key than the known one, then none known: nothing is sent to who knows whom."""
     port, kind, _ = (keys / "known_hosts").read_text().split()
     other = (keys / "other.pub", ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(keys / "other")])
@@ -175,7 +175,7 @@ def as_fsspec_comes() -> None:
 
 
 def test_sftp_knows_what_a_cluster_knows(
-    node: Node, keys: Path, parcel: Parcel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, keys: Path, parcel: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in /etc/ssh/ssh_known_hosts; where the user's own file says another key, that is believed."""
     from spark_build.transfer import upload
@@ -207,7 +207,7 @@ def test_a_node_as_ssh_and_its_files_call_it(url: str, name: str, known: str) ->
     assert _at(url) == (name, known)
 
 
-def test_sftp_without_a_key(node: Node, keys: Path, parcel: Parcel, tmp_path: Path) -> None:
+def test_sftp_without_a_key(node: Node, keys: Path, parcel: Bundle, tmp_path: Path) -> None:
     (keys / "id_ed25519").unlink()
     error = refused(parcel, node.url(tmp_path / "set"))
     assert "uthentication" in error.message
@@ -236,7 +236,7 @@ def bucket(name: str) -> Any:
 
 
 @pytest.mark.usefixtures("served")
-def test_s3(parcel: Parcel) -> None:
+def test_s3(parcel: Bundle) -> None:
     there = bucket("whole")
     there.put_object(Key="set/stray-1.0-py3-none-any.whl", Body=b"")
     notes, _ = sent(parcel, "s3://whole/set")
@@ -251,7 +251,7 @@ def test_s3(parcel: Parcel) -> None:
 
 
 def test_s3_goes_on_after_a_torn_connection(
-    served: ThreadedMotoServer, parcel: Parcel, monkeypatch: pytest.MonkeyPatch
+    served: ThreadedMotoServer, parcel: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket("torn")
     refused_when_torn(parcel, "s3://torn/set", served.stop)
@@ -269,7 +269,7 @@ def test_s3_goes_on_after_a_torn_connection(
 
 
 @pytest.mark.usefixtures("served")
-def test_s3_that_cannot_be_written(parcel: Parcel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_that_cannot_be_written(parcel: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistyped bucket is not made; nor does anything go without credentials."""
     error = refused(parcel, "s3://bukcet/set")
     assert "bucket does not exist" in error.message
@@ -305,7 +305,7 @@ def test_what_is_missing_is_named(built: Root, tmp_path: Path, url: str, package
     ],
 )
 def test_a_package_that_nobody_named_is_not_advised(
-    parcel: Parcel, monkeypatch: pytest.MonkeyPatch, url: str, module: str, words: str
+    parcel: Bundle, monkeypatch: pytest.MonkeyPatch, url: str, module: str, words: str
 ) -> None:
     """A module may be of a package with another name, and its own name may be anybody's."""
     monkeypatch.setitem(sys.modules, module, None)

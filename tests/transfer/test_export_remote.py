@@ -16,9 +16,9 @@ from spark_build.errors import HostError, StoreError, UsageError
 from spark_build.events import Event, Note
 from spark_build.files import sha256_of
 from spark_build.paths import Home
-from spark_build.transfer.bundle import Parcel, pack
-from spark_build.transfer.bundle_import import take_in
-from spark_build.transfer.upload import parse, send
+from spark_build.transfer.bundle import Bundle, pack
+from spark_build.transfer.bundle_import import import_bundle
+from spark_build.transfer.upload import parse_destination, send
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
 from tests.conftest import Root
@@ -113,12 +113,12 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Generation]:
 
 
 @pytest.fixture(scope="module")
-def parcel(house: tuple[Home, Generation]) -> Parcel:
+def parcel(house: tuple[Home, Generation]) -> Bundle:
     home, generation = house
     return pack(generation, home.store)
 
 
-def sent(parcel: Parcel, url: str) -> tuple[list[str], list[tuple[int, int]]]:
+def sent(parcel: Bundle, url: str) -> tuple[list[str], list[tuple[int, int]]]:
     """What was told, and the progress."""
     events: list[Event] = []
     progress: list[tuple[int, int]] = []
@@ -127,16 +127,16 @@ def sent(parcel: Parcel, url: str) -> tuple[list[str], list[tuple[int, int]]]:
     return [event.message for event in events if isinstance(event, Note)], progress
 
 
-def arrived(parcel: Parcel, folder: Path, tmp_path: Path) -> None:
+def arrived(parcel: Bundle, folder: Path, tmp_path: Path) -> None:
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert names == {member.name for member in parcel.members}
-    assert take_in(home_in(tmp_path / "there"), folder, no_view).generation.wheels == parcel.wheels
+    assert import_bundle(home_in(tmp_path / "there"), folder, no_view).generation.wheels == parcel.wheels
 
 
 # --- ssh --------------------------------------------------------------------------------------------
 
 
-def test_it_arrives(node: Sshd, parcel: Parcel, tmp_path: Path) -> None:
+def test_it_arrives(node: Sshd, parcel: Bundle, tmp_path: Path) -> None:
     place = tmp_path / "a place; with 'odd' $signs"
     notes, _ = sent(parcel, node.url(place))
     assert notes == []
@@ -144,7 +144,7 @@ def test_it_arrives(node: Sshd, parcel: Parcel, tmp_path: Path) -> None:
     assert not [path for path in place.rglob("*") if path.is_symlink()]
 
 
-def test_what_is_right_there_is_not_sent_again(node: Sshd, parcel: Parcel, tmp_path: Path) -> None:
+def test_what_is_right_there_is_not_sent_again(node: Sshd, parcel: Bundle, tmp_path: Path) -> None:
     """Half of it is there; one of that half is damaged, of the same size and time."""
     sent(parcel, node.url(tmp_path / "set"))
     wheels = sorted((tmp_path / "set").glob("*.whl"))
@@ -160,7 +160,7 @@ def test_what_is_right_there_is_not_sent_again(node: Sshd, parcel: Parcel, tmp_p
     arrived(parcel, tmp_path / "set", tmp_path)
 
 
-def test_a_half_file_is_gone_on_with(node: Sshd, parcel: Parcel, tmp_path: Path) -> None:
+def test_a_half_file_is_gone_on_with(node: Sshd, parcel: Bundle, tmp_path: Path) -> None:
     """What a broken connection leaves."""
     big = next(member for member in parcel.members if member.name.startswith("big"))
     (tmp_path / "set").mkdir()
@@ -170,7 +170,7 @@ def test_a_half_file_is_gone_on_with(node: Sshd, parcel: Parcel, tmp_path: Path)
     arrived(parcel, tmp_path / "set", tmp_path)
 
 
-def test_other_wheels_there_are_told(node: Sshd, parcel: Parcel, tmp_path: Path) -> None:
+def test_other_wheels_there_are_told(node: Sshd, parcel: Bundle, tmp_path: Path) -> None:
     make_wheel(tmp_path / "set", "stray")
     notes, _ = sent(parcel, node.url(tmp_path / "set"))
     assert notes == ["there are other wheels, which installers would see: stray-1.0-py3-none-any.whl"]
@@ -187,7 +187,7 @@ def test_a_damaged_wheel_is_not_passed_off(node: Sshd, tmp_path: Path) -> None:
         send(parcel, node.url(tmp_path / "set"), lambda *_: None, lambda _: None)
 
 
-def test_a_place_that_cannot_be_written(node: Sshd, parcel: Parcel, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written(node: Sshd, parcel: Bundle, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(HostError, match=r"sending to 127\.0\.0\.1 failed: ") as caught:
         sent(parcel, node.url(tmp_path / "file" / "set"))
@@ -195,7 +195,7 @@ def test_a_place_that_cannot_be_written(node: Sshd, parcel: Parcel, tmp_path: Pa
 
 
 def test_a_node_that_does_not_know_us(
-    sshd: Sshd, parcel: Parcel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sshd: Sshd, parcel: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RSYNC_RSH", f"{sshd.rsh} -o PubkeyAuthentication=no")
     with pytest.raises(HostError, match="Permission denied") as caught:
@@ -203,7 +203,7 @@ def test_a_node_that_does_not_know_us(
     assert f"ssh -p {sshd.port} 127.0.0.1" in str(caught.value.hint)
 
 
-def test_nobody_listens(parcel: Parcel, tmp_path: Path) -> None:
+def test_nobody_listens(parcel: Bundle, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(HostError, match="Connection refused"):
@@ -219,13 +219,13 @@ def test_nobody_listens(parcel: Parcel, tmp_path: Path) -> None:
 )
 def test_urls_that_name_no_place(url: str) -> None:
     with pytest.raises(UsageError):
-        parse(url)
+        parse_destination(url)
 
 
 def test_urls() -> None:
-    home = parse("ssh://me@spark-2.local:2222/~/wheels/a%20b/")
+    home = parse_destination("ssh://me@spark-2.local:2222/~/wheels/a%20b/")
     assert (home.login, home.port, home.path) == ("me@spark-2.local", 2222, "wheels/a b")
-    six = parse("ssh://me@[fd00::1]/srv/wheels")
+    six = parse_destination("ssh://me@[fd00::1]/srv/wheels")
     assert (six.login, six.rsync, six.path) == ("me@fd00::1", "me@[fd00::1]", "/srv/wheels")
 
 
@@ -240,7 +240,7 @@ def test_the_command(node: Sshd, built: Root, tmp_path: Path) -> None:
 # --- fsspec -----------------------------------------------------------------------------------------
 
 
-def test_a_file_url(parcel: Parcel, tmp_path: Path) -> None:
+def test_a_file_url(parcel: Bundle, tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     url = f"file://{tmp_path}/set"
     notes, _ = sent(parcel, url)
@@ -259,7 +259,7 @@ def test_a_file_url(parcel: Parcel, tmp_path: Path) -> None:
     assert sha256_of(wheel) == parcel.wheels[0].sha256
 
 
-def test_memory(parcel: Parcel) -> None:
+def test_memory(parcel: Bundle) -> None:
     import fsspec
 
     sent(parcel, "memory://bucket/set")
@@ -269,7 +269,7 @@ def test_memory(parcel: Parcel) -> None:
     files.rm("/bucket", recursive=True)
 
 
-def test_a_place_that_spoils_what_it_gets(parcel: Parcel, tmp_path: Path) -> None:
+def test_a_place_that_spoils_what_it_gets(parcel: Bundle, tmp_path: Path) -> None:
     """A full device takes it all and gives back nothing."""
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / parcel.wheels[0].filename).symlink_to("/dev/null")
@@ -287,6 +287,6 @@ def test_a_place_that_spoils_what_it_gets(parcel: Parcel, tmp_path: Path) -> Non
         ("file:///proc/nowhere/set", HostError, "failed"),
     ],
 )
-def test_urls_that_do_not_do(parcel: Parcel, url: str, kind: type[Exception], say: str) -> None:
+def test_urls_that_do_not_do(parcel: Bundle, url: str, kind: type[Exception], say: str) -> None:
     with pytest.raises(kind, match=say):
         sent(parcel, url)

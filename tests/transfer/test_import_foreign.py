@@ -14,7 +14,7 @@ from spark_build.errors import AuditError, SparkBuildError, StoreError
 from spark_build.paths import Home, locate
 from spark_build.recipes.loader import load
 from spark_build.transfer.bundle import pack
-from spark_build.transfer.bundle_import import Taken, take_in
+from spark_build.transfer.bundle_import import ImportResult, import_bundle
 from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheelhouse import store as stores
 from spark_build.wheels.audit import fits
@@ -35,8 +35,8 @@ def wheels(tmp_path: Path) -> Path:
     return folder
 
 
-def taken(home: Home, path: Path) -> Taken:
-    return take_in(home, path, lambda: ("gb10-2.13-cp312", TARGET))
+def taken(home: Home, path: Path) -> ImportResult:
+    return import_bundle(home, path, lambda: ("gb10-2.13-cp312", TARGET))
 
 
 def packed(folder: Path, kind: str) -> Path:
@@ -81,7 +81,7 @@ def test_they_can_be_sent_on(wheels: Path, tmp_path: Path) -> None:
     home, there = home_in(tmp_path / "here"), home_in(tmp_path / "there")
     generation = taken(home, wheels).generation
     write_archive(pack(generation, home.store), tmp_path / "again.tar")
-    arrived = take_in(there, tmp_path / "again.tar", no_view).generation
+    arrived = import_bundle(there, tmp_path / "again.tar", no_view).generation
     assert arrived.wheels == generation.wheels
     assert {wheel.origin for wheel in arrived.wheels} == {"foreign"}
 
@@ -234,7 +234,7 @@ def test_an_export_that_was_packed_anew_keeps_its_provenance(tmp_path: Path) -> 
     subprocess.run(["tar", "-cf", str(tmp_path / "anew.tar"), "-C", str(top), *names], check=True, timeout=60)
     error = refused(home, tmp_path / "anew.tar", StoreError)
     assert "packed anew" in str(error.hint)
-    assert [wheel.origin for wheel in take_in(home, top, no_view).generation.wheels] == ["built"]
+    assert [wheel.origin for wheel in import_bundle(home, top, no_view).generation.wheels] == ["built"]
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from spark_build.errors import SparkBuildError
-from spark_build.transfer.bundle_import import take_in
+from spark_build.transfer.bundle_import import import_bundle
 from tests.conftest import make_root
 from tests.helpers.exports import Member, export, member, members
 from tests.helpers.wheelhouse import demo_house, home_in, make_wheel, publish, put_built, snapshot
@@ -287,7 +287,7 @@ def test_it_is_refused(name: str, sound: list[Member], tmp_path: Path) -> None:
     publish(home, [put_built(home.store, make_wheel(tmp_path / "own", "own"))])
     before, around = snapshot(tmp_path), set(Path("/tmp").glob("evil*"))
     with pytest.raises(SparkBuildError) as caught:
-        take_in(home, file, lambda: ("host-cpu-2.13-cp311", TARGET))
+        import_bundle(home, file, lambda: ("host-cpu-2.13-cp311", TARGET))
     assert say in caught.value.message
     assert caught.value.exit_code == code
     assert caught.value.hint

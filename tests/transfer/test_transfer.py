@@ -238,11 +238,11 @@ def test_a_failed_export_leaves_the_older_one(tmp_path: Path) -> None:
 IMPORTER = """
 import sys
 from pathlib import Path
-from spark_build.transfer.bundle_import import take_in
+from spark_build.transfer.bundle_import import import_bundle
 from tests.helpers.wheelhouse import home_in
 print("ready", flush=True)
 sys.stdin.readline()
-taken = take_in(home_in(Path(sys.argv[1])), Path(sys.argv[2]), lambda: sys.exit("an export knows its view"))
+taken = import_bundle(home_in(Path(sys.argv[1])), Path(sys.argv[2]), lambda: sys.exit("an export knows its view"))
 print(taken.generation.number, taken.new)
 """
 

@@ -19,11 +19,11 @@ from spark_build.environments.fsck import check
 from spark_build.files import sha256_of
 from spark_build.paths import Home
 from spark_build.transfer.bundle import pack
-from spark_build.transfer.bundle_import import take_in
+from spark_build.transfer.bundle_import import import_bundle
 from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse.gc import collect
-from spark_build.wheelhouse.model import Fault
+from spark_build.wheelhouse.model import WheelhouseFault
 from spark_build.wheelhouse.store import entry_folder
 from tests.helpers import faults
 from tests.helpers.wheelhouse import VIEW, home_in, make_wheel, publish, put_built, put_public
@@ -39,7 +39,7 @@ def place() -> Iterator[Path]:
         yield Path(folder)
 
 
-def whole(home: Home) -> tuple[Fault, ...]:
+def whole(home: Home) -> tuple[WheelhouseFault, ...]:
     return check(home, deep=True, repair=False, told=lambda _done, _total: None)
 
 
@@ -112,7 +112,7 @@ def case(name: str, folder: Path) -> Case:
         wheels = [put_built(other.store, make_wheel(dist, "newer", "4.0", build="1_0123abcd"))]
         wheels.append(put_public(other.store, make_wheel(dist, "helper", "1.6")))
         write_archive(pack(publish(other, wheels), other.store), archive)
-        return Case(root, lambda home: take_in(home, archive, no_view))
+        return Case(root, lambda home: import_bundle(home, archive, no_view))
     assert name == "repair"
     damage(home)
     return Case(root, repair)

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from spark_build.wheelhouse.server import ShownView, ShownWheel, devices, install_lines, render, verdict
+from spark_build.wheelhouse.server import (
+    ShownView,
+    ShownWheel,
+    devices,
+    install_lines,
+    render_front_page,
+    verdict,
+)
 
 NASTY = "<b onload='x'>&\""
 
@@ -45,7 +52,7 @@ class Tags(HTMLParser):
 
 
 def test_what_a_page_shows() -> None:
-    page = render([view(shown(), shown("helper", built=False))])
+    page = render_front_page([view(shown(), shown("helper", built=False))])
     for text in (
         "Generation 3",
         "Built here",
@@ -60,14 +67,14 @@ def test_what_a_page_shows() -> None:
 
 def test_no_text_becomes_markup() -> None:
     tags = Tags()
-    tags.feed(render([view(shown(NASTY), name=NASTY)]))
+    tags.feed(render_front_page([view(shown(NASTY), name=NASTY)]))
     plain = Tags()
-    plain.feed(render([view(shown(), name="view")]))
+    plain.feed(render_front_page([view(shown(), name="view")]))
     assert tags.seen == plain.seen
 
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
-    page = render([view(shown())])
+    page = render_front_page([view(shown())])
     assert not [word for word in ("<script", "<link", "<img", "@import", "url(") if word in page]
 
 

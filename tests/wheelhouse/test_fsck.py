@@ -15,8 +15,8 @@ from spark_build.files import sha256_of
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations, store
 from spark_build.wheelhouse.generations import Generation
-from spark_build.wheelhouse.model import Fault
-from spark_build.wheelhouse.store import in_use
+from spark_build.wheelhouse.model import WheelhouseFault
+from spark_build.wheelhouse.store import shared_lock
 from spark_build.wheels.model import StoredWheel
 from tests.helpers.generations import VIEW as CLI_VIEW
 from tests.helpers.generations import root_and_home
@@ -26,7 +26,7 @@ Broken = Callable[[Home, Generation], object]
 AGAIN = "spark-build --target host-cpu --train 1.0 all"
 
 
-def look(home: Home, *, deep: bool = False, repair: bool = False) -> tuple[Fault, ...]:
+def look(home: Home, *, deep: bool = False, repair: bool = False) -> tuple[WheelhouseFault, ...]:
     return check(home, deep=deep, repair=repair, told=lambda _done, _total: None)
 
 
@@ -253,7 +253,7 @@ def test_flipped_bits_without_a_copy(tmp_path: Path) -> None:
 
 def test_what_is_being_made_is_no_leftover(tmp_path: Path) -> None:
     home, _ = demo(tmp_path)
-    with in_use(home.store, "importing"):
+    with shared_lock(home.store, "importing"):
         (home.store / ".tmp-mine").mkdir()
         assert look(home, repair=True) == ()
         assert (home.store / ".tmp-mine").is_dir()

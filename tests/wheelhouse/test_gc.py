@@ -37,8 +37,8 @@ DAY = 86400.0
 BUILDER = """
 import sys
 from pathlib import Path
-from spark_build.wheelhouse.store import in_use
-with in_use(Path(sys.argv[1]), "building"):
+from spark_build.wheelhouse.store import shared_lock
+with shared_lock(Path(sys.argv[1]), "building"):
     print("ready", flush=True)
     sys.stdin.readline()
 """

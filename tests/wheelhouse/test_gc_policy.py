@@ -5,9 +5,9 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.wheelhouse.gc import beyond, changes
-from spark_build.wheelhouse.model import Change, Kept
-from spark_build.wheelhouse.resolve import dependents
+from spark_build.wheelhouse.gc import expired, generation_changes
+from spark_build.wheelhouse.model import GenerationChange, KeptGeneration
+from spark_build.wheelhouse.resolve import reverse_dependencies
 from spark_build.wheels.model import StoredWheel
 
 HERE = {"python_version": "3.11", "sys_platform": "linux"}
@@ -26,14 +26,14 @@ def wheel(name: str, version: str = "1.0", build: str = "a", requires: tuple[str
     )
 
 
-def change(kind: str, name: str, before: str, after: str) -> Change:
-    return Change(kind=kind, name=name, before=before, after=after)  # type: ignore[arg-type]
+def change(kind: str, name: str, before: str, after: str) -> GenerationChange:
+    return GenerationChange(kind=kind, name=name, before=before, after=after)  # type: ignore[arg-type]
 
 
 def test_what_changed() -> None:
     before = [wheel("a"), wheel("b"), wheel("c"), wheel("d")]
     after = [wheel("a"), wheel("b", build="x"), wheel("c", "2.0"), wheel("e")]
-    assert changes(before, after) == (
+    assert generation_changes(before, after) == (
         change("rebuilt", "b", "1.0", "1.0"),
         change("version", "c", "1.0", "2.0"),
         change("removed", "d", "1.0", ""),
@@ -43,15 +43,15 @@ def test_what_changed() -> None:
 
 def test_the_same_wheel_under_a_newer_key_is_no_change() -> None:
     older = wheel("a")
-    assert changes([older], [dataclasses.replace(older, key="f" * 64)]) == ()
+    assert generation_changes([older], [dataclasses.replace(older, key="f" * 64)]) == ()
 
 
 def test_several_versions_side_by_side() -> None:
     before = [wheel("a", "1.0"), wheel("a", "2.0")]
-    assert changes(before, [*before, wheel("a", "3.0")]) == (change("added", "a", "", "3.0"),)
-    assert changes(before, before[:1]) == (change("removed", "a", "2.0", ""),)
+    assert generation_changes(before, [*before, wheel("a", "3.0")]) == (change("added", "a", "", "3.0"),)
+    assert generation_changes(before, before[:1]) == (change("removed", "a", "2.0", ""),)
     after = [wheel("a", "1.0", "x"), wheel("a", "3.0")]
-    assert changes(before, after) == (
+    assert generation_changes(before, after) == (
         change("rebuilt", "a", "1.0", "1.0"),
         change("version", "a", "2.0", "3.0"),
     )
@@ -62,16 +62,16 @@ sets = st.sets(st.builds(wheel, st.sampled_from("abc"), st.sampled_from(["1", "2
 
 @given(sets, sets)
 def test_changes_account_for_every_wheel(before: set[StoredWheel], after: set[StoredWheel]) -> None:
-    found = changes(sorted(before, key=str), sorted(after, key=str))
+    found = generation_changes(sorted(before, key=str), sorted(after, key=str))
     come = sum(one.kind != "removed" for one in found)
     gone = sum(one.kind != "added" for one in found)
     assert (come, gone) == (len(after - before), len(before - after))
-    back = changes(sorted(after, key=str), sorted(before, key=str))
+    back = generation_changes(sorted(after, key=str), sorted(before, key=str))
     assert len(back) == len(found)
 
 
 states = st.builds(
-    Kept,
+    KeptGeneration,
     number=st.integers(1, 30),
     current=st.booleans(),
     pinned=st.booleans(),
@@ -80,8 +80,8 @@ states = st.builds(
 
 
 @given(st.lists(states, unique_by=lambda one: one.number), st.integers(1, 5), st.floats(0, 100))
-def test_what_may_go_is_nobodys(generations: list[Kept], keep: int, older_than: float) -> None:
-    going = beyond(generations, keep=keep, older_than=older_than)
+def test_what_may_go_is_nobodys(generations: list[KeptGeneration], keep: int, older_than: float) -> None:
+    going = expired(generations, keep=keep, older_than=older_than)
     newest = sorted((one.number for one in generations), reverse=True)[:keep]
     assert not set(going) & set(newest)
     for one in generations:
@@ -92,9 +92,9 @@ def test_what_may_go_is_nobodys(generations: list[Kept], keep: int, older_than: 
 def test_who_needs_it() -> None:
     helper, other = wheel("helper", "1.5"), wheel("helper", "2.0", "b")
     demo = wheel("demo", requires=("Helper>=1", "more; extra == 'x'", "helper<1; python_version < '3'"))
-    assert dependents([helper], [demo], HERE) == ("demo needs Helper>=1",)
-    assert dependents([helper], [demo, other], HERE) == ()
-    assert dependents([helper], [other], HERE) == ()
-    assert dependents([wheel("more")], [demo], HERE) == ()
+    assert reverse_dependencies([helper], [demo], HERE) == ("demo needs Helper>=1",)
+    assert reverse_dependencies([helper], [demo, other], HERE) == ()
+    assert reverse_dependencies([helper], [other], HERE) == ()
+    assert reverse_dependencies([wheel("more")], [demo], HERE) == ()
     strict = wheel("strict", requires=("helper<2",))
-    assert dependents([helper], [strict, other], HERE) == ("strict needs helper<2",)
+    assert reverse_dependencies([helper], [strict, other], HERE) == ("strict needs helper<2",)

@@ -14,7 +14,7 @@ from spark_build.wheelhouse.simple_index import (
     IndexedWheel,
     negotiate,
     project_pages,
-    render,
+    render_index,
     root_pages,
 )
 
@@ -107,7 +107,7 @@ def test_the_root_lists_the_projects() -> None:
 
 def test_an_index_beside_its_wheels() -> None:
     one, other = wheel(), wheel("helper-2.0-py3-none-any.whl")
-    files = render([one, other], "../../")
+    files = render_index([one, other], "../../")
     assert set(files) == {
         "index/index.html",
         "index/index.json",
@@ -124,7 +124,7 @@ def test_an_index_beside_its_wheels() -> None:
 
 
 def test_an_index_that_holds_its_wheels() -> None:
-    files = render([wheel()])
+    files = render_index([wheel()])
     assert f"index/demo/{wheel().filename}.metadata" in files
 
 

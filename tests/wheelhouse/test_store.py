@@ -17,14 +17,14 @@ from spark_build.files import sha256_of
 from spark_build.wheelhouse.store import (
     LOCK,
     RECORD,
-    Entry,
+    StoreEntry,
     commit,
     entries,
     entry_folder,
-    in_use,
+    index_rows,
     next_serial,
     read,
-    rows,
+    shared_lock,
     verify_wheel,
 )
 from spark_build.wheels.model import StoredWheel
@@ -53,7 +53,7 @@ for key in sys.stdin:
 """
 
 
-def wheel_of(entry: Entry) -> StoredWheel:
+def wheel_of(entry: StoreEntry) -> StoredWheel:
     assert entry.wheel is not None
     return entry.wheel
 
@@ -330,7 +330,7 @@ def test_what_killed_processes_left_goes_with_the_next(tmp_path: Path) -> None:
 
 def test_what_a_running_process_makes_stays(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    with in_use(store, "importing"):
+    with shared_lock(store, "importing"):
         (store / ".tmp-mine").mkdir()
         commit(store, key=KEY, wheel=make_wheel(tmp_path), described=DESCRIBED, papers={})
         assert [path.name for path in temporary(store)] == [".tmp-mine"]
@@ -340,7 +340,7 @@ def test_what_a_running_process_makes_stays(tmp_path: Path) -> None:
 
 
 def indexed(store: Path) -> list[str]:
-    return [str(row["key"]) for row in rows(store)]
+    return [str(row["key"]) for row in index_rows(store)]
 
 
 def test_two_entries_within_one_tick_of_the_clock(tmp_path: Path) -> None:

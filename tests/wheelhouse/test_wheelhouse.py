@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import StoreError
-from spark_build.files import Held, locked
+from spark_build.files import LockTimeout, locked
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse.generations import Generation, current, read, verdict_of, write_verdict
@@ -319,7 +319,7 @@ def test_publishing_holds_the_lock_of_the_view(tmp_path: Path) -> None:
         try:
             with locked(view / "lock", purpose="a second publisher", patience=0):
                 held.append("")
-        except Held as others:
+        except LockTimeout as others:
             held.append(str(others))
         return first.wheels, "another closure"
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_build.wheels.audit import ADVICE, RULES, advice, findings_alone, platforms
-from spark_build.wheels.diff import Side, changes
+from spark_build.wheels.audit import ADVICE, RULES, advice, findings_alone, platforms_of
+from spark_build.wheels.diff import Side, wheel_changes
 from spark_build.wheels.model import Finding, Library, Payload, WheelFacts
 from tests.helpers.devicefacts import holding, wheel
 
@@ -74,10 +74,10 @@ def test_what_others_bring_is_not_missed() -> None:
 
 
 def test_platforms() -> None:
-    assert platforms(tagged("py3-none-any", machine="aarch64")) == ("linux-aarch64",)
-    assert platforms(replace(tagged("py3-none-any"), libraries=())) == ("linux-x86_64",)
-    assert platforms(tagged("py3-none-macosx_10_9_universal2")) == ("macosx-universal2",)
-    assert platforms(tagged("py3-none-plan9", machine="riscv64")) == ("linux-riscv64",)
+    assert platforms_of(tagged("py3-none-any", machine="aarch64")) == ("linux-aarch64",)
+    assert platforms_of(replace(tagged("py3-none-any"), libraries=())) == ("linux-x86_64",)
+    assert platforms_of(tagged("py3-none-macosx_10_9_universal2")) == ("macosx-universal2",)
+    assert platforms_of(tagged("py3-none-plan9", machine="riscv64")) == ("linux-riscv64",)
 
 
 def test_a_gpu_that_somebody_wants() -> None:
@@ -106,7 +106,7 @@ def test_bundled_libraries_are_the_same_by_another_hash() -> None:
         facts = replace(facts, libraries=(*facts.libraries, library))
         members = {inside: (5, 7), f"{papers}/RECORD": (int(version), 1), f"{papers}/METADATA": (4, 4)}
         sides.append(Side(facts=facts, members=members))
-    assert [(one.kind, one.subject, one.first, one.second) for one in changes(*sides)] == [
+    assert [(one.kind, one.subject, one.first, one.second) for one in wheel_changes(*sides)] == [
         ("metadata", "version", "1", "2")
     ]
 
@@ -118,6 +118,6 @@ def test_what_a_common_library_needs_besides() -> None:
     first = replace(one, libraries=(*one.libraries, replace(other, needed=("libm.so.6",))))
     rows = [
         (row.subject, row.first, row.second)
-        for row in changes(Side(facts=first, members={}), Side(facts=two, members={}))
+        for row in wheel_changes(Side(facts=first, members={}), Side(facts=two, members={}))
     ]
     assert rows == [("libnew.so.1", "", "yes"), ("demo/_c.so: libm.so.6", "", "yes")]

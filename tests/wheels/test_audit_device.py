@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spark_build.wheels.audit import as_vendor, blocks
 from spark_build.wheels.model import Code, DeviceCode
-from spark_build.wheels.rules_device import FITS, Demand, best, device_findings, fit, listed, order
+from spark_build.wheels.rules_device import FITS, DeviceDemand, best, device_findings, fit, listed, order
 from tests.helpers.devicefacts import SPARK, code, holding, said, wheel
 
 
@@ -95,7 +95,7 @@ def test_the_best_decides(targets: list[str], major: int, minor: int) -> None:
     found = best(targets, capability)
     assert all(FITS.index(found) <= FITS.index(fit(one, capability)) for one in targets)
     assert found == "none" or found in {fit(one, capability) for one in targets}
-    wanted = Demand(capabilities=(capability,), needed=True, elsewhere=False)
+    wanted = DeviceDemand(capabilities=(capability,), needed=True, elsewhere=False)
     rules = {one.rule for one in device_findings(wheel(holding(*targets)), wanted)}
     assert ("device-code" in rules) == (found == "none")
     assert blocks(device_findings(wheel(holding(*targets)), wanted)) == (found == "none")
@@ -179,7 +179,7 @@ def test_every_gpu_of_the_target_counts() -> None:
 
 def test_without_a_need_nothing_is_missed() -> None:
     assert said(wheel(), replace(SPARK, needed=False)) == []
-    assert said(wheel(holding("sm_90")), Demand()) == []
+    assert said(wheel(holding("sm_90")), DeviceDemand()) == []
 
 
 def test_an_archive_does_not_run() -> None:
@@ -204,8 +204,8 @@ def test_a_vendors_wheel_is_told_but_not_refused() -> None:
 
 def test_damage_is_an_error_once() -> None:
     damaged = replace(holding("sm_121"), problems=("at byte 3: a\nb", "at byte 9: c"))
-    (one,) = device_findings(wheel(damaged), Demand())
+    (one,) = device_findings(wheel(damaged), DeviceDemand())
     assert (one.severity, one.rule) == ("error", "device-damage")
     assert "at byte 3: a\\nb (and 1 more)" in one.message
     # An ELF file that cannot be read has a finding of its own already.
-    assert said(wheel(damaged, machine="unreadable"), Demand()) == []
+    assert said(wheel(damaged, machine="unreadable"), DeviceDemand()) == []

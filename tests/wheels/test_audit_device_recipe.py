@@ -11,7 +11,7 @@ from spark_build.recipes.model import Audit, Build, DeviceRule, Recipe, Requires
 from spark_build.recipes.parse import parse_recipe
 from spark_build.wheels.audit import as_vendor, blocks
 from spark_build.wheels.model import DeviceCode
-from spark_build.wheels.rules_device import Demand, demand, device_findings
+from spark_build.wheels.rules_device import DeviceDemand, demand, device_findings
 from tests.helpers.devicefacts import SPARK, holding, wheel
 
 
@@ -69,7 +69,7 @@ def test_the_demand_of_a_recipe() -> None:
     assert [one.library for one in found.rules] == ["all.so"]
     h200 = demand(RECIPE, replace(GB10, cuda_architectures=("9.0",)))
     assert [one.library for one in h200.rules] == ["all.so", "hopper.so"]
-    assert demand(RECIPE, replace(GB10, cuda_architectures=())) == Demand()
+    assert demand(RECIPE, replace(GB10, cuda_architectures=())) == DeviceDemand()
     assert demand(replace(RECIPE, kind="repack"), GB10).elsewhere
     assert not demand(replace(RECIPE, requires=Requires()), GB10).needed
     assert not demand(replace(RECIPE, audit=Audit(host_only="it compiles")), GB10).needed

@@ -8,7 +8,14 @@ import pytest
 
 from spark_build.wheels.audit import as_vendor, audit
 from spark_build.wheels.model import Finding, HostCode, Library, Payload, WheelFacts
-from spark_build.wheels.rules import HOST_RULES, PACKAGING_RULES, Entry, explain, sizes, summary
+from spark_build.wheels.rules import (
+    HOST_RULES,
+    PACKAGING_RULES,
+    ZipEntry,
+    explain_library,
+    file_summary,
+    sizes,
+)
 from tests.wheels.test_audit import MANYLINUX, SOUND, SYSTEM
 
 TAG = "manylinux_2_28_x86_64"
@@ -54,10 +61,12 @@ def packed(
     """A wheel whose zip has these files besides its dist-info."""
     modes, texts = modes or {}, texts or {}
     entries = [
-        Entry(name=name, size=2, packed=1, mode=modes.get(name, FILE))
+        ZipEntry(name=name, size=2, packed=1, mode=modes.get(name, FILE))
         for name in ("demo/__init__.py", *names, *modes, *texts, f"{dist_info}/METADATA")
     ]
-    return dataclasses.replace(SOUND, payload=summary(entries, dist_info=dist_info, texts=texts), **changes)
+    return dataclasses.replace(
+        SOUND, payload=file_summary(entries, dist_info=dist_info, texts=texts), **changes
+    )
 
 
 TORCHED = library(needed=("libtorch_cpu.so", "libc10.so"))
@@ -204,7 +213,7 @@ def test_each_needed_library_is_explained() -> None:
     wheel = holding(
         library(needed=(*needed, "libpython3.11.so.1.0", "libz.so")), library("d.libs/liba.so", needed=needed)
     )
-    found = explain(wheel, system_libraries=SYSTEM, provided=("libb*", "libcuda*"))
+    found = explain_library(wheel, system_libraries=SYSTEM, provided=("libb*", "libcuda*"))
     assert {one.soname: one.source for one in found} == {
         "liba.so": "wheel",
         "libb.so": "recipe",
@@ -223,8 +232,8 @@ def test_each_needed_library_is_explained() -> None:
 
 
 def test_the_size_report() -> None:
-    entries = [Entry(name=f"f{n}", size=n << 20, packed=1 << 20, mode=0) for n in range(12)]
-    report = sizes(summary(entries, dist_info=INFO, texts={}))
+    entries = [ZipEntry(name=f"f{n}", size=n << 20, packed=1 << 20, mode=0) for n in range(12)]
+    report = sizes(file_summary(entries, dist_info=INFO, texts={}))
     assert report[0] == "12 files, 66.0 MiB unpacked, 12.0 MiB in the zip"
     assert report[1] == "11.0 MiB (1.0 MiB in the zip)  f11"
     assert len(report) == 11

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_build.errors import AuditError, HostError
-from spark_build.wheels.device_code import Difference, cross_check, find_cuobjdump, read_library
+from spark_build.wheels.device_code import DeviceCodeDifference, cross_check, find_cuobjdump, read_library
 from spark_build.wheels.fatbin import MAX_ITEMS, FatbinError
 from spark_build.wheels.model import Code
 from spark_build.wheels.reader import read_facts
@@ -191,9 +191,9 @@ def test_differences_are_named(tmp_path: Path) -> None:
         "--list-ptx": "PTX file    1: a.sm_90.ptx\nPTX file    2: b.1.sm_80.ptx",
     }
     assert cross_check(DATA / "loaded.o", saying(tmp_path, answers)) == (
-        Difference(listing="--list-elf", target="sm_121", ours=0, theirs=1),
-        Difference(listing="--list-elf", target="sm_121a", ours=1, theirs=0),
-        Difference(listing="--list-ptx", target="sm_90", ours=0, theirs=1),
+        DeviceCodeDifference(listing="--list-elf", target="sm_121", ours=0, theirs=1),
+        DeviceCodeDifference(listing="--list-elf", target="sm_121a", ours=1, theirs=0),
+        DeviceCodeDifference(listing="--list-ptx", target="sm_90", ours=0, theirs=1),
     )
 
 
@@ -206,7 +206,7 @@ def test_what_is_loaded_and_everything_are_two_listings(
     family, relocatable = container(Made(arch=120, variant="f")), container(Made(arch=120))
     library.write_bytes(elf([(".nv_fatbin", family), ("__nv_relfatbin", relocatable)]))
     program = saying(tmp_path, {"--list-elf": FIRST, "--all-fatbin --list-elf": listed})
-    wanted = Difference(listing="--all-fatbin --list-elf", target="sm_120", ours=2, theirs=1)
+    wanted = DeviceCodeDifference(listing="--all-fatbin --list-elf", target="sm_120", ours=2, theirs=1)
     assert cross_check(library, program) == ((wanted,) if differs else ())
 
 

@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_build.errors import AuditError
-from spark_build.wheels.fatbin import MAX_ITEMS, Container, Entry, FatbinError, Item, Problem, Scanner, Stray
+from spark_build.wheels.fatbin import (
+    MAX_ITEMS,
+    Container,
+    FatbinEntry,
+    FatbinError,
+    FatbinProblem,
+    Item,
+    Scanner,
+    Stray,
+)
 from tests.helpers.fatbins import MAGIC, Made, container
 
 
@@ -24,11 +33,11 @@ def scan(data: bytes, cuts: Sequence[int] = (), *, told: bool = True) -> list[It
 
 
 def targets(items: Sequence[Item]) -> list[str]:
-    return [item.target for item in items if isinstance(item, Entry)]
+    return [item.target for item in items if isinstance(item, FatbinEntry)]
 
 
 def problems(items: Sequence[Item]) -> list[str]:
-    return [item.message for item in items if isinstance(item, Problem)]
+    return [item.message for item in items if isinstance(item, FatbinProblem)]
 
 
 def without_magic(least: int = 0) -> st.SearchStrategy[bytes]:
@@ -58,7 +67,7 @@ def test_what_was_made_is_found(made: list[tuple[bytes, list[Made]]], cuts: list
         data += container(*inside)
     items = scan(data, cuts, told=told)
     assert [(one.offset, one.size) for one in items if isinstance(one, Container)] == wanted_containers
-    found = [one for one in items if isinstance(one, Entry)]
+    found = [one for one in items if isinstance(one, FatbinEntry)]
     assert [(one.container, one.target, one.compression, one.size) for one in found] == wanted
     assert problems(items) == []
 
@@ -70,7 +79,7 @@ def test_one_by_hand() -> None:
     head += "0000000000000000c814000000000000"
     (box, entry) = Scanner().feed(bytes.fromhex(head))
     assert box == Container(offset=0, size=0x538 + 16)
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, FatbinEntry)
     assert (entry.target, entry.compression, entry.size) == ("sm_121a", "zstd", 0x4C1)
     assert (entry.full_size, entry.offset) == (0x14C8, 16)
 

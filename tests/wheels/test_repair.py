@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from spark_build import venv
 from spark_build.errors import AuditError
 from spark_build.recipes.model import Repair
-from spark_build.wheels.attestation_formats import Content
+from spark_build.wheels.attestation_formats import WheelContent
 from spark_build.wheels.audit import audit, blocks
 from spark_build.wheels.reader import content_digest, read_facts
 from spark_build.wheels.repair import repair as repair_and_tell
@@ -380,9 +380,9 @@ def test_findings_of_a_finished_wheel_do_not_block(tmp_path: Path, files: dict[s
 def test_extra_files_are_made_from_the_rest_and_listed_in_record(tmp_path: Path) -> None:
     sbom = f"{INFO}/sboms/tool.spdx"
     wheel = write_wheel(tmp_path, {**PURE, sbom: b"bill", f"{INFO}/note.json": b"old"})
-    seen: list[Content] = []
+    seen: list[WheelContent] = []
 
-    def note(content: Content) -> bytes:
+    def note(content: WheelContent) -> bytes:
         seen.append(content)
         return b"new"
 

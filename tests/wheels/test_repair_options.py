@@ -21,7 +21,7 @@ from spark_build.recipes.model import Repair
 from spark_build.wheels.audit import audit
 from spark_build.wheels.device_code import read_library
 from spark_build.wheels.reader import read_facts
-from spark_build.wheels.repair import Repaired, Tools, repair, strip, symbol_policies, system_libraries
+from spark_build.wheels.repair import ElfTools, Repaired, repair, strip, symbol_policies, system_libraries
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.helpers.devicewheels import DATA
 from tests.helpers.wheels import PURE, compiled, entries_of, write_wheel, write_zip
@@ -130,19 +130,19 @@ def test_a_strip_that_touches_device_code_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "lib.so"
     file.write_bytes(linked(tmp_path))
     with pytest.raises(AuditError, match=r"strip would change more of demo/lib\.so than it should"):
-        strip(file, "demo/lib.so", Tools(env={"PATH": str(fake.parent)}))
+        strip(file, "demo/lib.so", ElfTools(env={"PATH": str(fake.parent)}))
 
 
 def test_no_strip_or_a_failing_one(tmp_path: Path) -> None:
     file = tmp_path / "lib.so"
     file.write_bytes(linked(tmp_path))
     with pytest.raises(HostError, match="strip"):
-        strip(file, "demo/lib.so", Tools(env={"PATH": str(tmp_path)}))
+        strip(file, "demo/lib.so", ElfTools(env={"PATH": str(tmp_path)}))
     fake = tmp_path / "strip"
     fake.write_text("#!/bin/sh\necho no room >&2\nexit 3\n")
     fake.chmod(0o755)
     with pytest.raises(AuditError, match=r"strip fails on demo/lib\.so: no room"):
-        strip(file, "demo/lib.so", Tools(env={"PATH": str(tmp_path)}))
+        strip(file, "demo/lib.so", ElfTools(env={"PATH": str(tmp_path)}))
 
 
 # --- RPATH --------------------------------------------------------------------------------------------

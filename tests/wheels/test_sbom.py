@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from packageurl import PackageURL
 
 from spark_build.wheels import attestation_formats
-from spark_build.wheels.attestation_formats import Content, bom, licences
+from spark_build.wheels.attestation_formats import WheelContent, bom, licences
 from tests.helpers.validators import check_sbom
 from tests.wheels.test_provenance import ORIGIN
 
@@ -31,14 +31,14 @@ AUDITWHEEL = {
         },
     ],
 }
-CONTENT = Content(
+CONTENT = WheelContent(
     hashes={"demo/__init__.py": "1" * 64, "demo.libs/libprotobuf-lite-0a1b2c3d.so.32": "2" * 64},
     metadata=METADATA,
     sboms=(json.dumps(AUDITWHEEL).encode(), b"no json", b"[]", b'{"components": [{}, 3, {"name": 1}]}'),
 )
 
 
-def document(content: Content = CONTENT, **named: Any) -> Any:
+def document(content: WheelContent = CONTENT, **named: Any) -> Any:
     return check_sbom(json.dumps(bom(ORIGIN, content, moment=MOMENT, **named)))
 
 
@@ -89,7 +89,7 @@ def test_nothing_is_random() -> None:
 
 def test_a_prefix_is_no_python_package() -> None:
     prefix = dataclasses.replace(ORIGIN, distribution="llvm", python_package=False)
-    found = check_sbom(json.dumps(bom(prefix, Content(hashes={}), moment="")))
+    found = check_sbom(json.dumps(bom(prefix, WheelContent(hashes={}), moment="")))
     assert found["metadata"]["component"]["purl"] == "pkg:generic/llvm@1.0%2Bcu130.spark1"
     assert "timestamp" not in found["metadata"]
 

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.wheels.fatbin import MAX_MEMBERS, Cubin, FatbinError, Part, Problem, Region, kind_of, parts
+from spark_build.wheels.fatbin import (
+    MAX_MEMBERS,
+    Cubin,
+    FatbinError,
+    FatbinProblem,
+    Part,
+    Region,
+    kind_of,
+    parts,
+)
 from tests.helpers.fatbins import Made, archive, container, elf
 
 LOADED, RELOCATABLE = ".nv_fatbin", "__nv_relfatbin"
@@ -22,7 +31,7 @@ def regions(data: bytes) -> list[tuple[str, bytes]]:
 
 
 def problems(data: bytes) -> list[str]:
-    return [part.message for part in look(data) if isinstance(part, Problem)]
+    return [part.message for part in look(data) if isinstance(part, FatbinProblem)]
 
 
 def patched(data: bytes, at: int, form: str, value: int) -> bytes:

@@ -17,7 +17,7 @@ from spark_build.files import copy_or_link, remove_tree
 from spark_build.hashing import digest
 from spark_build.recipes.model import Step, Target
 from spark_build.text import printable
-from spark_build.wheelhouse.store import Entry, next_serial, read, tree_digest
+from spark_build.wheelhouse.store import StoreEntry, next_serial, read, tree_digest
 from spark_build.wheels.audit import as_vendor, audit
 from spark_build.wheels.model import Finding, WheelFacts
 from spark_build.wheels.reader import facts_and_digest
@@ -61,7 +61,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     return {**_outputs(job, facts, [content, *contents]), "repair": dict(finished.changes)}
 
 
-def again(step: Step, target: Target, entry: Entry, log: Path, *, built_in: Path) -> tuple[Finding, ...]:
+def again(step: Step, target: Target, entry: StoreEntry, log: Path, *, built_in: Path) -> tuple[Finding, ...]:
     """Judge an entry of the store by what is asked today; AuditError when it is not good any more.
 
     log: of the build; built_in: below that it was built, and no file of it may name the folder.

@@ -18,7 +18,7 @@ from spark_build.build import compiler_cache, sandbox
 from spark_build.build import environment as build_environment
 from spark_build.build.backends import Product, builder_for
 from spark_build.build.context import Job, Outputs, Shell
-from spark_build.build.diagnosis import Watch, diagnose, last_command
+from spark_build.build.diagnosis import FeatureWatch, diagnose, last_command
 from spark_build.errors import StageError
 from spark_build.events import Cost, Note, Progress
 from spark_build.files import remove_tree
@@ -26,7 +26,7 @@ from spark_build.process import BACKGROUND
 from spark_build.process import run as run_command
 from spark_build.resources import governor, memory, policy
 from spark_build.resources.jobserver import Jobserver
-from spark_build.resources.policy import Taken
+from spark_build.resources.policy import BuildUsage
 
 NAME = "build"
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] ")
@@ -46,7 +46,7 @@ def intact(job: Job, outputs: Outputs) -> bool:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Course:
+class _BuildProgress:
     """What is seen of a build while it runs."""
 
     began: float = field(default_factory=time.monotonic)
@@ -69,11 +69,11 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     for folder in (job.dist, job.work / "home", job.work / "tmp"):
         folder.mkdir(parents=True, exist_ok=True)
     if not job.step.recipe.is_compiled:
-        return {**asdict(_execute_nothing(job)), "sandbox": {"kind": "not needed", "network": False}}
+        return {**asdict(_repack(job)), "sandbox": {"kind": "not needed", "network": False}}
     started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     is_whole = not job.build_started.exists()
     job.build_started.touch()
-    with _share_of_the_machine(job) as (jobserver, course):
+    with _acquire_job_slots(job) as (jobserver, course):
         with _compiler_cache(job) as setup:
             product = _build(job, earlier, jobserver, course, setup)
         use = compiler_cache.use_of(setup.log)
@@ -83,7 +83,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
             jobs=jobserver.most,
             cache=str(use) if use.total else "",
         )
-    _remember(job, course, cost, is_whole=is_whole and (use.rate or 0.0) < MOSTLY_CACHED)
+    _record_usage(job, course, cost, is_whole=is_whole and (use.rate or 0.0) < MOSTLY_CACHED)
     marks = {
         "sandbox": sandbox.choose().mark(network=job.step.recipe.build.network),
         "compiler_cache": setup.cache.marks,
@@ -92,7 +92,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     return {**asdict(product), **marks, "cost": asdict(cost)}
 
 
-def _execute_nothing(job: Job) -> Product:
+def _repack(job: Job) -> Product:
     def refuse(*_: object) -> None:
         raise StageError("unpacking wheels executes nothing")
 
@@ -122,9 +122,9 @@ def _compiler_cache(job: Job) -> Iterator[compiler_cache.Setup]:
 
 
 @contextmanager
-def _share_of_the_machine(job: Job) -> Iterator[tuple[Jobserver, _Course]]:
+def _acquire_job_slots(job: Job) -> Iterator[tuple[Jobserver, _BuildProgress]]:
     """Job slots for this build, as soon as there is room for its first job."""
-    course = _Course()
+    course = _BuildProgress()
     recipe, memory_mib = job.step.recipe, job.expected.memory_per_job_mib
     wait = f"waiting for a free job slot and {memory_mib} MiB for its first job"
     with job.governor.stage(
@@ -141,13 +141,13 @@ def _share_of_the_machine(job: Job) -> Iterator[tuple[Jobserver, _Course]]:
         except StageError:
             # Also what failed says how much memory a job needs: the next attempt plans with it.
             cost = Cost(peak_mib=jobserver.peak_mib, peak_mib_per_job=jobserver.peak_mib_per_job)
-            _remember(job, course, cost, is_whole=False)
+            _record_usage(job, course, cost, is_whole=False)
             raise
 
 
-def _remember(job: Job, course: _Course, cost: Cost, *, is_whole: bool) -> None:
+def _record_usage(job: Job, course: _BuildProgress, cost: Cost, *, is_whole: bool) -> None:
     seconds = round(time.monotonic() - course.began, 1)
-    taken = Taken(
+    taken = BuildUsage(
         peak_mib_per_job=cost.peak_mib_per_job,
         peak_mib=cost.peak_mib,
         seconds=seconds if is_whole else 0.0,
@@ -155,16 +155,16 @@ def _remember(job: Job, course: _Course, cost: Cost, *, is_whole: bool) -> None:
         target=job.target.name,
         version=job.step.pin.version,
         steps=course.total if is_whole else 0,
-        curve=policy.curve(course.times, course.total, seconds) if is_whole else (),
+        curve=policy.pace_curve(course.times, course.total, seconds) if is_whole else (),
     )
-    governor.record(job.home, job.step.recipe.name, taken)
+    governor.record_build(job.home, job.step.recipe.name, taken)
 
 
 def _build(
     job: Job,
     earlier: Mapping[str, Outputs],
     jobserver: Jobserver,
-    course: _Course,
+    course: _BuildProgress,
     setup: compiler_cache.Setup,
 ) -> Product:
     values = build_environment.values(job, earlier, jobserver.sure)
@@ -173,7 +173,7 @@ def _build(
     # The recipe's own variables come last; whatever its PATH, it finds our ninja first.
     shared = {**setup.variables, **jobserver.environment(path)}
     environment = {**shared, **own, "PATH": shared["PATH"]}
-    watch = Watch(job.step.evaluated.features)
+    watch = FeatureWatch(job.step.evaluated.features)
 
     def runner(command: Sequence[str], cwd: Path, extra: Mapping[str, str]) -> None:
         started: list[int] = []
@@ -249,7 +249,7 @@ def _sandboxed(
     )
 
 
-def _see(job: Job, watch: Watch, course: _Course, line: str) -> None:
+def _see(job: Job, watch: FeatureWatch, course: _BuildProgress, line: str) -> None:
     """Each line of output: a compile step, or what the configure summary says of a feature."""
     step = NINJA_STEP.match(line)
     if step:

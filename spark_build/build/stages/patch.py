@@ -12,7 +12,7 @@ from spark_build.build import patches
 from spark_build.build.context import Job, Outputs
 from spark_build.errors import PatchError, SourceError
 from spark_build.files import remove_tree
-from spark_build.recipes.evaluation import fill
+from spark_build.recipes.evaluation import fill_placeholders
 from spark_build.sources import source_types
 
 NAME = "patch"
@@ -90,7 +90,7 @@ def _place(job: Job, extra: Mapping[str, str]) -> None:
     known = {f"extra:{name}": folder for name, folder in extra.items()}
     for path, variable in job.step.recipe.build.place.items():
         where = f"recipes/{job.step.recipe.name}.toml: build.place.{path}"
-        placed = Path(fill(variable.value, known, where=where))
+        placed = Path(fill_placeholders(variable.value, known, where=where))
         if not placed.is_dir():
             raise SourceError(f"{variable.value} is no folder, which is to be placed at {path}", where=where)
         shutil.copytree(placed, job.source / path, symlinks=True, dirs_exist_ok=True)

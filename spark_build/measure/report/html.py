@@ -21,8 +21,8 @@ from spark_build.measure.model import (
 )
 from spark_build.measure.report.charts import all_charts, of_case, unit_of
 from spark_build.measure.statistics import geometric_mean
-from spark_build.measure.verdict import placed
-from spark_build.text import flops
+from spark_build.measure.verdict import place_in_reference
+from spark_build.text import format_flops
 
 TONES = {
     "UPLIFT": "good",
@@ -73,7 +73,7 @@ def _cases(cases: Sequence[CaseResult]) -> str:
         rows.append(
             (
                 f"{escape(str(each.case))}{' ★' if each.headline else ''}{arms}",
-                f"{flops(each.rates[1])}<br>{flops(each.rates[0])}",
+                f"{format_flops(each.rates[1])}<br>{format_flops(each.rates[0])}",
                 f"<b>{seen.ratio:.4f}</b>{_per_clock(each)}",
                 f"{seen.ci95[0]:.4f}<br>{seen.ci95[1]:.4f}",
                 f'<span class="{FINDINGS[each.finding]}">{each.finding}</span>',
@@ -340,11 +340,11 @@ def _cells(known: Reference | None, case: Case, found: Sequence[Measurement]) ->
     seen = known.rates.get(case.dtype) if known and case.size >= known.least_size else None
     peak = known.nominal.get(case.dtype) if known else None
     return (
-        flops(rate),
-        flops(rate / (sum(clocks) / len(clocks)) * 1000) if clocks else "unknown",
-        flops(rate / (sum(watts) / len(watts))) if watts else "unknown",
+        format_flops(rate),
+        format_flops(rate / (sum(clocks) / len(clocks)) * 1000) if clocks else "unknown",
+        format_flops(rate / (sum(watts) / len(watts))) if watts else "unknown",
         _range(*seen) if seen else "unknown",
-        escape(placed(known, case, rate)) or "-",
+        escape(place_in_reference(known, case, rate)) or "-",
         f"{rate / peak:.0%} of {_whole(peak)}" if peak else "unknown",
     )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from spark_build.measure.bounds import FORMATS, token_floor, weight_bytes
-from spark_build.measure.comparison import held_by, said
+from spark_build.measure.comparison import band_text, held_by
 from spark_build.measure.model import BurnIn
 from spark_build.measure.report.charts import unit_of
 from spark_build.measure.report.html import markdown_table
-from spark_build.measure.report.suite_view import View, interval
+from spark_build.measure.report.suite_view import SuiteView, interval_text
 from spark_build.measure.statistics import geometric_mean
-from spark_build.measure.verdict import placed
-from spark_build.text import quantity
+from spark_build.measure.verdict import place_in_reference
+from spark_build.text import format_quantity
 
 
 def render(result: BurnIn) -> str:
@@ -63,7 +63,7 @@ def _cases(result: BurnIn) -> str:
                 f"{seen.ratio:.4f} [{seen.ci95[0]:.4f}, {seen.ci95[1]:.4f}]",
                 "unknown" if each.per_clock is None else f"{each.per_clock:.4f}",
                 each.finding,
-                placed(result.reference, each.case, each.rates[1]) or "-",
+                place_in_reference(result.reference, each.case, each.rates[1]) or "-",
             )
         )
     heads = ("case", "arm", "rates", "ratio, 95% interval", "per GHz", "finding", "is this normal?")
@@ -83,7 +83,7 @@ def _failed(result: BurnIn) -> list[tuple[str, str, str]]:
 WEIGHTS = 70e9
 
 
-def render_suite(view: View) -> str:
+def render_suite(view: SuiteView) -> str:
     """The whole document."""
     doubts = view.compared.doubts
     title = f"{view.title}: nothing may be claimed" if doubts else view.title
@@ -109,16 +109,16 @@ def render_suite(view: View) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _changes(view: View) -> str:
+def _changes(view: SuiteView) -> str:
     rows = [
         (
             each.case,
             each.kind or "-",
             each.second,
-            " against ".join(quantity(one.mean, each.unit) for one in reversed(each.values)),
-            interval(each.contrast),
+            " against ".join(format_quantity(one.mean, each.unit) for one in reversed(each.values)),
+            interval_text(each.contrast),
             each.finding,
-            f"{each.overhead:+.1f}%, {said(each)}",
+            f"{each.overhead:+.1f}%, {band_text(each)}",
         )
         for each in view.compared.changes
     ]
@@ -127,7 +127,7 @@ def _changes(view: View) -> str:
     )
 
 
-def _figures(view: View) -> str:
+def _figures(view: SuiteView) -> str:
     """Each figure with what holds it; a case without one says why."""
     rows = []
     for work in view.bench.works:
@@ -139,12 +139,12 @@ def _figures(view: View) -> str:
                 rows.append((work.name, arm, "-", "-", "-", held or "nothing was measured"))
                 continue
             share = "-" if place.share is None else f"{place.share:.0%} of {place.roof}"
-            middle = quantity(geometric_mean(list(rates.values())), work.unit)
+            middle = format_quantity(geometric_mean(list(rates.values())), work.unit)
             rows.append((work.name, arm, middle, place.kind or "-", share, held))
     return markdown_table(("case", "arm", "rate", "class", "share of the ceiling", "held by"), rows)
 
 
-def _failed_checks_of_suite(view: View) -> list[tuple[str, str, str]]:
+def _failed_checks_of_suite(view: SuiteView) -> list[tuple[str, str, str]]:
     return [
         (check.name, f"round {each.slot.index + 1} of {each.slot.arm}", check.evidence)
         for each in view.bench.rounds
@@ -153,12 +153,14 @@ def _failed_checks_of_suite(view: View) -> list[tuple[str, str, str]]:
     ]
 
 
-def _formats(view: View) -> str:
+def _formats(view: SuiteView) -> str:
     bandwidth = view.roofs.bandwidth or view.roofs.nominal_bandwidth
     rows = []
     for form in FORMATS:
         weights = weight_bytes(WEIGHTS, form)
-        floor = quantity(token_floor(weights, bandwidth), "s") if bandwidth else "-"
-        rows.append((form.name, f"{form.stored:g}", f"{form.factor:.2g}x", quantity(weights, "B"), floor))
+        floor = format_quantity(token_floor(weights, bandwidth), "s") if bandwidth else "-"
+        rows.append(
+            (form.name, f"{form.stored:g}", f"{form.factor:.2g}x", format_quantity(weights, "B"), floor)
+        )
     heads = ("format", "bytes", "of FP16", f"{WEIGHTS / 1e9:g} billion weights", "least time of a token")
     return markdown_table(heads, rows)

@@ -24,9 +24,9 @@ from spark_build.measure.report.charts import (
     traces,
     unit_of,
 )
-from spark_build.measure.report.suite_view import View
+from spark_build.measure.report.suite_view import SuiteView
 from spark_build.measure.statistics import LEAST, geometric_mean
-from spark_build.text import quantity
+from spark_build.text import format_quantity
 
 MEMORY = (
     ("memtotal_mib", "MemTotal"),
@@ -43,7 +43,7 @@ LINE_HEIGHT = 0.07  # of a name at the end of a line, as a share of the largest 
 MANY = 10_000  # tokens or samples a second, from which on thousands are shown
 
 
-def all_charts(view: View) -> list[tuple[str, str, str]]:
+def all_charts(view: SuiteView) -> list[tuple[str, str, str]]:
     """Heading, explanation and SVG of every picture that this run has data for."""
     style()
     changes = view.compared.changes
@@ -80,7 +80,7 @@ def all_charts(view: View) -> list[tuple[str, str, str]]:
     return charts
 
 
-def comparison(view: View, changes: Sequence[CaseChange]) -> str:
+def comparison(view: SuiteView, changes: Sequence[CaseChange]) -> str:
     """Ratios of all cases."""
     rows = [
         Ratio(
@@ -100,7 +100,7 @@ def comparison(view: View, changes: Sequence[CaseChange]) -> str:
     )
 
 
-def overheads(view: View, changes: Sequence[CaseChange]) -> str:
+def overheads(view: SuiteView, changes: Sequence[CaseChange]) -> str:
     """Percent of time, over the bands."""
     from matplotlib.figure import Figure
 
@@ -128,19 +128,19 @@ def overheads(view: View, changes: Sequence[CaseChange]) -> str:
     return svg(figure, "overheads")
 
 
-def _enough(view: View) -> bool:
+def _enough(view: SuiteView) -> bool:
     """Whether there are rounds enough for a box."""
     return max(len(launches) for launches in view.trial.values.values()) >= LEAST
 
 
-def _rates(view: View, arm: str, work: Work) -> list[float]:
+def _rates(view: SuiteView, arm: str, work: Work) -> list[float]:
     if _enough(view):
         return list(view.trial.values.get((arm, work.name), {}).values())
     calls = view.trial.calls.get((arm, work.name), ())
     return [work.amount / seconds for seconds in calls if seconds > 0]
 
 
-def boxes(view: View) -> str:
+def boxes(view: SuiteView) -> str:
     """Rates by arm, one panel for each case."""
     from matplotlib.figure import Figure
 
@@ -189,7 +189,7 @@ def _sweeps(works: Sequence[Work]) -> dict[tuple[str, str], dict[str, list[Work]
     return {key: rows for key, rows in swept.items() if rows}
 
 
-def lines(view: View, sweeps: dict[tuple[str, str], dict[str, list[Work]]]) -> str:
+def lines(view: SuiteView, sweeps: dict[tuple[str, str], dict[str, list[Work]]]) -> str:
     """One panel for each workload, one line for each arm and kind of case."""
     from matplotlib.figure import Figure
 
@@ -213,12 +213,12 @@ def lines(view: View, sweeps: dict[tuple[str, str], dict[str, list[Work]]]) -> s
     return svg(figure, "lines")
 
 
-def _points(view: View, arm: str, works: Sequence[Work], scale: float) -> list[tuple[int, float]]:
+def _points(view: SuiteView, arm: str, works: Sequence[Work], scale: float) -> list[tuple[int, float]]:
     found = [(work.size or 0, view.trial.values.get((arm, work.name), {})) for work in works]
     return [(size, geometric_mean(list(rates.values())) / scale) for size, rates in found if rates]
 
 
-def _line(view: View, axes: Any, arm: str, works: Sequence[Work], scale: float, stroke: str) -> None:
+def _line(view: SuiteView, axes: Any, arm: str, works: Sequence[Work], scale: float, stroke: str) -> None:
     points = _points(view, arm, works, scale)
     axes.plot(
         [size for size, _ in points], [rate for _, rate in points], color=view.paint[arm], linestyle=stroke,
@@ -226,7 +226,7 @@ def _line(view: View, axes: Any, arm: str, works: Sequence[Work], scale: float, 
     )  # fmt: skip
 
 
-def _names(view: View, axes: Any, rows: Mapping[str, Sequence[Work]], scale: float, prefix: str) -> None:
+def _names(view: SuiteView, axes: Any, rows: Mapping[str, Sequence[Work]], scale: float, prefix: str) -> None:
     """Each line's name at its end; those that would cover each other are moved apart."""
     ends = {
         name: max(points[-1] for points in found)
@@ -256,7 +256,7 @@ def scale_of(rate: float, unit: str) -> tuple[float, str]:
 SHAPES = {"gemm": "o", "convolution": "s", "memory": "^", "overhead": "x"}
 
 
-def roofline(view: View) -> tuple[str, str] | None:
+def roofline(view: SuiteView) -> tuple[str, str] | None:
     """Explanation and picture; None without a case that can be placed."""
     from matplotlib.figure import Figure
 
@@ -293,5 +293,5 @@ def roofline(view: View) -> tuple[str, str] | None:
     marks = [axes.scatter([], [], color=INK, marker=SHAPES[kind], s=22, label=WORDS[kind]) for kind in kinds]
     axes.legend(handles=marks, loc="lower right", frameon=False, fontsize=8)
     legend(figure, view.paint)
-    said = quantity(bandwidth, "B/s") if bandwidth else "not measured"
+    said = format_quantity(bandwidth, "B/s") if bandwidth else "not measured"
     return f"Roofs {view.roofs.where}. Memory: {said}.", svg(figure, "roofline")

@@ -16,7 +16,7 @@ from spark_build.measure.bounds import (
     token_floor,
     weight_bytes,
 )
-from spark_build.measure.comparison import BANDS, said, seen
+from spark_build.measure.comparison import BANDS, band_text, evidence_of
 from spark_build.measure.model import CaseChange, Summary
 from spark_build.measure.report.html import (
     FINDINGS,
@@ -29,12 +29,12 @@ from spark_build.measure.report.html import (
     table,
 )
 from spark_build.measure.report.suite_charts import MEMORY, all_charts
-from spark_build.measure.report.suite_view import View
+from spark_build.measure.report.suite_view import SuiteView
 from spark_build.measure.statistics import POWER_AT, summary
-from spark_build.text import quantity, size
+from spark_build.text import format_quantity, format_size
 
 
-def render(view: View) -> str:
+def render(view: SuiteView) -> str:
     """The whole page."""
     alone = not view.compared.changes
     parts = [
@@ -55,7 +55,7 @@ def render(view: View) -> str:
     return document(f"{view.title}: spark-build bench", "spark-build bench", parts)
 
 
-def _top(view: View) -> str:
+def _top(view: SuiteView) -> str:
     doubts = view.compared.doubts
     tag = '<span class="tag">indicative only</span>' if view.compared.indicative and not doubts else ""
     words = {finding for finding, _ in view.sentences}
@@ -72,7 +72,7 @@ def _top(view: View) -> str:
     return f'<div class="verdict {tone}"><strong>{escape(claim)}</strong>{tag}{why}{lines}{holds}</div>'
 
 
-def _method(view: View) -> str:
+def _method(view: SuiteView) -> str:
     settings = view.bench.settings
     order = " ".join(each.slot.arm for each in view.bench.rounds)
     cool = f", cooled down to {settings.cool:g} °C between rounds" if settings.cool is not None else ""
@@ -92,16 +92,16 @@ WEIGHTS = (8e9, 70e9)  # for which the arithmetic is written out
 HIDDEN = ("libraries", "variables", "ceilings")  # of the environment: too long for a table
 
 
-def changes(view: View) -> str:
+def changes(view: SuiteView) -> str:
     """Every case in two arms."""
     rows = [
         (
             _case(view, each),
-            "<br>".join(escape(quantity(one.mean, each.unit)) for one in reversed(each.values)),
+            "<br>".join(escape(format_quantity(one.mean, each.unit)) for one in reversed(each.values)),
             f"<b>{each.contrast.ratio:.4f}</b>",
             f"{each.contrast.ci95[0]:.4f}<br>{each.contrast.ci95[1]:.4f}",
             f'<span class="{FINDINGS[each.finding]}">{each.finding}</span>',
-            f"{each.overhead:+.1f}%<br>{escape(said(each))}",
+            f"{each.overhead:+.1f}%<br>{escape(band_text(each))}",
             f"{p_value(each.contrast.p)}<br>{p_value(each.holm_p)}",
             f"{p_value(each.contrast.rank_p)}<br>{p_value(each.contrast.tost_p)}",
             f"{_percent(each.contrast.detectable)}<br>{each.contrast.power:.0%}",
@@ -120,7 +120,7 @@ def changes(view: View) -> str:
     )
 
 
-def _case(view: View, change: CaseChange) -> str:
+def _case(view: SuiteView, change: CaseChange) -> str:
     kind = WORDS[change.kind] if change.kind else "no class"
     arms = f"<br>{escape(change.second)}<br>against {escape(change.first)}" if len(view.arms) > 2 else ""
     return f"{escape(change.case)}<br><small>{kind}{arms}</small>"
@@ -130,7 +130,7 @@ def _percent(value: float) -> str:
     return f"{value:.1%}" if value < 1 else "over 100%"
 
 
-def _unpaired(view: View) -> str:
+def _unpaired(view: SuiteView) -> str:
     rows = [
         (
             f"{escape(each.case)}<br><small>{escape(each.second)}</small>",
@@ -144,7 +144,7 @@ def _unpaired(view: View) -> str:
     return table(("Case", "Welch", "Mann-Whitney", "Shapiro-Wilk", "Cohen's d"), rows, range(1, 5))
 
 
-def figures(view: View) -> str:
+def figures(view: SuiteView) -> str:
     """Rates of the rounds, seconds of the calls, and the share of the device's ceiling, arm by arm."""
     rows = []
     for work in view.works:
@@ -177,14 +177,14 @@ def figures(view: View) -> str:
 
 def _spread(of: Summary, unit: str) -> str:
     std = "" if of.std is None else f" ± {of.std / of.mean:.1%}"
-    return f"{escape(quantity(of.mean, unit))}{std}<br>{escape(quantity(of.median, unit))}"
+    return f"{escape(format_quantity(of.mean, unit))}{std}<br>{escape(format_quantity(of.median, unit))}"
 
 
 def _ends(of: Summary, unit: str) -> str:
-    return f"{escape(quantity(of.p95, unit))}<br>{escape(quantity(of.p99, unit))}"
+    return f"{escape(format_quantity(of.p95, unit))}<br>{escape(format_quantity(of.p99, unit))}"
 
 
-def next_checks(view: View) -> str:
+def next_checks(view: SuiteView) -> str:
     """For every band in which something is slower: what to look at, and what this run says to it."""
     slow: dict[tuple[str, str, str], list[str]] = {}
     for each in view.compared.changes:
@@ -201,7 +201,7 @@ def next_checks(view: View) -> str:
             )
             rows = [
                 (check.name, escape(check.question),
-                 *(escape(seen(view.bench, check.name, arm) or "unknown") for arm in (first, second)),
+                 *(escape(evidence_of(view.bench, check.name, arm) or "unknown") for arm in (first, second)),
                  f"<code>{escape(check.command)}</code>")
                 for check in band.checks
             ]  # fmt: skip
@@ -210,7 +210,7 @@ def next_checks(view: View) -> str:
     return "".join(parts) or "<p>Nothing is shown to be slower.</p>"
 
 
-def memory(view: View) -> str:
+def memory(view: SuiteView) -> str:
     """What each arm took at most, and what the machine had left meanwhile."""
     rows = []
     for key, title in MEMORY:
@@ -221,7 +221,11 @@ def memory(view: View) -> str:
                 for each in view.bench.rounds if each.slot.arm == arm
                 for _, sample in each.samples if key in sample
             ]  # fmt: skip
-            ends = dict.fromkeys((size(min(seen_of)), size(max(seen_of)))) if seen_of else ("unknown",)
+            ends = (
+                dict.fromkeys((format_size(min(seen_of)), format_size(max(seen_of))))
+                if seen_of
+                else ("unknown",)
+            )
             cells.append(" to ".join(ends))
         if set(cells) != {"unknown"}:
             rows.append((title, *cells))
@@ -230,7 +234,7 @@ def memory(view: View) -> str:
         peaks.setdefault((case, what), {})[arm] = max(launches.values())
     more = [
         (f"{escape(case)}<br><small>{escape(what)}</small>",
-         *(size(found[arm]) if arm in found else "unknown" for arm in view.arms))
+         *(format_size(found[arm]) if arm in found else "unknown" for arm in view.arms))
         for (case, what), found in peaks.items()
     ]  # fmt: skip
     heads = tuple(view.arms)
@@ -240,7 +244,7 @@ def memory(view: View) -> str:
     return machine + folded + _rooms(view) or "<p>No memory was read.</p>"
 
 
-def _rooms(view: View) -> str:
+def _rooms(view: SuiteView) -> str:
     """Tokens that would find room beside a model's weights, in what was free before anything ran."""
     device = view.bench.settings.device
     free = {
@@ -254,21 +258,23 @@ def _rooms(view: View) -> str:
         return ""
     rows = [
         ("Free before a round (median)",
-         *(size(statistics.median(free[arm])) if free[arm] else "unknown" for arm in view.arms))
+         *(format_size(statistics.median(free[arm])) if free[arm] else "unknown" for arm in view.arms))
     ]  # fmt: skip
     for shape in MODELS:
         for form in FORMATS[1:]:
             cells = []
             for arm in view.arms:
                 room = kv_room(statistics.median(free[arm]), shape, weights=form.stored) if free[arm] else 0
-                cells.append(f"{room:,} tokens, {size(room * shape.token_bytes())}" if room else "none")
+                cells.append(
+                    f"{room:,} tokens, {format_size(room * shape.token_bytes())}" if room else "none"
+                )
             rows.append((f"{escape(shape.name)}<br><small>weights in {form.name}</small>", *cells))
     text = f"{RESERVE:.0%} of the free memory is left for activations; the cache itself is in 16 bits."
     body = table(("Room for KV cache", *view.arms), rows, range(1, 1 + len(view.arms)))
     return f'{body}<p class="dim">{text}</p>'
 
 
-def arms(view: View) -> str:
+def arms(view: SuiteView) -> str:
     """Where the environments come from."""
     rows = [
         (
@@ -283,7 +289,7 @@ def arms(view: View) -> str:
     return table(("Arm", "Role", "Origin", "Versions", "Rounds"), rows)
 
 
-def fingerprint(view: View) -> str:
+def fingerprint(view: SuiteView) -> str:
     """What the arms say of themselves; what differs is marked."""
     flat = {arm: _flat(_environment(view, arm)) for arm in view.arms}
     names = dict.fromkeys(name for found in flat.values() for name in found)
@@ -303,7 +309,7 @@ def fingerprint(view: View) -> str:
     return f"<details><summary>{len(rows)} facts</summary>{body}</details>{details}"
 
 
-def _environment(view: View, arm: str) -> dict[str, Any]:
+def _environment(view: SuiteView, arm: str) -> dict[str, Any]:
     return next(
         (each.environment for each in view.bench.rounds if each.slot.arm == arm and each.environment), {}
     )
@@ -321,7 +327,7 @@ def _flat(found: Any, start: str = "") -> dict[str, str]:
     return {} if isinstance(found, list) else {start: str(found)}
 
 
-def arithmetic(view: View) -> str:
+def arithmetic(view: SuiteView) -> str:
     """Number formats, and the least time of a token at the bandwidth of this device."""
     known = [
         (name, bandwidth)
@@ -339,7 +345,7 @@ def arithmetic(view: View) -> str:
             f"{form.factor:.2g}x",
             *(
                 "<br>".join(
-                    [quantity(weight_bytes(weights, form), "B")]
+                    [format_quantity(weight_bytes(weights, form), "B")]
                     + [_floor(weight_bytes(weights, form), bandwidth) for _, bandwidth in known]
                 )
                 for weights, _ in models
@@ -347,7 +353,7 @@ def arithmetic(view: View) -> str:
         )
         for form in FORMATS
     ]
-    at = " and ".join(f"{quantity(bandwidth, 'B/s')} ({name})" for name, bandwidth in known)
+    at = " and ".join(f"{format_quantity(bandwidth, 'B/s')} ({name})" for name, bandwidth in known)
     text = (
         f"Below the size of a model: the least time of one token of one sequence at {at}, because every "
         "weight is read once. No software goes below that, batches share it."
@@ -360,4 +366,4 @@ def arithmetic(view: View) -> str:
 
 def _floor(weights: float, bandwidth: float) -> str:
     seconds = token_floor(weights, bandwidth)
-    return f"{quantity(seconds, 's')}, {1 / seconds:.3g}/s"
+    return f"{format_quantity(seconds, 's')}, {1 / seconds:.3g}/s"

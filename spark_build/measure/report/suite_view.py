@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_build.events import Gate
-from spark_build.measure.bounds import WORDS, Ceilings, Place, ceilings, places
+from spark_build.measure.bounds import WORDS, Ceilings, RooflinePlace, ceilings, places
 from spark_build.measure.comparison import Trial, band_of, compare, from_bench, gates_of, overhead
 from spark_build.measure.model import Bench, ClassChange, Compared, Contrast, MemoryChange, Work
 from spark_build.measure.report.charts import COLOURS
 from spark_build.measure.statistics import LEAST
-from spark_build.text import size
+from spark_build.text import format_size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class View:
+class SuiteView:
     """`places` by arm and case; `paint`: colours of the arms."""
 
     bench: Bench
@@ -24,7 +24,7 @@ class View:
     compared: Compared
     gates: tuple[Gate, ...]
     roofs: Ceilings
-    places: dict[str, dict[str, Place]]
+    places: dict[str, dict[str, RooflinePlace]]
     paint: dict[str, str]
 
     @property
@@ -59,7 +59,7 @@ class View:
     @property
     def sentences(self) -> list[Said]:
         """What stands on top."""
-        lines = headline(self.compared) or of_places(self.places[self.arms[0]])
+        lines = headline_text(self.compared) or of_places(self.places[self.arms[0]])
         if lines:
             return lines
         if self.works:
@@ -67,10 +67,10 @@ class View:
         return [("unclear", "No case has a figure: nothing can be said.")]
 
 
-def view_of(bench: Bench) -> View:
+def view_of(bench: Bench) -> SuiteView:
     """Compare, judge and place."""
     trial = from_bench(bench)
-    return View(
+    return SuiteView(
         bench=bench,
         trial=trial,
         compared=compare(trial),
@@ -84,7 +84,7 @@ def view_of(bench: Bench) -> View:
 Said = tuple[str, str]  # what was found, in one word; and a sentence
 
 
-def interval(seen: Contrast) -> str:
+def interval_text(seen: Contrast) -> str:
     """Ratio and 95% interval."""
     return f"{seen.ratio:.3f} [{seen.ci95[0]:.3f}, {seen.ci95[1]:.3f}]"
 
@@ -95,7 +95,7 @@ def of_class(change: ClassChange) -> str:
     count = f"{len(change.cases)} case{'s' if len(change.cases) > 1 else ''}"
     word = WORDS[change.kind]
     start = f"{word[0].upper()}{word[1:]} work ({count}): {change.second}"
-    of = f"ratio {interval(seen)}"
+    of = f"ratio {interval_text(seen)}"
     if change.finding == "equivalent":
         return f"{start} is as fast as {change.first} within 2% ({of})."
     if change.finding == "faster":
@@ -130,12 +130,12 @@ def _of_group(changes: Sequence[MemoryChange]) -> str:
     )
     return (
         f"{largest.finding.capitalize()}: on {largest.case}{others} {largest.second} needs up to "
-        f"{size(abs(second - first))} {more} {what} than {largest.first} "
-        f"({size(second)} against {size(first)})."
+        f"{format_size(abs(second - first))} {more} {what} than {largest.first} "
+        f"({format_size(second)} against {format_size(first)})."
     )
 
 
-def headline(compared: Compared) -> list[Said]:
+def headline_text(compared: Compared) -> list[Said]:
     """The sentences on top: one for each class, then of memory."""
     order = list(WORDS)
     classes = sorted(compared.classes, key=lambda each: (each.second, order.index(each.kind)))
@@ -152,7 +152,7 @@ def headline(compared: Compared) -> list[Said]:
     return lines + [("unclear", line) for line in of_memory(compared.memory)]
 
 
-def of_places(places: Mapping[str, Place]) -> list[Said]:
+def of_places(places: Mapping[str, RooflinePlace]) -> list[Said]:
     """One environment alone: what bounds the cases, and how near to the roof they come."""
     lines: list[Said] = []
     for kind, word in WORDS.items():
