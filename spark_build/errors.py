@@ -1,6 +1,6 @@
 """Every error a user can meet: what happened, where, and the next thing to type.
 
-The exit codes are a contract (docs/architecture.md); one cause has one code.
+The exit codes are a contract (docs/internals.md); one cause has one code.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:spark-build:recipe:v1"
 BUILDER = "urn:spark-build:builder:v1"
-# Of what is no single file: the content digest of a wheel or a prefix (docs/architecture.md, Keys).
+# Of what is no single file: the content digest of a wheel or a prefix (docs/internals.md, Keys).
 CONTENT = "sparkBuildContent"
 MEDIA_TYPES = {".json": "application/json", ".log": "text/plain"}
 
