@@ -16,6 +16,8 @@ from tests.conftest import CLI
 from tests.helpers.commands import invoke
 from tests.helpers.validators import check_provenance, check_sbom
 
+pytestmark = pytest.mark.slow  # nine builds, one after the other
+
 PINS = '["cmake==3.31.10", "ninja==1.13.2", "pybind11==2.13.6", "setuptools==80.9.0", "wheel==0.45.1"]'
 BACKEND = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
 LLVM = {
