@@ -356,7 +356,7 @@ def _picked(pair: tuple[Trial, Trial], arms: tuple[str, ...]) -> tuple[Trial, Tr
 
 def _read(file: Path, lower: tuple[str, ...]) -> Trial:
     """By what is in it: JSON begins with a brace."""
-    from spark_build.cli.json_input import json_of, text_of
+    from spark_build.cli.options import json_of, text_of
     from spark_build.errors import UsageError
     from spark_build.measure.comparison import from_bench
     from spark_build.measure.csv_io import trial_from_csv
@@ -425,7 +425,7 @@ def _value(value: float, change: CaseChange) -> str:
 @shared
 def report(options: Options, file: Path, out: Path | None) -> int:
     """Write report.html, report.md and samples.csv from BENCH.json."""
-    from spark_build.cli.json_input import json_of, text_of
+    from spark_build.cli.options import json_of, text_of
     from spark_build.measure.suite import HINT as SUITE_HINT
     from spark_build.measure.suite import bench_from_json, write_suite_report
 

@@ -369,7 +369,7 @@ def gate(options: Options, new: Path | None, min_ratio: float, against: Path | N
 
 
 def _read(file: Path) -> dict[str, Any]:
-    from spark_build.cli.json_input import json_of, text_of
+    from spark_build.cli.options import json_of, text_of
     from spark_build.measure.compare_runs import HINT, check_document
 
     return check_document(json_of(text_of(file, HINT), str(file), HINT), str(file))

@@ -1,4 +1,4 @@
-"""Upload bundles: fsspec, ssh, sftp."""
+"""Upload bundles: fsspec, ssh."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 from urllib.parse import unquote, urlsplit
-
-import fsspec
-import paramiko
-from fsspec.implementations.sftp import SFTPFileSystem
 
 from spark_build.errors import HostError, SparkBuildError, UsageError
 from spark_build.events import Emit, Note
@@ -74,7 +70,10 @@ def _opened(url: str) -> tuple[Any, str]:
         import fsspec
 
         if re.search(r"(^|::)(sftp|ssh):", url):  # also behind another: simplecache::sftp://...
-            register_sftp()
+            # Imported here: paramiko is needed for these alone.
+            from spark_build.transfer import sftp
+
+            sftp.register()
         # One of its own: another's connection may be a torn one.
         files, path = fsspec.core.url_to_fs(url, skip_instance_cache=True)
     except ImportError as error:
@@ -376,37 +375,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-REQUESTS = 64  # of 32 KiB, on their way at once
-SYSTEM = "/etc/ssh/ssh_known_hosts"  # what a cluster's administrator keeps
-
-
-class KnownHosts(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Refuses a node whose key is not among those that ssh knows, or is another there."""
-
-    host: str
-    ssh_kwargs: dict[str, Any]
-
-    def _connect(self) -> None:
-        self.client = paramiko.SSHClient()
-        self.client.load_system_host_keys()  # ~/.ssh/known_hosts; the first to name a key is believed
-        with contextlib.suppress(OSError):
-            self.client.load_system_host_keys(SYSTEM)
-        self.client.set_missing_host_key_policy(paramiko.RejectPolicy())
-        self.client.connect(self.host, **self.ssh_kwargs)
-        self.ftp = self.client.open_sftp()
-
-    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
-        file = super()._open(path, mode, **options)
-        if "r" in mode:
-            file.prefetch(max_concurrent_requests=REQUESTS)
-        else:
-            file.set_pipelined()
-        return file
-
-
-def register_sftp() -> None:
-    """From now on fsspec opens sftp:// and ssh:// this way."""
-    for scheme in ("sftp", "ssh"):
-        fsspec.register_implementation(scheme, KnownHosts, clobber=True)

@@ -178,11 +178,10 @@ def test_sftp_knows_what_a_cluster_knows(
     node: Node, keys: Path, parcel: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in /etc/ssh/ssh_known_hosts; where the user's own file says another key, that is believed."""
-    from spark_build.transfer import upload
 
     system = tmp_path / "ssh_known_hosts"
     (keys / "known_hosts").rename(system)
-    monkeypatch.setattr(upload, "SYSTEM", str(system))
+    monkeypatch.setattr("spark_build.transfer.sftp.SYSTEM", str(system))
     sent(parcel, node.url(tmp_path / "set"))
     arrived(parcel, tmp_path / "set", tmp_path)
     right = system.read_text()
