@@ -12,7 +12,7 @@ from spark_build.build.keys import plan_inputs
 from spark_build.events import ExpectedUsage
 from spark_build.hashing import digest
 from spark_build.machine import Limits, Machine
-from spark_build.recipes.evaluation import evaluate, for_target, patches_for, sources_for
+from spark_build.recipes.evaluation import evaluate, for_target, patches_for, pin_hint, sources_for
 from spark_build.recipes.model import (
     Decision,
     Estimate,
@@ -80,8 +80,16 @@ def closure_of(
 
 
 def choose_source(pin: Pin, target: Target) -> Source | None:
-    """The first source in order of preference for the target's platform."""
-    return next(iter(sources_for(pin, target)), None)
+    """Return the first pinned source in order of preference for the target's platform."""
+    return next((source for source in sources_for(pin, target) if source.is_pinned), None)
+
+
+def unpinned_source(pin: Pin, target: Target) -> Source | None:
+    """Return the source whose commit keeps a component from being built, an extra one last; None: none."""
+    if choose_source(pin, target) is None:
+        return next(iter(sources_for(pin, target)), None)
+    extras = (one for one in pin.extra_sources.values() if one.platform in ("", target.platform))
+    return next((one for one in extras if not one.is_pinned), None)
 
 
 def limits_of(machine: Machine, target: Target, *, jobs: int | None, memory_mib: int | None) -> Limits:
@@ -242,6 +250,8 @@ def _unsupported(
         return _Verdict("SKIP", (f"{target.name} has no GPU; it needs {needs}",))
     if target.platform not in recipe.requires.platforms:
         return _Verdict("SKIP", (f"is for {', '.join(recipe.requires.platforms)}, not {target.platform}",))
+    if (lacking := unpinned_source(pin, target)) is not None:
+        return _Verdict("BLOCKED", (f"not pinned yet: {pin_hint(recipe.name, lacking, train.name)}",))
     if source is None:
         return _Verdict("BLOCKED", (f"train {train.name} names no source for {target.platform}",))
     return None

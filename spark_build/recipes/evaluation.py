@@ -87,6 +87,15 @@ def sources_for(pin: Pin, target: Target) -> tuple[Source, ...]:
     return tuple(source for source in pin.sources if source.platform in ("", target.platform))
 
 
+def pin_hint(recipe: str, source: Source, train: str) -> str:
+    """Return what a git source without a commit lacks, and the line that writes it.
+
+    train: "" for a pin in the recipe itself.
+    """
+    line = f"spark-build recipes pin {recipe}{f' --train {train}' if train else ''}"
+    return f"the commit of {source.tag} of {source.url}. On a machine that reaches it: {line}"
+
+
 def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluated:
     """Settle all conditions; a variant's pins and variables replace those of the same name.
 

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from spark_build.errors import Problem, RecipeError
 from spark_build.recipes import evaluation
-from spark_build.recipes.evaluation import evaluate, for_target, holds, minimum_cuda, patches_for
+from spark_build.recipes.evaluation import evaluate, for_target, holds, minimum_cuda, patches_for, pin_hint
 from spark_build.recipes.lint_data import (
     COMMON,
     DOWNLOADERS,
@@ -511,10 +511,16 @@ def pin_remarks(file: str, where: Path, name: str, pin: Pin) -> Iterator[Remark]
             yield Remark(
                 "warning", file, (*path, "url"), say, "use git with a commit, or a release's own file"
             )
-        if source.kind == "git" and not source.commit:
-            yield Remark("error", file, path, f"{name}: a git source without a full commit is not pinned")
+        if not source.is_pinned:
+            say = f"{name}: not established: {pin_hint(name, source, _train_of(file))}"
+            yield Remark("warning", file, (*path, "commit"), say)
         if source.kind != "git" and not source.sha256:
             yield Remark("error", file, path, f"{name}: a source without a sha256 is not pinned")
+
+
+def _train_of(file: str) -> str:
+    """Return the name of the train whose display name `file` is; "" for a recipe's."""
+    return file.removeprefix("recipes/trains/").removesuffix(".toml") if "/trains/" in file else ""
 
 
 def _contradictions(train: Train) -> Iterator[Remark]:
@@ -539,7 +545,7 @@ def _llvm(train: Train) -> Iterator[Remark]:
     if triton is None or llvm is None or commit is None:
         return
     for index, source in enumerate(llvm.sources):
-        if source.kind == "git" and source.commit != commit:
+        if source.is_pinned and source.kind == "git" and source.commit != commit:
             path: Path = ("components", "llvm", "sources", index, "commit")
             say = f"triton {triton.version} is written against LLVM {commit[:12]}, not {source.commit[:12]}"
             yield Remark("error", train_file(train.name), path, say, "see cmake/llvm-hash.txt at its tag")

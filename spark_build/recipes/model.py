@@ -27,9 +27,9 @@ class Source:
     """One pinned place a component comes from.
 
     sdist, wheel: `project` and `filename` on the configured index, `sha256`.
-    archive: `url` and `sha256`. git: `url`, `tag` and full `commit`. `mirrors`: other places of the
-    same archive or repository, asked in this order when `url` fails. local: a folder (`url`) that
-    --source names, with the sha256 of its content; never in a file.
+    archive: `url` and `sha256`. git: `url`, `tag` and full `commit`, which is empty until it is pinned.
+    `mirrors`: other places of the same archive or repository, asked in this order when `url` fails.
+    local: a folder (`url`) that --source names, with the sha256 of its content; never in a file.
     """
 
     kind: SourceKind
@@ -46,6 +46,11 @@ class Source:
     folder: str = ""  # of an extra source: NAME of {extra:NAME}, shared with others; empty: its own name
     # Path in it -> path in that folder; empty: all of it.
     copy: dict[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Return whether its content is settled; a tag alone can move."""
+        return self.kind != "git" or bool(self.commit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

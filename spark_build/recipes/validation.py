@@ -141,7 +141,9 @@ def _source_rules(path: Path, source: Mapping[str, Any]) -> Iterator[Finding]:
     if kind not in _NEEDED:
         return
     for key in _NEEDED[kind]:
-        if not source.get(key):
+        # commit = "": `recipes pin` is to read it from the tag. Left out altogether it is a slip.
+        is_open = key == "commit" and source.get(key) == "" and source.get("tag")
+        if not source.get(key) and not is_open:
             yield path, f"a source of kind {kind} needs '{key}'"
     if kind == "git" and not source.get("tag") and not source.get("note"):
         yield path, "a source of kind git needs 'tag' (or a 'note' that says why there is none)"
@@ -149,7 +151,7 @@ def _source_rules(path: Path, source: Mapping[str, Any]) -> Iterator[Finding]:
         if key not in _ALLOWED[kind] and key in {"tag", "submodules", "mirrors"}.union(*_NEEDED.values()):
             yield (*path, key), f"'{key}' has no meaning in a source of kind {kind}"
     yield from _digits_rule(source.get("sha256"), 64, (*path, "sha256"))
-    yield from _digits_rule(source.get("commit"), 40, (*path, "commit"))
+    yield from _digits_rule(source.get("commit") or None, 40, (*path, "commit"))
     yield from one_of(source.get("platform") or None, PLATFORMS, (*path, "platform"), "platform")
     yield from _url_rules(path, source)
 

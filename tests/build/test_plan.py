@@ -410,6 +410,20 @@ def test_the_first_source_in_order_of_preference() -> None:
     assert choose_source(Pin(version="1", sources=()), CPU) is None
 
 
+def test_a_tag_without_its_commit_is_no_source() -> None:
+    tag = Source(kind="git", url="https://example.org/demo", tag="v1.0")
+    assert choose_source(Pin(version="1", sources=(tag, source())), CPU) == source()
+    step = only(plan(recipe("demo"), pins={"demo": Pin(version="1", sources=(tag,))}))
+    (reason,) = step.reasons
+    assert step.decision == "BLOCKED"
+    assert reason.startswith("not pinned yet: the commit of v1.0 of https://example.org/demo. On a machine ")
+    assert reason.endswith(": spark-build recipes pin demo --train 2.13")
+    beside = Pin(version="1", sources=(source(),), extra_sources={"data": tag})
+    assert only(plan(recipe("demo"), pins={"demo": beside})).decision == "BLOCKED"
+    pinned = dataclasses.replace(tag, commit="1" * 40)
+    assert only(plan(recipe("demo"), pins={"demo": Pin(version="1", sources=(pinned,))})).decision == "BUILD"
+
+
 def test_a_source_for_one_platform() -> None:
     arm, intel = source("archive", "linux-aarch64"), source("archive", "linux-x86_64")
     both = Pin(version="1", sources=(arm, intel))

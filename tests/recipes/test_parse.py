@@ -290,6 +290,11 @@ def test_unknown_placeholder() -> None:
         (f'commit = "{COMMIT}"', "", "16: a source of kind git needs 'commit'"),
         (COMMIT, COMMIT[:7], "20: commit must be 40 hexadecimal digits in lower case"),
         (
+            f'tag = "v1.0"\ncommit = "{COMMIT}"',
+            'note = "n"\ncommit = ""',
+            "16: a source of kind git needs 'commit'",
+        ),
+        (
             'tag = "v1.0"\n',
             "",
             "16: a source of kind git needs 'tag' (or a 'note' that says why there is none)",
@@ -346,6 +351,12 @@ def test_unknown_placeholder() -> None:
 def test_wrong_train(old: str, new: str, expected: str) -> None:
     found = of_train(old, new)
     assert [line for line in found if line.startswith(expected)], found
+
+
+def test_a_tag_may_wait_for_its_commit() -> None:
+    train = parse_train(TRAIN.replace(f'commit = "{COMMIT}"', 'commit = ""', 1), "recipes/trains/1.0.toml")
+    git = train.components["demo"].sources[1]
+    assert (git.tag, git.is_pinned) == ("v1.0", False)
 
 
 @pytest.mark.parametrize(
