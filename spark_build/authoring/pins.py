@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from spark_build.authoring.sdist_metadata import version_in
 from spark_build.errors import Problem, SourceError, UsageError
 from spark_build.files import CHUNK, sha256_of, write_atomically
 from spark_build.paths import Home
-from spark_build.recipes.model import Pin, Source, Train
+from spark_build.recipes.model import Pin, Recipe, Source, Train
 from spark_build.recipes.parse import joint_error
 from spark_build.recipes.toml_positions import set_string
 from spark_build.sources import git_remote, http
@@ -149,6 +150,7 @@ def check_pins(chosen: Sequence[Site]) -> list[Row]:
 def move_pin(site: Site, version: str) -> tuple[list[Row], tuple[Path, ...]]:
     """Pin another version: all its sources, or nothing. Raises SourceError when one has none."""
     new, old = _version(version), str(site.raw.get("version", ""))
+    _refuse_set(site, version)
     edits, rows, asked = _Edits(), [], SourceLookup()
     edits.set(site.path, (*site.keys, "version"), version)
     for index, source in enumerate(site.raw.get("sources", ())):
@@ -166,6 +168,21 @@ def move_pin(site: Site, version: str) -> tuple[list[Row], tuple[Path, ...]]:
             )
         )
     return rows, edits.write()
+
+
+def _refuse_set(site: Site, version: str) -> None:
+    """Raise UsageError for a set of wheels: one version says nothing of the versions of its parts."""
+    wheels = [one for one in site.raw.get("sources", ()) if one.get("kind") == "wheel"]
+    projects = {str(one.get("project")) for one in wheels}
+    if len(projects) < 2:
+        return
+    raise UsageError(
+        f"{site.recipe} is a set of {len(projects)} projects' wheels, each with a version of its own: "
+        f"--version cannot move it to {version}",
+        hint=f"in {site.path} write the filenames that belong to {version} (the requirements of the set's "
+        'own project and of the one that it is for say which) and sha256 = "", '
+        f"then: spark-build recipes pin {site.recipe}",
+    )
 
 
 def _version(text: str) -> Version:
@@ -209,30 +226,55 @@ class Age:
     state: str
 
 
-def ages(train: Train) -> list[Age]:
-    """All components of a train; what cannot be asked is unknown, with the reason."""
+def ages(train: Train, recipes: Mapping[str, Recipe]) -> list[Age]:
+    """Return all components of a train; what cannot be asked is unknown, with the reason."""
     indexes = configured()
-    return [_age(name, pin, indexes) for name, pin in sorted(train.components.items())]
+    return [
+        _age(name, pin, indexes, _released_as(recipes.get(name)))
+        for name, pin in sorted(train.components.items())
+    ]
 
 
-def _age(name: str, pin: Pin, indexes: Indexes) -> Age:
-    """The first source that answers decides."""
-    if len({source.project for source in pin.sources if source.kind == "wheel"}) > 1:
-        state = "unknown (a set of wheels that belong together: the project that it is for decides)"
-        return Age(recipe=name, pinned=pin.version, newest="", source="", state=state)
+def _released_as(recipe: Recipe | None) -> str:
+    """Return the name under which an index has a recipe's releases; "" for what is never a wheel.
+
+    A set of wheels goes by the vendor's name for the whole of it.
+    """
+    return recipe.distribution if recipe and recipe.kind != "cmake" else ""
+
+
+def _age(name: str, pin: Pin, indexes: Indexes, distribution: str) -> Age:
+    """Return how old a pin is: the first source that answers decides, then the distribution on the index."""
+    sources = () if _is_set(pin.sources) else pin.sources
+    asks: list[tuple[str, Callable[[], list[Version]]]] = [
+        ("git" if source.kind == "git" else "index", partial(_offered, source, pin, indexes))
+        for source in sources
+    ]
+    if distribution and not any(source.kind in ("sdist", "wheel") for source in sources):
+        asks.append(("index", partial(_released, distribution, indexes)))
     reasons: list[str] = []
-    for source in pin.sources:
+    for asked, offered in asks:
         try:
-            newest = _newest(_offered(source, pin, indexes), pin.version)
+            newest = _newest(offered(), pin.version)
         except SourceError as error:
             reasons.append(error.message)
             continue
-        asked = "git" if source.kind == "git" else "index"
         return Age(
             recipe=name, pinned=pin.version, newest=str(newest), source=asked, state=_state(newest, pin)
         )
     state = f"unknown ({'; '.join(dict.fromkeys(reasons)) or 'it has no source'})"
     return Age(recipe=name, pinned=pin.version, newest="", source="", state=state)
+
+
+def _is_set(sources: Iterable[Source]) -> bool:
+    """Return whether wheels of several projects make one component, each with a version of its own."""
+    return len({source.project for source in sources if source.kind == "wheel"}) > 1
+
+
+def _released(distribution: str, indexes: Indexes) -> list[Version]:
+    """Return the versions that the index has; those with a local label are somebody's builds."""
+    facts = [facts_of(file.filename, distribution) for file in files_of(distribution, indexes)]
+    return [one[0] for one in facts if one and not one[0].local]
 
 
 def _offered(source: Source, pin: Pin, indexes: Indexes) -> list[Version]:

@@ -455,8 +455,9 @@ def outdated(options: Options) -> int:
     from spark_build.authoring.pins import ages
     from spark_build.recipes.loader import load
 
-    train = load(options.home().data).train(options.train)
-    found = ages(train)
+    catalogue = load(options.home().data)
+    train = catalogue.train(options.train)
+    found = ages(train, catalogue.recipes)
     if options.json:
         render.print_json({"components": [asdict(age) for age in found]})
     else:

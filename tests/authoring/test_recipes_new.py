@@ -342,6 +342,110 @@ def test_outdated(root: Root, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def ages(root: Root) -> dict[str, dict[str, str]]:
+    return {row["recipe"]: row for row in alone(root).json("recipes", "outdated")["components"]}
+
+
+def test_outdated_asks_the_index_where_the_git_host_is_silent(root: Root, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository")
+    git_only = f"""\
+name = "t"
+summary = "s"
+
+[components.tiny]
+version = "1.0"
+sources = [{{ kind = "git", url = "{repository}", tag = "v1.0", commit = "{"1" * 40}" }}]
+"""
+    root.train(git_only)
+    for version in ("1.2", "1.4+ours"):  # what somebody built is no release
+        make_sdist(root.links, version, PROJECT, name="tiny")
+    assert (ages(root)["tiny"]["newest"], ages(root)["tiny"]["source"]) == ("1.1", "git")
+    repository.rename(tmp_path / "gone")
+    assert ages(root)["tiny"] == {
+        "recipe": "tiny", "pinned": "1.0", "newest": "1.2", "source": "index", "state": "outdated",
+    }  # fmt: skip
+    root.train(git_only.replace('tag = "v1.0"', 'note = "between releases"'))
+    assert ages(root)["tiny"]["newest"] == "1.2"
+    # An install prefix is on no index, whatever project has its name.
+    path = root.folder / "recipes" / "tiny.toml"
+    prefix = '[cmake]\nexpect = ["bin/tiny"]\n'
+    path.write_text(path.read_text().replace('"pep517"', '"cmake"') + prefix)
+    done = alone(root).run("--json", "recipes", "outdated")
+    assert done.returncode == 12
+    assert json.loads(done.stdout)["components"][0]["state"].startswith("unknown (it is pinned by a commit")
+
+
+def a_set(root: Root) -> str:
+    """Make `tiny` a set of two projects' wheels; the train's text."""
+    root.recipe(
+        'name = "tiny"\ndistribution = "tiny-kit"\nsummary = "s"\nkind = "assemble"\n\n'
+        "[build]\nmemory_per_job_mib = 1\ncore_minutes = 1\ndisk_mib = 1\n\n"
+        '[prefix]\ncopy = { "one" = "." }\n'
+    )
+    wheels = [
+        f'{{ kind = "wheel", project = "{one}", filename = "{one}-{version}-py3-none-any.whl", sha256 = "{"1" * 64}" }}'
+        for one, version in (("one", "3.0"), ("two", "4.0"))
+    ]
+    text = (
+        f'name = "t"\nsummary = "s"\n\n[components.tiny]\nversion = "1.0"\nsources = [{", ".join(wheels)}]\n'
+    )
+    root.train(text)
+    return text
+
+
+def test_a_set_of_wheels_goes_by_the_vendors_name_for_it(root: Root) -> None:
+    a_set(root)
+    make_sdist(root.links, "9.0", PROJECT, name="one")
+    make_sdist(root.links, "1.1", PROJECT, name="tiny-kit")
+    assert ages(root)["tiny"] == {
+        "recipe": "tiny", "pinned": "1.0", "newest": "1.1", "source": "index", "state": "outdated",
+    }  # fmt: skip
+
+
+def test_a_set_of_wheels_is_not_moved_by_one_version(root: Root) -> None:
+    text = a_set(root)
+    path = root.folder / "recipes" / "trains" / "t.toml"
+    done = alone(root).run("recipes", "pin", "--version", "tiny=1.1")
+    assert done.returncode == 2
+    assert "tiny is a set of 2 projects' wheels, each with a version of its own" in done.stderr
+    assert f"in {path} write the filenames" in done.stderr
+    assert f"then: {root.line} recipes pin tiny" in done.stderr
+    assert path.read_text() == text
+
+
+def planned(root: Root) -> dict[str, Any]:
+    (step,) = [one for one in root.json("plan")["steps"] if one["recipe"] == "tiny"]
+    return dict(step)
+
+
+def test_the_line_that_plan_prints_pins_a_tag(root: Root, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository")
+    waiting = """\
+name = "t"
+summary = "s"
+
+[components.tiny]
+version = "1.0"
+sources = [{{ kind = "git", url = "{url}", tag = "v1.0", commit = "{commit}" }}] # stays
+"""
+    root.train(waiting.format(url=repository, commit=""))
+    step = planned(root)
+    (reason,) = step["reasons"]
+    assert (step["decision"], reason.rpartition(": ")[2]) == (
+        "BLOCKED",
+        "spark-build recipes pin tiny --train t",
+    )
+    lint = root.run("recipes", "lint")
+    assert lint.returncode == 0
+    assert f"tiny: not established: the commit of v1.0 of {repository}. On a machine" in lint.stdout
+    assert root.run(*reason.rpartition("spark-build ")[2].split()).returncode == 0
+    commit = git(repository, "rev-parse", "v1.0^{commit}")
+    path = root.folder / "recipes" / "trains" / "t.toml"
+    assert path.read_text() == waiting.format(url=repository, commit=commit)
+    assert planned(root)["decision"] == "BUILD"
+    assert "tiny: not established" not in root.run("recipes", "lint").stdout
+
+
 def test_outdated_without_anybody_to_ask(root: Root) -> None:
     nobody = Root(
         folder=root.folder,
