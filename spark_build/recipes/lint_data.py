@@ -148,12 +148,14 @@ REQUIRES = (
     ("torchvision", "==0.24.1", "torch", "==2.9.1", "the public wheel's Requires-Dist"),
     ("torchvision", "==0.26.0", "torch", "==2.11.0", "the public wheel's Requires-Dist"),
     ("torchvision", "==0.28.0", "torch", "==2.13.0", "the public wheel's Requires-Dist"),
+    ("torchvision", "==0.29.1", "torch", ">=2.14.0", "the public wheel's Requires-Dist"),
     ("torchvision", "==0.29.2", "torch", ">=2.14.0", "the public wheel's Requires-Dist"),
     ("torchaudio", "==2.9.1", "torch", "==2.9.1", "the public wheel's Requires-Dist"),
     ("torchaudio", ">=2.11", "torch", ">=2.11", "audio#4212"),
     ("torch", "==2.9.1", "triton", "==3.5.1", "the public wheel's Requires-Dist"),
     ("torch", "==2.11.0", "triton", "==3.6.0", "the public wheel's Requires-Dist"),
     ("torch", "==2.13.0", "triton", "==3.7.1", "the public wheel's Requires-Dist"),
+    ("torch", "==2.14.1", "triton", "~=3.8.0", "the public wheel's Requires-Dist"),
     ("torch", "==2.15.0", "triton", "~=3.9.0", "the public wheel's Requires-Dist"),
     ("onnx", "==1.19.1", "protobuf", ">=4.25.1", "the sdist's requirements.txt"),
     ("onnx", "==1.23.2", "protobuf", ">=6.31.1", "the sdist's pyproject.toml"),
@@ -167,6 +169,7 @@ TRITON_LLVM = {
     "3.5.1": "7d5de3033187c8a3bb4d2e322f5462cdaf49808f",
     "3.6.0": "f6ded0be897e2878612dd903f7e8bb85448269e5",
     "3.7.1": "1f126a6dea50d185c0781743a667390037ae88bd",
+    "3.8.0": "5f07f818b51b786b0a87b4e514882600ecba112f",
     "3.9.0": "b010a18d2b648cab83c83967ff26b8fde11acdc6",
 }
 
