@@ -113,6 +113,14 @@ def test_show_evaluates_target_and_train(tmp_path: Path) -> None:
     assert not any(text.startswith("scikit-build-core") for text in gb10["requires"])
 
 
+def test_newer_triton_is_told_what_its_cmake_files_ask_for(tmp_path: Path) -> None:
+    new = document(tmp_path, "recipes", "show", "triton", "--target", "gb10", "--train", "2.15")["env"]
+    assert new["TRITON_BUILD_NVIDIA_GSAN_RUNTIME"]["value"] == "OFF"
+    assert new["JSON_SYSPATH"]["template"] == "{need:llvm}"
+    old = document(tmp_path, "recipes", "show", "triton", "--target", "gb10", "--train", "2.13")["env"]
+    assert not old.keys() & {"TRITON_BUILD_NVIDIA_GSAN_RUNTIME", "JSON_SYSPATH"}
+
+
 def test_show_of_a_variant_that_replaces(tmp_path: Path) -> None:
     old = document(tmp_path, "recipes", "show", "onnx", "--target", "host-cpu", "--train", "2.13")
     new = document(tmp_path, "recipes", "show", "onnx", "--target", "host-cpu", "--train", "2.15")
