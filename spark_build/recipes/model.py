@@ -27,9 +27,9 @@ class Source:
     """One pinned place a component comes from.
 
     sdist, wheel: `project` and `filename` on the configured index, `sha256`.
-    archive: `url` and `sha256`. git: `url`, `tag` and full `commit`, which is empty until it is pinned.
-    `mirrors`: other places of the same archive or repository, asked in this order when `url` fails.
-    local: a folder (`url`) that --source names, with the sha256 of its content; never in a file.
+    archive: `url` and `sha256`. git: `url`, `tag` and full `commit`. `mirrors`: other places of the
+    same archive or repository, asked in this order when `url` fails. local: a folder (`url`) that
+    --source names, with the sha256 of its content; never in a file.
     """
 
     kind: SourceKind
@@ -38,7 +38,7 @@ class Source:
     url: str = ""
     mirrors: tuple[str, ...] = ()
     tag: str = ""
-    commit: str = ""
+    commit: str = ""  # of a git source: empty until `recipes pin` has read it from the tag
     sha256: str = ""
     platform: str = ""  # only for this platform ("linux-aarch64"); empty: any
     submodules: bool = False
