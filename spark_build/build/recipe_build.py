@@ -83,7 +83,7 @@ class KeptResult:
 
 def kept_of(setting: Context, step: Step, inputs: Mapping[str, Any]) -> KeptResult | None:
     """The entry of these inputs, under today's key or that of an older spark-build."""
-    makes_prefix = step.recipe.kind in ("cmake", "assemble") or bool(step.recipe.prefix.copy)
+    makes_prefix = step.recipe.kind in ("cmake", "scons", "assemble") or bool(step.recipe.prefix.copy)
     entry = stores.read(setting.home.store, digest(inputs))
     if entry is not None and makes_prefix and entry.prefix is None:
         return None  # an imported one has none
@@ -386,13 +386,34 @@ def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
             result = StageResult(stage=stage.NAME, status="kept", seconds=0.0)
             job.emit(StageFinished(recipe=job.step.recipe.name, result=result))
         else:
+            if stage.NAME == "build":
+                _before_building(job, outputs)
             outputs[stage.NAME] = _run_stage(stage, job, outputs)
             write_atomically(stamp, json.dumps({"chain": chain, "outputs": outputs[stage.NAME]}))
         # Another result of this stage invalidates what later ones made from the old one.
         chain = digest([chain, outputs[stage.NAME]])
+        if stop_after == "preflight" and stage.NAME == "environment":
+            _before_building(job, outputs)
+            break
         if stop_after == stage.NAME:
             break
     return outputs
+
+
+def _before_building(job: Job, earlier: Mapping[str, Outputs]) -> None:
+    """Run the preflight of a recipe that has one, unless an earlier run passed the same.
+
+    It is no link of the chain: another preflight makes no other build.
+    """
+    if not job.step.recipe.preflight.libraries:
+        return
+    from spark_build.build.stages import preflight
+
+    stamp = job.work / "stamps" / f"{preflight.NAME}.json"
+    chain = digest([preflight.NAME, preflight.inputs(job)])
+    if _read_stamp(stamp, chain) is None:
+        outputs = _run_stage(preflight, job, earlier)
+        write_atomically(stamp, json.dumps({"chain": chain, "outputs": outputs}))
 
 
 def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs]) -> Outputs:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 BUILDING = "building"  # what `gc` says of us: it leaves the store alone meanwhile
-STAGES = ("fetch", "patch", "environment", "build", "audit")
+STAGES = ("fetch", "patch", "environment", "preflight", "build", "audit")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
