@@ -39,6 +39,16 @@ class Product:
     prefix: bool = False
 
 
+class BuildReached(Exception):  # noqa: N818  no error: it is what a run that only configures ends with
+    """The project is done with configuring and begins to build; `call` is what it called or printed."""
+
+    def __init__(self, call: str, *, began: bool = False, by_itself: bool = False) -> None:
+        super().__init__(call)
+        self.call = call
+        self.began = began  # something was compiled already
+        self.by_itself = by_itself  # without ninja and make
+
+
 class Builder(Protocol):
     """A way to build."""
 
@@ -84,7 +94,7 @@ def build_pep517(job: Job, runner: Runner, _values: Mapping[str, str | Callable[
         return Product(wheel=Path(builder.build("wheel", job.dist)).name)
     except BuildBackendException as error:
         # The frontend wraps whatever our runner raised.
-        if isinstance(error.exception, SparkBuildError):
+        if isinstance(error.exception, (SparkBuildError, BuildReached)):
             raise error.exception from error
         raise StageError(f"the build backend failed: {error}") from error
 

@@ -140,6 +140,11 @@ class Job:
         return self.work / "build-started"
 
     @property
+    def configured(self) -> Path:
+        """Mark that the last run in the tree configured it and ended there."""
+        return self.work / "configured"
+
+    @property
     def dist(self) -> Path:
         """What the build backend made."""
         return self.work / "dist"

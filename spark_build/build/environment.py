@@ -127,9 +127,18 @@ def locate(provision: Provision, store: Path, keys: Mapping[str, str]) -> Provid
     entry = stores.read(store, keys[provision.need])
     if entry is None:
         raise StageError(f"{provision.need} is not in the store", hint=f"spark-build build {provision.need}")
-    identity = entry.content_digest if provision.coupling == "content" else f"store {entry.version}"
+    identity = entry.content_digest if provision.coupling == "content" else _built(entry.version)
     wheel = entry.folder / entry.wheel.filename if entry.wheel else None
     return Provided(provision=provision, identity=identity, wheel=wheel, prefix=entry.prefix)
+
+
+def to_come(provision: Provision, version: str) -> Provided:
+    """Return a need of coupling "version" as it will be once it is built with this version."""
+    return Provided(provision=provision, identity=_built(version))
+
+
+def _built(version: str) -> str:
+    return f"store {version}"
 
 
 def _at_path(provision: Provision) -> Provided:

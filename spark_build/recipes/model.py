@@ -365,6 +365,7 @@ class Target:
     gpu_names: tuple[str, ...] = ()  # how the driver names the GPU: what `auto` looks for
 
 
+CONFIGURE = "configure"  # the part of the build stage that a run may end after
 Decision = Literal["BUILD", "REUSE", "SKIP", "BLOCKED"]
 
 
@@ -386,7 +387,8 @@ class BuildOptions:
 
     offline: bool = False
     keep_going: bool = False  # start independent recipes after a failure, too
-    stop_after: str = ""  # the last stage to run; empty: all of them
+    stop_after: str = ""  # the last stage to run, or CONFIGURE; empty: all of them
+    named: tuple[str, ...] = ()  # the recipes that were asked for; empty: all of the plan
     cached: bool = True  # whether the compiler cache may be used
 
 
