@@ -144,7 +144,7 @@ Emit = Callable[[Event], None]
 
 
 StageStatus = Literal["done", "kept", "failed"]
-Status = Literal["built", "reused", "failed", "blocked", "skipped", "stopped"]
+Status = Literal["built", "configured", "reused", "failed", "blocked", "skipped", "stopped"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,6 +168,16 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class JudgedFeature:
+    """An expected feature and what the configure step said of it; found: None where no line names it."""
+
+    name: str
+    expected: str
+    found: str | None
+    missing: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RecipeResult:
     """Outcome of one recipe in a run; `wheels` are file names in the published generation."""
 
@@ -181,6 +191,7 @@ class RecipeResult:
     build_key: str = ""
     error: SparkBuildError | None = None
     cost: Cost = Cost()
+    features: tuple[JudgedFeature, ...] = ()  # as judged by a run that only configures
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -235,3 +235,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    # Cancelled before `_follow`, nobody has closed it.
+    if process.stdout is not None:
+        process.stdout.close()

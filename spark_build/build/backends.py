@@ -1,4 +1,4 @@
-"""Ways to build: pep517, cmake, repack, assemble; stub libraries."""
+"""Ways to build: pep517, cmake, scons, repack, assemble; stub libraries."""
 
 from __future__ import annotations
 
@@ -39,6 +39,16 @@ class Product:
     prefix: bool = False
 
 
+class BuildReached(Exception):  # noqa: N818  no error: it is what a run that only configures ends with
+    """The project is done with configuring and begins to build; `call` is what it called or printed."""
+
+    def __init__(self, call: str, *, began: bool = False, by_itself: bool = False) -> None:
+        super().__init__(call)
+        self.call = call
+        self.began = began  # something was compiled already
+        self.by_itself = by_itself  # without ninja and make
+
+
 class Builder(Protocol):
     """A way to build."""
 
@@ -47,11 +57,20 @@ class Builder(Protocol):
         ...
 
 
+def refuse_incomplete(job: Job, key: str) -> None:
+    """Raise StageError when the prefix lacks a file that the recipe expects; `key`: where it says so."""
+    recipe = job.step.recipe
+    missing = [path for path in recipe.expect if not (job.prefix / path).exists()]
+    if missing:
+        raise StageError(f"the prefix lacks {', '.join(missing)}", where=f"recipes/{recipe.name}.toml: {key}")
+
+
 def builder_for(kind: str) -> Builder:
     """Return the function that builds recipes of a kind."""
     known: dict[str, Builder] = {
         "pep517": build_pep517,
         "cmake": build_cmake,
+        "scons": build_scons,
         "repack": build_repack,
         "assemble": build_assemble,
     }
@@ -75,7 +94,7 @@ def build_pep517(job: Job, runner: Runner, _values: Mapping[str, str | Callable[
         return Product(wheel=Path(builder.build("wheel", job.dist)).name)
     except BuildBackendException as error:
         # The frontend wraps whatever our runner raised.
-        if isinstance(error.exception, SparkBuildError):
+        if isinstance(error.exception, (SparkBuildError, BuildReached)):
             raise error.exception from error
         raise StageError(f"the build backend failed: {error}") from error
 
@@ -123,11 +142,7 @@ def build_cmake(job: Job, runner: Runner, values: Mapping[str, str | Callable[[]
     if not made.is_dir():
         raise StageError(f"the install step put nothing under its prefix {installed}")
     made.rename(job.prefix)
-    missing = [path for path in recipe.cmake.expect if not (job.prefix / path).exists()]
-    if missing:
-        raise StageError(
-            f"the prefix lacks {', '.join(missing)}", where=f"recipes/{recipe.name}.toml: cmake.expect"
-        )
+    refuse_incomplete(job, "cmake.expect")
     return Product(prefix=True)
 
 
@@ -321,6 +336,40 @@ def _write_stub(job: Job, stub: Stub) -> None:
 
 def _where(job: Job, key: str) -> str:
     return f"recipes/{job.step.recipe.name}.toml: prefix.{key}"
+
+
+def build_scons(job: Job, runner: Runner, values: Mapping[str, str | Callable[[], str]]) -> Product:
+    """Leave the prefix in job.prefix; StageError when nothing is found for a pattern, or a file lacks."""
+    recipe = job.step.recipe
+    where = f"recipes/{recipe.name}.toml: scons"
+    arguments = [
+        f"{name}={fill_placeholders(variable.value, values, where=f'{where}.argument.{name}')}"
+        for name, variable in recipe.scons.argument.items()
+    ]
+    # scons takes no jobserver: what memory allows when the build starts.
+    jobs = fill_placeholders("{jobs}", values, where=where)
+    runner(["scons", f"--jobs={jobs}", *arguments], job.source, {})
+    remove_tree(job.prefix)
+    for pattern, folder in recipe.scons.copy.items():
+        found = sorted(path for path in job.source.glob(pattern) if path.is_file())
+        if not found:
+            raise StageError(f"the tree has no {pattern}", where=f"{where}.copy")
+        for path in found:
+            _copy(path, job.prefix / folder / path.relative_to(job.source / _fixed(pattern)))
+    refuse_incomplete(job, "scons.expect")
+    return Product(prefix=True)
+
+
+def _fixed(pattern: str) -> Path:
+    """Return the folders of a pattern that come before its first wildcard."""
+    parts = Path(pattern).parts[:-1]
+    wild = next((index for index, part in enumerate(parts) if "*" in part or "?" in part), len(parts))
+    return Path(*parts[:wild])
+
+
+def _copy(source: Path, destination: Path) -> None:
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(source, destination, follow_symlinks=False)
 
 
 _ALIGN = 0x10000  # the largest page of aarch64

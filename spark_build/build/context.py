@@ -18,8 +18,8 @@ from spark_build.recipes import evaluation
 from spark_build.recipes.loader import Catalogue
 from spark_build.recipes.model import Provision, Source, Step, Target, Train
 from spark_build.resources.governor import Governor
-from spark_build.wheelhouse import resolve
 from spark_build.wheelhouse.store import tree_digest
+from spark_build.wheels import model as wheels_model
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class Context:
 
         if self.is_here:
             return {name: str(value) for name, value in default_environment().items()}
-        return resolve.markers(self.target)
+        return wheels_model.markers(self.target)
 
     @property
     def view(self) -> Path:
@@ -138,6 +138,11 @@ class Job:
     def build_started(self) -> Path:
         """Mark that a build began in the tree: not every tree can be built on after a kill."""
         return self.work / "build-started"
+
+    @property
+    def configured(self) -> Path:
+        """Mark that the last run in the tree configured it and ended there."""
+        return self.work / "configured"
 
     @property
     def dist(self) -> Path:

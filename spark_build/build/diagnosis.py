@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from spark_build.build.diagnosis_table import PROBLEMS
-from spark_build.events import LogDiagnosis
+from spark_build.events import JudgedFeature, LogDiagnosis
 from spark_build.recipes.model import Feature
 
 WARNED = 20  # lines, at most, in which pip told before that it could not connect
@@ -231,7 +231,7 @@ class FeatureWatch:
     def __init__(self, features: Sequence[Feature]) -> None:
         self._features = tuple(features)
         self._patterns = {one.name: _pattern(one.name) for one in features}
-        self._seen: set[str] = set()
+        self._seen: dict[str, str] = {}  # name -> what the last line about it said
         self._remarks: deque[str] = deque(maxlen=KEPT)
         self._warning: list[str] | None = None
 
@@ -244,8 +244,8 @@ class FeatureWatch:
             found = self._patterns[feature.name].match(plain)
             if found is None:
                 continue
-            self._seen.add(feature.name)
             value = _value(found)
+            self._seen[feature.name] = value
             if not feature_agrees(feature.value, value):
                 self._end_warning()
                 return DroppedFeature(feature=feature, found=value, reason=self._reason(feature.name))
@@ -256,9 +256,10 @@ class FeatureWatch:
         """Features that no line has spoken of yet."""
         return tuple(one for one in self._features if one.name not in self._seen)
 
-    def seen(self) -> tuple[Feature, ...]:
-        """Features that a line has spoken of."""
-        return tuple(one for one in self._features if one.name in self._seen)
+    @property
+    def values(self) -> dict[str, str]:
+        """Features that a line has spoken of, with what the last one said."""
+        return dict(self._seen)
 
     def _remember(self, line: str) -> None:
         """Keep what may be a reason: a remark in one line, or a CMake warning in several."""
@@ -297,16 +298,39 @@ def kept(
 
     Earlier commands may be those of an attempt that failed for the very feature.
     """
-    decided: dict[str, DroppedFeature | None] = {}
+    decided = _decided(features, lines)
+    unseen = tuple(one for one in features if one.name not in decided)
+    return tuple(lost for _, lost in decided.values() if lost is not None), unseen
+
+
+def judged(features: Sequence[Feature], lines: Iterable[str]) -> tuple[JudgedFeature, ...]:
+    """Return each feature with what a log says of it, by the same rule as `kept`."""
+    decided = _decided(features, lines)
+    found = {name: lost.found if lost else value for name, (value, lost) in decided.items()}
+    return tuple(
+        JudgedFeature(
+            name=one.name,
+            expected=one.value,
+            found=found.get(one.name),
+            missing=decided.get(one.name, ("", None))[1] is not None,
+        )
+        for one in features
+    )
+
+
+def _decided(
+    features: Sequence[Feature], lines: Iterable[str]
+) -> dict[str, tuple[str, DroppedFeature | None]]:
+    """Name -> what the last command that names it says, and whether it is missing by that."""
+    decided: dict[str, tuple[str, DroppedFeature | None]] = {}
     watch, missing = FeatureWatch(features), dict[str, DroppedFeature]()
     for line in chain(lines, [COMMAND]):
         if line.startswith(COMMAND):
-            decided |= {one.name: missing.get(one.name) for one in watch.seen()}
+            decided |= {name: (value, missing.get(name)) for name, value in watch.values.items()}
             watch, missing = FeatureWatch(features), {}
         elif found := watch.see(line):
             missing.setdefault(found.feature.name, found)
-    unseen = tuple(one for one in features if one.name not in decided)
-    return tuple(one for one in decided.values() if one is not None), unseen
+    return decided
 
 
 def dropped_features(features: Sequence[Feature], lines: Iterable[str]) -> tuple[DroppedFeature, ...]:

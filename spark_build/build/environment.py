@@ -86,6 +86,18 @@ def variables(job: Job, known: Values, epoch: int) -> dict[str, str]:
     }
 
 
+def library_folders(job: Job) -> list[Path]:
+    """Return the folders of the needs' prefixes that hold their libraries."""
+    prefixes = [one.prefix for one in job.provided if one.prefix is not None and one.site is None]
+    return [prefix / name for prefix in prefixes for name in ("lib", "lib64") if (prefix / name).is_dir()]
+
+
+def with_needs(job: Job) -> dict[str, str]:
+    """Return the variables of a tool that must find the libraries of the needs, outside the sandbox."""
+    folders = ":".join(map(str, library_folders(job)))
+    return venv.clean_environment({"LD_LIBRARY_PATH": folders} if folders else None)
+
+
 def _pybind11_cmake_dir(job: Job) -> str:
     found = capture([str(venv.python_of(job.environment)), "-m", "pybind11", "--cmakedir"])
     if found is None:
@@ -115,9 +127,18 @@ def locate(provision: Provision, store: Path, keys: Mapping[str, str]) -> Provid
     entry = stores.read(store, keys[provision.need])
     if entry is None:
         raise StageError(f"{provision.need} is not in the store", hint=f"spark-build build {provision.need}")
-    identity = entry.content_digest if provision.coupling == "content" else f"store {entry.version}"
+    identity = entry.content_digest if provision.coupling == "content" else _built(entry.version)
     wheel = entry.folder / entry.wheel.filename if entry.wheel else None
     return Provided(provision=provision, identity=identity, wheel=wheel, prefix=entry.prefix)
+
+
+def to_come(provision: Provision, version: str) -> Provided:
+    """Return a need of coupling "version" as it will be once it is built with this version."""
+    return Provided(provision=provision, identity=_built(version))
+
+
+def _built(version: str) -> str:
+    return f"store {version}"
 
 
 def _at_path(provision: Provision) -> Provided:

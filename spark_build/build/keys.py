@@ -12,12 +12,14 @@ from spark_build.hashing import canonical
 from spark_build.recipes.model import (
     DeviceRule,
     Evaluated,
+    External,
     Patch,
     Pin,
     Prefix,
     Provision,
     Recipe,
     Repair,
+    Scons,
     Source,
     Step,
     Target,
@@ -29,7 +31,7 @@ from spark_build.recipes.model import (
 FORMAT = 3
 UNKNOWING = 2  # the format before, which did not know whether a build might use the network
 # Raise when an audit rule, or the reading of features, judges differently: tests/build/test_keys.py notices.
-RULES = 1
+RULES = 2
 
 
 def source_identity(source: Source | None) -> dict[str, Any]:
@@ -75,6 +77,7 @@ def plan_inputs(
                     name: _value(variable, evaluated.label) for name, variable in recipe.cmake.define.items()
                 },
             },
+            **({"scons": _scons(recipe.scons, evaluated.label)} if recipe.kind == "scons" else {}),
             "prefix": _prefix(recipe.prefix),
             "repair": _repair(recipe.repair),
             "network": recipe.build.network,
@@ -107,6 +110,12 @@ def _target(recipe: Recipe, target: Target) -> dict[str, Any]:
     }
 
 
+def _scons(scons: Scons, label: str) -> dict[str, Any]:
+    """How scons is called, and what of its tree is taken."""
+    arguments = {name: _value(variable, label) for name, variable in scons.argument.items()}
+    return {"argument": arguments, "copy": scons.copy}
+
+
 def _prefix(prefix: Prefix) -> dict[str, Any]:
     """How the prefix is made; what is not asked for stays out of the keys."""
     asked = {"unversioned": list(prefix.unversioned), "stubs": [asdict(one) for one in prefix.stubs]}
@@ -116,8 +125,15 @@ def _prefix(prefix: Prefix) -> dict[str, Any]:
 
 def _repair(repair: Repair) -> dict[str, Any]:
     """What is done to the wheel."""
-    asked = {"platform": repair.platform, "strip": repair.strip, "clean_rpath": repair.clean_rpath}
-    return {"bundle": repair.bundle, "exclude": sorted(repair.exclude), **_asked(asked)}
+    asked = {
+        "platform": repair.platform,
+        "strip": repair.strip,
+        "clean_rpath": repair.clean_rpath,
+        "rpath": sorted(repair.rpath),
+        "folders": [one.folder for one in repair.external] if repair.rpath else [],
+        "requires": [one.requirement for one in repair.requires],
+    }
+    return {"bundle": repair.bundle, "exclude": sorted(repair.outside), **_asked(asked)}
 
 
 def _asked(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,11 +187,17 @@ def judgement_inputs(recipe: Recipe, evaluated: Evaluated, policies: str) -> dic
         "policies": policies,
         "requires": {"cuda": recipe.requires.cuda, "platforms": sorted(recipe.requires.platforms)},
         "features": {name: ", ".join(sorted(values)) for name, values in features.items()},
-        "expect": sorted(recipe.cmake.expect),
+        "expect": sorted(recipe.expect),
         # Why there is no device code is prose; that there is none is no error then.
         "host_only": bool(recipe.audit.host_only),
         "device": sorted((_device_rule(rule) for rule in recipe.audit.device), key=canonical),
+        **_asked({"external": [_external(one) for one in recipe.repair.external]}),
     }
+
+
+def _external(one: External) -> dict[str, Any]:
+    """What is asked of libraries that another distribution brings."""
+    return {"distribution": one.distribution, "folder": one.folder, "libraries": sorted(one.libraries)}
 
 
 def _device_rule(rule: DeviceRule) -> dict[str, Any]:

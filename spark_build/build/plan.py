@@ -135,13 +135,24 @@ def make_plan(
     recipes = {name: for_target(recipe, target, train) for name, recipe in recipes.items()}
     named = {*names, *(wished.keys() - elsewhere)}
     steps: dict[str, Step] = {}
-    for name in closure_of([*names, *others], recipes, elsewhere):
+    order = closure_of([*names, *others], recipes, elsewhere)
+    wanted = _wanted(order, recipes, named)
+    for name in order:
         draft = _draft(recipes[name], recipes, train, target, machine, steps, wished)
         estimate = _estimate(recipes[name], machine, limits, (history or {}).get(name))
-        is_wanted = recipes[name].default or name in named
         draft = replace(draft, estimate=estimate)
-        steps[name] = _decided(draft, train, target, steps, lookup, is_wanted=is_wanted)
+        steps[name] = _decided(draft, train, target, steps, lookup, is_wanted=name in wanted)
     return Plan(target=target, train=train, steps=tuple(steps.values()))
+
+
+def _wanted(order: Iterable[str], recipes: Mapping[str, Recipe], named: Collection[str]) -> set[str]:
+    """Return what is to be built: what is named or built by default, and what that has from nowhere else."""
+    wanted: set[str] = set()
+    for name in reversed(list(order)):
+        if recipes[name].default or name in named or name in wanted:
+            needs = recipes[name].needs
+            wanted |= {name, *(one.name for one in needs if "public" not in one.providers)}
+    return wanted
 
 
 def _draft(
@@ -276,8 +287,9 @@ def _blocked(step: Step, earlier: Mapping[str, Step]) -> _Verdict | None:
 def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> tuple[StoredResult, _Verdict]:
     rebuilt = [name for name in step.from_store if earlier[name].decision == "BUILD"]
     others = tuple(str(one) for one in step.provisions if one.provider != "store")
+    first = _preflight(step.recipe)
     if rebuilt:
-        reasons = (*(f"needs {name}, which is built first" for name in rebuilt), *others)
+        reasons = (*(f"needs {name}, which is built first" for name in rebuilt), *others, *first)
         return StoredResult("", stored=False), _Verdict("BUILD", reasons)
     found = lookup(step, {name: earlier[name].stored_as for name in step.from_store})
     if found.stored:
@@ -290,7 +302,14 @@ def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> 
         others += (
             f"from {count} of the vendor's wheels; stays on this machine: others make it from the pins",
         )
-    return found, _Verdict("BUILD", (*(found.missing or ("not in the store",)), *others))
+    return found, _Verdict("BUILD", (*(found.missing or ("not in the store",)), *others, *first))
+
+
+def _preflight(recipe: Recipe) -> tuple[str, ...]:
+    """Return the line of the plan on what is tried before compiling."""
+    count = len(recipe.preflight.libraries)
+    what = "a library" if count == 1 else f"{count} libraries"
+    return (f"preflight first: a stub of {what} is linked, repaired, audited, imported",) if count else ()
 
 
 def _estimate(recipe: Recipe, machine: Machine, limits: Limits, past: ExpectedUsage | None) -> Estimate:

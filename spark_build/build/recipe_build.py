@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spark_build import probe
-from spark_build.build import environment, keys, sandbox
+from spark_build.build import diagnosis, environment, keys, sandbox
 from spark_build.build.context import Context, Job, Outputs, Provided, Shell, Stage
-from spark_build.build.environment import locate
+from spark_build.build.environment import locate, to_come
 from spark_build.build.keys import UNKNOWING, brought_up, build_inputs, key_changes
 from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
 from spark_build.events import (
@@ -30,7 +30,7 @@ from spark_build.events import (
 )
 from spark_build.files import discard_tree, locked, remove_tree, write_atomically
 from spark_build.hashing import digest
-from spark_build.recipes.model import BuildOptions, Step
+from spark_build.recipes.model import CONFIGURE, BuildOptions, Step
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
 from spark_build.wheelhouse import judgements
@@ -51,13 +51,27 @@ class Run:
     options: BuildOptions
     governor: Governor
     emit: Emit
+    versions: Mapping[str, str]  # of what each recipe of the plan makes
+
+    def last_stage(self, step: Step) -> str:
+        """Return the last stage to run of a step. What is only unpacked has nothing to configure: all."""
+        stop = self.options.stop_after
+        return "" if stop == CONFIGURE and not step.recipe.is_compiled else stop
 
 
 def inputs_of(
-    setting: Context, step: Step, keys: Mapping[str, str]
+    setting: Context, step: Step, keys: Mapping[str, str], expected: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], tuple[Provided, ...]]:
-    """Build key inputs and the needs they speak of: declared, found, measured."""
-    provided = tuple(locate(one, setting.home.store, keys) for one in step.provisions)
+    """Build key inputs and the needs they speak of: declared, found, measured.
+
+    expected: versions of needs that are not built, where nothing else of them counts.
+    """
+    provided = tuple(
+        to_come(one, expected[one.need])
+        if expected and one.need in expected
+        else locate(one, setting.home.store, keys)
+        for one in step.provisions
+    )
     contents = {one.provision.need: one.identity for one in provided}
     return build_inputs(step.declared, contents, tools_of(step)), provided
 
@@ -83,7 +97,7 @@ class KeptResult:
 
 def kept_of(setting: Context, step: Step, inputs: Mapping[str, Any]) -> KeptResult | None:
     """The entry of these inputs, under today's key or that of an older spark-build."""
-    makes_prefix = step.recipe.kind in ("cmake", "assemble") or bool(step.recipe.prefix.copy)
+    makes_prefix = step.recipe.kind in ("cmake", "scons", "assemble") or bool(step.recipe.prefix.copy)
     entry = stores.read(setting.home.store, digest(inputs))
     if entry is not None and makes_prefix and entry.prefix is None:
         return None  # an imported one has none
@@ -105,20 +119,25 @@ def kept_of(setting: Context, step: Step, inputs: Mapping[str, Any]) -> KeptResu
 def build_recipe(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult:
     """Build one recipe; a failure is a result."""
     start = time.monotonic()
-    setting, work = run.setting, _work(run, step)
+    setting, work, stop = run.setting, _work(run, step), run.last_stage(step)
+    begin = _size(work / LOG)
     try:
         inputs, provided = _inputs(run, step, results)
         outputs = _build_under_lock(run, step, inputs, provided, work)
     except (SparkBuildError, OSError) as error:
-        return _failure(step, work, error, time.monotonic() - start)
+        failed = _failure(step, work, error, time.monotonic() - start)
+        return _only_configured(failed, step, work / LOG, begin) if stop == CONFIGURE else failed
     key = digest(inputs)
     seconds = time.monotonic() - start
     if isinstance(outputs, str):
         return result_of(step, "reused", reasons=(outputs,), key=key)
-    if run.options.stop_after:
+    if stop:
         tree = f"; its tree: {work}" if work.exists() else ""
-        reason = f"after {run.options.stop_after}, as asked{tree}"
-        return result_of(step, "stopped", seconds=seconds, reasons=(reason,))
+        reason = f"after {stop}, as asked{tree}"
+        if stop != CONFIGURE:
+            return result_of(step, "stopped", seconds=seconds, reasons=(reason,))
+        done = result_of(step, "configured", seconds=seconds, reasons=(reason,), log=work / LOG)
+        return _only_configured(done, step, work / LOG, begin)
     log = stores.entry_folder(setting.home.store, key) / LOG
     cost = Cost(**outputs["build"].get("cost", {}))
     return result_of(step, "built", seconds=seconds, key=key, log=log, cost=cost)
@@ -130,7 +149,29 @@ def _inputs(
     """As `inputs_of`; where the needs were not built because only sources are wanted, without them."""
     if run.options.stop_after == "fetch":
         return dict(step.declared), ()
-    return inputs_of(run.setting, step, {name: results[name].build_key for name in step.from_store})
+    keys = {name: results[name].build_key for name in step.from_store}
+    coupled = {one.need for one in step.provisions if one.coupling == "version" and not keys.get(one.need)}
+    if run.options.stop_after != CONFIGURE or not coupled & keys.keys():
+        return inputs_of(run.setting, step, keys)
+    # Of these nothing but the version counts: what they will be called tells.
+    return inputs_of(run.setting, step, keys, {name: run.versions[name] for name in coupled & keys.keys()})
+
+
+def _only_configured(result: RecipeResult, step: Step, log: Path, begin: int) -> RecipeResult:
+    """Add what this run's part of the log says of the expected features, and how to try again."""
+    if result.error is not None:
+        result.error.hint = (
+            result.error.hint or f"spark-build build {step.recipe.name} --stop-after {CONFIGURE}"
+        )
+    if not log.is_file():
+        return result
+    with log.open(errors="replace") as lines:
+        lines.seek(begin if begin <= _size(log) else 0)
+        return replace(result, features=diagnosis.judged(step.evaluated.features, lines))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
 
 
 def _build_under_lock(
@@ -141,12 +182,16 @@ def _build_under_lock(
         found = kept_of(run.setting, step, inputs)
         if found is not None and not found.lacking:
             return _reused(run, step, inputs, found)
-        _fresh_tree(work, digest(inputs))
+        stop = run.last_stage(step)
+        if stop == CONFIGURE:
+            run.emit(Note(recipe=step.recipe.name, message=_intent(run, step)))
+        if told := _fresh_tree(work, digest(inputs)):
+            run.emit(Note(recipe=step.recipe.name, message=told))
         with (work / LOG).open("ab") as log:
-            outputs = run_stages(_job(run, step, inputs, provided, work, log, held), run.options.stop_after)
-        if not run.options.stop_after:
+            outputs = run_stages(_job(run, step, inputs, provided, work, log, held), stop)
+        if not stop:
             _judge_what_was_there(run, step, inputs, work)
-        if run.options.stop_after in ("", "fetch"):
+        if stop in ("", "fetch"):
             discard_tree(work, run.setting.home.build / ".trash")
     return outputs
 
@@ -306,13 +351,29 @@ def _failure(step: Step, work: Path, error: SparkBuildError | OSError, seconds: 
     return result_of(step, "failed", seconds=seconds, error=explained)
 
 
-def _fresh_tree(work: Path, key: str) -> None:
-    """Keep a tree only for the build key it was made for: other tools would mix objects."""
-    mark = work / "build-key"
+def _fresh_tree(work: Path, key: str) -> str:
+    """Keep a tree only for the build key it was made for: other tools would mix objects.
+
+    Return what a user should know of one that goes; empty when none does.
+    """
+    mark, told = work / "build-key", ""
     if work.is_dir() and (not mark.is_file() or mark.read_text() != key):
+        before = mark.read_text()[:8] if mark.is_file() else "unknown"
+        told = f"its tree starts afresh: made with other tools or needs (build key {before}, now {key[:8]})"
         remove_tree(work)
     if not mark.is_file():
         write_atomically(mark, key)
+    return told
+
+
+def _intent(run: Run, step: Step) -> str:
+    """What a run that only configures is about to do, for the user."""
+    setting = run.setting
+    names = ", ".join(one.name for one in step.evaluated.features)
+    return (
+        f"only configuring {step.pin.version} for {setting.target.name}, train {setting.train.name}: "
+        f"nothing is compiled or published; features to be judged: {names or 'none'}"
+    )
 
 
 def _explained(error: SparkBuildError | OSError, log: Path) -> SparkBuildError:
@@ -373,6 +434,26 @@ def _stages() -> tuple[Stage, ...]:
     return (fetch, patch, stages_environment, compilation, audit, publish)
 
 
+class _Configuring:
+    """The build stage as far as the project's first build call."""
+
+    NAME = CONFIGURE
+
+    def inputs(self, job: Job) -> Any:
+        """The same as for building."""
+        return {"key": job.key}
+
+    def intact(self, _job: Job, _outputs: Outputs) -> bool:
+        """Nothing is kept of it but the tree."""
+        return False
+
+    def run(self, job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
+        """Configure."""
+        from spark_build.build.stages import compilation
+
+        return compilation.configure(job, earlier)
+
+
 def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
     """Run each stage, or keep what an earlier run left when nothing before it changed."""
     outputs: dict[str, Any] = {}
@@ -381,18 +462,43 @@ def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
         stamp = job.work / "stamps" / f"{stage.NAME}.json"
         chain = digest([chain, stage.NAME, stage.inputs(job)])
         kept = _read_stamp(stamp, chain)
+        if stop_after == CONFIGURE and stage.NAME == "build":
+            # No stamp: it is for this run, and the build stage begins with it again.
+            outputs[CONFIGURE] = _run_stage(_Configuring(), job, outputs)
+            break
         if kept is not None and stage.intact(job, kept):
             outputs[stage.NAME] = kept
             result = StageResult(stage=stage.NAME, status="kept", seconds=0.0)
             job.emit(StageFinished(recipe=job.step.recipe.name, result=result))
         else:
+            if stage.NAME == "build":
+                _before_building(job, outputs)
             outputs[stage.NAME] = _run_stage(stage, job, outputs)
             write_atomically(stamp, json.dumps({"chain": chain, "outputs": outputs[stage.NAME]}))
         # Another result of this stage invalidates what later ones made from the old one.
         chain = digest([chain, outputs[stage.NAME]])
+        if stop_after == "preflight" and stage.NAME == "environment":
+            _before_building(job, outputs)
+            break
         if stop_after == stage.NAME:
             break
     return outputs
+
+
+def _before_building(job: Job, earlier: Mapping[str, Outputs]) -> None:
+    """Run the preflight of a recipe that has one, unless an earlier run passed the same.
+
+    It is no link of the chain: another preflight makes no other build.
+    """
+    if not job.step.recipe.preflight.libraries:
+        return
+    from spark_build.build.stages import preflight
+
+    stamp = job.work / "stamps" / f"{preflight.NAME}.json"
+    chain = digest([preflight.NAME, preflight.inputs(job)])
+    if _read_stamp(stamp, chain) is None:
+        outputs = _run_stage(preflight, job, earlier)
+        write_atomically(stamp, json.dumps({"chain": chain, "outputs": outputs}))
 
 
 def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs]) -> Outputs:

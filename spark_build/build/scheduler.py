@@ -22,7 +22,7 @@ from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, Repetit
 from spark_build.hashing import digest
 from spark_build.process import cancel_all
 from spark_build.recipes.evaluation import for_target
-from spark_build.recipes.model import BuildOptions, Plan, Step
+from spark_build.recipes.model import CONFIGURE, BuildOptions, Plan, Step
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
 from spark_build.wheelhouse import generations, store
@@ -92,12 +92,15 @@ def build(
     All share one budget. After a failure nothing more is started, unless the options say so; what runs
     goes on to its end.
     """
-    run = _run(setting, emit, options or BuildOptions())
+    run = _run(setting, planned, emit, options or BuildOptions())
     steps = {step.recipe.name: step for step in planned.steps}
+    idle = _nothing_to_configure(planned, run.options)
     results: dict[str, RecipeResult] = {}
     work = in_order(
         {name: step.from_store for name, step in steps.items()},
-        lambda name: _unbuilt(run, steps[name], results) or build_recipe(run, steps[name], results),
+        lambda name: (
+            _unbuilt(run, steps[name], results, idle.get(name, "")) or build_recipe(run, steps[name], results)
+        ),
         workers=max(2, setting.limits.cores),
     )
     with closing(work):
@@ -107,7 +110,7 @@ def build(
     return tuple(results[name] for name in steps)
 
 
-def _run(setting: Context, emit: Emit, options: BuildOptions) -> Run:
+def _run(setting: Context, planned: Plan, emit: Emit, options: BuildOptions) -> Run:
     """What the recipes of one command share, the budget above all."""
 
     def tell(jobs: int, allowed: int, memory_mib: int, budget_mib: int) -> None:
@@ -119,7 +122,8 @@ def _run(setting: Context, emit: Emit, options: BuildOptions) -> Run:
         reserve_mib=setting.limits.reserve_mib,
         on_sample=tell,
     )
-    return Run(setting=setting, options=options, governor=governor, emit=emit)
+    versions = {step.recipe.name: step.evaluated.wheel_version for step in planned.steps}
+    return Run(setting=setting, options=options, governor=governor, emit=emit, versions=versions)
 
 
 def shell(
@@ -134,7 +138,7 @@ def shell(
     if missing:
         raise UsageError(f"{name} needs {', '.join(missing)} first", hint=f"spark-build build {missing[0]}")
     keys = {need: steps[need].stored_as for need in step.from_store}
-    return recipe_build.shell(_run(setting, emit, options), step, keys)
+    return recipe_build.shell(_run(setting, planned, emit, options), step, keys)
 
 
 def repeat(
@@ -147,7 +151,7 @@ def repeat(
 ) -> tuple[Repetition, ...]:
     """Build these recipes, which are in the store, once more elsewhere: is what comes out the same?"""
     keys = {result.recipe: result.build_key for result in results}
-    run = _run(setting, emit, options)
+    run = _run(setting, planned, emit, options)
     found = []
     for step in planned.steps:
         if step.recipe.name in names and keys[step.recipe.name]:
@@ -157,20 +161,51 @@ def repeat(
     return tuple(found)
 
 
-def _unbuilt(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult | None:
-    """The result of a step that is not worked on; None for one that is."""
-    lost = [name for name in step.from_store if results[name].status in ("failed", "blocked")]
+def _nothing_to_configure(planned: Plan, options: BuildOptions) -> dict[str, str]:
+    """Name -> why a run that only configures leaves a recipe alone; empty for any other run."""
+    if options.stop_after != CONFIGURE:
+        return {}
+    wanted = {step.recipe.name for step in planned.steps if not options.named} | {*options.named}
+    needed: set[str] = set()
+    for step in reversed(planned.steps):
+        if step.recipe.name in wanted:
+            needed |= {*_read_by(step)}
+            wanted |= needed
+    idle = {}
+    for step in planned.steps:
+        name = step.recipe.name
+        if name not in wanted:
+            idle[name] = "not needed to configure what was asked for: nothing but its version counts"
+        elif not step.recipe.is_compiled and name not in needed:
+            idle[name] = "only unpacked: there is nothing to configure"
+    return idle
+
+
+def _read_by(step: Step) -> tuple[str, ...]:
+    """Names of the needs, built here, whose files the configure step of a recipe reads."""
+    coupled = [one.need for one in step.provisions if one.coupling == "content"]
+    return tuple(name for name in step.from_store if name in coupled)
+
+
+def _unbuilt(
+    run: Run, step: Step, results: Mapping[str, RecipeResult], idle: str = ""
+) -> RecipeResult | None:
+    """The result of a step that is not worked on; None for one that is. idle: why it is left alone."""
+    awaited = _read_by(step) if run.options.stop_after == CONFIGURE else step.from_store
+    lost = [name for name in awaited if results[name].status in ("failed", "blocked")]
     if lost:
         return result_of(step, "blocked", reasons=tuple(f"blocked by {name}" for name in lost))
     if step.decision in ("SKIP", "BLOCKED"):
         return result_of(step, "skipped" if step.decision == "SKIP" else "blocked", reasons=step.reasons)
     if step.decision == "REUSE" and (not step.stale or run.options.stop_after == "fetch"):
         return result_of(step, "reused", reasons=step.reasons, key=step.build_key)
-    stopped = [name for name in step.from_store if results[name].status == "stopped"]
+    if idle:
+        return result_of(step, "skipped", reasons=(idle,))
+    ends = {"stopped": "was stopped", "configured": "was only configured"}
+    stopped = [name for name in awaited if results[name].status in ends]
     if stopped and run.options.stop_after != "fetch":
-        return result_of(
-            step, "stopped", reasons=tuple(f"needs {name}, which was stopped" for name in stopped)
-        )
+        reasons = tuple(f"needs {name}, which {ends[results[name].status]}" for name in stopped)
+        return result_of(step, "stopped", reasons=reasons)
     failed = [name for name, result in tuple(results.items()) if result.status == "failed"]
     if failed and not run.options.keep_going:
         reason = f"not started, because {failed[0]} failed (--keep-going goes on with others)"

@@ -20,13 +20,13 @@ from spark_build.text import format_duration, format_size
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
-    from spark_build.events import Emit, RecipeResult, Repetition
+    from spark_build.events import Emit, JudgedFeature, RecipeResult, Repetition
     from spark_build.recipes.model import BuildOptions, Plan, Step
     from spark_build.wheelhouse.generations import Generation
 
 Command = Callable[..., Any]
 BUILDING = "building"  # what `gc` says of us: it leaves the store alone meanwhile
-STAGES = ("fetch", "patch", "environment", "build", "audit")
+STAGES = ("fetch", "patch", "environment", "preflight", "configure", "build", "audit")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +42,11 @@ class BuildRequest:
     offline: bool
     no_closure: bool
     detach: bool
+
+    @property
+    def configures(self) -> bool:
+        """Whether nothing is to be built."""
+        return self.stop_after == "configure"
 
     def setting(self, options: Options) -> Context:
         """What the command works on."""
@@ -77,7 +82,11 @@ def _build_options(function: Command) -> Command:
             is_flag=True,
             help="Build although too little memory is free.",
         ),
-        click.option("--stop-after", type=click.Choice(STAGES), help="Go no further than this stage."),
+        click.option(
+            "--stop-after",
+            type=click.Choice(STAGES),
+            help="Go no further than this stage; configure: the first part of build.",
+        ),
         click.option("--keep-going", is_flag=True, help="After a failure start independent recipes, too."),
         click.option("--memory", type=SIZE, help="Memory for all builds together, such as 64G."),
         click.option("--jobs", type=click.IntRange(min=1), help="Compile jobs at once (default: what fits)."),
@@ -108,6 +117,8 @@ def all_(
     from spark_build.wheelhouse.store import shared_lock
 
     setting = wish.setting(options)
+    if wish.configures and (burn_in or reverify):
+        raise click.UsageError("--stop-after configure builds nothing: no --burn-in, no --reverify")
 
     def ready(emit: Emit) -> Plan:
         return _ready(setting, recipes, emit, wish, also)
@@ -118,14 +129,15 @@ def all_(
         planned = ready(emit)
         if not options.json:
             print_plan(planned)
-        results, generation = _build(setting, planned, emit, wish)
+        results, generation = _build(setting, planned, emit, wish, named=recipes)
         judged = None
         if not wish.stop_after:
             asked = BurnInOptions() if burn_in else None
             judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=asked)
     built = document(results, generation)
     if judged is None:
-        return conclude(options, results, None, built, [], 0)
+        only = configured(results, recipes) if wish.configures else Outcome()
+        return conclude(options, results, None, built, only.lines, only.code)
     code, lines = judged.code, judged.lines
     if judged.unchecked:
         why, following = judged.unchecked
@@ -152,6 +164,9 @@ def build(
     if check_reproducible and (shell or wish.stop_after):
         raise click.UsageError("--check-reproducible builds to the end: no --shell, no --stop-after")
 
+    if shell and wish.configures:
+        raise click.UsageError("--shell enters the tree as it is: configure it first, without --shell")
+
     def ready(emit: Emit) -> Plan:
         planned = _ready(setting, recipes, emit, wish)
         _refuse_unbuildable(planned, recipes)
@@ -162,13 +177,16 @@ def build(
     with running(options, setting.home.runs) as (_, emit), shared_lock(setting.home.store, BUILDING):
         planned = ready(emit)
         if not shell:
-            results, generation = _build(setting, planned, emit, wish, cached=not check_reproducible)
+            cached = not check_reproducible
+            results, generation = _build(setting, planned, emit, wish, named=recipes, cached=cached)
             names = recipes if check_reproducible else ()
-            twice = _repeat(setting, planned, names, results, emit, wish)
+            more = _repeat(setting, planned, names, results, emit, wish)
     if shell:
         return _enter(options, setting, planned, recipes, wish)
-    whole = {**document(results, generation), **twice.document}
-    return conclude(options, results, generation, whole, twice.lines, twice.code)
+    if wish.configures:
+        more = configured(results, recipes)
+    whole = {**document(results, generation), **more.document}
+    return conclude(options, results, generation, whole, more.lines, more.code)
 
 
 def _enter(
@@ -217,7 +235,9 @@ def _ready(
         for one in doctors.examine(setting.home, planned, setting.machine, setting.limits)
         if one.status == "fail"
     ]
-    waived = ("packages", "memory") if wish.insist else ("packages",)
+    # Configuring takes little of what building takes.
+    spared = ("memory", "disk") if wish.configures else ()
+    waived = ("packages", *(("memory",) if wish.insist else ()), *spared)
     others = [one for one in failures if one.check not in waived]
     if others:
         raise HostError("; ".join(one.message for one in others), hint=others[0].fix)
@@ -272,25 +292,31 @@ def _repeat(
 
 
 def _build(
-    setting: Context, planned: Plan, emit: Emit, wish: BuildRequest, *, cached: bool = True
+    setting: Context,
+    planned: Plan,
+    emit: Emit,
+    wish: BuildRequest,
+    *,
+    named: tuple[str, ...],
+    cached: bool = True,
 ) -> tuple[tuple[RecipeResult, ...], Generation | None]:
     """Build, publish, and name the published wheels in the results."""
     from spark_build.build import scheduler
 
-    options = dataclasses.replace(wish.build_options(), cached=cached)
+    options = dataclasses.replace(wish.build_options(), cached=cached, named=named)
     results = scheduler.build(setting, planned, emit, options)
     if wish.stop_after:
         return results, None
     closure = not wish.no_closure
     generation, _ = scheduler.publish(setting, results, with_closure=closure, offline=wish.offline, emit=emit)
     files = {wheel.key: wheel.filename for wheel in generation.wheels} if generation else {}
-    named = tuple(
+    published = tuple(
         dataclasses.replace(result, wheels=(files[result.build_key],))
         if result.build_key in files
         else result
         for result in results
     )
-    return named, generation
+    return published, generation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -334,6 +360,7 @@ def document(results: Sequence[RecipeResult], generation: Generation | None) -> 
                 "peak_memory_mib": result.cost.peak_mib or None,
                 "cache": result.cost.cache or None,
                 "reasons": list(result.reasons),
+                "features": [_feature_row(one) for one in result.features],
                 "error": result.error.message if result.error else None,
             }
             for result in results
@@ -341,6 +368,51 @@ def document(results: Sequence[RecipeResult], generation: Generation | None) -> 
         "generation": generation.number if generation else None,
         "path": str(generation.folder) if generation else None,
     }
+
+
+def _feature_row(feature: JudgedFeature) -> dict[str, Any]:
+    return {
+        "name": feature.name,
+        "expected": feature.expected,
+        "found": feature.found,
+        "status": "missing" if feature.missing else "not printed" if feature.found is None else "ok",
+    }
+
+
+def configured(results: Sequence[RecipeResult], named: Sequence[str]) -> Outcome:
+    """What a run that only configures showed; NothingCheckedError's code when it did not come to a recipe."""
+    from spark_build.errors import NothingCheckedError
+
+    done = [result for result in results if result.status == "configured"]
+    lines = [line for result in done for line in _configured_lines(result)]
+    looked_at = {
+        *(result.recipe for result in results if result.status in ("configured", "reused", "failed"))
+    }
+    left = [result for result in results if result.recipe in named and result.recipe not in looked_at]
+    if not left and (looked_at or not results):
+        return Outcome(lines=tuple(lines))
+    for result in left or results:
+        lines.append(f"\nnothing was checked of {result.recipe}: {'; '.join(result.reasons)}")
+        if result.status == "stopped":
+            needs = [one.recipe for one in done if any(one.recipe in reason for reason in result.reasons)]
+            lines += [
+                typeable(f"  next: spark-build build {name}, or --provide {name}=DIR") for name in needs
+            ]
+    return Outcome(lines=tuple(lines), code=NothingCheckedError.exit_code)
+
+
+def _configured_lines(result: RecipeResult) -> list[str]:
+    """The features of one recipe as they were found, its log, and how to go on."""
+    found = [f"{one.name} {one.found or 'empty'}" for one in result.features if one.found is not None]
+    unseen = [one.name for one in result.features if one.found is None]
+    said = f"features: {', '.join(found)}" if found else "no feature was printed"
+    if not result.features:
+        said = "its recipe expects no features"
+    return [
+        f"\n{result.recipe}: configured, {said}" + (f"; not printed: {', '.join(unseen)}" if unseen else ""),
+        f"  log:  {result.log}",
+        typeable(f"  next: spark-build build {result.recipe}  (goes on in the same tree)"),
+    ]
 
 
 def conclude(

@@ -131,7 +131,7 @@ def _last_log(setting: Context, recipe: str) -> tuple[Path, bool]:
     setting.catalogue.recipe(recipe)
     trees = sorted((setting.home.build / recipe).glob(f"*/{LOG}"), key=lambda path: path.stat().st_mtime_ns)
     if trees:
-        return trees[-1], True
+        return trees[-1], not trees[-1].with_name("configured").exists()
     last = _last_build(setting, recipe)
     path = store.entry_folder(setting.home.store, str(last["key"])) / LOG if last else None
     if path is not None and path.is_file():

@@ -87,7 +87,7 @@ def _page(options: Options, wheel: str, *, cross_check: bool) -> InspectPage:
         needed=explain_library(
             facts,
             system_libraries=known_libraries(_platform(facts)),
-            provided=recipe.repair.exclude if recipe else (),
+            provided=recipe.repair.outside if recipe else (),
         ),
         judged=judged,
         checked=checked,
@@ -181,7 +181,7 @@ def _by_recipe(facts: WheelFacts, setting: Context, recipe: Recipe) -> tuple[Fin
         version=evaluate(recipe, pin, setting.target, setting.train).wheel_version,
         platform=platform,
         python=setting.target.python,
-        provided=recipe.repair.exclude,
+        provided=recipe.repair.outside,
         system_libraries=known_libraries(platform),
         policies=known_policies(platform),
     )

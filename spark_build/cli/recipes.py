@@ -201,6 +201,7 @@ def _document(setting: Context, recipe: Recipe, pin: Pin) -> Document:
         "built_by_default": recipe.default,
         "env": _environment(setting, recipe, pin, evaluated),
         "cmake": dataclasses.asdict(recipe.cmake) if recipe.kind == "cmake" else None,
+        "scons": dataclasses.asdict(recipe.scons) if recipe.kind == "scons" else None,
         "prefix": dataclasses.asdict(recipe.prefix) if recipe.kind in ("repack", "assemble") else None,
         "features": [{"name": one.name, "value": one.value, "why": one.why} for one in evaluated.features],
         "system": {"apt": list(evaluated.apt), "dnf": list(evaluated.dnf)},
@@ -211,6 +212,7 @@ def _document(setting: Context, recipe: Recipe, pin: Pin) -> Document:
             "disk_mib": recipe.build.disk_mib,
         },
         "repair": dataclasses.asdict(recipe.repair),
+        "preflight": dataclasses.asdict(recipe.preflight),
         "audit": dataclasses.asdict(recipe.audit),
         "checks": list(recipe.verify.checks),
         "notes": list(recipe.notes),
@@ -277,6 +279,8 @@ def _print_recipe(document: Document) -> None:
     _kind_blocks(document)
     _block("must be on", [f"{one['name']} = {one['value']}  # {one['why']}" for one in document["features"]])
     _block("repair", _repair_lines(document["repair"]))
+    stub = document["preflight"]["libraries"]
+    _block("preflight", [f"{one['path']} links {' '.join(one['links'])}" for one in stub])
     _block("device code", _audit_lines(document["audit"]))
     packages = {key: " ".join(names) for key, names in document["system"].items() if names}
     _block("system packages", [f"{key}: {names}" for key, names in packages.items()])
@@ -292,6 +296,11 @@ def _kind_blocks(document: Document) -> None:
         defined = {f"-D{name}": one for name, one in document["cmake"]["define"].items()}
         _block(f"cmake of {document['cmake']['source']}", _env_lines(defined))
         _block("expected in the prefix", document["cmake"]["expect"])
+    if document["scons"]:
+        _block("scons", _env_lines(document["scons"]["argument"]))
+        taken = [f"{folder}/ from {files}" for files, folder in document["scons"]["copy"].items()]
+        _block("development prefix", taken)
+        _block("expected in the prefix", document["scons"]["expect"])
     if document["prefix"]:
         copied = [f"{folder}/ from {source}" for source, folder in document["prefix"]["copy"].items()]
         linked = [f"{link} -> {goal}" for link, goal in document["prefix"]["links"].items()]
@@ -312,8 +321,14 @@ def _repair_lines(repair: Document) -> list[str]:
         "platform": f"tags it {repair['platform']}",
         "strip": "takes out debug sections and symbols",
         "clean_rpath": "takes out what RPATHs name besides $ORIGIN",
+        "rpath": f"lets look in the folders of other distributions: {' '.join(repair['rpath'])}",
     }
-    return [text for option, text in said.items() if repair[option]]
+    lines = [text for option, text in said.items() if repair[option]]
+    folders: dict[str, list[str]] = {}
+    for one in repair["external"]:
+        folders.setdefault(one["folder"], []).append(one["distribution"])
+    lines += [f"{folder} has libraries of {', '.join(names)}" for folder, names in folders.items()]
+    return lines + [f"requires {one['requirement']}  # {one['why']}" for one in repair["requires"]]
 
 
 def _audit_lines(audit: Document) -> list[str]:

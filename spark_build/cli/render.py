@@ -78,6 +78,7 @@ STYLES = {
     "SKIP": "dim",
     "BLOCKED": "yellow",
     "built": "green",
+    "configured": "green",
     "reused": "green",
     "failed": "bold red",
     "blocked": "yellow",

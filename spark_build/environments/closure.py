@@ -22,6 +22,7 @@ from spark_build.venv import clean_environment
 from spark_build.wheelhouse import resolve as wheelhouse_resolve
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
+from spark_build.wheels import model as wheels_model
 from spark_build.wheels.model import StoredWheel
 from spark_build.wheels.reader import content_digest, read_facts
 
@@ -34,7 +35,7 @@ def closure_key(
     """What decides a closure: the wheels it completes, the train's pins, the interpreter."""
     decisive = {"wheels": sorted(wheel.sha256 for wheel in built), "pins": dict(pins), "python": python}
     # Earlier versions judged markers as on this machine: such a closure is resolved once more.
-    return digest({**decisive, "markers": wheelhouse_resolve.markers(foreign)} if foreign else decisive)
+    return digest({**decisive, "markers": wheels_model.markers(foreign)} if foreign else decisive)
 
 
 def resolve(
@@ -106,14 +107,14 @@ def pip_for(foreign: Target | None) -> list[str]:
     if foreign is None:
         return [sys.executable, "-m", "pip", *options]
     # -P: not the modules beside the script in the place of the standard library's.
-    return [sys.executable, "-P", str(ELSEWHERE), json.dumps(wheelhouse_resolve.markers(foreign)), *options]
+    return [sys.executable, "-P", str(ELSEWHERE), json.dumps(wheels_model.markers(foreign)), *options]
 
 
 def tags(target: Target) -> list[str]:
     """What tells pip to choose files for another machine."""
     return [
-        *(f"--platform={name}" for name in wheelhouse_resolve.platforms(target)),
-        f"--python-version={wheelhouse_resolve.python_version(target)}",
+        *(f"--platform={name}" for name in wheels_model.platforms(target)),
+        f"--python-version={wheels_model.python_version(target)}",
         "--implementation=cp",
         *(f"--abi={abi}" for abi in (target.python, "abi3", "none")),
     ]
@@ -166,7 +167,7 @@ def prove_installable(generation: Generation, target: Target, *, installer: str 
     for wheels in wheelhouse_resolve.roots(generation.wheels):
         refusal = _resolve(generation.folder, wheels, target, tool)
         if refusal:
-            markers = interpreters.own().markers if _is_here(target) else wheelhouse_resolve.markers(target)
+            markers = interpreters.own().markers if _is_here(target) else wheels_model.markers(target)
             plain = wheelhouse_resolve.gaps(wheels, generation.wheels, markers, _tags(target))
             problems += plain or (f"{tool} says: {refusal}",)
     return tuple(dict.fromkeys(problems))
@@ -177,7 +178,7 @@ def _is_here(target: Target) -> bool:
 
 
 def _tags(target: Target) -> frozenset[Tag]:
-    return frozenset(sys_tags()) if _is_here(target) else wheelhouse_resolve.tags(target)
+    return frozenset(sys_tags()) if _is_here(target) else wheels_model.tags(target)
 
 
 def _resolve(folder: Path, wheels: Sequence[StoredWheel], target: Target, tool: str) -> str:
@@ -200,8 +201,8 @@ def _uv(target: Target, scratch: Path) -> list[str]:
     command += ["--cache-dir", str(scratch / "cache"), "--python", sys.executable, "--prerelease", "allow"]
     if _is_here(target):
         return command
-    version = wheelhouse_resolve.python_version(target)
-    place = f"{wheelhouse_resolve.machine_of(target)}-manylinux_2_{wheelhouse_resolve.GLIBC_MINOR}"
+    version = wheels_model.python_version(target)
+    place = f"{wheels_model.machine_of(target)}-manylinux_2_{wheels_model.GLIBC_MINOR}"
     return [*command, "--python-version", version, "--python-platform", place]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from spark_build.errors import RecipeError, UsageError
 from spark_build.machine import Gpu, Machine
@@ -19,6 +19,7 @@ from spark_build.recipes.model import (
     Patch,
     Pin,
     Recipe,
+    Repair,
     Source,
     Target,
     Train,
@@ -57,7 +58,51 @@ def for_target(recipe: Recipe, target: Target, train: Train) -> Recipe:
         needs=tuple(need for need in recipe.needs if holds(need.when, recipe, target, train)),
         requires=replace(recipe.requires, cuda=recipe.requires.cuda and not without_cuda),
         audit=Audit() if without_cuda else recipe.audit,  # all of it concerns device code
+        repair=_repair(recipe, target, train),
+        scons=replace(recipe.scons, argument=_with_options(recipe.scons.argument, recipe)),
+        preflight=replace(
+            recipe.preflight,
+            libraries=tuple(
+                one for one in recipe.preflight.libraries if holds(one.when, recipe, target, train)
+            ),
+        ),
     )
+
+
+def _repair(recipe: Recipe, target: Target, train: Train) -> Repair:
+    """Return the repair with its conditions settled; what stays outside does so under every condition."""
+    asked = recipe.repair
+    return replace(
+        asked,
+        exclude=asked.outside,
+        external=tuple(one for one in asked.external if holds(one.when, recipe, target, train)),
+        requires=tuple(
+            replace(one, requirement=_pinned(one.requirement, target, train))
+            for one in asked.requires
+            if holds(one.when, recipe, target, train)
+        ),
+    )
+
+
+_PIN = re.compile(r"\{(version|wheel):([^{}]*)\}")
+
+
+def _pinned(text: str, target: Target, train: Train) -> str:
+    """Return a requirement with the train's versions; what the train does not pin stays as it is."""
+    wheels = {
+        canonicalize_name(source.project): str(parse_wheel_filename(source.filename)[1])
+        for pin in train.components.values()
+        for source in sources_for(pin, target)
+        if source.kind == "wheel"
+    }
+    versions = {name: pin.version for name, pin in train.components.items()}
+
+    def version_of(found: re.Match[str]) -> str:
+        if found[1] == "version":
+            return versions.get(found[2]) or found[0]
+        return wheels.get(canonicalize_name(found[2]), found[0])
+
+    return _PIN.sub(version_of, text)
 
 
 def _variants(recipe: Recipe, target: Target, train: Train) -> list[Variant]:
@@ -153,7 +198,12 @@ def _extra_sources(
     """Return the sources beside the component's own that the build refers to, or that are assembled."""
     if recipe.kind == "assemble":
         return {source.filename: source for source in sources_for(pin, target)[1:]}
-    referring = (*env.values(), *recipe.cmake.define.values(), *recipe.build.place.values())
+    referring = (
+        *env.values(),
+        *recipe.cmake.define.values(),
+        *recipe.scons.argument.values(),
+        *recipe.build.place.values(),
+    )
     texts = [variable.value for variable in referring]
     return {
         name: source

@@ -192,6 +192,7 @@ def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> I
     env = settled(recipe, target, train)
     yield from _extras(recipe, pin, target, env)
     yield from _downloads(recipe, pin, env)
+    yield from _required(recipe)
     if target.cuda_architectures:
         yield from _must_set(recipe, env)
         yield from _lists(recipe, target, env)
@@ -231,6 +232,15 @@ def _extras(recipe: Recipe, pin: Pin, target: Target, env: Placed) -> Iterator[R
                 known = ", ".join(sorted(names))
                 hint = f"known: {known}" if known else "add it to the train's extra_sources"
                 yield Remark("error", recipe_file(recipe.name), path, say, hint)
+
+
+def _required(recipe: Recipe) -> Iterator[Remark]:
+    """What the finished wheel requires has the versions of the train."""
+    for one in recipe.repair.requires:
+        for text in re.findall(r"\{[^{}]*\}", one.requirement):
+            say = f"{text} in '{one.requirement}': the train has no such version"
+            hint = "pin it in the train, else the wheel is not finished"
+            yield Remark("warning", recipe_file(recipe.name), ("repair", "requires"), say, hint)
 
 
 def _must_set(recipe: Recipe, env: Placed) -> Iterator[Remark]:
@@ -445,6 +455,16 @@ def _trains(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
     ]
     whens += [(("features", index, "when"), one.when) for index, one in enumerate(recipe.features)]
     whens += [(("needs", index, "when"), one.when) for index, one in enumerate(recipe.needs)]
+    whens += [
+        (("repair", "external", index, "when"), one.when) for index, one in enumerate(recipe.repair.external)
+    ]
+    whens += [
+        (("repair", "requires", index, "when"), one.when) for index, one in enumerate(recipe.repair.requires)
+    ]
+    whens += [
+        (("preflight", "libraries", index, "when"), one.when)
+        for index, one in enumerate(recipe.preflight.libraries)
+    ]
     whens += [((*path, "when"), variable.when) for path, _, variable in variables(recipe)]
     places += [((*path, "trains"), when.trains) for path, when in whens]
     for path, names in places:

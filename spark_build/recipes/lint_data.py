@@ -35,7 +35,7 @@ _TORCH_OPTIONS = (
     "BUILD_BINARY BUILD_PYTHON BUILD_SHARED_LIBS USE_CUDA USE_CUDNN USE_CUDSS USE_CUFILE USE_CUSPARSELT "
     "USE_DISTRIBUTED USE_FBGEMM USE_FBGEMM_GENAI USE_FLASH_ATTENTION USE_GLOO USE_GOLD_LINKER USE_ITT "
     "USE_KINETO USE_KLEIDIAI USE_MAGMA USE_MEM_EFF_ATTENTION USE_MIMALLOC USE_MKLDNN USE_MPI USE_MSLK "
-    "USE_NATIVE_ARCH USE_NCCL USE_NNPACK USE_NUMA USE_NUMPY USE_NVRTC USE_OPENMP "
+    "USE_NATIVE_ARCH USE_NCCL USE_NNPACK USE_NUMA USE_NUMPY USE_NVRTC USE_NVSHMEM USE_OPENMP "
     "USE_PRIORITIZED_TEXT_FOR_LD USE_PYTORCH_QNNPACK USE_ROCM USE_TENSORPIPE USE_UCC USE_XNNPACK USE_XPU"
 )
 _TRITON = (
@@ -82,6 +82,7 @@ READ = {
         **_all("PYTORCH_EXTRA_INSTALL_REQUIREMENTS TORCH_PACKAGE_NAME DEBUG REL_WITH_DEB_INFO", "setup.py"),
         **_all("USE_SYSTEM_LIBS USE_SYSTEM_NCCL", "cmake/Dependencies.cmake"),
         "ACL_ROOT_DIR": "cmake/Modules/FindACL.cmake",
+        "NVSHMEM_HOME": "caffe2/CMakeLists.txt",
         "BUILD_TEST": "tools/build_pytorch_libs.py",
         "CUDA_HOME": "setup.py",
         "TORCH_NVCC_FLAGS": "cmake/public/cuda.cmake",
@@ -97,6 +98,7 @@ READ = {
     "flash-attn": {**_CPP_EXTENSION, **_all(_FLASH_ATTN, "setup.py")},
     "onnx": _all(_ONNX, "setup.py, since 1.23 scikit-build-core and CMakeLists.txt"),
     "llvm": {},
+    "acl": {},
     "cuda": {},
     "cusparselt": {},
 }  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 SourceKind = Literal["git", "archive", "sdist", "wheel", "local"]
-BuildKind = Literal["pep517", "cmake", "repack", "assemble"]
+BuildKind = Literal["pep517", "cmake", "scons", "repack", "assemble"]
 Provider = Literal["store", "public", "path"]
 Coupling = Literal["content", "version"]
 
@@ -188,6 +188,25 @@ class System:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Required:
+    """A distribution that the finished wheel requires, whatever its build wrote into METADATA."""
+
+    requirement: str  # as in Requires-Dist; {version:NAME} and {wheel:PROJECT} stand for the train's pins
+    why: str
+    when: When = field(default_factory=When)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class External:
+    """Libraries that another distribution brings: they stay outside the wheel and are found in its folder."""
+
+    distribution: str  # what the wheel must require: "nvidia-cudnn-cu13", "cuda-toolkit[cublas]"
+    folder: str  # below site-packages: "nvidia/cudnn/lib"
+    libraries: tuple[str, ...]  # sonames, wildcards allowed
+    when: When = field(default_factory=When)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Repair:
     """What is done to the wheel after the build; nothing unless asked for."""
 
@@ -196,6 +215,43 @@ class Repair:
     platform: str = ""  # the tag to get, "manylinux_2_34"; empty: the best when bundling, else as built
     strip: bool = False  # take debug sections and symbols out of libraries and programs (binutils)
     clean_rpath: bool = False  # take out what RPATHs name besides $ORIGIN (patchelf)
+    external: tuple[External, ...] = ()
+    rpath: tuple[str, ...] = ()  # files of the wheel (wildcards) that look in the folders of `external`
+    requires: tuple[Required, ...] = ()
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """Sonames (wildcards allowed) that are never copied into the wheel."""
+        brought = (name for one in self.external for name in one.libraries)
+        return tuple(dict.fromkeys((*self.exclude, *brought)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Linked:
+    """A library of the wheel as far as the loader is concerned: where it lies and what it links."""
+
+    path: str  # in the wheel: "torch/lib/libtorch_cuda.so"
+    links: tuple[str, ...]  # as the linker names them: "cublas" for libcublas.so
+    when: When = field(default_factory=When)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preflight:
+    """A stub that is linked like the real thing, repaired, audited and imported before hours of compiling."""
+
+    package: str = ""  # what is imported in the end
+    libraries: tuple[Linked, ...] = ()  # none: there is no preflight
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scons:
+    """A build of kind scons: build in the source's tree, copy files of it into a prefix."""
+
+    argument: dict[str, Variable] = field(default_factory=dict)  # NAME=value of the command line
+    copy: dict[str, str] = field(
+        default_factory=dict
+    )  # files of the tree (wildcards) -> folder in the prefix
+    expect: tuple[str, ...] = ()  # files that the prefix must have
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,15 +307,22 @@ class Recipe:
     pin: Pin | None = None  # for every train that does not list this component
     needs: tuple[Need, ...] = ()
     cmake: Cmake = field(default_factory=Cmake)
+    scons: Scons = field(default_factory=Scons)
     prefix: Prefix = field(default_factory=Prefix)
     features: tuple[Feature, ...] = ()
     wheel: Naming = field(default_factory=Naming)
     patches: tuple[Patch, ...] = ()
     system: System = field(default_factory=System)
     repair: Repair = field(default_factory=Repair)
+    preflight: Preflight = field(default_factory=Preflight)
     audit: Audit = field(default_factory=Audit)
     verify: Verify = field(default_factory=Verify)
     notes: tuple[str, ...] = ()
+
+    @property
+    def expect(self) -> tuple[str, ...]:
+        """Files that its prefix must have, by the kind of its build."""
+        return self.scons.expect if self.kind == "scons" else self.cmake.expect
 
     @property
     def is_compiled(self) -> bool:
@@ -307,6 +370,7 @@ class Target:
     gpu_names: tuple[str, ...] = ()  # how the driver names the GPU: what `auto` looks for
 
 
+CONFIGURE = "configure"  # the part of the build stage that a run may end after
 Decision = Literal["BUILD", "REUSE", "SKIP", "BLOCKED"]
 
 
@@ -328,7 +392,8 @@ class BuildOptions:
 
     offline: bool = False
     keep_going: bool = False  # start independent recipes after a failure, too
-    stop_after: str = ""  # the last stage to run; empty: all of them
+    stop_after: str = ""  # the last stage to run, or CONFIGURE; empty: all of them
+    named: tuple[str, ...] = ()  # the recipes that were asked for; empty: all of the plan
     cached: bool = True  # whether the compiler cache may be used
 
 

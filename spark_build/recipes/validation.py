@@ -21,6 +21,7 @@ from packaging.version import InvalidVersion
 from spark_build.errors import Problem
 from spark_build.recipes.evaluation import CONSUMERS, minimum_cuda
 from spark_build.recipes.model import Recipe, Train
+from spark_build.recipes.repair_rules import preflight_findings, repair_findings
 from spark_build.recipes.toml_positions import (
     PLATFORMS,
     Finding,
@@ -269,7 +270,9 @@ def build_findings(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding
     yield from _prefix(raw)
     yield from _features(raw)
     yield from _audit(raw)
-    yield from _repair(raw)
+    yield from _scons(raw, needs)
+    yield from repair_findings(raw)
+    yield from preflight_findings(raw)
     yield from _naming(table(raw, "wheel").get("version"))
 
 
@@ -351,7 +354,7 @@ def _placeholder(text: str, needs: list[Any]) -> str:
 
 def _cmake(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
     cmake = table(raw, "cmake")
-    if "cmake" in raw and raw.get("kind") in ("pep517", "repack", "assemble"):
+    if "cmake" in raw and raw.get("kind") in ("pep517", "scons", "repack", "assemble"):
         yield ("cmake",), f"[cmake] has no meaning in a recipe of kind {raw['kind']}"
     yield from below(cmake.get("source"), ("cmake", "source"), "the source folder")
     for name, variable in table(cmake, "define").items():
@@ -366,9 +369,29 @@ def _cmake(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
         yield from below(file, ("cmake", "expect", index), "the expected file")
 
 
+def _scons(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
+    scons = table(raw, "scons")
+    if "scons" in raw and raw.get("kind") != "scons":
+        yield ("scons",), f"[scons] has no meaning in a recipe of kind {raw.get('kind')}"
+    if raw.get("kind") == "scons" and not table(scons, "copy"):
+        yield ("kind",), "a recipe of kind scons needs [scons] copy: which files to take into the prefix"
+    for name, variable in table(scons, "argument").items():
+        path: Path = ("scons", "argument", name)
+        if not re.fullmatch(_NAME, name):
+            yield path, f"'{name}' is no name of an argument of scons"
+        yield from _variable(name, variable, path, needs)
+        if isinstance(variable, dict) and "when" in variable:
+            yield (*path, "when"), "an argument of scons takes no condition"
+    for pattern, folder in table(scons, "copy").items():
+        yield from below(pattern, ("scons", "copy", pattern), "the files in the tree")
+        yield from below(folder, ("scons", "copy", pattern), "the folder in the prefix")
+    for index, file in enumerate(items(scons, "expect")):
+        yield from below(file, ("scons", "expect", index), "the expected file")
+
+
 def _prefix(raw: Mapping[str, Any]) -> Iterator[Finding]:
     prefix = table(raw, "prefix")
-    if "prefix" in raw and raw.get("kind") in ("pep517", "cmake"):
+    if "prefix" in raw and raw.get("kind") in ("pep517", "cmake", "scons"):
         yield ("prefix",), f"[prefix] has no meaning in a recipe of kind {raw['kind']}"
     for source, folder in table(prefix, "copy").items():
         path: Path = ("prefix", "copy", source)
@@ -427,33 +450,6 @@ def _audit(raw: Mapping[str, Any]) -> Iterator[Finding]:
         yield ("audit", "host_only"), "audit.host_only has a meaning only with requires.cuda = true"
     for index, rule in rules:
         yield from _device_rule(rule, ("audit", "device", index))
-
-
-def _repair(raw: Mapping[str, Any]) -> Iterator[Finding]:
-    repair, kind = table(raw, "repair"), raw.get("kind")
-    useful = {"repack": ("exclude",), "cmake": (), "assemble": ()}.get(str(kind), tuple(repair))
-    for key in repair:
-        if key not in useful:
-            why = "the vendor's wheel is kept byte for byte" if kind == "repack" else "it makes no wheel"
-            yield ("repair", key), f"repair.{key} has no meaning in a recipe of kind {kind}: {why}"
-    platform = repair.get("platform")
-    if isinstance(platform, str) and platform and not re.fullmatch(r"manylinux_2_\d+", platform):
-        yield (
-            ("repair", "platform"),
-            f"repair.platform must be like manylinux_2_34, without the machine, not '{platform}'",
-        )
-    seen: set[str] = set()
-    for index, soname in enumerate(items(repair, "exclude")):
-        if not isinstance(soname, str):
-            continue
-        if not re.fullmatch(r"[^\s/*?][^\s/]*\.so[^\s/]*", soname):
-            yield (
-                ("repair", "exclude", index),
-                f"'{soname}' is no soname: write libcuda.so.1 or libtorch*.so, as NEEDED names it",
-            )
-        if soname in seen:
-            yield ("repair", "exclude", index), f"'{soname}' is excluded already"
-        seen.add(soname)
 
 
 def _device_rule(rule: Mapping[str, Any], path: Path) -> Iterator[Finding]:
@@ -541,6 +537,9 @@ def _conditional(raw: Mapping[str, Any]) -> Iterator[tuple[Path, Mapping[str, An
     for key in ("features", "needs"):
         for index, one in tables(raw, key):
             yield (key, index), one
+    for key, inner in (("repair", "external"), ("repair", "requires"), ("preflight", "libraries")):
+        for index, one in tables(table(raw, key), inner):
+            yield (key, inner, index), one
 
 
 def _values(raw: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:

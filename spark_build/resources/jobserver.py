@@ -253,6 +253,9 @@ def _signal(process: Process, number: signal.Signals) -> None:
 
 
 VARIABLE = "SPARK_BUILD_JOBSERVER"  # path of the FIFO
+STOP = "SPARK_BUILD_STOP"  # path of the file that says where a run that only configures ended
+SIGN = "spark-build: configured; not run, as asked:"  # how they say so, the call follows
+STOPPED = 75  # exit code of a call that was not made
 MARK = ".spark-build-shims"  # a folder with this file holds shims, perhaps those of another stage
 
 _FIND = """\
@@ -276,6 +279,63 @@ find_real() {
 
 real=
 find_real "$name"
+
+# Whether these words would build something; ninja's -v is talkative, make's is its version.
+builds() {
+    for word in "$@"; do
+        case $name:$word in
+            *:--version | *:-h | *:--help | *:-n | *:--dry-run | *:--just-print | *:--recon) return 1 ;;
+            ninja:-t* | *make:-v | *make:-q | *make:--question) return 1 ;;
+        esac
+    done
+}
+
+# Whether a configure step stands above process $1.
+configures() {
+    pid=$1
+    while [ "${pid:-0}" -gt 1 ] && [ -r "/proc/$pid/status" ]; do
+        is_configure_step && return
+        while read -r key value; do
+            if [ "$key" = PPid: ]; then
+                pid=$value
+                break
+            fi
+        done < "/proc/$pid/status"
+    done
+    return 1
+}
+
+# Process $pid is CMake without a mode of its own, or a configure script; an interpreter may come first.
+is_configure_step() {
+    place=0
+    found=
+    words=$(tr '\\0' '\\n' 2>/dev/null < "/proc/$pid/cmdline") || return 1
+    while IFS= read -r word; do
+        place=$((place + 1))
+        case $found:$word in
+            cmake:--build | cmake:--install | cmake:--open | cmake:--workflow) return 1 ;;
+            cmake:-E | cmake:-P) return 1 ;;
+        esac
+        [ "$place" -le 2 ] || continue
+        case ${word##*/} in
+            cmake | cmake3) found=cmake ;;
+            configure | config.status) found=configure ;;
+        esac
+    done <<WORDS
+$words
+WORDS
+    [ -n "$found" ]
+}
+
+stop=${@STOP@-}
+if [ -n "$stop" ] && builds "$@" && ! configures "$PPID"; then
+    call="$name${1:+ $*}"
+    echo "$call" > "$stop"
+    echo "@SIGN@ $call" >&2
+    # Whoever started the build ends it now. Where nobody does, our caller learns that nothing was built.
+    sleep 5
+    exit @STOPPED@
+fi
 """
 
 _NINJA = """\
@@ -451,9 +511,15 @@ def write_wrappers(folder: Path, *, cores: int) -> None:
     (folder / MARK).touch()
     for name, body in (("ninja", _NINJA), ("make", _MAKE), ("gmake", _MAKE)):
         path = folder / name
-        text = (_FIND + body).replace("@CORES@", str(cores)).replace("@MARK@", MARK)
+        text = _filled(_FIND + body, CORES=cores, MARK=MARK, STOP=STOP, STOPPED=STOPPED, SIGN=SIGN)
         # A new file instead of a changed one: it may be running.
         temporary = path.with_name(f".{name}")
         temporary.write_text(text)
         temporary.chmod(0o755)
         temporary.replace(path)
+
+
+def _filled(text: str, **values: str | int) -> str:
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", str(value))
+    return text

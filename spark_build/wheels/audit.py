@@ -13,6 +13,7 @@ from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from spark_build.recipes.model import External
 from spark_build.text import printable
 from spark_build.wheels.model import DEVICE_MACHINES, UNREADABLE, Finding, Library, Severity, WheelFacts
 from spark_build.wheels.rules import (
@@ -22,6 +23,7 @@ from spark_build.wheels.rules import (
     Observation,
     Policies,
     Rule,
+    external_libraries,
     library_origin,
 )
 from spark_build.wheels.rules_device import DeviceDemand, device_findings
@@ -49,12 +51,14 @@ def audit(
     provided: Sequence[str],
     system_libraries: frozenset[str],
     policies: Policies | None = None,
+    external: tuple[External, ...] = (),
 ) -> tuple[Finding, ...]:
     """All findings, in the order of the rules; none for a wheel that is as it should be.
 
     `platform`: "linux-aarch64"; `python`: "cp312"; `provided`: sonames (wildcards allowed) that
     come from the driver, the toolkit or another wheel; `system_libraries`: sonames every
-    manylinux system has; `policies`: the symbol versions that a platform tag allows.
+    manylinux system has; `policies`: the symbol versions that a platform tag allows; `external`: the
+    distributions that bring some of what is provided, which must be required and found.
     """
     expected = AuditExpectation(
         distribution=distribution,
@@ -64,6 +68,7 @@ def audit(
         provided=tuple(provided),
         system_libraries=system_libraries,
         policies=policies or {},
+        external=external,
     )
     return tuple(
         Finding(rule=name, severity=severity, message=printable(message))
@@ -256,6 +261,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("purelib", _purelib),
     ("elf-machine", _elf_machine),
     ("libraries", _libraries),
+    ("external", external_libraries),
     ("bundled-system", _bundled_system),
     *HOST_RULES,
     *PACKAGING_RULES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -284,3 +285,32 @@ class Leaks:
             and (not data.startswith(b"/home/", at) or _HOME.match(data, at))
         ):
             self._found[path[0].decode()] = None
+
+
+_ORIGIN = re.compile(r"\$(?:ORIGIN\b|\{ORIGIN\})/?(.*)")
+_DATA = re.compile(r"[^/]+\.data/(?:platlib|purelib)/")
+
+
+def beside_library(entry: str) -> bool:
+    """Return whether an entry of an RPATH is relative to the file it stands in."""
+    return _ORIGIN.fullmatch(entry) is not None
+
+
+def leads_to(entry: str, library: str) -> str | None:
+    """Return the folder below site-packages that an entry means in a file of a wheel; None elsewhere."""
+    found = _ORIGIN.fullmatch(entry)
+    if found is None:
+        return None
+    folder = posixpath.normpath(posixpath.join(_folder_of(library), found[1]))
+    return None if folder.startswith("..") else folder
+
+
+def entry_to(folder: str, library: str) -> str:
+    """Return the entry by which a file of a wheel finds a folder of site-packages."""
+    way = posixpath.relpath(f"/{folder}", f"/{_folder_of(library)}")
+    return "$ORIGIN" if way == "." else f"$ORIGIN/{way}"
+
+
+def _folder_of(library: str) -> str:
+    """Return the folder below site-packages that a file of a wheel is installed to."""
+    return posixpath.dirname(_DATA.sub("", library, count=1))

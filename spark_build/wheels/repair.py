@@ -12,29 +12,32 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from fnmatch import fnmatchcase
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from elftools.elf.elffile import ELFFile
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import parse_tag
 
 from spark_build.errors import AuditError
 from spark_build.files import CHUNK, sync_folder
 from spark_build.probe import SYSTEM_PATH
 from spark_build.process import run
-from spark_build.recipes.model import Repair
+from spark_build.recipes.model import Recipe, Repair, Target
 from spark_build.venv import clean_environment
 from spark_build.wheels import device_code
-from spark_build.wheels.elf import read_library
-from spark_build.wheels.model import Code, Library, WheelFacts
+from spark_build.wheels.audit import audit
+from spark_build.wheels.elf import beside_library, entry_to, read_library
+from spark_build.wheels.model import Code, Finding, Library, WheelFacts
 from spark_build.wheels.reader import RECORD_FILES, dist_info, opened, read_facts
-from spark_build.wheels.rules import Policies, beside_library
+from spark_build.wheels.rules import Policies
 from spark_build.wheels.writer import Extra, add, merged, record_text, rewrite, zip_epoch
 
 BUILD_TAG = re.compile(r"\d[A-Za-z0-9_.]*")
 _LINUX = re.compile(r"(?:linux|manylinux(?:\d+|_\d+_\d+))_(.+)")  # the machine of a platform tag
-T = TypeVar("T", dict[str, int], int)
+T = TypeVar("T", dict[str, int], int, str)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +67,8 @@ def repair(
     """
     if not BUILD_TAG.fullmatch(build_tag):
         raise AuditError(f"build tag {build_tag!r} must begin with a digit and hold no dash")
+    for one in repair.requires:
+        _refuse_unpinned(one.requirement)
     facts = read_facts(wheel)
     if facts.record_problems:
         # Writing a new RECORD over a wrong one would bless whatever went wrong.
@@ -86,12 +91,24 @@ def repair(
             tags=tags,
             epoch=epoch,
             extra=extra or {},
+            requires=[one.requirement for one in repair.requires],
         )
         draft.replace(finished)
     sync_folder(out_folder)
     before, after = ("-".join(one.name.removesuffix(".whl").split("-")[-3:]) for one in (wheel, finished))
     changes |= {"tag": {"before": before, "after": after}} if before != after else {}
+    changes["requires"] = [one.requirement for one in repair.requires]
     return Repaired(path=finished, changes={name: did for name, did in changes.items() if did})
+
+
+def _refuse_unpinned(requirement: str) -> None:
+    try:
+        Requirement(requirement)
+    except InvalidRequirement:
+        raise AuditError(
+            f"'{requirement}' is no requirement, and METADATA is to have it",
+            hint="the train must have the versions that repair.requires names",
+        ) from None
 
 
 def _layers(
@@ -112,10 +129,15 @@ def _layers(
         known = {library.path for library in facts.libraries}
         part = compiled_part(layers, work, known)
         plat = _plat(facts, repair.platform) or AUTO
-        for result in bundled(part, work, exclude=repair.exclude, plat=plat, tools=tools):
+        for result in bundled(part, work, exclude=repair.outside, plat=plat, tools=tools):
             layers.append(result)
             facts = read_facts(result)
             changes["bundled"] = sorted({one.path for one in facts.libraries} - known)
+    if repair.rpath and repair.external:
+        led = {one.path for one in facts.libraries if _is_named(one.path, repair.rpath)}
+        look = partial(look_in, folders=list(dict.fromkeys(one.folder for one in repair.external)))
+        layer, changes["rpath"] = _edited(layers, work / "led", led, look, tools)
+        layers += layer
     if repair.clean_rpath:
         foreign = {
             one.path for one in facts.libraries if not all(beside_library(entry) for entry in one.host.rpaths)
@@ -123,6 +145,10 @@ def _layers(
         layer, changes["rpath_entries_removed"] = _edited(layers, work / "rpath", foreign, clean_rpath, tools)
         layers += layer
     return layers, changes
+
+
+def _is_named(path: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def _edited(
@@ -300,6 +326,29 @@ def clean_rpath(file: Path, name: str, tools: ElfTools) -> int:
     return len(entries) - len(kept)
 
 
+def look_in(file: Path, name: str, tools: ElfTools, *, folders: Sequence[str]) -> str:
+    """Let the file look in these folders of site-packages first, then where it does besides $ORIGIN.
+
+    An RPATH and no RUNPATH, as in upstream's wheels: it comes before LD_LIBRARY_PATH, and holds for what
+    the library loads in its turn. The new RPATH, "" where it was so.
+    """
+    with file.open("rb") as stream:
+        entries = read_library(name, stream).host.rpaths
+    kept = [entry for entry in entries if beside_library(entry)]
+    wanted = tuple(dict.fromkeys([*(entry_to(folder, name) for folder in folders), *kept]))
+    if wanted == entries:
+        return ""
+    path = ":".join(wanted)
+    _change(
+        file,
+        name,
+        ["patchelf", "--force-rpath", "--set-rpath", path, str(file)],
+        tools,
+        lambda library: replace(library, host=replace(library.host, rpaths=wanted)),
+    )
+    return path
+
+
 def _change(
     file: Path, name: str, command: list[str], tools: ElfTools, expected: Callable[[Library], Library]
 ) -> None:
@@ -312,7 +361,7 @@ def _change(
     if _seen(file) != (expected(library), code):
         raise AuditError(
             f"{command[0]} would change more of {name} than it should",
-            hint="leave it out: [repair] strip or clean_rpath = false in the recipe",
+            hint="leave it out of [repair] in the recipe: strip, clean_rpath or rpath",
         )
 
 
@@ -355,3 +404,18 @@ def system_libraries(platform: str) -> frozenset[str]:
     loaders = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
     loader = {loaders[machine]} if machine in loaders else set()
     return frozenset(loader).union(*(policy.whitelist for policy in policies))
+
+
+def findings_of(facts: WheelFacts, recipe: Recipe, version: str, target: Target) -> tuple[Finding, ...]:
+    """Return what the rules find in the wheel of a recipe, but for its device code."""
+    return audit(
+        facts,
+        distribution=recipe.distribution,
+        version=version,
+        platform=target.platform,
+        python=target.python,
+        provided=recipe.repair.outside,
+        system_libraries=system_libraries(target.platform),
+        policies=symbol_policies(target.platform),
+        external=recipe.repair.external,
+    )

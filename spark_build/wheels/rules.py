@@ -14,7 +14,74 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from spark_build.recipes.model import External, Target
+from spark_build.wheels import model as wheels_model
+from spark_build.wheels.elf import beside_library, leads_to
 from spark_build.wheels.model import FileSize, Library, Payload, Severity, WheelFacts
+
+
+def external_libraries(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation]:
+    """Yield what would keep the loader from finding a library that another distribution brings."""
+    if not expected.external:
+        return
+    unrequired: dict[str, list[str]] = {}
+    unled: dict[str, list[tuple[str, str]]] = {}
+    required = required_on(facts, platform=expected.platform, python=expected.python)
+    own = inside(facts)
+    for library in host_libraries(facts):
+        for soname in library.needed:
+            one = bringer(soname, expected.external)
+            if one is None or soname in own:
+                continue
+            if not covers(required, one.distribution):
+                unrequired.setdefault(one.distribution, []).append(soname)
+            if not _leads(library, one.folder):
+                unled.setdefault(one.folder, []).append((library.path, soname))
+    if unrequired:
+        lacking = [soname for sonames in unrequired.values() for soname in sonames]
+        yield error(
+            f"the wheel does not require {', '.join(unrequired)}: {few(lacking)} would be missing; "
+            "add it to repair.requires"
+        )
+    for folder, pairs in unled.items():
+        yield error(
+            f"no RPATH of {few([path for path, _ in pairs])} leads to {folder}, where "
+            f"{few([soname for _, soname in pairs])} will be: name the libraries in repair.rpath"
+        )
+
+
+def bringer(soname: str, external: tuple[External, ...]) -> External | None:
+    """Return the first of these distributions that brings a library of this name."""
+    for one in external:
+        if any(fnmatchcase(soname, pattern) for pattern in one.libraries):
+            return one
+    return None
+
+
+def required_on(facts: WheelFacts, *, platform: str, python: str) -> tuple[Requirement, ...]:
+    """Return what a wheel requires on a platform ("linux-aarch64") and Python ("cp312"), without extras."""
+    there = wheels_model.markers(Target(name="", summary="", platform=platform, python=python))
+    found = []
+    for text in facts.requires:
+        try:
+            one = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if one.marker is None or one.marker.evaluate({**there, "extra": ""}):
+            found.append(one)
+    return tuple(found)
+
+
+def covers(required: tuple[Requirement, ...], distribution: str) -> bool:
+    """Return whether one of these requirements is for the distribution, with its extras."""
+    wanted = Requirement(distribution)
+    name = canonicalize_name(wanted.name)
+    return any(canonicalize_name(one.name) == name and wanted.extras <= one.extras for one in required)
+
+
+def _leads(library: Library, folder: str) -> bool:
+    return any(leads_to(entry, library.path) == folder for entry in library.host.rpaths)
+
 
 Provenance = Literal[
     "wheel", "system", "driver", "toolkit", "stack", "package", "recipe", "python", "missing"
@@ -193,6 +260,7 @@ class AuditExpectation:
     provided: tuple[str, ...]  # sonames from elsewhere; wildcards allowed
     system_libraries: frozenset[str]  # sonames that every manylinux system has
     policies: Policies = field(default_factory=dict)  # symbol versions by platform tag
+    external: tuple[External, ...] = ()  # what other distributions bring
 
     @property
     def machine(self) -> str:
@@ -273,11 +341,6 @@ def _rpath(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
                 f"the RPATH of {few(paths)} names {folder or 'an empty path'}, which is looked for in "
                 "whatever folder a program runs: use $ORIGIN"
             )
-
-
-def beside_library(folder: str) -> bool:
-    """Whether an entry of an RPATH is relative to the file it stands in."""
-    return bool(re.match(r"\$(ORIGIN\b|\{ORIGIN\})", folder))
 
 
 def _build_paths(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:

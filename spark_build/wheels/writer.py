@@ -8,14 +8,18 @@ import hashlib
 import io
 import json
 import os
+import re
 import stat
 import time
 import zipfile
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 from urllib.parse import quote
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from spark_build.files import CHUNK
 from spark_build.wheels.attestation_formats import WheelContent
@@ -45,10 +49,11 @@ def rewrite(
     tags: Sequence[str],
     epoch: int,
     extra: Extra,
+    requires: Sequence[str] = (),
 ) -> None:
     """Copy entry by entry into a zip that depends on the content alone; later layers win.
 
-    `tags`: what WHEEL is to name; none: as it does.
+    `tags`: what WHEEL is to name; none: as it does. `requires`: what METADATA is to require besides.
     """
     moment = time.gmtime(zip_epoch(epoch))
     with contextlib.ExitStack() as stack, draft.open("wb") as file:
@@ -68,7 +73,7 @@ def rewrite(
                 elif name.startswith(f"{folder}/sboms/"):
                     data = _steady_sbom(old.read(info), renamed=(layers[-1].name, new_name), moment=moment)
                 elif name == f"{folder}/METADATA":
-                    data = old.read(info)
+                    data = _requiring(old.read(info), requires)
                 else:
                     with old.open(info) as stream:
                         rows.append(add(new, entry, stream, info.file_size))
@@ -142,6 +147,35 @@ def _labelled(wheel: bytes, build_tag: str, wanted: Sequence[str]) -> bytes:
     others = [line for line in lines if line not in own]
     tags = [f"Tag: {tag}" for tag in wanted] or own
     return "".join(f"{line}\n" for line in [*others, f"Build: {build_tag}", *tags]).encode()
+
+
+def _requiring(metadata: bytes, wanted: Sequence[str]) -> bytes:
+    """METADATA with these requirements in the place of its own ones of the same distributions."""
+    if not wanted:
+        return metadata
+    names = {canonicalize_name(Requirement(text).name) for text in wanted}
+    head, blank, body = metadata.partition(b"\n\n")
+    # A line that begins with a space belongs to the one before.
+    fields = re.split(r"\n(?![ \t])", head.decode().rstrip("\n"))
+    kept = [field for field in fields if not _is_replaced(field, names)]
+    last = max(
+        (i for i, field in enumerate(kept) if field.lower().startswith("requires-dist:")), default=None
+    )
+    place = len(kept) if last is None else last + 1
+    kept[place:place] = [f"Requires-Dist: {text}" for text in wanted]
+    return "\n".join(kept).encode() + (blank + body if blank else b"\n")
+
+
+def _is_replaced(field: str, names: Collection[str]) -> bool:
+    """Return whether a field of METADATA requires one of these distributions, and not for an extra."""
+    key, _, value = field.partition(":")
+    if key.lower() != "requires-dist":
+        return False
+    try:
+        one = Requirement(value.strip())
+    except InvalidRequirement:
+        return False
+    return canonicalize_name(one.name) in names and "extra" not in str(one.marker or "")
 
 
 def _steady_sbom(data: bytes, *, renamed: tuple[str, str], moment: time.struct_time) -> bytes:

@@ -332,3 +332,20 @@ def test_a_train_without_one_takes_the_machines_own(root: Root, tmp_path: Path) 
     assert decision() == "REUSE"
     (home / "bin/nvcc").write_text(NVCC.replace("V13.0.88", "V13.0.99"))
     assert decision() == "BUILD"
+
+
+def test_a_run_that_only_configures_makes_it_for_what_reads_it(root: Root) -> None:
+    pin_two(root)
+    only = ("--target", "here", "--json", "build", "--stop-after", "configure")
+    alone = root.run(*only, "cuda")
+    assert alone.returncode == 12, alone.stderr
+    (row,) = json.loads(alone.stdout)["results"]
+    assert (row["status"], row["reasons"]) == ("skipped", ["only unpacked: there is nothing to configure"])
+    assert not list(root.folder.glob("wheelhouse/store/??/*"))
+    recipe = root.folder / "recipes/tiny.toml"
+    recipe.write_text(recipe.read_text() + '\n[[needs]]\nname = "cuda"\n')
+    done = root.run(*only, "tiny")
+    rows = {row["recipe"]: row["status"] for row in json.loads(done.stdout)["results"]}
+    assert rows == {"cuda": "built", "tiny": "failed"}
+    assert (done.returncode, "nothing was checked" in done.stderr) == (12, True), done.stderr
+    assert (prefix_of(root) / "bin/nvcc").is_file()

@@ -40,7 +40,7 @@ from spark_build.recipes.model import (
     Verify,
     When,
 )
-from spark_build.wheels import audit, rules, rules_device
+from spark_build.wheels import audit, elf, rules, rules_device
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -283,17 +283,18 @@ def test_every_field_of_a_recipe_was_thought_of() -> None:
     """A new field either reaches the bytes or not: this list makes whoever adds one decide."""
     assert {field.name for field in dataclasses.fields(Recipe)} == {
         *("name", "distribution", "kind", "build", "repair", "needs", "patches"),  # in the key
-        *("cmake", "prefix", "wheel"),
+        *("cmake", "scons", "prefix", "wheel"),
         *("requires", "features", "audit"),  # in the judgement key, and `expect` of cmake
         "options",  # through what refers to them
-        *("summary", "system", "verify", "notes", "pin", "default"),  # in none
+        *("summary", "system", "verify", "notes", "pin", "default", "preflight"),  # in none
     }
     assert {field.name for field in dataclasses.fields(Build)} == {
         *("requires", "env", "variants", "network", "compile_flags", "place"),  # in the key
         *("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib"),  # not
     }
     assert {field.name for field in dataclasses.fields(Repair)} == {
-        *("bundle", "exclude", "platform", "strip", "clean_rpath")
+        *("bundle", "exclude", "platform", "strip", "clean_rpath", "rpath", "requires"),
+        "external",  # its folders where `rpath` leads to them, its libraries as what is excluded; also judges
     }
     assert {field.name for field in dataclasses.fields(Source)} == {
         *("kind", "commit", "sha256", "submodules", "folder", "copy"),
@@ -483,9 +484,9 @@ def logic(module: ModuleType) -> list[str]:
 def test_rules_that_changed_have_another_version() -> None:
     """When this fails: raise RULES in keys.py if anything may now be judged otherwise, then write the new
     digest here."""
-    modules = (audit, rules_device, rules, diagnosis)
+    modules = (audit, rules_device, rules, elf, diagnosis)
     code = digest([line for module in modules for line in logic(module)])
-    assert code[:16] == "62ee38d1eccc7743"
+    assert code[:16] == "13c0effa62bf3b0f"
 
 
 # --- fixed keys -------------------------------------------------------------------------------------

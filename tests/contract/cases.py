@@ -69,7 +69,7 @@ CASES = (
     *_json("plan", "plan onnx", options=STACK),
     Case(line="--version", options=()),
     # building, without anything to build
-    *_both("build tiny", "all tiny", "build tiny --offline"),
+    *_both("build tiny", "all tiny", "build tiny --offline", "build tiny --stop-after configure"),
     *_both("log tiny", "log broken", "log broken --diagnosis", "log tiny --diagnosis"),
     *_both("attach --list", "attach"),
     # recipes and patches
@@ -112,6 +112,7 @@ CASES = (
     # what goes wrong
     *_json("plan tinny", "build tinny", "why tinny", "log tinny", "recipes show tinny", "recipes lint tinny"),
     *_json("plan --no-such-option", "plann", "wheelhouse lst", "plan --source tiny", "build tiny --memory much"),
+    *_json("all tiny --stop-after configure --burn-in"),
     *_json("wheelhouse import {root}/nowhere.tar", "wheelhouse import {root}/given/others.csv", "wheelhouse import {root}/given/cut.tar"),
     *_json("wheelhouse inspect {root}/damaged/*.whl", "wheelhouse inspect {root}/nowhere.whl", "wheelhouse inspect nothing"),
     *_json("wheelhouse pin 99", "wheelhouse unpin 2", "wheelhouse rollback 99", "wheelhouse remove nothing", "wheelhouse export"),

@@ -47,6 +47,10 @@ def alive(mark: str) -> list[int]:
     return found
 
 
+def open_descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
 @pytest.fixture
 def mark() -> Iterator[str]:
     """A sleeping time that no other process has; whatever still sleeps so at the end is ended."""
@@ -283,3 +287,15 @@ def test_capture_does_not_wait_for_what_a_command_left_behind(mark: str) -> None
     start_time = time.monotonic()
     capture(["sh", "-c", 'sleep "$1" & wait', "sh", mark], timeout=0.5)
     assert time.monotonic() - start_time < 5
+
+
+def test_what_fails_at_the_start_leaves_nothing_open(mark: str) -> None:
+    def refuse(_process_id: int) -> None:
+        raise RuntimeError("no room for it")
+
+    before = open_descriptors()
+    with pytest.raises(RuntimeError) as caught:  # keeps the frames, and with them what they left open
+        run(["sleep", mark], on_start=refuse)
+    assert "no room" in str(caught.value)
+    assert open_descriptors() == before
+    assert alive(mark) == []

@@ -28,7 +28,7 @@ BROKEN: dict[str, tuple[dict[str, str], list[str]]] = {
         },
         [
             "recipes/demo.toml:3: unknown key 'sumary': did you mean 'summary'?",
-            "recipes/demo.toml:4: kind must be one of pep517, cmake, repack, assemble, not 'pep518'",
+            "recipes/demo.toml:4: kind must be one of pep517, cmake, scons, repack, assemble, not 'pep518'",
             "recipes/demo.toml:6: build.core_minutes must be a number, not '2'",
             "recipes/demo.toml:7: build.threads_per_job must be more than 0",
             "recipes/demo.toml:8: unknown key 'require' in build: did you mean 'requires'?",

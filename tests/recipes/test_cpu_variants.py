@@ -36,6 +36,31 @@ SUMMARY = """\
 """
 
 
+# The same lines of a build with CUDA on Arm: names and form as in summaries that were published of 2.6 and 2.7 with
+# CUDA; NVSHMEM as caffe2/CMakeLists.txt prints it, before the summary.
+CUDA_SUMMARY = """\
+-- NVSHMEM_HOST_LIB:  '/toolkit/lib/libnvshmem_host.so'
+-- NVSHMEM_DEVICE_LIB:  '/toolkit/lib/libnvshmem_device.a'
+-- NVSHMEM_INCLUDE_DIR:  '/toolkit/include'
+--   USE_BLAS              : 1
+--     BLAS                : open
+--   USE_LAPACK            : 1
+--   USE_CUDA              : ON
+--     USE_CUDNN           : ON
+--     USE_CUSPARSELT      : ON
+--     USE_CUDSS           : OFF
+--     USE_CUFILE          : ON
+--     USE_FLASH_ATTENTION : ON
+--     USE_MEM_EFF_ATTENTION : ON
+--   USE_EIGEN_FOR_BLAS    :
+--   USE_MKLDNN            : ON
+--   USE_MKLDNN_ACL        : ON
+--   USE_NCCL              : ON
+--     USE_SYSTEM_NCCL     : 1
+--   USE_DISTRIBUTED       : ON
+"""
+
+
 @cache
 def shipped() -> Catalogue:
     return load([ROOT])
@@ -81,6 +106,27 @@ def test_the_features_are_those_of_a_real_configure_summary() -> None:
     watch = FeatureWatch(features)
     assert [watch.see(line) for line in SUMMARY.splitlines()] == [None] * len(SUMMARY.splitlines())
     assert watch.unseen() == ()
+
+
+def test_with_cuda_every_feature_has_its_line() -> None:
+    watch = FeatureWatch(evaluated("torch", "2.13", shipped().target("gb10")).features)
+    lines = CUDA_SUMMARY.splitlines()
+    assert [watch.see(line) for line in lines] == [None] * len(lines)
+    assert watch.unseen() == ()
+
+
+@pytest.mark.parametrize(
+    ("printed", "instead"),
+    [
+        ("'/toolkit/lib/libnvshmem_device.a'", "'NVSHMEM_DEVICE_LIB-NOTFOUND'"),
+        ("USE_CUSPARSELT      : ON", "USE_CUSPARSELT      : OFF"),
+        ("USE_MKLDNN_ACL        : ON", "USE_MKLDNN_ACL        : OFF"),
+    ],
+)
+def test_a_library_of_cudas_that_was_not_found_ends_the_build(printed: str, instead: str) -> None:
+    watch = FeatureWatch(evaluated("torch", "2.13", shipped().target("gb10")).features)
+    text = CUDA_SUMMARY.replace(printed, instead)
+    assert len([one for one in map(watch.see, text.splitlines()) if one]) == 1
 
 
 @pytest.mark.parametrize(

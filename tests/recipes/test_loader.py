@@ -9,7 +9,18 @@ from spark_build.recipes.loader import Catalogue, load
 from spark_build.recipes.model import Source
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-NINE = {"cuda", "cusparselt", "llvm", "triton", "torch", "torchvision", "torchaudio", "flash-attn", "onnx"}
+TEN = {
+    "acl",
+    "cuda",
+    "cusparselt",
+    "llvm",
+    "triton",
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "flash-attn",
+    "onnx",
+}
 TARGET = 'name = "box"\nsummary = "A box"\nplatform = "host"\npython = "host"\n'
 
 
@@ -27,7 +38,7 @@ def write(base: Path, files: dict[str, str]) -> Path:
 
 
 def test_shipped_files_load(shipped: Catalogue) -> None:
-    assert set(shipped.recipes) == NINE
+    assert set(shipped.recipes) == TEN
     assert set(shipped.trains) == {"2.9", "2.11", "2.13", "2.15"}
     assert set(shipped.targets) == {"gb10", "thor", "rtx50", "h200", "host-cpu"}
     assert shipped.train().name == "2.13"
@@ -36,11 +47,13 @@ def test_shipped_files_load(shipped: Catalogue) -> None:
 
 def test_every_train_pins_every_recipe(shipped: Catalogue) -> None:
     for train in shipped.trains.values():
-        assert set(train.components) == NINE, train.name
+        assert set(train.components) == TEN, train.name
 
 
-def test_only_onnx_needs_no_cuda(shipped: Catalogue) -> None:
-    assert [recipe.name for recipe in shipped.recipes.values() if not recipe.requires.cuda] == ["onnx"]
+def test_only_onnx_and_a_library_for_arm_need_no_cuda(shipped: Catalogue) -> None:
+    found = [recipe.name for recipe in shipped.recipes.values() if not recipe.requires.cuda]
+    assert found == ["acl", "onnx"]
+    assert not shipped.recipes["acl"].default
 
 
 def test_same_pin_same_source(shipped: Catalogue) -> None:
@@ -92,7 +105,7 @@ def test_first_folder_wins(tmp_path: Path) -> None:
     both = load([tmp_path, ROOT])
     assert both.target("gb10").summary == "Mine"
     assert both.target("box").summary == "A box"
-    assert set(both.recipes) == NINE
+    assert set(both.recipes) == TEN
     assert load([ROOT, tmp_path]).target("gb10").summary != "Mine"
 
 
@@ -136,7 +149,7 @@ def test_unknown_names_suggest_near_ones(shipped: Catalogue) -> None:
     assert caught.value.exit_code == 2
     assert caught.value.message == "no recipe is named 'onx': did you mean 'onnx'?"
     assert caught.value.hint
-    assert "recipes: cuda, cusparselt" in caught.value.hint
+    assert "recipes: acl, cuda, cusparselt" in caught.value.hint
     with pytest.raises(UsageError, match=r"no train is named '9\.9'"):
         shipped.train("9.9")
     with pytest.raises(UsageError, match="no target is named 'GB10': did you mean 'gb10'"):

@@ -174,7 +174,11 @@ def test_key_that_is_near_nothing_lists_the_known_ones() -> None:
     [
         ('summary = "A demonstration"\n', "", "1: missing key 'summary'"),
         ('why = "setup.py"', "", "10: missing key 'why' in build.env.MAX_JOBS"),
-        ('"pep517"', '"pep518"', "4: kind must be one of pep517, cmake, repack, assemble, not 'pep518'"),
+        (
+            '"pep517"',
+            '"pep518"',
+            "4: kind must be one of pep517, cmake, scons, repack, assemble, not 'pep518'",
+        ),
         ('name = "demo"', 'name = "other"', "1: name is 'other', but the file is named 'demo.toml'"),
         ('"Demo"', "5", "2: distribution must be a string, not the number 5"),
         ('"Demo"', "2024-01-01", "2: distribution must be a string, not the date or time 2024-01-01"),

@@ -101,6 +101,7 @@ def test_show_evaluates_target_and_train(tmp_path: Path) -> None:
     assert [one["name"] for one in gb10["features"]].count("USE_MKLDNN_ACL") == 1
     assert [one["file"].partition("/")[0] for one in gb10["patches"]] == ["torch", "torch"]
     assert {one["name"]: one["coupling"] for one in gb10["needs"]} == {
+        "acl": "content",
         "cuda": "content",
         "cusparselt": "content",
         "triton": "version",

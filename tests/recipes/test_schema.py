@@ -33,4 +33,10 @@ def test_references_lead_somewhere() -> None:
 
 def test_what_a_recipe_must_have() -> None:
     assert set(json_schema("recipe")["required"]) == {"name", "distribution", "summary", "kind", "build"}
-    assert json_schema("recipe")["properties"]["kind"]["enum"] == ["pep517", "cmake", "repack", "assemble"]
+    assert json_schema("recipe")["properties"]["kind"]["enum"] == [
+        "pep517",
+        "cmake",
+        "scons",
+        "repack",
+        "assemble",
+    ]

@@ -8,7 +8,7 @@ from packaging.markers import default_environment
 from packaging.tags import parse_tag
 
 from spark_build.recipes.model import Target
-from spark_build.wheelhouse import resolve
+from spark_build.wheels import model as wheels_model
 
 SPARK = Target(name="gb10", summary="", platform="linux-aarch64", python="cp312")
 
@@ -20,7 +20,7 @@ def test_markers_have_the_same_variables_as_here() -> None:
         platform=f"{sys.platform}-{platform.machine()}",
         python=f"cp{sys.version_info.major}{sys.version_info.minor}",
     )
-    mine, real = resolve.markers(here), default_environment()
+    mine, real = wheels_model.markers(here), default_environment()
     assert mine.keys() == real.keys()
     depends = {"implementation_version", "platform_release", "platform_version", "python_full_version"}
     assert {name: mine[name] for name in mine.keys() - depends} == {
@@ -46,4 +46,4 @@ def test_markers_have_the_same_variables_as_here() -> None:
     ],
 )
 def test_tags(tag: str, *, fits: bool) -> None:
-    assert (not resolve.tags(SPARK).isdisjoint(parse_tag(tag))) == fits
+    assert (not wheels_model.tags(SPARK).isdisjoint(parse_tag(tag))) == fits

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from spark_build.recipes.model import External
 from spark_build.wheels.audit import RULES, audit, blocks
-from spark_build.wheels.model import Finding, Library, WheelFacts
+from spark_build.wheels.model import Finding, HostCode, Library, WheelFacts
 from spark_build.wheels.rules import HOST_RULES, PACKAGING_RULES
 
 LINUX = "cp311-cp311-linux_x86_64"
@@ -42,13 +43,30 @@ def library(path: str = "demo/_c.so", machine: str = "x86_64", needed: tuple[str
     return facts(libraries=(*SOUND.libraries, Library(path=path, machine=machine, needed=needed)))
 
 
+NCCL = "libnccl.so.2"
+LED = ("$ORIGIN/../../nvidia/nccl/lib", "${ORIGIN}/../../nvidia/cu13/lib", "$ORIGIN")
+BESIDE = (
+    External(distribution="nvidia-nccl-cu13", folder="nvidia/nccl/lib", libraries=("libnccl.so.*",)),
+    External(distribution="cuda-toolkit[cublas]", folder="nvidia/cu13/lib", libraries=("libcublas*.so.*",)),
+)
+
+
+def external(
+    soname: str, *, rpath: tuple[str, ...], requires: str = "", path: str = "demo/lib/_x.so"
+) -> WheelFacts:
+    """A wheel with a library that needs one of another distribution's."""
+    code = HostCode(rpaths=rpath)
+    one = Library(path=path, machine="x86_64", needed=(soname,), host=code)
+    return facts(libraries=(*SOUND.libraries, one), requires=(requires,) if requires else ())
+
+
 def findings(wheel: WheelFacts, **changes: Any) -> tuple[Finding, ...]:
     expected: dict[str, Any] = {
         "distribution": "Demo.Pkg",
         "version": "1.0",
         "platform": "linux-x86_64",
         "python": "cp311",
-        "provided": ("libcuda.so.1", "libcublas*"),
+        "provided": ("libcuda.so.1", "libcublas*", "libnccl.so.*"),
         "system_libraries": SYSTEM,
         **changes,
     }
@@ -96,6 +114,21 @@ GOOD: list[tuple[str, WheelFacts, dict[str, Any]]] = [
     ("needs what is inside", INSIDE, {}),
     ("needs what the driver brings", library(needed=("libcuda.so.1",)), {}),
     ("needs what a wildcard covers", library(needed=("libcublasLt.so.13",)), {}),
+    (
+        "needs what a distribution brings that it requires and looks into",
+        external(NCCL, rpath=LED, requires="NVIDIA_nccl_cu13==2.29.7; platform_system == 'Linux'"),
+        {"external": BESIDE},
+    ),
+    (
+        "required with this extra among others",
+        external("libcublasLt.so.13", rpath=LED, requires="cuda-toolkit[cublas,cufft]==13.0.3"),
+        {"external": BESIDE},
+    ),
+    (
+        "installed from the data folder",
+        external(NCCL, rpath=LED, requires="nvidia-nccl-cu13", path="d-1.data/platlib/demo/lib/_x.so"),
+        {"external": BESIDE},
+    ),
     ("code for the GPU", library("demo/kernel.cubin", "cuda"), {}),
     ("GPU code in a pure wheel", tagged("py3-none-any", root_is_purelib=True, libraries=(CUBIN,)), {}),
     ("a bundled library with a harmless name", library("demo.libs/libcrypt-01234567.so.1"), {}),
@@ -171,6 +204,39 @@ BAD: dict[str, list[Case]] = {
         ("error", library(needed=("libcuda.so.1",)), {"provided": ()}, "own: list it in repair.exclude"),
         ("error", SOUND, {"system_libraries": frozenset({"libc.so.6"})}, "needs libm.so.6, which no wheel"),
         ("error", library(needed=("libpython3.11.so.1.0",)), {}, "an extension module must not"),
+    ],
+    "external": [
+        ("error", external(NCCL, rpath=LED), {"external": BESIDE}, "does not require nvidia-nccl-cu13"),
+        (
+            "error",
+            external(NCCL, rpath=LED, requires="other; extra == 'x'"),
+            {"external": BESIDE},
+            "libnccl.so.2",
+        ),
+        (
+            "error",
+            external(NCCL, rpath=LED, requires="nvidia-nccl-cu13; platform_machine == 'aarch64'"),
+            {"external": BESIDE},
+            "does not require nvidia-nccl-cu13",
+        ),
+        (
+            "error",
+            external("libcublas.so.13", rpath=LED, requires="cuda-toolkit[cufft]==13.0.3"),
+            {"external": BESIDE},
+            "does not require cuda-toolkit[cublas]: libcublas.so.13 would be missing",
+        ),
+        (
+            "error",
+            external(NCCL, rpath=("$ORIGIN/../nvidia/nccl/lib",), requires="nvidia-nccl-cu13"),
+            {"external": BESIDE},
+            "no RPATH of demo/lib/_x.so leads to nvidia/nccl/lib, where libnccl.so.2 will be",
+        ),
+        (
+            "error",
+            external(NCCL, rpath=("/nvidia/nccl/lib",), requires="nvidia-nccl-cu13"),
+            {"external": BESIDE},
+            "leads to nvidia/nccl/lib",
+        ),
     ],
     "bundled-system": [
         ("error", library(f"demo.libs/{name}"), {}, f"{name} is {what}")

@@ -76,3 +76,81 @@ def test_wrong_types_and_unknown_keys() -> None:
         "9: repair.exclude must be an array, not 'libcuda.so.1'",
         "10: unknown key 'clean_rpaths' in repair: did you mean 'clean_rpath'?",
     ]
+
+
+EXTERNAL = """\
+bundle = true
+rpath = ["demo/lib/*.so"]
+[[repair.external]]
+distribution = "cuda-toolkit[cublas]"
+folder = "nvidia/cu13/lib"
+libraries = ["libcublas*.so.*"]
+when = { cuda = true, trains = ["2.13"] }
+[[repair.requires]]
+requirement = "cuda-toolkit[cublas]=={version:cuda}; platform_system == 'Linux'"
+why = "loaded"
+[preflight]
+package = "demo"
+[[preflight.libraries]]
+path = "demo/lib/libdemo.so"
+links = ["cublas"]
+"""
+
+
+def test_libraries_of_other_distributions() -> None:
+    recipe = parse_recipe(HEAD.format(kind="pep517") + EXTERNAL, "recipes/demo.toml")
+    assert recipe.repair.outside == ("libcublas*.so.*",)
+    assert recipe.preflight.libraries[0].links == ("cublas",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            '"cuda-toolkit[cublas]"\n',
+            '"cuda-toolkit==13"\n',
+            "17: 'cuda-toolkit==13' is no name of a distribution",
+        ),
+        ('"nvidia/cu13/lib"', '"../lib"', "the folder below site-packages '../lib' must be a relative path"),
+        ('["libcublas*.so.*"]', '["cublas"]', "'cublas' is no soname: write libnccl.so.*"),
+        ('["libcublas*.so.*"]', "[]", "say which libraries it brings"),
+        ('["demo/lib/*.so"]', '["/demo"]', "the file of the wheel '/demo' must be a relative path"),
+        ("{version:cuda}", "{jobs}", "write {version:NAME} or {wheel:PROJECT}"),
+        ("=={version:cuda}", "== or so", "is no requirement: write name==version"),
+        ('why = "loaded"', 'why = ""', "say why the wheel requires it"),
+        ('package = "demo"', 'package = "a-b"', "say with preflight.package what is to be imported"),
+        ('["cublas"]', '["lib cublas"]', "'lib cublas' is no name for a linker"),
+        ("cuda = true, ", 'platforms = ["linux-vax"], ', "platform must be one of"),
+    ],
+)
+def test_what_is_wrong_with_them(old: str, new: str, words: str) -> None:
+    assert old in EXTERNAL
+    found = problems(EXTERNAL.replace(old, new))
+    assert any(words.removeprefix("17: ") in one for one in found), found
+
+
+def test_an_rpath_needs_a_folder_to_lead_to() -> None:
+    (found,) = problems('rpath = ["demo/*.so"]\n')
+    assert "repair.rpath leads to the folders of [[repair.external]], and there is none" in found
+
+
+@pytest.mark.parametrize("kind", ["cmake", "repack", "assemble"])
+def test_only_a_wheel_of_ours_has_a_preflight(kind: str) -> None:
+    text = HEAD.format(kind=kind).replace("[repair]\n", "") + '[preflight]\npackage = "demo"\n'
+    if kind == "assemble":
+        text += '[prefix]\ncopy = { "a" = "b" }\n'
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text, "recipes/demo.toml")
+    assert f"[preflight] has no meaning in a recipe of kind {kind}" in caught.value.problems[0].message
+
+
+def test_scons_says_what_it_takes() -> None:
+    text = HEAD.format(kind="scons").replace("[repair]\n", "")
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text, "recipes/demo.toml")
+    assert "a recipe of kind scons needs [scons] copy" in caught.value.problems[0].message
+    taken = '[scons]\ncopy = { "a/*.h" = "include" }\nexpect = ["include/a.h"]\n'
+    assert parse_recipe(text + taken, "recipes/demo.toml").expect == ("include/a.h",)
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(HEAD.format(kind="cmake") + taken, "recipes/demo.toml")
+    assert "[scons] has no meaning in a recipe of kind cmake" in caught.value.problems[0].message

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from spark_build import venv
+from spark_build.recipes.evaluation import for_target
 from spark_build.recipes.loader import load
+from spark_build.recipes.model import Target
 from spark_build.wheels.audit import audit
 from spark_build.wheels.reader import read_facts
 from spark_build.wheels.repair import repair, system_libraries
@@ -16,6 +18,7 @@ from tests.conftest import ROOT
 from tests.helpers.wheels import PURE, compiled, write_wheel
 
 MACHINE = os.uname().machine
+CPU = Target(name="cpu", summary="", platform=f"linux-{MACHINE}", python="cp311")
 OPENMP = """
 #include <omp.h>
 int threads(void) { int all = 0;
@@ -30,7 +33,8 @@ def test_openmp_stays_outside_under_its_own_name(name: str, tmp_path: Path) -> N
     """libtorch_cpu.so and libtorchaudio.so need libgomp.so.1; one process should have one of them."""
     library = compiled(tmp_path / "c", "lib.so", OPENMP, "-fopenmp").read_bytes()
     wheel = write_wheel(tmp_path, {**PURE, "demo/lib.so": library}, tag=f"py3-none-linux_{MACHINE}")
-    recipe = load([ROOT]).recipes[name]
+    shipped = load([ROOT])
+    recipe = for_target(shipped.recipes[name], CPU, shipped.trains["2.13"])
     done = repair(wheel, tmp_path / "out", repair=recipe.repair, build_tag="1", epoch=1_750_000_000)
     facts = read_facts(done.path)
     assert [one.path for one in facts.libraries] == ["demo/lib.so"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from spark_build.build import attestations, keys
+from spark_build.build import attestations, environment, keys
 from spark_build.build.context import Job, Outputs
 from spark_build.build.diagnosis import kept
 from spark_build.errors import AuditError
@@ -18,10 +18,10 @@ from spark_build.hashing import digest
 from spark_build.recipes.model import Step, Target
 from spark_build.text import printable
 from spark_build.wheelhouse.store import StoreEntry, next_serial, read, tree_digest
-from spark_build.wheels.audit import as_vendor, audit
+from spark_build.wheels.audit import as_vendor
 from spark_build.wheels.model import Finding, WheelFacts
 from spark_build.wheels.reader import facts_and_digest
-from spark_build.wheels.repair import Repaired, repair, symbol_policies, system_libraries
+from spark_build.wheels.repair import Repaired, findings_of, repair
 from spark_build.wheels.rules_device import demand, device_findings
 
 NAME = "audit"
@@ -86,16 +86,7 @@ def again(step: Step, target: Target, entry: StoreEntry, log: Path, *, built_in:
 
 def _of_wheel(step: Step, target: Target, facts: WheelFacts) -> tuple[Finding, ...]:
     """What the rules find in a wheel."""
-    findings = audit(
-        facts,
-        distribution=step.recipe.distribution,
-        version=step.evaluated.wheel_version,
-        platform=target.platform,
-        python=target.python,
-        provided=step.recipe.repair.exclude,
-        system_libraries=system_libraries(target.platform),
-        policies=symbol_policies(target.platform),
-    )
+    findings = findings_of(facts, step.recipe, step.evaluated.wheel_version, target)
     findings += device_findings(facts, demand(step.recipe, target))
     return as_vendor(findings) if step.recipe.kind == "repack" else findings
 
@@ -115,7 +106,7 @@ def _of_log(step: Step, log: Path) -> tuple[tuple[Finding, ...], tuple[Finding, 
 
 def _of_prefix(step: Step, prefix: Path) -> tuple[Finding, ...]:
     """What the recipe expects in a prefix and is not there."""
-    missing = [path for path in step.recipe.cmake.expect if not (prefix / path).exists()]
+    missing = [path for path in step.recipe.expect if not (prefix / path).exists()]
     said = f"the prefix lacks {', '.join(missing)}"
     return (Finding(rule="expect", severity="error", message=said),) if missing else ()
 
@@ -133,6 +124,7 @@ def _finish(job: Job, wheel: Path, earlier: Mapping[str, Outputs]) -> Repaired:
         build_tag=_build_tag(job),
         epoch=int(earlier["patch"]["epoch"]),
         log=job.log,
+        env=environment.with_needs(job),
         extra=attestations.inside(job, earlier),
     )
 

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -16,10 +16,11 @@ from typing import Any
 from spark_build import venv
 from spark_build.build import compiler_cache, sandbox
 from spark_build.build import environment as build_environment
-from spark_build.build.backends import Product, builder_for
+from spark_build.build.backends import BuildReached, Product, Runner, builder_for
+from spark_build.build.configuring import Ending
 from spark_build.build.context import Job, Outputs, Shell
-from spark_build.build.diagnosis import FeatureWatch, diagnose, last_command
-from spark_build.errors import StageError
+from spark_build.build.diagnosis import DroppedFeature, FeatureWatch, diagnose, last_command
+from spark_build.errors import NothingCheckedError, StageError
 from spark_build.events import Cost, Note, Progress
 from spark_build.files import remove_tree
 from spark_build.process import BACKGROUND
@@ -31,6 +32,7 @@ from spark_build.resources.policy import BuildUsage
 NAME = "build"
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] ")
 MOSTLY_CACHED = 0.2  # from this share of hits on a build's time says nothing about the next one's
+CONFIGURE_MIB = 1024  # enough for what a configure step compiles to try things out
 LOG_SIZE = 16 << 20  # bytes at the end of a log in which the first error is searched
 
 
@@ -65,15 +67,13 @@ class _BuildProgress:
 
 def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     """Run the builder; an interrupted ninja build goes on where it was."""
-    remove_tree(job.dist)
-    for folder in (job.dist, job.work / "home", job.work / "tmp"):
-        folder.mkdir(parents=True, exist_ok=True)
+    _clear(job)
     if not job.step.recipe.is_compiled:
         return {**asdict(_repack(job)), "sandbox": {"kind": "not needed", "network": False}}
     started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     is_whole = not job.build_started.exists()
     job.build_started.touch()
-    with _acquire_job_slots(job) as (jobserver, course):
+    with _acquire_job_slots(job, job.expected.memory_per_job_mib) as (jobserver, course):
         with _compiler_cache(job) as setup:
             product = _build(job, earlier, jobserver, course, setup)
         use = compiler_cache.use_of(setup.log)
@@ -90,6 +90,86 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         "started": started,
     }
     return {**asdict(product), **marks, "cost": asdict(cost)}
+
+
+def configure(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
+    """Run the builder as far as the first build call of its project; judge the features by what it printed.
+
+    The tree is left as a build would have it there. Raises StageError when a feature is missing or the
+    configure step fails, NothingCheckedError where the project shows no end of one.
+    """
+    _clear(job)
+    is_begun = job.build_started.exists()
+    job.build_started.touch()
+    watch, missing = FeatureWatch(job.step.evaluated.features), list[DroppedFeature]()
+    try:
+        reached = _end_of_configuring(job, earlier, watch, missing)
+    except StageError:
+        if not missing:
+            raise
+    if missing:
+        job.configured.unlink(missing_ok=True)
+        raise _lacking(*missing)
+    if (reached is None or reached.by_itself) and not watch.values:
+        job.configured.unlink(missing_ok=True)
+        raise _without_build_call(job, reached)
+    if reached is not None and not reached.began and not is_begun:
+        job.build_started.unlink()  # whatever built there would have built on this
+    _note_unseen(job, watch)
+    return {"ended": job.unseen(reached.call) if reached else ""}
+
+
+def _end_of_configuring(
+    job: Job, earlier: Mapping[str, Outputs], watch: FeatureWatch, missing: list[DroppedFeature]
+) -> BuildReached | None:
+    """Run the builder until something is to be built; None when it ended without that."""
+    ending = Ending(mark=job.configured)
+    memory_mib = min(CONFIGURE_MIB, job.expected.memory_per_job_mib)
+
+    def see(line: str) -> None:
+        ending.root = course.root
+        if (found := watch.see(line)) is not None:
+            missing.append(found)
+        ending.see(line)
+
+    with (
+        _acquire_job_slots(job, memory_mib, is_told=False) as (jobserver, course),
+        _compiler_cache(job) as setup,
+    ):
+        values = build_environment.values(job, earlier, jobserver.sure)
+        command = _runner(job, earlier, jobserver, course, setup, values, see, ending.variables)
+
+        def runner(words: Sequence[str], cwd: Path, extra: Mapping[str, str]) -> None:
+            try:
+                command(words, cwd, extra)
+            except StageError:
+                ending.check()  # the project took the output of its build tool
+                raise
+            ending.check()
+
+        try:
+            builder_for(job.step.recipe.kind)(job, runner, values)
+        except BuildReached as reached:
+            return reached
+    return None
+
+
+def _without_build_call(job: Job, reached: BuildReached | None) -> NothingCheckedError:
+    name = job.step.recipe.name
+    how = "its setup.py compiles by itself" if reached else "it was built to its end"
+    return NothingCheckedError(
+        f"nothing was checked: {how}, without ninja or make, so nothing tells where configuring ends, and "
+        "no expected feature was printed before",
+        hint=f"spark-build build {name}",
+    )
+
+
+def _clear(job: Job) -> None:
+    """Make the folders of a build, without what an earlier one made."""
+    remove_tree(job.dist)
+    job.configured.unlink(missing_ok=True)
+    for folder in (job.dist, job.work / "home", job.work / "tmp"):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def _repack(job: Job) -> Product:
@@ -122,10 +202,12 @@ def _compiler_cache(job: Job) -> Iterator[compiler_cache.Setup]:
 
 
 @contextmanager
-def _acquire_job_slots(job: Job) -> Iterator[tuple[Jobserver, _BuildProgress]]:
-    """Job slots for this build, as soon as there is room for its first job."""
+def _acquire_job_slots(
+    job: Job, memory_mib: int, *, is_told: bool = True
+) -> Iterator[tuple[Jobserver, _BuildProgress]]:
+    """Job slots for this build, as soon as there is room for its first job; is_told: to later builds."""
     course = _BuildProgress()
-    recipe, memory_mib = job.step.recipe, job.expected.memory_per_job_mib
+    recipe = job.step.recipe
     wait = f"waiting for a free job slot and {memory_mib} MiB for its first job"
     with job.governor.stage(
         recipe.name,
@@ -141,7 +223,8 @@ def _acquire_job_slots(job: Job) -> Iterator[tuple[Jobserver, _BuildProgress]]:
         except StageError:
             # Also what failed says how much memory a job needs: the next attempt plans with it.
             cost = Cost(peak_mib=jobserver.peak_mib, peak_mib_per_job=jobserver.peak_mib_per_job)
-            _record_usage(job, course, cost, is_whole=False)
+            if is_told:
+                _record_usage(job, course, cost, is_whole=False)
             raise
 
 
@@ -168,12 +251,36 @@ def _build(
     setup: compiler_cache.Setup,
 ) -> Product:
     values = build_environment.values(job, earlier, jobserver.sure)
+    watch = FeatureWatch(job.step.evaluated.features)
+    runner = _runner(
+        job, earlier, jobserver, course, setup, values, lambda line: _see(job, watch, course, line)
+    )
+    product = builder_for(job.step.recipe.kind)(job, runner, values)
+    _note_unseen(job, watch)
+    return product
+
+
+def _note_unseen(job: Job, watch: FeatureWatch) -> None:
+    for feature in watch.unseen():
+        job.log.write(f"warning: nothing was printed about the expected feature {feature.name}\n".encode())
+
+
+def _runner(
+    job: Job,
+    earlier: Mapping[str, Outputs],
+    jobserver: Jobserver,
+    course: _BuildProgress,
+    setup: compiler_cache.Setup,
+    values: build_environment.Values,
+    see: Callable[[str], None],
+    more: Mapping[str, str] | None = None,
+) -> Runner:
+    """Runs a command of the build in its sandbox; `see` gets each line of output, `more` are variables."""
     own = build_environment.variables(job, values, int(earlier["patch"]["epoch"]))
     path = ":".join([*map(str, setup.path), own["PATH"]])
     # The recipe's own variables come last; whatever its PATH, it finds our ninja first.
     shared = {**setup.variables, **jobserver.environment(path)}
-    environment = {**shared, **own, "PATH": shared["PATH"]}
-    watch = FeatureWatch(job.step.evaluated.features)
+    environment = {**shared, **own, **(more or {}), "PATH": shared["PATH"]}
 
     def runner(command: Sequence[str], cwd: Path, extra: Mapping[str, str]) -> None:
         started: list[int] = []
@@ -192,7 +299,7 @@ def _build(
                 cwd=cwd,
                 env={name: job.seen(value) for name, value in {**environment, **extra}.items()},
                 log=job.log,
-                on_line=lambda line: _see(job, watch, course, line),
+                on_line=see,
                 keep=job.keep,
                 nice=BACKGROUND,
                 on_start=on_start,
@@ -205,10 +312,7 @@ def _build(
         if done.returncode != 0:
             raise _first_error(job, done.output)
 
-    product = builder_for(job.step.recipe.kind)(job, runner, values)
-    for feature in watch.unseen():
-        job.log.write(f"warning: nothing was printed about the expected feature {feature.name}\n".encode())
-    return product
+    return runner
 
 
 def shell(job: Job, earlier: Mapping[str, Outputs]) -> Shell:
@@ -258,7 +362,13 @@ def _see(job: Job, watch: FeatureWatch, course: _BuildProgress, line: str) -> No
         job.emit(Progress(recipe=job.step.recipe.name, stage=NAME, done=done, total=total))
     missing = watch.see(line)
     if missing is not None:
-        raise StageError(str(missing), hint="install what it needs, or mend the recipe's features")
+        raise _lacking(missing)
+
+
+def _lacking(*missing: DroppedFeature) -> StageError:
+    """Features that the build would lack, each named once."""
+    said = "; ".join(dict.fromkeys(map(str, missing)))
+    return StageError(said, hint="install what it needs, or mend the recipe's features")
 
 
 def _first_error(job: Job, output: str) -> StageError:

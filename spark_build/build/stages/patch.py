@@ -11,6 +11,7 @@ from typing import Any
 from spark_build.build import patches
 from spark_build.build.context import Job, Outputs
 from spark_build.errors import PatchError, SourceError
+from spark_build.events import Note
 from spark_build.files import remove_tree
 from spark_build.recipes.evaluation import fill_placeholders
 from spark_build.sources import source_types
@@ -45,6 +46,11 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         raise SourceError(f"{recipe} has no source")
     if not job.step.recipe.is_compiled:
         return {"epoch": 0, "extra": {}}  # the vendor's files stay as they are
+    if job.source.is_dir() and job.build_started.exists():
+        told = (
+            "its tree is unpacked afresh: a build began there, and only ninja knows which objects are whole"
+        )
+        job.emit(Note(recipe=recipe, message=told))
     remove_tree(job.source)
     job.build_started.unlink(missing_ok=True)
     source_types.write_tree(source, earlier["fetch"], folder=job.home.sources, destination=job.source)
