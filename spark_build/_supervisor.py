@@ -43,6 +43,7 @@ def descendants() -> list[int]:
 
 def end_all() -> None:
     """SIGTERM to every descendant, SIGKILL to those that stay."""
+    set_session_nice(0)  # the end should come soon, also on a busy machine
     deadline = time.monotonic() + GRACE
     sign = signal.SIGTERM
     foreign: set[int] = set()  # another user's (sudo): not ours to end, nor to wait for
@@ -73,12 +74,16 @@ def reap() -> dict[int, int]:
     return ended
 
 
+def set_session_nice(nice: int) -> None:
+    """Set what the kernel takes for niceness between sessions, where it groups processes by them."""
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
+        file.write(str(nice))
+
+
 def step_back(nice: int) -> None:
     """Let everything else on the machine have processor and disk first."""
     os.nice(nice)
-    # Where the kernel groups processes by session, niceness counts within a session only; this one is ours.
-    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
-        file.write(str(nice))
+    set_session_nice(nice)
     number = IOPRIO_SET.get(os.uname().machine)
     if number is not None:
         ctypes.CDLL(None).syscall(number, 1, 0, LOWEST_BEST_EFFORT)

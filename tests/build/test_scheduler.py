@@ -206,7 +206,7 @@ def test_a_signal_ends_all_builds(tmp_path: Path, number: signal.Signals) -> Non
         time.sleep(0.1)
     time.sleep(0.5)
     process.send_signal(number)
-    _, error = process.communicate(timeout=5)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert b"goes on where it stopped" in error
     assert b"failed" not in error, "what was interrupted did not fail"

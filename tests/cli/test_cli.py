@@ -370,7 +370,7 @@ def test_signals_end_everything_and_the_next_run_goes_on(tmp_path: Path, number:
         time.sleep(0.1)
     time.sleep(0.5)
     process.send_signal(number)
-    _, error = process.communicate(timeout=5)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert "goes on where it stopped" in error
     alive = subprocess.run(["pgrep", "-f", building], capture_output=True, check=False)

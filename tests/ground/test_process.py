@@ -209,9 +209,9 @@ def test_an_exception_ends_all(mark: str) -> None:
 def test_when_the_asking_process_ends_so_do_all(mark: str, number: signal.Signals) -> None:
     process = family(mark)
     process.send_signal(number)
-    process.wait(timeout=10)
+    process.wait(timeout=60)
     assert process.returncode == -number
-    assert eventually(lambda: not alive(mark), seconds=5), alive(mark)
+    assert eventually(lambda: not alive(mark), seconds=30), alive(mark)
 
 
 def test_the_compilers_own_session_does_not_hear_the_terminal(mark: str) -> None:
@@ -229,11 +229,11 @@ def test_two_commands_at_once_end_each_with_its_own_asker(mark: str) -> None:
     first, second = family(mark), family(mark + "1")
     first.kill()
     first.wait()
-    assert eventually(lambda: not alive(mark), seconds=5)
+    assert eventually(lambda: not alive(mark), seconds=30)
     assert len(alive(mark + "1")) >= 7
     second.kill()
     second.wait()
-    assert eventually(lambda: not alive(mark + "1"), seconds=5)
+    assert eventually(lambda: not alive(mark + "1"), seconds=30)
 
 
 # --- locks ------------------------------------------------------------------------------------------
@@ -267,8 +267,8 @@ def test_a_command_holds_the_lock_until_its_end(tmp_path: Path, mark: str) -> No
     # It ignores SIGTERM: for two seconds it lives on, and the lock must say so.
     free_too_early = [1 for _ in range(20) if is_free(lock) and alive(mark)]
     assert not free_too_early
-    assert eventually(lambda: not alive(mark), seconds=5)
-    assert eventually(lambda: is_free(lock), seconds=1)
+    assert eventually(lambda: not alive(mark), seconds=30)
+    assert eventually(lambda: is_free(lock), seconds=30)
 
 
 # --- short commands ---------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def test_as_many_jobs_as_slots(make_project: Make, tmp_path: Path, command: str)
         "s", memory_per_job_mib=1, root=project.root, folder=tmp_path / "work"
     ) as jobserver:
         assert project.start(jobserver, "sh", "-c", command).wait(timeout=60) == 0
-        assert eventually(lambda: jobserver.unused == jobserver.tokens == 2, seconds=3), (
+        assert eventually(lambda: jobserver.unused == jobserver.tokens == 2, seconds=30), (
             "all tokens came back"
         )
     assert project.most() == 3

@@ -288,7 +288,7 @@ def test_readers_meet_whole_generations_only(tmp_path: Path) -> None:
     assert (hear(publisher), hear(reader)) == ("ready", "ready")
     tell(publisher)
     assert hear(publisher) == "done"
-    assert eventually(lambda: current(view) is not None, seconds=5)
+    assert eventually(lambda: current(view) is not None, seconds=30)
     time.sleep(0.1)
     tell(reader, "stop")
     looks, *seen = map(int, end(reader).split())
