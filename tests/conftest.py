@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import tarfile
@@ -185,14 +184,6 @@ def built(common: Path) -> Root:
         done = made.run("all")
         assert done.returncode == 0, done.stdout + done.stderr
         return made
-
-
-@pytest.fixture
-def own_built(built: Root, tmp_path: Path) -> Root:
-    """A root of the test's own, as `built` was when its build had ended: nothing was made in this place."""
-    base = tmp_path / "built"
-    shutil.copytree(built.folder.parent, base, symlinks=True)
-    return Root(folder=base / "root", links=base / "links")
 
 
 @pytest.fixture(scope="session")
