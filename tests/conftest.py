@@ -220,6 +220,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = {mark.name for mark in item.iter_markers()}
         if names & LONGER.keys() and "timeout" not in names:
             item.add_marker(pytest.mark.timeout(max(LONGER[name] for name in names & LONGER.keys())))
+    # Files that take long come first: at the end one worker would be busy with them and the others idle.
+    long = {item.path for item in items for name in LONGER if item.get_closest_marker(name)}
+    items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
