@@ -124,8 +124,9 @@ def test_whatever_is_measured_there_are_numbers(
         assert 0 <= seen.power <= 1
     assert there.ratio * back.ratio == pytest.approx(1)
     opposite = {"faster": "slower", "slower": "faster"}
-    word = finding(there, there.p)
-    assert finding(back, back.p) == opposite.get(word, word)
+    word, other = finding(there, there.p), finding(back, back.p)
+    # 2% up and 2% down are not the same distance in logarithms: at the limit one direction may be undecided.
+    assert other == opposite.get(word, word) or {word, other} == {"equivalent", "unclear"}
 
 
 @pytest.mark.parametrize("machine", MACHINES)
