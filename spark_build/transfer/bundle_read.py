@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast, get_args
 
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
@@ -23,10 +23,12 @@ from spark_build.files import CHUNK
 from spark_build.sources import archives
 from spark_build.sources.archives import MAX_ENTRIES, Metered, RefusedError, decompressed
 from spark_build.text import printable
-from spark_build.transfer.bundle import Progress
+from spark_build.transfer.bundle import SCHEMA, Progress
 from spark_build.transfer.bundle_write import silent
+from spark_build.wheelhouse.generations import MANIFEST
+from spark_build.wheelhouse.trust import SIGNATURE
 from spark_build.wheels import reader
-from spark_build.wheels.model import StoredWheel
+from spark_build.wheels.model import Origin, StoredWheel
 
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
@@ -63,7 +65,7 @@ class Incoming:
 
 @contextlib.contextmanager
 def incoming(path: Path, progress: Progress = silent) -> Iterator[Iterator[Incoming]]:
-    """The files of a folder, with manifest.json first, or of a tar (.gz, .bz2, .xz, .zst) in its order.
+    """The files of a folder, the manifest and its signature first, or of a tar (.gz, .bz2, .xz, .zst).
 
     Names are safe and come once. Raises StoreError or DAMAGE for what nobody should take in.
     """
@@ -187,7 +189,7 @@ def _of_folder(path: Path, progress: Progress) -> Iterator[Incoming]:
         if not stat.S_ISDIR(mode) and not (stat.S_ISREG(mode) and _is_sane(name)):
             raise refused(path, f"it holds {printable(name[:300])!r}, which is no plain file")
         if stat.S_ISREG(mode):
-            names.append((name != "manifest.json", name, place.stat().st_size))
+            names.append(({MANIFEST: 0, SIGNATURE: 1}.get(name, 2), name, place.stat().st_size))
     total, done = sum(size for _, _, size in names), 0
     for _, name, size in sorted(names):
         descriptor = os.open(path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -214,9 +216,13 @@ DAMAGE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """`hashes`: sha256 of every other file, wheels included, by its name below the top folder."""
+    """`hashes`: sha256 of every other file, wheels included, by its name below the top folder.
+
+    generation: the view's number on the machine that wrote it, which only grows there.
+    """
 
     view: str
+    generation: int
     closure_key: str
     wheels: tuple[StoredWheel, ...]
     hashes: Mapping[str, str]
@@ -235,14 +241,19 @@ def refused(file: Path, why: str, *, hint: str = "") -> StoreError:
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Read a manifest and look at all of it; DAMAGE when it is none of ours."""
+    """Read a manifest and look at all of it; DAMAGE when it is none of ours, StoreError for a later one."""
     raw = json.loads(data)
+    if raw["schema"] != SCHEMA:
+        raise StoreError(
+            f"its manifest has schema {raw['schema']!r:.20}, and this spark-build reads {SCHEMA}",
+            hint="take it in with the spark-build that is in it, or that wrote it",
+        )
     wheels = tuple(StoredWheel(**{**row, "requires": tuple(row["requires"])}) for row in raw["wheels"])
     for wheel in wheels:
         name, version, _, _ = parse_wheel_filename(wheel.filename)
         if (name, version) != (wheel.name, Version(wheel.version)):
             raise ValueError(f"{wheel.filename} is not {wheel.name} {wheel.version}")
-        if wheel.origin not in ("built", "public", "foreign"):
+        if wheel.origin not in get_args(Origin):
             raise ValueError(f"{wheel.filename} is of origin {wheel.origin!r}")
     names = {wheel.key: wheel.filename for wheel in wheels}
     if len(names) != len(wheels) or len(set(names.values())) != len(wheels):
@@ -257,7 +268,13 @@ def parse_manifest(data: bytes) -> Manifest:
         raise ValueError("it lists a wheel or a paper as something else")
     hashes = {wheel.filename: wheel.sha256 for wheel in wheels} | files
     hashes |= {f"store/{key}/{name}": sha256 for (key, name), sha256 in papers.items()}
-    return Manifest(view=raw["view"], closure_key=str(raw["closure_key"]), wheels=wheels, hashes=hashes)
+    return Manifest(
+        view=raw["view"],
+        generation=int(raw["generation"]),
+        closure_key=str(raw["closure_key"]),
+        wheels=wheels,
+        hashes=hashes,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
