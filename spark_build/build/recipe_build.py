@@ -557,7 +557,8 @@ def find_older_entry(
 ) -> StoreEntry | None:
     """The newest entry of an older program that was made from just these inputs."""
     key, network = digest(inputs), bool(inputs["recipe"]["network"])
-    rows = [row for row in stores.index_rows(store) if row["recipe"] == recipe and row["origin"] == "built"]
+    rows = [row for row in stores.index_rows(store) if row["recipe"] == recipe]
+    rows = [row for row in rows if row["origin"] == "built" or is_trusted(store.parent, row)]
     for row in sorted(rows, key=lambda row: str(row["committed"]), reverse=True):
         folder = stores.entry_folder(store, row["key"])
         try:

@@ -358,7 +358,7 @@ class _Publication:
         closure_key = self.manifest.closure_key if self.manifest and is_signed else ""
         replaced: list[StoredWheel] = []
 
-        def choose(before: Generation | None) -> tuple[list[StoredWheel], str]:
+        def choose(before: Generation | None) -> tuple[Sequence[StoredWheel], str]:
             taken = self.refuse_downgrade(before, wheels)
             names = {wheel.name for wheel in wheels}
             there = before.wheels if before else ()
@@ -366,6 +366,8 @@ class _Publication:
             replaced[:] = (wheel for wheel in set(there) - {*wheels, *others} if wheel.origin == "built")
             if taken:
                 write_atomically(self.view / generations.IMPORTS, json.dumps(taken) + "\n")
+            if before and {*wheels, *others} == set(there):
+                return there, before.closure_key
             return [*wheels, *others], closure_key if not others else ""
 
         generation, new = generations.publish(self.view, self.home.store, choose)
