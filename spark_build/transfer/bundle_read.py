@@ -246,7 +246,7 @@ def parse_manifest(data: bytes) -> Manifest:
     if raw["schema"] != SCHEMA:
         raise StoreError(
             f"its manifest has schema {raw['schema']!r:.20}, and this spark-build reads {SCHEMA}",
-            hint="take it in with the spark-build that is in it, or that wrote it",
+            hint="take it in with the version that wrote it, or with the one in its folder spark-build/",
         )
     wheels = tuple(StoredWheel(**{**row, "requires": tuple(row["requires"])}) for row in raw["wheels"])
     for wheel in wheels:

@@ -19,6 +19,7 @@ import pytest
 
 from tests.cli.test_launcher import copy_of_the_project
 from tests.helpers import processes
+from tests.helpers.exports import make_key
 from tests.helpers.inspection import check
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
