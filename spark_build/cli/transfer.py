@@ -77,12 +77,15 @@ def _packed(
 ) -> tuple[Generation, Bundle]:
     from spark_build.events import Note
     from spark_build.transfer.bundle import pack, select, wheels_of_itself
+    from spark_build.wheelhouse.trust import UNSIGNED
 
     setting = options.setting()
     found = current(options) if number is None else _generation(setting.view, number)
     wheels, missing = select(found.wheels, packages, setting.markers)
     if missing:
         emit(Note(message=f"not in it, and needed to install all of it: {', '.join(missing)}"))
+    if key and (unproven := [wheel.name for wheel in wheels if wheel.imported == UNSIGNED]):
+        emit(Note(message=f"you vouch for what came to you unsigned: {', '.join(unproven)}"))
     tool: tuple[Path, ...] = ()
     if with_tool:
         tool = wheels_of_itself(
