@@ -42,6 +42,7 @@ def test_a_plan_names_what_changed_in_a_few_words() -> None:
         "1 more (spark-build why)",
     )
     assert len(key_changes({}, {"a": "x" * 100})[0]) < 80
+    assert "\x1b" not in key_changes({}, {"a": "\x1b[31mred"})[0]
 
 
 @given(DOCUMENTS)

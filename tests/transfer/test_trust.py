@@ -6,13 +6,17 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from spark_build.build import attestations
+from spark_build.build.context import Provided
 from spark_build.errors import HostError, StoreError, UsageError
 from spark_build.files import sha256_of
 from spark_build.paths import Home
-from spark_build.recipes.model import Target
+from spark_build.recipes.model import Provision, Target
 from spark_build.transfer.bundle import pack
 from spark_build.transfer.bundle_import import Allowed, ImportResult, import_bundle
 from spark_build.transfer.bundle_write import write_archive, write_folder
@@ -253,6 +257,20 @@ def test_a_trusted_signer(kind: str, sent: Sent, there: Home, tmp_path: Path) ->
     assert not trust.is_trusted(there.wheelhouse, record)
     trust.add(there.wheelhouse, "alice", public(sent.mallory))
     assert not trust.is_trusted(there.wheelhouse, record), "another key under her name"
+
+
+def test_the_provenance_of_what_is_built_against_it(sent: Sent, there: Home) -> None:
+    (demo,) = (wheel for wheel in take(there, sent.archive).generation.wheels if wheel.name == "demo")
+    provision = Provision(
+        need="demo", distribution="demo", provider="store", coupling="content", version="1.0"
+    )
+    wheel = stores.entry_folder(there.store, demo.key) / demo.filename
+    job: Any = SimpleNamespace(
+        home=there, provided=[Provided(provision=provision, identity="x", wheel=wheel)]
+    )
+    for beside, told in ((True, "store, imported (alice)"), (False, "store")):
+        (need,) = attestations._needs(job, {"environment": {"installed": []}}, beside=beside)
+        assert need.provider == told, "inside a wheel the same content gives the same bytes, whoever built it"
 
 
 def test_a_signature_for_another_purpose(

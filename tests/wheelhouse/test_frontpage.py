@@ -65,6 +65,15 @@ def test_what_a_page_shows() -> None:
     assert f'href="/simple/demo.whl#sha256={"0" * 64}"' in page
 
 
+def test_a_page_tells_what_was_built_elsewhere() -> None:
+    page = render_front_page(
+        [view(shown("helper", origin="imported (Alice)"), shown("loose", origin="third-party"))]
+    )
+    assert "<h3>Imported (Alice) " in page
+    assert "<h3>Third-party " in page
+    assert "Built here" not in page
+
+
 def test_no_text_becomes_markup() -> None:
     tags = Tags()
     tags.feed(render_front_page([view(shown(NASTY), name=NASTY)]))
