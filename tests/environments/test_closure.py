@@ -10,8 +10,12 @@ from spark_build.environments import closure
 from spark_build.errors import SourceError
 from spark_build.paths import Home
 from spark_build.recipes.model import Target
+from spark_build.transfer.bundle import pack
+from spark_build.transfer.bundle_write import write_archive
+from spark_build.wheelhouse import trust
 from spark_build.wheels.model import StoredWheel
-from tests.helpers.wheelhouse import home_in, make_wheel, put_built
+from tests.helpers.exports import import_unsigned, make_key
+from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built, put_public
 
 SPARK = Target(name="gb10", summary="", platform="linux-aarch64", python="cp312")
 H200 = Target(name="h200", summary="", platform="linux-x86_64", python="cp312")
@@ -81,6 +85,29 @@ def test_offline_the_store_completes_it(home: Home, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nothing"))
     again = closure.resolve([wheel], {}, store=home.store, offline=True, foreign=SPARK)
     assert again == found
+
+
+def test_what_an_export_brought_completes_it_while_its_signer_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A swapped public wheel must not get into a set of ours, and not pass for a download."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    there, home = home_in(tmp_path / "there"), home_in(tmp_path / "home")
+    alice = make_key(tmp_path, "alice")
+    sent = publish(there, [put_public(there.store, make_wheel(tmp_path / "d", "helper"))])
+    write_archive(pack(sent, there.store, key=alice), tmp_path / "out.tar")
+    demo = put_built(home.store, make_wheel(tmp_path / "dist", "demo", requires=["helper"]))
+    (helper,) = import_unsigned(home, tmp_path / "out.tar").generation.wheels
+    with pytest.raises(SourceError, match="the requirement helper"):
+        closure.resolve([demo], {}, store=home.store, offline=True)
+    trust.add(home.wheelhouse, "alice", tmp_path / "alice.pub")
+    (helper,) = import_unsigned(home, tmp_path / "out.tar").generation.wheels
+    assert closure.resolve([demo], {}, store=home.store, offline=True) == (helper,)
+    assert helper.shown_origin == "public, imported (alice)"
+    trust.remove(home.wheelhouse, "alice")
+    with pytest.raises(SourceError, match="the requirement helper"):
+        closure.resolve([demo], {}, store=home.store, offline=True)
 
 
 def test_what_is_missing_for_the_target_is_named(home: Home, tmp_path: Path) -> None:
