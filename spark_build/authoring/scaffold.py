@@ -16,6 +16,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from spark_build.authoring import locks
 from spark_build.authoring.pins import facts_of, sha256_of_file
 from spark_build.authoring.sdist_metadata import DESCRIBING, Sources, Survey, survey, version_in
 from spark_build.errors import HostError, SourceError, UsageError
@@ -260,6 +261,11 @@ def create(request: Request, home: Home, catalogue: Catalogue, emit: Emit) -> Cr
     text = render(recipe, head=_head(recipe), about_requires=_about(found))
     _check(text, recipe, catalogue)
     write_atomically(path, text)
+    known = replace(catalogue, recipes={**catalogue.recipes, recipe.name: recipe})
+    rows, _ = locks.write_locks(home, known, [recipe.name], base=request.base)
+    for row in rows:
+        if row.state != "written":
+            emit(Note(message=f"its build requirements are not locked by hash: {row.state}"))
     return Created(path=path, recipe=recipe, version=version)
 
 

@@ -62,7 +62,7 @@ def plan_inputs(
     placed = recipe.build.place
     return {
         "format": FORMAT,
-        **_asked({"locked_requirements": evaluated.locked}),
+        **_asked({"locked_requirements": {pin: list(one) for pin, one in evaluated.hashes.items()}}),
         "recipe": {
             **flags,
             "name": recipe.name,

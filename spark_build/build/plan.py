@@ -13,6 +13,7 @@ from spark_build.events import ExpectedUsage
 from spark_build.hashing import digest
 from spark_build.machine import Limits, Machine
 from spark_build.recipes.evaluation import evaluate, for_target, patches_for, pin_hint, sources_for
+from spark_build.recipes.locks import Lock
 from spark_build.recipes.model import (
     Decision,
     Estimate,
@@ -122,8 +123,9 @@ def make_plan(
     others: Iterable[str] = (),
     limits: Limits | None = None,
     history: Mapping[str, ExpectedUsage] | None = None,
+    lock_of: Callable[[str], Lock | None] = lambda _: None,
 ) -> Plan:
-    """Decide every recipe asked for and every one it needs. `lookup` knows the store.
+    """Decide every recipe asked for and every one it needs. `lookup` knows the store, `lock_of` the locks.
 
     provide: need -> "store", "public" or a path, where it is to come from; others: recipes that are
     decided as well, but built only where their `default` says so; limits: default, all of the machine;
@@ -138,7 +140,7 @@ def make_plan(
     order = closure_of([*names, *others], recipes, elsewhere)
     wanted = _wanted(order, recipes, named)
     for name in order:
-        draft = _draft(recipes[name], recipes, train, target, machine, steps, wished)
+        draft = _draft(recipes[name], recipes, train, target, machine, steps, wished, lock_of)
         estimate = _estimate(recipes[name], machine, limits, (history or {}).get(name))
         draft = replace(draft, estimate=estimate)
         steps[name] = _decided(draft, train, target, steps, lookup, is_wanted=name in wanted)
@@ -163,6 +165,7 @@ def _draft(
     machine: Machine,
     earlier: Mapping[str, Step],
     wished: Mapping[str, str],
+    lock_of: Callable[[str], Lock | None],
 ) -> Step:
     """A step with everything but its decision."""
     pin = train.components.get(recipe.name, Pin(version="", sources=()))
@@ -170,6 +173,9 @@ def _draft(
     # A folder that the user names is taken as it is.
     patches = () if source and source.kind == "local" else patches_for(recipe, train)
     evaluated = evaluate(recipe, pin, target, train)
+    lock = lock_of(recipe.name) if recipe.is_compiled and pin.version else None
+    if lock is not None:
+        evaluated = replace(evaluated, hashes=lock.hashes(evaluated.requires, target.platform))
     provisions = tuple(
         _provision(
             need, recipes[need.name], train, machine, earlier.get(need.name), wished.get(need.name, "")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, closing
+from functools import partial
 from graphlib import TopologicalSorter
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, Repetit
 from spark_build.hashing import digest
 from spark_build.process import cancel_all
 from spark_build.recipes.evaluation import for_target
+from spark_build.recipes.loader import read_lock
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Plan, Step
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
@@ -74,6 +76,7 @@ def plan(setting: Context, names: Sequence[str] = (), also: Sequence[str] = ()) 
             )
             for name, recipe in recipes.items()
         },
+        lock_of=partial(read_lock, setting.home),
     )
 
 

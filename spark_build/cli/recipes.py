@@ -34,7 +34,7 @@ COMMANDS = {
     "lint": ("spark_build.cli.recipes", "lint", "Check recipes, trains and targets without building."),
     "schema": ("spark_build.cli.recipes", "schema", "Print the JSON Schema of the files, for editors."),
     "new": ("spark_build.cli.recipes", "new", "Write a pinned recipe for any sdist or git tag."),
-    "pin": ("spark_build.cli.recipes", "pin", "Write missing hashes, or move to another version."),
+    "pin": ("spark_build.cli.recipes", "pin", "Write missing hashes and locks, or move to another version."),
     "outdated": ("spark_build.cli.recipes", "outdated", "Compare pins with the newest versions."),
 }
 
@@ -431,9 +431,14 @@ def _created_document(created: Created) -> dict[str, Any]:
 @click.option("--version", "moves", metavar="NAME=VER", multiple=True, help="Pin another version.")
 @shared
 def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, only_check: bool) -> int:
-    """Write missing hashes into the selected train, compare them, or move to another version."""
-    from spark_build.authoring import pins
+    """Write missing hashes and locks, compare them, or move to another version.
+
+    Hashes and commits of sources go into the selected train, those of the wheels that a build environment is
+    made of into recipes/locks/.
+    """
+    from spark_build.authoring import locks, pins
     from spark_build.errors import UsageError
+    from spark_build.recipes.loader import load
 
     home = options.home()
     if moves and (names or only_check):
@@ -448,17 +453,20 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
             rows += moved
             changed += map(str, files)
     elif only_check:
-        rows = pins.check_pins(pins.sites(home, options.train, names))
+        chosen = pins.sites(home, options.train, names)
+        rows = pins.check_pins(chosen) + locks.check_locks(home, [site.recipe for site in chosen])
     else:
-        rows, files = pins.fill_pins(pins.sites(home, options.train, names))
+        chosen = pins.sites(home, options.train, names)
+        rows, files = pins.fill_pins(chosen)
+        if not any(map(_is_unknown, rows)):  # else the files may be no recipes yet
+            more, written = locks.write_locks(home, load(home.data), [site.recipe for site in chosen])
+            rows, files = [*rows, *more], (*files, *written)
         changed += map(str, files)
     _show(options, rows, list(dict.fromkeys(changed)))
-    lost = [
-        row for row in rows if row.state == "changed" or (not only_check and row.state.startswith("unknown"))
-    ]
+    lost = [row for row in rows if row.state == "changed" or (not only_check and _is_unknown(row))]
     for row in lost:
         click.echo(f"error: {row.recipe}: {row.source}: {_why(row)}", err=True)
-    if only_check and all(row.state.startswith("unknown") for row in rows):
+    if only_check and all(map(_is_unknown, rows)):
         return _unasked(options.train or "selected", rows[0].state if rows else "")
     return 5 if lost else 0
 
@@ -500,6 +508,10 @@ def _show(options: Options, rows: list[Row], changed: list[str]) -> None:
     render.print_table(["RECIPE", "SOURCE", "STATE"], [[row.recipe, row.source, row.state] for row in rows])
     for path in changed:
         print(f"wrote {path}")
+
+
+def _is_unknown(row: Row) -> bool:
+    return row.state.startswith("unknown")
 
 
 def _why(row: Row) -> str:

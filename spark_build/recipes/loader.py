@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, TypeAdapter
 
 from spark_build.errors import Problem, RecipeError, UsageError
+from spark_build.paths import Home
+from spark_build.recipes.locks import Lock, lock_file, parse_lock
 from spark_build.recipes.model import Pin, Recipe, Target, Train
 from spark_build.recipes.parse import joint_error, parse_recipe, parse_target, parse_train
 from spark_build.recipes.toml_positions import Positions
@@ -50,6 +52,25 @@ class Catalogue:
     def target(self, name: str) -> Target:
         """The target of that name; UsageError names the near ones. `auto` is resolved by the caller."""
         return _find(self.targets, name, "target")
+
+
+def read_lock(home: Home, recipe: str) -> Lock | None:
+    """Return the lock of a recipe's build requirements; None when it has none.
+
+    It counts only from the folder that the recipe comes from: a recipe of the same name elsewhere asks for
+    other things. Raises RecipeError when it cannot be read.
+    """
+    base = next((one for one in home.data if (one / "recipes" / f"{recipe}.toml").is_file()), None)
+    path = base / lock_file(recipe) if base else None
+    if path is None or not path.exists():
+        return None
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(
+            f"{path} cannot be read: {error}", hint="delete it, then: spark-build recipes pin"
+        ) from error
+    return parse_lock(text, lock_file(recipe))
 
 
 def load(data: Sequence[Path]) -> Catalogue:

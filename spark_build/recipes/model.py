@@ -410,7 +410,8 @@ class Evaluated:
     extra_sources: dict[str, Source]  # those that a variable refers to; others are not fetched
     label: str  # local version label of our builds: cu130.spark1
     wheel_version: str  # "2.13.0+cu130.spark1"
-    locked: str = ""  # sha256 of the locked build requirements; empty: they are pinned by version only
+    # Pin -> the sha256s that its wheel may have here; empty: the pins are held by version only.
+    hashes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PROJECT, TRAIN, Root
+from tests.helpers.wheelhouse import make_wheel
 
 # A name that no index has; the distribution inside is another one on purpose.
 PROJECT_NAME = "spark-build-sample"
@@ -260,15 +261,23 @@ sha256 = "{sha256}" # of the index
 """
 
 
+def offer_requirements(root: Root) -> None:
+    """Put wheels of the names and versions that tiny's build asks for beside its sdist."""
+    for name, version in (("ninja", "1.13.2"), ("setuptools", "80.9.0"), ("wheel", "0.45.1")):
+        make_wheel(root.links, name, version)
+
+
 def test_pin_fills_in_what_is_missing(root: Root) -> None:
-    path = root.folder / "recipes" / "trains" / "t.toml"
+    offer_requirements(root)
+    path, lock = (root.folder / "recipes" / one for one in ("trains/t.toml", "locks/pylock.tiny.toml"))
     whole = COMMENTED.format(sha256=real_hash(root))
     for text in (COMMENTED.format(sha256=""), TRAIN.format(sha256="")):
         path.write_text(text)
         assert root.run("plan", "tiny").returncode == 3  # no pin, no plan
         document = alone(root).json("recipes", "pin")
-        assert [row["state"] for row in document["pins"]] == ["written"]
-        assert document["files"] == [str(path)]
+        assert [row["state"] for row in document["pins"]] == ["written", "written"]
+        assert document["files"] == [str(path), str(lock)]
+        lock.unlink()
         assert path.read_text() == text.replace('sha256 = ""', f'sha256 = "{real_hash(root)}"')
     path.write_text("\n".join(line for line in whole.splitlines() if "sha256" not in line))
     assert alone(root).run("recipes", "pin", "tiny").returncode == 0
@@ -297,8 +306,12 @@ def test_pin_says_what_it_cannot_find(root: Root) -> None:
 
 
 def test_check_finds_a_changed_file_and_a_moved_tag(root: Root, tmp_path: Path) -> None:
+    offer_requirements(root)
     repository = make_repository(tmp_path / "repository")
     root.json("recipes", "new", "sample", "--git", f"{repository}@v1.0")
+    (
+        root.folder / "recipes" / "locks" / "pylock.sample.toml"
+    ).unlink()  # of wheels that are not in the folder
     check = ("recipes", "pin", "tiny", "sample", "--check")
     assert [row["state"] for row in alone(root).json(*check)["pins"]] == ["ok", "ok"]
     git(repository, "tag", "--force", "v1.0", "v1.1")

@@ -21,7 +21,8 @@ def inputs(job: Job) -> Any:
     """The pins."""
     extra = {name: source_identity(source) for name, source in job.step.evaluated.extra_sources.items()}
     wanted = list(requirements.wanted(job.step, job.target))
-    return {"source": source_identity(job.step.source), "extra": extra, "requires": wanted}
+    hashes = {pin: list(one) for pin, one in job.step.evaluated.hashes.items()}
+    return {"source": source_identity(job.step.source), "extra": extra, "requires": wanted, "hashes": hashes}
 
 
 def intact(job: Job, outputs: Outputs) -> bool:
@@ -48,6 +49,7 @@ def run(job: Job, _earlier: Mapping[str, Outputs]) -> Outputs:
     main = _obtain(job, source)
     wheels = requirements.obtain(
         requirements.wanted(job.step, job.target),
+        job.step.evaluated.hashes,
         folder=job.home.sources,
         scratch=job.work / "requirements",
         offline=job.offline,
