@@ -91,7 +91,7 @@ def render(recipe: Recipe, *, head: str, about_requires: str) -> str:
     for source in recipe.pin.sources:
         lines += ["", "[[pin.sources]]", *_pairs(source, *(one.name for one in fields(Source)), skip=True)]
     for need in recipe.needs:
-        lines += ["", "[[needs]]", *_pairs(need, "name", "providers", "why", skip=True)]
+        lines += ["", "[[needs]]", *_pairs(need, "name", "versions", "providers", "why", skip=True)]
         if need.when.cuda:
             lines.append("when = { cuda = true }")
     lines += ["", "[build]", *_comment(about_requires), *_list("requires", recipe.build.requires)]
@@ -115,8 +115,8 @@ def _closing(recipe: Recipe) -> Iterator[str]:
         yield from ("", "[system]", *_pairs(recipe.system, "apt"))
     if recipe.repair.bundle:
         yield from ("", "[repair]", "bundle = true # libraries that not every Linux has go into the wheel")
-    elif recipe.repair.exclude:
-        yield from ("", "[repair]", "# Loaded before it: torch's own libraries, and those that torch brings.")
+    if recipe.repair.exclude:
+        yield "# Loaded before it: torch's own libraries, and those that torch brings."
         yield from _pairs(recipe.repair, "exclude")
 
 
@@ -154,7 +154,10 @@ def _env(found: Survey, pin: Pin) -> dict[str, Variable]:
 
 def _needs(found: Survey, needs: Mapping[str, str]) -> tuple[Need, ...]:
     """Other components, and nvcc for what has CUDA code; the recipe `cuda` brings it."""
-    listed = [Need(name=need, providers=("store", "public"), why=why) for need, why in sorted(needs.items())]
+    listed = [
+        Need(name=need, versions=found.limits.get(need, ""), providers=("store", "public"), why=why)
+        for need, why in sorted(needs.items())
+    ]
     if found.cuda_files and "cuda" not in needs:
         why = "nvcc and the toolkit's headers, for the .cu files"
         listed.append(Need(name="cuda", providers=("store", "path"), why=why, when=When(cuda=True)))
@@ -174,11 +177,11 @@ def _variants(found: Survey) -> tuple[Variant, ...]:
 
 
 def _repair(found: Survey, needs: Mapping[str, str]) -> Repair:
-    """What is linked against other components finds their libraries where those are installed."""
-    if "torch" in needs:
-        cuda = ("libcudart.so.*",) if found.cuda_files else ()
-        return Repair(exclude=("libc10*.so", "libtorch*.so", *cuda))
-    return Repair(bundle=bool(found.compiled) and not needs)
+    """Return what goes into the wheel: libraries of the system, not those that torch brings."""
+    exclude: tuple[str, ...] = ()
+    if found.compiled and "torch" in needs:
+        exclude = ("libc10*.so", "libtorch*.so", *(("libcudart.so.*",) if found.cuda_files else ()))
+    return Repair(bundle=bool(found.compiled), exclude=exclude)
 
 
 def _comment(text: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from spark_build.errors import SourceError
@@ -64,6 +65,7 @@ class Survey:
     asked: tuple[str, ...]  # the build requirements that the project names
     requires: tuple[str, ...]  # what pip is asked for: with hints and limits, without the needs
     needs: Mapping[str, str]  # recipe -> why
+    limits: Mapping[str, str]  # recipe -> the versions that the project asks for, where it says
     torch_extension: bool
     ninja: bool  # the torch extension is compiled by ninja
     cmake: bool
@@ -95,6 +97,7 @@ def survey(sources: Sources, recipes: Mapping[str, str]) -> Survey:
         asked=asked,
         requires=_requires(asked, imported, project, sources, needs, cmake=cmake, torch=extension),
         needs=needs,
+        limits=_limits(asked, recipes),
         torch_extension=extension,
         ninja=extension and not re.search(_NO_NINJA, code),
         cmake=cmake,
@@ -240,6 +243,16 @@ def _needs(
     return {recipes[name]: why for name, why in sorted(reasons.items()) if name in recipes}
 
 
+def _limits(asked: tuple[str, ...], recipes: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions that the build requirements with a recipe may have."""
+    named = [one for one in map(Requirement, asked) if one.marker is None or one.marker.evaluate()]
+    found: dict[str, SpecifierSet] = {}
+    for one in named:
+        if recipe := recipes.get(canonicalize_name(one.name)):
+            found[recipe] = found.get(recipe, SpecifierSet()) & one.specifier
+    return {recipe: str(versions) for recipe, versions in found.items() if versions}
+
+
 def _uses_cmake(sources: Sources) -> bool:
     """Whether the build runs CMake; a CMakeLists.txt beside a setup.py that compiles itself is for others."""
     setup = sources.text("setup.py")
@@ -291,7 +304,11 @@ def _notes(
     sources: Sources, project: Mapping[str, Any], imported: frozenset[str], recipes: Mapping[str, str]
 ) -> Iterator[str]:
     """What a person should look at."""
-    unknown = sorted(imported - _PROVIDERS.keys() - recipes.keys())
+    # A module of its own need not lie at the top: setup.py may put any folder on sys.path.
+    own = {
+        part.removesuffix(".py") for path in sources.paths if path.endswith(".py") for part in path.split("/")
+    }
+    unknown = sorted(imported - own - _PROVIDERS.keys() - recipes.keys())
     named = {canonicalize_name(Requirement(text).name) for text in _asked(project, sources)}
     for name in unknown:
         if canonicalize_name(name) not in named:

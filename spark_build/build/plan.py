@@ -29,6 +29,7 @@ from spark_build.recipes.model import (
     Target,
     Train,
 )
+from spark_build.recipes.toml_positions import allows, version_of
 from spark_build.resources import policy
 
 
@@ -286,6 +287,12 @@ def _blocked(step: Step, earlier: Mapping[str, Step]) -> _Verdict | None:
         f"{one.need} may come from {' or '.join(allowed[one.need])}, not from {one.provider}"
         for one in step.provisions
         if one.provider not in allowed[one.need]
+    ]
+    wanted = {need.name: need.versions for need in step.recipe.needs}
+    reasons += [
+        f"it takes {one.need} {wanted[one.need]}, and the train has {one.version}"
+        for one in step.provisions
+        if (version := version_of(one.version)) and not allows(wanted[one.need], version)
     ]
     return _Verdict("BLOCKED", tuple(reasons)) if reasons else None
 

@@ -342,7 +342,8 @@ def _audit_lines(audit: Document) -> list[str]:
 
 def _need_line(need: Document) -> str:
     anew = "content changes" if need["coupling"] == "content" else "version changes"
-    return f"{need['name']} from {', '.join(need['providers'])}; built anew when its {anew}  # {need['why']}"
+    name = " ".join(filter(None, [need["name"], need["versions"]]))
+    return f"{name} from {', '.join(need['providers'])}; built anew when its {anew}  # {need['why']}"
 
 
 def _option_line(recipe: str, name: str, option: Document) -> str:

@@ -71,10 +71,11 @@ class Need:
 
     providers: where it may come from, the usual one first. coupling "content": this component is
     built anew whenever the need's content changes (it is linked against it); "version": only when
-    its version does.
+    its version does. versions: those that will do, such as ">=2.4,<3"; empty: any.
     """
 
     name: str
+    versions: str = ""
     providers: tuple[Provider, ...] = ("store",)
     coupling: Coupling = "content"
     why: str = ""

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -319,6 +319,15 @@ def version_of(text: str) -> Version | None:
         return Version(text)
     except InvalidVersion:
         return None
+
+
+def is_specifier(text: str) -> bool:
+    """Return whether a text such as ">=2.9,<2.15" says which versions will do."""
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        return False
+    return True
 
 
 def allows(specifiers: str, version: Version) -> bool:

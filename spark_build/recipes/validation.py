@@ -28,6 +28,7 @@ from spark_build.recipes.toml_positions import (
     Path,
     Positions,
     below,
+    is_specifier,
     items,
     name_rule,
     one_of,
@@ -206,6 +207,11 @@ def _need_rules(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
         yield from platforms(table(need, "when"), ("needs", index, "when"))
         if need.get("providers") == []:
             yield ("needs", index, "providers"), f"the need '{name}' has no provider: store, public or path"
+        if isinstance(versions := need.get("versions"), str) and not is_specifier(versions):
+            yield (
+                ("needs", index, "versions"),
+                f"'{versions}' does not say which versions will do: \">=2.4,<3\"",
+            )
 
 
 def _patch_rules(path: Path, patch: Mapping[str, Any]) -> Iterator[Finding]:
