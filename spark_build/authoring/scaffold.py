@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -238,11 +238,42 @@ class Created:
     version: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draft:
+    """What was found out about a project; nothing is written yet."""
+
+    request: Request
+    path: Path
+    found: Survey
+    pin: Pin
+    requires: tuple[str, ...]
+    needs: Mapping[str, str]  # recipe -> why
+
+    def without_needs(self, names: Collection[str]) -> Draft:
+        """Return the draft without needs that have no recipe after all."""
+        return replace(self, needs={name: why for name, why in self.needs.items() if name not in names})
+
+
 def create(request: Request, home: Home, catalogue: Catalogue, emit: Emit) -> Created:
     """Write recipes/<name>.toml, whole or not at all.
 
     Raises UsageError for a bad request, SourceError when something cannot be had, HostError when
     this Python is not one of the project's.
+    """
+    return write(look_into(request, home, catalogue, recipes_of(catalogue), emit), home, catalogue, emit)
+
+
+def recipes_of(catalogue: Catalogue) -> dict[str, str]:
+    """Return the recipe of each distribution."""
+    return {canonicalize_name(one.distribution): one.name for one in catalogue.recipes.values()}
+
+
+def look_into(
+    request: Request, home: Home, catalogue: Catalogue, recipes: Mapping[str, str], emit: Emit
+) -> Draft:
+    """Get the source and read what builds it; raises as `create`.
+
+    recipes: distribution -> recipe, to find needs among its build requirements.
     """
     path = _free(request, home, catalogue)
     for need in request.needs:
@@ -250,9 +281,6 @@ def create(request: Request, home: Home, catalogue: Catalogue, emit: Emit) -> Cr
     with tempfile.TemporaryDirectory(prefix="spark-build-new-") as scratch:
         folder = Path(scratch)
         source, version, top = (_from_sdist if request.sdist else _from_git)(request, home, folder, emit)
-        recipes: dict[str, str] = {
-            canonicalize_name(one.distribution): one.name for one in catalogue.recipes.values()
-        }
         found = survey(read_sources(top), recipes)
         _check_python(found, version)
         version = version or _version(found, source)
@@ -260,16 +288,29 @@ def create(request: Request, home: Home, catalogue: Catalogue, emit: Emit) -> Cr
         pins = resolve(found.requires, folder)
     needs = {name: why for name, why in found.needs.items() if name != request.name}
     needs |= {name: "asked for with --needs" for name in request.needs if name not in needs}
-    recipe = draft(request.name, found, Pin(version=version, sources=(source,)), pins, needs)
+    return Draft(
+        request=request,
+        path=path,
+        found=found,
+        pin=Pin(version=version, sources=(source,)),
+        requires=pins,
+        needs=needs,
+    )
+
+
+def write(prepared: Draft, home: Home, catalogue: Catalogue, emit: Emit) -> Created:
+    """Write the recipe and its lock."""
+    name, found = prepared.request.name, prepared.found
+    recipe = draft(name, found, prepared.pin, prepared.requires, prepared.needs)
     text = render(recipe, head=_head(recipe), about_requires=_about(found))
     _check(text, recipe, catalogue)
-    write_atomically(path, text)
-    known = replace(catalogue, recipes={**catalogue.recipes, recipe.name: recipe})
-    rows, _ = locks.write_locks(home, known, [recipe.name], base=request.base)
+    write_atomically(prepared.path, text)
+    known = replace(catalogue, recipes={**catalogue.recipes, name: recipe})
+    rows, _ = locks.write_locks(home, known, [name], base=prepared.request.base)
     for row in rows:
         if row.state != "written":
             emit(Note(message=f"its build requirements are not locked by hash: {row.state}"))
-    return Created(path=path, recipe=recipe, version=version)
+    return Created(path=prepared.path, recipe=recipe, version=prepared.pin.version)
 
 
 def shadowed(name: str, catalogue: Catalogue) -> list[str]:
@@ -300,7 +341,7 @@ def read_sources(top: Path) -> Sources:
     return Sources(paths=tuple(sorted(paths)), texts=texts)
 
 
-def resolve(requirements: Sequence[str], folder: Path) -> tuple[str, ...]:
+def resolve(requirements: Sequence[str], folder: Path, what: str = "what builds it") -> tuple[str, ...]:
     """Exact pins for requirements and all that they need, by pip, wheels only; nothing is installed."""
     report = folder / "report.json"
     command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
@@ -311,7 +352,7 @@ def resolve(requirements: Sequence[str], folder: Path) -> tuple[str, ...]:
     if done.returncode != 0:
         errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
         raise SourceError(
-            "what builds it cannot be had as wheels: "
+            f"{what} cannot be had as wheels: "
             + (errors[-1].removeprefix("ERROR: ") if errors else done.output[-300:]),
             hint=f"check the network and `{sys.executable} -m pip config list`; asked for: "
             + ", ".join(requirements),

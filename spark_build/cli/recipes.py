@@ -365,9 +365,17 @@ def _block(title: str, lines: list[str]) -> None:
 
 
 @click.command("new")
-@click.argument("name")
+@click.argument("name", default="")
 @click.option("--sdist", metavar="PKG==VER", default="", help="A source release on the configured index.")
 @click.option("--git", metavar="URL@TAG", default="", help="A tag of a git repository.")
+@click.option(
+    "-r",
+    "--requirement",
+    "requirements",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Every project that a requirements file names, in one resolution.",
+)
 @click.option("--needs", metavar="RECIPE", multiple=True, help="A recipe that it is built against.")
 @click.option(
     "--in", "folder", metavar="DIR", type=click.Path(file_okay=False), help="Write DIR/recipes/NAME.toml."
@@ -379,20 +387,30 @@ def new(
     name: str,
     sdist: str,
     git: str,
+    requirements: Path | None,
     needs: tuple[str, ...],
     folder: str | None,
     *,
     force: bool,
 ) -> int:
-    """Write a pinned recipe for any library that has an sdist or a repository."""
+    """Write a pinned recipe for any library that has an sdist or a repository.
+
+    With -r FILE instead of NAME: for every project that the file names, with versions that fit each other.
+    """
     from spark_build.authoring.scaffold import Request, create, shadowed
     from spark_build.errors import UsageError
     from spark_build.recipes.loader import load
 
-    if bool(sdist) == bool(git):
-        raise UsageError("give one source", hint="--sdist PKG==VER or --git URL@TAG")
     home = options.home()
     base = Path(folder).expanduser().absolute() if folder else _own_folder(home)
+    if requirements is not None:
+        if name or sdist or git or needs:
+            raise UsageError("-r stands alone: each project is named in the file", hint="recipes new -r FILE")
+        return _new_set(options, requirements, base, force=force)
+    if not name or bool(sdist) == bool(git):
+        raise UsageError(
+            "give a name and one source", hint="NAME --sdist PKG==VER, NAME --git URL@TAG, or -r FILE"
+        )
     request = Request(name=name, base=base, sdist=sdist, git=git, needs=needs, force=force)
     catalogue = load(home.data)
     with render.open_view(options.verbosity) as view:
@@ -411,6 +429,42 @@ def new(
         print(f"  note: {note}")
     print(f"next: {following}")
     return 0
+
+
+def _new_set(options: Options, file: Path, base: Path, *, force: bool) -> int:
+    """Write recipes for all projects of a requirements file; 5 when one of them has none."""
+    from spark_build.authoring.recipe_set import create_set, parse_requirements
+    from spark_build.recipes.loader import load
+
+    home = options.home()
+    wanted = parse_requirements(file.read_text(errors="replace"), str(file))
+    if not wanted:
+        return nothing_checked(f"{file} names no project", "one NAME or NAME==VERSION on a line")
+    with render.open_view(options.verbosity) as view:
+        done = create_set(wanted, base, home, load(home.data), view.emit, force=force)
+    names = [one.recipe.name for one in done.created]
+    following = shlex.join(["spark-build", *_root_option(options, base), "build", *names]) if names else ""
+    if options.json:
+        render.print_json(
+            {
+                "recipes": [_created_document(one) for one in done.created],
+                "kept": list(done.kept),
+                "failed": {name: error.message for name, error in done.failed.items()},
+                "next": following,
+            }
+        )
+    else:
+        rows = [
+            [one.recipe.name, one.version, " ".join(need.name for need in one.recipe.needs), str(one.path)]
+            for one in done.created
+        ]
+        rows += [[name, "", "", "there is a recipe already (--force replaces it)"] for name in done.kept]
+        render.print_table(["RECIPE", "VERSION", "NEEDS", "FILE"], rows)
+        if following:
+            print(f"next: {following}")
+    for name, error in done.failed.items():
+        click.echo(f"error: {name}: {error.message}", err=True)
+    return 5 if done.failed else 0
 
 
 def _created_document(created: Created) -> dict[str, Any]:
