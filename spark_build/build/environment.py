@@ -92,12 +92,6 @@ def library_folders(job: Job) -> list[Path]:
     return [prefix / name for prefix in prefixes for name in ("lib", "lib64") if (prefix / name).is_dir()]
 
 
-def with_needs(job: Job) -> dict[str, str]:
-    """Return the variables of a tool that must find the libraries of the needs, outside the sandbox."""
-    folders = ":".join(map(str, library_folders(job)))
-    return venv.clean_environment({"LD_LIBRARY_PATH": folders} if folders else None)
-
-
 def _pybind11_cmake_dir(job: Job) -> str:
     found = capture([str(venv.python_of(job.environment)), "-m", "pybind11", "--cmakedir"])
     if found is None:

@@ -105,7 +105,7 @@ def _repaired(job: Job, folder: Path, wheel: Path) -> tuple[WheelFacts, Path]:
             build_tag="0_preflight",
             epoch=0,
             log=job.log,
-            env=environment.with_needs(job),
+            libraries=environment.library_folders(job),
         )
     except AuditError as error:
         error.message = f"preflight: {error.message}"
