@@ -107,7 +107,9 @@ def copy_or_link(source: Path, destination: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a tree, read-only folders included; a missing one is fine."""
+    """Remove a tree, read-only folders included; a missing one is fine, of a link only the link goes."""
+    if path.is_symlink():
+        path.unlink()
     for folder, _, _ in os.walk(path):
         with contextlib.suppress(OSError):
             Path(folder).chmod(0o755)

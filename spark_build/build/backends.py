@@ -58,8 +58,14 @@ class Builder(Protocol):
 
 
 def refuse_incomplete(job: Job, key: str) -> None:
-    """Raise StageError when the prefix lacks a file that the recipe expects; `key`: where it says so."""
+    """Raise StageError when the prefix lacks a file that the recipe expects; `key`: where it says so.
+
+    Also when one of its links leads to a file outside: with the prefix, others would be given that.
+    """
     recipe = job.step.recipe
+    for path in job.prefix.rglob("*"):
+        if path.is_symlink() and path.exists():
+            _refuse_outside(path, job.prefix)
     missing = [path for path in recipe.expect if not (job.prefix / path).exists()]
     if missing:
         raise StageError(f"the prefix lacks {', '.join(missing)}", where=f"recipes/{recipe.name}.toml: {key}")
@@ -139,7 +145,8 @@ def build_cmake(job: Job, runner: Runner, values: Mapping[str, str | Callable[[]
     remove_tree(job.prefix)
     runner(["cmake", "--install", str(tree)], job.source, {"DESTDIR": str(staging)})
     made = Path(f"{staging}{installed}")
-    if not made.is_dir():
+    _refuse_outside(made, staging)
+    if not made.is_dir() or made.is_symlink():
         raise StageError(f"the install step put nothing under its prefix {installed}")
     made.rename(job.prefix)
     refuse_incomplete(job, "cmake.expect")
@@ -355,9 +362,16 @@ def build_scons(job: Job, runner: Runner, values: Mapping[str, str | Callable[[]
         if not found:
             raise StageError(f"the tree has no {pattern}", where=f"{where}.copy")
         for path in found:
+            _refuse_outside(path, job.source)
             _copy(path, job.prefix / folder / path.relative_to(job.source / _fixed(pattern)))
     refuse_incomplete(job, "scons.expect")
     return Product(prefix=True)
+
+
+def _refuse_outside(path: Path, folder: Path) -> None:
+    """Raise StageError when links that a build made lead from the folder to files of others."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise StageError(f"{path.relative_to(folder)} leads out of the {folder.name} folder: {path.resolve()}")
 
 
 def _fixed(pattern: str) -> Path:
