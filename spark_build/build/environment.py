@@ -93,13 +93,15 @@ def library_folders(job: Job) -> list[Path]:
 
 
 def _pybind11_cmake_dir(job: Job) -> str:
-    found = capture([str(venv.python_of(job.environment)), "-m", "pybind11", "--cmakedir"])
+    # Not by running its interpreter: the build may write to the environment, and this is outside the sandbox.
+    pattern = "lib/python*/site-packages/pybind11/share/cmake/pybind11"
+    found = next(job.environment.glob(pattern), None)
     if found is None:
         raise StageError(
             "the build environment has no pybind11, which an environment variable refers to",
             where=f"recipes/{job.step.recipe.name}.toml",
         )
-    return found.strip()
+    return str(found)
 
 
 LOOK = """

@@ -513,6 +513,9 @@ def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs]) -> Output
         result = StageResult(stage=stage.NAME, status="failed", seconds=seconds, error=failure)
         job.emit(StageFinished(recipe=name, result=result))
         raise
+    finally:
+        if stage.NAME in ("build", CONFIGURE, "preflight"):
+            sandbox.clear_privileges(job.writable)
     result = StageResult(stage=stage.NAME, status="done", seconds=time.monotonic() - start)
     job.emit(StageFinished(recipe=name, result=result))
     return outputs

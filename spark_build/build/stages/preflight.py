@@ -84,17 +84,18 @@ def _sandboxed(
     job: Job, command: Sequence[str], folder: Path, env: Mapping[str, str], places: Mapping[Path, Path]
 ) -> Completed:
     """Run a command in the sandbox as a build does; places: folders of ours -> where it sees them as well."""
+    needs = [path for need in job.provided for path in (need.prefix, need.site) if path is not None]
     done = run_command(
         sandbox.wrap(
             sandbox.choose(),
             [job.seen(word) for word in command],
-            work=job.work,
-            readable=[path for need in job.provided for path in (need.prefix, need.site) if path is not None],
+            env={name: job.seen(value) for name, value in env.items()},
+            writable=job.writable,
+            readable=[job.work, *needs],
             placed=places,
             cwd=Path(job.seen(str(folder))),
         ),
         cwd=folder,
-        env={name: job.seen(value) for name, value in env.items()},
         log=job.log,
         keep=job.keep,
     )
