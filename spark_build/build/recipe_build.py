@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spark_build import probe
-from spark_build.build import diagnosis, environment, keys, sandbox
+from spark_build.build import compiler_cache, diagnosis, environment, keys, sandbox
 from spark_build.build.context import Context, Job, Outputs, Provided, Shell, Stage
 from spark_build.build.environment import locate, to_come
 from spark_build.build.keys import UNKNOWING, brought_up, build_inputs, key_changes
@@ -183,6 +184,8 @@ def _build_under_lock(
         if found is not None and not found.lacking:
             return _reused(run, step, inputs, found)
         stop = run.last_stage(step)
+        if run.options.require_sandbox and step.recipe.is_compiled:
+            _refuse_weak_sandbox(run, step)
         if stop == CONFIGURE:
             run.emit(Note(recipe=step.recipe.name, message=_intent(run, step)))
         if told := _fresh_tree(work, digest(inputs)):
@@ -194,6 +197,17 @@ def _build_under_lock(
         if stop in ("", "fetch"):
             discard_tree(work, run.setting.home.build / ".trash")
     return outputs
+
+
+def _refuse_weak_sandbox(run: Run, step: Step) -> None:
+    """Raise HostError when this build could reach more than its own files, or the network."""
+    why = sandbox.choose().limits
+    if step.recipe.build.network:
+        why = why or f"recipes/{step.recipe.name}.toml lets it use the network"
+    if run.options.cached and compiler_cache.choose(os.environ).kind == "sccache":
+        why = why or "sccache compiles outside the sandbox"
+    if why:
+        raise HostError(f"no full sandbox, and --require-sandbox was given: {why}", hint="spark-build doctor")
 
 
 def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: KeptResult) -> str:

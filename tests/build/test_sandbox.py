@@ -325,6 +325,20 @@ def test_without_any_sandbox_builds_go_on_and_it_is_marked(bare_path: Path, tmp_
     assert provenance(root)["sandbox"] == {"kind": "none", "files": "all", "network": True}
 
 
+def test_who_requires_a_sandbox_gets_it_or_no_build(bare_path: Path, root: Root) -> None:
+    weak = Root(folder=root.folder, links=root.links, env={"PATH": str(bare_path)})
+    done = weak.run("build", "tiny", "--require-sandbox")
+    assert done.returncode == 4, done.stderr
+    assert "no full sandbox, and --require-sandbox was given: network and file system are open" in done.stderr
+    allow_network(root)
+    done = root.run("build", "tiny", "--require-sandbox")
+    assert (done.returncode, "recipes/tiny.toml lets it use the network" in done.stderr) == (4, True)
+    assert not list(root.folder.glob("build/tiny/*/src"))
+    root.recipe(RECIPE.format(disk=50))
+    done = root.run("build", "tiny", "--require-sandbox", "--no-closure")
+    assert done.returncode == 0, done.stderr
+
+
 def test_unshare_marks_what_it_is(bare_path: Path, root: Root) -> None:
     (bare_path / "unshare").symlink_to(shutil.which("unshare") or "")
     root.env["PATH"] = str(bare_path)

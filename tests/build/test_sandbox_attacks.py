@@ -24,9 +24,10 @@ from tests.helpers.wheels import compiled
 
 # Of a real machine: what its administrator and others keep there.
 PRIVATE = (
-    "/boot /etc/shadow /etc/gshadow /etc/sudoers /etc/ssh /etc/ssl/private /etc/machine-id /home /media /mnt /opt"
-    " /root /run/docker.sock /run/dbus /srv /sys/class /sys/fs /var/lib /var/run /var/spool"
-).split()
+    "/boot", "/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssh", "/etc/ssl/private", "/etc/machine-id",
+    "/home", "/media", "/mnt", "/opt", "/root", "/run/docker.sock", "/run/dbus", "/srv", "/sys/class", "/sys/fs",
+    "/var/lib", "/var/run", "/var/spool",
+)  # fmt: skip
 
 
 def said(command: list[str], folder: Path, **variables: str) -> list[str]:
