@@ -123,6 +123,12 @@ for path in ("stamps", "build-key", "build.log", "env/../out", "jobserver/ninja"
             print("PLANTED", path)
         except OSError:
             pass
+cache = os.environ["CCACHE_DIR"]
+print("CACHES", *os.listdir(cache + "/.."))
+try:
+    os.makedirs(cache + "/../other/0")  # in a private /tmp, perhaps, and then it does not arrive
+except OSError:
+    pass
 for path, mode in (("tool", 0o6755), ("../home/tool", 0o4711)):
     open(path, "w").close()
     os.chmod(path, mode)
@@ -138,6 +144,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Root:
     root = make_root(base, {**PROJECT, "setup.py": HOSTILE})
     code = f'#include <stdio.h>\n__attribute__((constructor)) void run(void) {{ fopen("{base}/ran", "w"); }}'
     evil = compiled(base / "evil", "evil.so", code)
+    (root.folder / "cache/compilers/other").mkdir(parents=True)
     root.recipe(RECIPE.format(disk=50) + f'\n[build.env.LD_PRELOAD]\nvalue = "{evil}"\nwhy = "to run it"\n')
     done = root.run("build", "tiny", "--no-closure")
     assert done.returncode == 7, done.stderr
@@ -155,6 +162,13 @@ def test_what_the_host_reads_and_writes_cannot_be_planted(attacked: Root) -> Non
         "patch.json",
         "environment.json",
     }
+
+
+def test_no_build_reaches_the_cache_of_another_recipe(attacked: Root) -> None:
+    """An object that one planted there would be linked into what the other publishes."""
+    (log,) = attacked.folder.glob("build/tiny/*/build.log")
+    assert "CACHES tiny" in log.read_text().splitlines()
+    assert not list((attacked.folder / "cache/compilers/other").iterdir())
 
 
 def test_no_file_keeps_privileges_when_the_stage_has_ended(attacked: Root) -> None:
