@@ -165,7 +165,7 @@ def prepare(
 def _unusable(folder: Path) -> str:
     """Why nothing can be written there; empty when it can."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return ""
     except OSError as error:

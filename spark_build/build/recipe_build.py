@@ -377,6 +377,7 @@ def _fresh_tree(work: Path, key: str) -> str:
         remove_tree(work)
     if not mark.is_file():
         write_atomically(mark, key)
+    work.chmod(0o700)  # other users must not reach a set-user-ID program while the build goes on
     return told
 
 

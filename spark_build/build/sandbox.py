@@ -216,11 +216,13 @@ def _view(writable: Iterable[Path], readable: Iterable[Path], placed: Mapping[Pa
 def clear_privileges(folders: Iterable[Path]) -> None:
     """Take the set-user-ID and set-group-ID bits from all files below; outside they would count."""
     for top in folders:
-        for folder, _, names in os.walk(top):
-            for path in (Path(folder, name) for name in names):
+        for folder, inner, names in os.walk(top):
+            for path in (Path(folder, name) for name in (*inner, *names)):
                 mode = path.lstat().st_mode
                 if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID):
                     path.chmod(stat.S_IMODE(mode) & 0o777)
+                if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:  # hidden from the walk, not from others
+                    path.chmod(0o700)
 
 
 def _inside(path: Path, folders: Iterable[Path]) -> bool:

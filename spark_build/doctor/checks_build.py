@@ -175,7 +175,7 @@ def sandbox(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
     """Never a failure: without one a build works, and its provenance says so."""
     if facts.sandbox == "bubblewrap":
         return Diagnosis(
-            check="sandbox", status="ok", message="bubblewrap: no network, no files but what builds need"
+            check="sandbox", status="ok", message="bubblewrap: no network, only files that builds need"
         )
     safe = facts.has_apt and not facts.has_bubblewrap
     fix = (

@@ -129,9 +129,11 @@ try:
     os.makedirs(cache + "/../other/0")  # in a private /tmp, perhaps, and then it does not arrive
 except OSError:
     pass
-for path, mode in (("tool", 0o6755), ("../home/tool", 0o4711)):
+os.mkdir("../home/hidden")
+for path, mode in (("tool", 0o6755), ("../home/hidden/tool", 0o4711)):
     open(path, "w").close()
     os.chmod(path, mode)
+os.chmod("../home/hidden", 0o311)
 print("SET", oct(os.stat("tool").st_mode))
 raise SystemExit(3)
 """
@@ -173,9 +175,10 @@ def test_no_build_reaches_the_cache_of_another_recipe(attacked: Root) -> None:
 
 def test_no_file_keeps_privileges_when_the_stage_has_ended(attacked: Root) -> None:
     (tree,) = attacked.folder.glob("build/tiny/*/src")
-    found = [path for path in (tree / "tool", tree.parent / "home" / "tool") if path.is_file()]
+    found = [path for path in (tree / "tool", tree.parent / "home/hidden/tool") if path.is_file()]
     assert len(found) == 2
     assert [path for path in found if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)] == []
+    assert tree.parent.stat().st_mode & 0o077 == 0, "nor could others reach it before"
 
 
 def test_a_recipes_preload_ran_nowhere_outside(attacked: Root) -> None:
