@@ -178,7 +178,7 @@ def test_no_file_keeps_privileges_when_the_stage_has_ended(attacked: Root) -> No
     found = [path for path in (tree / "tool", tree.parent / "home/hidden/tool") if path.is_file()]
     assert len(found) == 2
     assert [path for path in found if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)] == []
-    assert tree.parent.stat().st_mode & 0o077 == 0, "nor could others reach it before"
+    assert tree.parents[1].stat().st_mode & 0o077 == 0, "nor could others reach them before"
 
 
 def test_a_recipes_preload_ran_nowhere_outside(attacked: Root) -> None:
