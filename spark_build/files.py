@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import math
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -106,8 +108,22 @@ def copy_or_link(source: Path, destination: Path) -> None:
         shutil.copyfile(source, destination)
 
 
+def read_made(path: Path, most: int) -> bytes:
+    """Return the first `most` bytes of a file that a build may have put there.
+
+    Raise OSError for anything but a regular file: a link could lead anywhere, a pipe would block.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read(most)
+
+
 def remove_tree(path: Path) -> None:
-    """Remove a tree, read-only folders included; a missing one is fine."""
+    """Remove a tree, read-only folders included; a missing one is fine, of a link only the link goes."""
+    if path.is_symlink():
+        path.unlink()
     for folder, _, _ in os.walk(path):
         with contextlib.suppress(OSError):
             Path(folder).chmod(0o755)

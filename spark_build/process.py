@@ -173,7 +173,9 @@ def _follow(
     process.wait()
 
 
-def interactive(args: Sequence[str], *, cwd: Path, env: Mapping[str, str], keep: Sequence[int] = ()) -> int:
+def interactive(
+    args: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None, keep: Sequence[int] = ()
+) -> int:
     """Run a command on our own terminal; returns its exit code. Ctrl-C is the command's alone."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

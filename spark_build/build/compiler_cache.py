@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spark_build.errors import HostError, UsageError
+from spark_build.files import read_made, remove_any
 from spark_build.process import capture
 
 Kind = Literal["ccache", "sccache", "none"]
@@ -35,6 +36,7 @@ REMOTES = (
     "SCCACHE_REDIS_ENDPOINT",
     "SCCACHE_WEBDAV_ENDPOINT",
 )
+MOST_STATISTICS = 64 << 20  # bytes that are read: half a kilobyte for each call
 OFF = ("", "0", "false", "no", "off")
 SOCKET = b"SCCACHE_SERVER_UDS"  # versions that know the variable have its name in them
 IDLE_SECONDS = 7200  # longer than any link step; ends a server whose build was killed
@@ -133,8 +135,9 @@ def prepare(
     """Make ready for one build. folder: the cache's own, shared by all builds; work: its work tree, None
     where all builds see theirs at the same place; links: a folder of the build for wrappers and the log;
     search: the build's PATH without ours."""
-    log = links / "stats"
-    log.unlink(missing_ok=True)
+    log = links / "statistics" / "log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    remove_any(log)
     if cache.kind == "ccache" and (why := _unusable(folder)):
         cache = Cache(kind="none", reason=f"cannot write to {folder}: {why}")
     if cache.program is None:
@@ -153,7 +156,7 @@ def prepare(
         cache=cache,
         variables=variables,
         path=path,
-        writable=(folder,),
+        writable=(folder, log.parent),
         readable=(cache.program,),
         log=log,
     )
@@ -162,7 +165,7 @@ def prepare(
 def _unusable(folder: Path) -> str:
     """Why nothing can be written there; empty when it can."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return ""
     except OSError as error:
@@ -221,7 +224,7 @@ def serving(setup: Setup, *, work: Path | None, environ: Mapping[str, str]) -> I
 def use_of(log: Path) -> CacheUse:
     """What the build took from the cache; nothing where there is no log."""
     try:
-        return parse_statistics(log.read_text(errors="replace"))
+        return parse_statistics(read_made(log, MOST_STATISTICS).decode(errors="replace"))
     except OSError:
         return CacheUse()
 

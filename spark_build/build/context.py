@@ -135,6 +135,17 @@ class Job:
         return self.work / "env"
 
     @property
+    def writable(self) -> tuple[Path, ...]:
+        """Folders that the build's commands may write to; the rest of the work tree is ours alone."""
+        names = ("dist", "env", "extra", "home", "preflight", "src", "staging", "tmp")
+        return (*(self.work / name for name in names), self.compiler_cache)
+
+    @property
+    def compiler_cache(self) -> Path:
+        """The recipe's own: another recipe's build must not meet objects that this one's could put there."""
+        return self.home.cache / "compilers" / self.step.recipe.name
+
+    @property
     def build_started(self) -> Path:
         """Mark that a build began in the tree: not every tree can be built on after a kill."""
         return self.work / "build-started"
@@ -180,7 +191,6 @@ class Shell:
 
     args: tuple[str, ...]
     cwd: Path
-    env: Mapping[str, str]
     keep: tuple[int, ...]  # lock descriptors that it inherits
     told: str  # what one should know inside
 

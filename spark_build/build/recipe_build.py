@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spark_build import probe
-from spark_build.build import diagnosis, environment, keys, sandbox
+from spark_build.build import compiler_cache, diagnosis, environment, keys, sandbox
 from spark_build.build.context import Context, Job, Outputs, Provided, Shell, Stage
 from spark_build.build.environment import locate, to_come
 from spark_build.build.keys import UNKNOWING, brought_up, build_inputs, key_changes
@@ -28,11 +29,12 @@ from spark_build.events import (
     StageStarted,
     Status,
 )
-from spark_build.files import discard_tree, locked, remove_tree, write_atomically
+from spark_build.files import discard_tree, locked, make_folder, remove_tree, write_atomically
 from spark_build.hashing import digest
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Step
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
+from spark_build.text import printable
 from spark_build.wheelhouse import judgements
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.judgements import last_inputs
@@ -183,6 +185,8 @@ def _build_under_lock(
         if found is not None and not found.lacking:
             return _reused(run, step, inputs, found)
         stop = run.last_stage(step)
+        if run.options.require_sandbox and step.recipe.is_compiled:
+            _refuse_weak_sandbox(run, step)
         if stop == CONFIGURE:
             run.emit(Note(recipe=step.recipe.name, message=_intent(run, step)))
         if told := _fresh_tree(work, digest(inputs)):
@@ -194,6 +198,17 @@ def _build_under_lock(
         if stop in ("", "fetch"):
             discard_tree(work, run.setting.home.build / ".trash")
     return outputs
+
+
+def _refuse_weak_sandbox(run: Run, step: Step) -> None:
+    """Raise HostError when this build could reach more than its own files, or the network."""
+    why = sandbox.choose().limits
+    if step.recipe.build.network:
+        why = why or f"recipes/{step.recipe.name}.toml lets it use the network"
+    if run.options.cached and compiler_cache.choose(os.environ).kind == "sccache":
+        why = why or "sccache compiles outside the sandbox"
+    if why:
+        raise HostError(f"no full sandbox, and --require-sandbox was given: {why}", hint="spark-build doctor")
 
 
 def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: KeptResult) -> str:
@@ -289,8 +304,12 @@ def _tree(run: Run, step: Step, work: Path) -> AbstractContextManager[int]:
     name = step.recipe.name
 
     def waiting(holder: str) -> None:
-        run.emit(Note(recipe=name, message=f"waiting for another spark-build: {holder}"))
+        # A build holds the lock's file open, and may have written to it.
+        run.emit(Note(recipe=name, message=f"waiting for another spark-build: {printable(holder)}"))
 
+    # While a build goes on it may set the set-user-ID bit of any file it has open; nobody else gets there.
+    make_folder(work.parent)
+    work.parent.chmod(0o700)
     lock = work.with_name(f"{work.name}.lock")
     return locked(lock, purpose=f"building {name}", waiting=waiting)
 
@@ -513,6 +532,9 @@ def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs]) -> Output
         result = StageResult(stage=stage.NAME, status="failed", seconds=seconds, error=failure)
         job.emit(StageFinished(recipe=name, result=result))
         raise
+    finally:
+        if stage.NAME in ("build", CONFIGURE, "preflight"):
+            sandbox.clear_privileges(job.writable)
     result = StageResult(stage=stage.NAME, status="done", seconds=time.monotonic() - start)
     job.emit(StageFinished(recipe=name, result=result))
     return outputs

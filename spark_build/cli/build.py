@@ -42,6 +42,7 @@ class BuildRequest:
     offline: bool
     no_closure: bool
     detach: bool
+    require_sandbox: bool
 
     @property
     def configures(self) -> bool:
@@ -59,7 +60,10 @@ class BuildRequest:
         from spark_build.recipes.model import BuildOptions
 
         return BuildOptions(
-            offline=self.offline, keep_going=self.keep_going, stop_after=self.stop_after or ""
+            offline=self.offline,
+            keep_going=self.keep_going,
+            stop_after=self.stop_after or "",
+            require_sandbox=self.require_sandbox,
         )
 
 
@@ -87,6 +91,7 @@ def _build_options(function: Command) -> Command:
             type=click.Choice(STAGES),
             help="Go no further than this stage; configure: the first part of build.",
         ),
+        click.option("--require-sandbox", is_flag=True, help="Build only in the full sandbox."),
         click.option("--keep-going", is_flag=True, help="After a failure start independent recipes, too."),
         click.option("--memory", type=SIZE, help="Memory for all builds together, such as 64G."),
         click.option("--jobs", type=click.IntRange(min=1), help="Compile jobs at once (default: what fits)."),
@@ -204,7 +209,7 @@ def _enter(
             shell = scheduler.shell(setting, planned, recipes[0], view.emit, wish.build_options())
             command = stack.enter_context(shell)
         click.echo(f"{command.told}; `exit` leaves it", err=True)
-        return process.interactive(command.args, cwd=command.cwd, env=command.env, keep=command.keep)
+        return process.interactive(command.args, cwd=command.cwd, keep=command.keep)
 
 
 def _refuse_unbuildable(planned: Plan, recipes: Sequence[str]) -> None:

@@ -174,7 +174,9 @@ def packages(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
 def sandbox(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
     """Never a failure: without one a build works, and its provenance says so."""
     if facts.sandbox == "bubblewrap":
-        return Diagnosis(check="sandbox", status="ok", message="bubblewrap keeps builds in their tree")
+        return Diagnosis(
+            check="sandbox", status="ok", message="bubblewrap: no network, only files that builds need"
+        )
     safe = facts.has_apt and not facts.has_bubblewrap
     fix = (
         "allow unprivileged user namespaces (in a container: let the host's administrator do so; "

@@ -396,6 +396,7 @@ class BuildOptions:
     stop_after: str = ""  # the last stage to run, or CONFIGURE; empty: all of them
     named: tuple[str, ...] = ()  # the recipes that were asked for; empty: all of the plan
     cached: bool = True  # whether the compiler cache may be used
+    require_sandbox: bool = False  # refuse to build where the sandbox is not the full one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

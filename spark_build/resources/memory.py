@@ -57,7 +57,7 @@ def processes() -> dict[int, Process]:
 def process_of(pid: int) -> Process | None:
     """A living process; None when it is gone or a zombie."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  several times a second
             head, _, rest = file.read().rpartition(b")")
     except OSError:
         return None
@@ -132,7 +132,7 @@ def _share_kib(process: Process) -> int:
     """Proportional set size."""
     if process.resident_kib < SMALL_KIB:
         return process.resident_kib
-    with contextlib.suppress(OSError), open(f"/proc/{process.pid}/smaps_rollup", "rb") as file:  # noqa: PTH123
+    with contextlib.suppress(OSError), open(f"/proc/{process.pid}/smaps_rollup", "rb") as file:  # noqa: PTH123  several times a second
         for line in file:
             if line.startswith(b"Pss:"):
                 return int(line.split()[1])

@@ -17,12 +17,12 @@ from spark_build import venv
 from spark_build.build import compiler_cache, sandbox
 from spark_build.build import environment as build_environment
 from spark_build.build.backends import BuildReached, Product, Runner, builder_for
-from spark_build.build.configuring import Ending
+from spark_build.build.configuring import CALL, Ending
 from spark_build.build.context import Job, Outputs, Shell
 from spark_build.build.diagnosis import DroppedFeature, FeatureWatch, diagnose, last_command
 from spark_build.errors import NothingCheckedError, StageError
 from spark_build.events import Cost, Note, Progress
-from spark_build.files import remove_tree
+from spark_build.files import remove_any, remove_tree
 from spark_build.process import BACKGROUND
 from spark_build.process import run as run_command
 from spark_build.resources import governor, memory, policy
@@ -123,7 +123,7 @@ def _end_of_configuring(
     job: Job, earlier: Mapping[str, Outputs], watch: FeatureWatch, missing: list[DroppedFeature]
 ) -> BuildReached | None:
     """Run the builder until something is to be built; None when it ended without that."""
-    ending = Ending(mark=job.configured)
+    ending = Ending(call=job.work / "tmp" / CALL, mark=job.configured)
     memory_mib = min(CONFIGURE_MIB, job.expected.memory_per_job_mib)
 
     def see(line: str) -> None:
@@ -167,6 +167,7 @@ def _without_build_call(job: Job, reached: BuildReached | None) -> NothingChecke
 def _clear(job: Job) -> None:
     """Make the folders of a build, without what an earlier one made."""
     remove_tree(job.dist)
+    remove_any(job.work / "tmp" / CALL)
     job.configured.unlink(missing_ok=True)
     for folder in (job.dist, job.work / "home", job.work / "tmp"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -188,7 +189,7 @@ def _compiler_cache(job: Job) -> Iterator[compiler_cache.Setup]:
         compiler_cache.choose(os.environ)
         if job.cached
         else compiler_cache.Cache(kind="none", reason="as asked"),
-        folder=job.home.cache / "ccache",
+        folder=job.compiler_cache,
         work=work,
         links=job.work / "compiler-cache",
         search=build_environment.path_of(job),
@@ -295,9 +296,15 @@ def _runner(
 
         try:
             done = run_command(
-                _sandboxed(job, (*jobserver.outside, *setup.writable), setup.readable, command, cwd),
+                _sandboxed(
+                    job,
+                    command,
+                    cwd,
+                    {**environment, **extra},
+                    (*jobserver.outside, *setup.writable),
+                    setup.readable,
+                ),
                 cwd=cwd,
-                env={name: job.seen(value) for name, value in {**environment, **extra}.items()},
                 log=job.log,
                 on_line=see,
                 keep=job.keep,
@@ -323,30 +330,35 @@ def shell(job: Job, earlier: Mapping[str, Outputs]) -> Shell:
     for folder in (job.work / "home", job.work / "tmp"):
         folder.mkdir(exist_ok=True)
     program = shutil.which("bash") or "sh"
-    args = _sandboxed(job, (), (), [program], job.source)
+    args = _sandboxed(job, [program], job.source, env)
     return Shell(
         args=tuple(args),
         cwd=job.source,
-        env={name: job.seen(value) for name, value in env.items()},
         keep=job.keep,
         told=f"the tree of {job.step.recipe.name} is {job.work}, here {job.places[job.work]}",
     )
 
 
 def _sandboxed(
-    job: Job, writable: Sequence[Path], readable: Sequence[Path], command: Sequence[str], cwd: Path
+    job: Job,
+    command: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    writable: Sequence[Path] = (),
+    readable: Sequence[Path] = (),
 ) -> list[str]:
-    """A command of the build as it is started: nothing to write but the work tree, no network."""
+    """A command of the build as it is started: nothing to write but folders of its own, no network."""
     chosen = sandbox.choose()
     if told := sandbox.warning(chosen):
         job.emit(Note(message=told))
     needs = [path for one in job.provided for path in (one.prefix, one.site) if path is not None]
+    toolkit = [Path(one) for one in (build_environment.toolkit_of(job),) if one]
     return sandbox.wrap(
         chosen,
         [job.seen(word) for word in command],
-        work=job.work,
-        writable=writable,
-        readable=[venv.python_of(job.environment), *needs, *readable],
+        env={name: job.seen(value) for name, value in env.items()},
+        writable=[*job.writable, *writable],
+        readable=[job.work, venv.python_of(job.environment), *toolkit, *needs, *readable],
         placed=job.places,
         cwd=Path(job.seen(str(cwd))),
         network=job.step.recipe.build.network,
