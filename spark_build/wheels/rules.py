@@ -60,16 +60,25 @@ def bringer(soname: str, external: tuple[External, ...]) -> External | None:
 
 def required_on(facts: WheelFacts, *, platform: str, python: str) -> tuple[Requirement, ...]:
     """Return what a wheel requires on a platform ("linux-aarch64") and Python ("cp312"), without extras."""
-    there = wheels_model.markers(Target(name="", summary="", platform=platform, python=python))
     found = []
     for text in facts.requires:
         try:
             one = Requirement(text)
-        except InvalidRequirement:
+            if _counts_on(one, platform, python):
+                found.append(one)
+        except (InvalidRequirement, *_NO_ANSWER):  # the rule `requirements` tells of it
             continue
-        if one.marker is None or one.marker.evaluate({**there, "extra": ""}):
-            found.append(one)
     return tuple(found)
+
+
+# What evaluating a marker raises: an undefined comparison, a variable that metadata does not have.
+_NO_ANSWER = (ValueError, LookupError)
+
+
+def _counts_on(one: Requirement, platform: str, python: str) -> bool:
+    """Return whether a requirement counts there without extras; raises _NO_ANSWER."""
+    there = wheels_model.markers(Target(name="", summary="", platform=platform, python=python))
+    return one.marker is None or one.marker.evaluate({**there, "extra": ""})
 
 
 def covers(required: tuple[Requirement, ...], distribution: str) -> bool:
@@ -507,12 +516,14 @@ def _startup(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
         yield warning(f"{name} runs code at every start of Python: leave it out unless it is meant")
 
 
-def _requirements(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
+def _requirements(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation]:
     for text in facts.requires:
         try:
-            Requirement(text)
+            _counts_on(Requirement(text), expected.platform, expected.python)
         except InvalidRequirement:
             yield error(f"Requires-Dist: {text} is no requirement: write name==version, as PEP 508 says")
+        except _NO_ANSWER:
+            yield error(f"Requires-Dist: {text} has a marker without an answer, and installers stop at it")
 
 
 def _torch_pin(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
