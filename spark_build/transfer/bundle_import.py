@@ -169,9 +169,8 @@ def _checked(path: Path, folder: Path, manifest: Manifest, wheel: StoredWheel, p
     described = {name: row[name] for name in ("name", "version", "origin", "requires")}
     described |= {name: str(record[name]) for name in ("recipe", "content_digest")}
     facts, content = proven.of(folder / wheel.filename)
-    if facts.record_problems:
-        problem = facts.record_problems[0]
-        raise AuditError(f"{wheel.filename} is not taken in: {problem}", hint="build it again")
+    if facts.unsafe:
+        raise AuditError(f"{wheel.filename} is not taken in: {facts.unsafe[0]}", hint="build it again")
     if content != described["content_digest"] and not record.get("prefix"):
         # Dependents' build keys are made of it.
         raise AuditError(
