@@ -307,6 +307,7 @@ def _device_code(contents: Iterable[_WheelContent]) -> tuple[DeviceCode, ...]:
     return tuple(sorted(codes, key=lambda code: code.path))
 
 
+MAX_NAME = 230  # bytes: an index has a file with .metadata behind it, installers and we add more for a moment
 MAX_TAGS = 1000  # a compressed tag is a product of three lists
 # What the readers take is linear in one and quadratic in the other.
 MAX_LINES, MAX_HEADERS = 20_000, 200
@@ -318,6 +319,8 @@ def filename_parts(filename: str) -> tuple[tuple[str, ...], str]:
     try:
         if _product("-".join(filename.split("-")[-3:])) > MAX_TAGS:
             raise InvalidWheelFilename(f"it stands for more than {MAX_TAGS} tags")
+        if len(filename.encode()) > MAX_NAME:
+            raise InvalidWheelFilename(f"it is longer than {MAX_NAME} bytes")
         _, _, build, tags = parse_wheel_filename(filename)
     except InvalidWheelFilename as error:
         raise AuditError(

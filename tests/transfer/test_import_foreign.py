@@ -153,6 +153,13 @@ def test_what_would_harm_an_environment_is_refused(tmp_path: Path, name: str) ->
     assert [path.name for path in home.store.iterdir()] in ([], ["lock"])
 
 
+def test_a_name_too_long_for_an_index_is_refused(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "in", "torchy", "2.9.0", tag=f"{'.'.join(['py3'] * 52)}-none-any")
+    assert len(wheel.name) > 230
+    with pytest.raises(AuditError, match="longer than 230 bytes"):
+        taken(home_in(tmp_path), tmp_path / "in")
+
+
 def test_a_name_of_too_many_tags_is_told_with_the_others(wheels: Path, tmp_path: Path) -> None:
     home = home_in(tmp_path)
     home.store.mkdir(parents=True)
