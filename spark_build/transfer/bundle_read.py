@@ -309,7 +309,7 @@ def _check_wheel(wheel: StoredWheel) -> None:
     plain = wheel.version.isascii() and wheel.version.isprintable() and " " not in wheel.version
     if (name, version) != (wheel.name, Version(wheel.version)) or not plain:
         raise ValueError(f"{wheel.filename} is not {wheel.name} {wheel.version}")
-    if not _HASH.fullmatch(wheel.key) or not 0 < wheel.size < reader.MAX_UNPACKED:
+    if not _HASH.fullmatch(wheel.key) or wheel.size < 0:
         raise ValueError(f"{wheel.filename} has {wheel.size:,} bytes and the key {wheel.key!r}")
     for text in wheel.requires:
         requirement = Requirement(text)
