@@ -105,7 +105,7 @@ def package_versions(packages: Sequence[str]) -> dict[str, str]:
         return {}
     form = "${Package} ${Version} ${db:Status-Status}\n"
     # dpkg-query exits 1 when any of them is unknown and still prints the others.
-    table = capture(["dpkg-query", "-W", f"-f={form}", *packages], check=False) or ""
+    table = capture(["dpkg-query", "-W", f"-f={form}", "--", *packages], check=False) or ""
     rows = [line.split() for line in table.splitlines()]
     return {row[0]: row[1] for row in rows if len(row) == 3 and row[2] == "installed"}
 

@@ -55,9 +55,14 @@ def format_flops(rate: float) -> str:
     return f"{rate / 1e12:.1f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:.1f} GFLOP/s"
 
 
-def printable(text: str) -> str:
-    """One line a terminal can show: names in wheels and tables may hold anything, control codes included."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+def printable(text: str, *, keep: str = "") -> str:
+    """Return what a terminal can show: names and logs may hold anything, control codes included.
+
+    All but printable characters and those of `keep` are escaped, ends of lines too.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
 
 
 HIDDEN = "***"

@@ -246,7 +246,7 @@ def _conclude(options: Options, watched: Background) -> int:
     from spark_build.errors import HostError
 
     run = background.find(watched.folder) or watched
-    click.echo((run.folder / background.STDERR).read_bytes(), err=True, nl=False)
+    click.echo((run.folder / background.STDERR).read_text(errors="replace"), err=True, nl=False)
     if run.exit_code is None:
         raise HostError(
             f"{run.name} ended without a result: killed (out of memory?), or the machine went down",
@@ -256,7 +256,7 @@ def _conclude(options: Options, watched: Background) -> int:
     if options.json and not _is_json(output):
         render.print_json({**_row(run), "output": output.decode(errors="replace")})
     else:
-        click.echo(output, nl=False)
+        click.echo(output.decode(errors="replace"), nl=False)
     return run.exit_code
 
 

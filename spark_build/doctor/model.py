@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -258,14 +259,17 @@ class PlanRequirements:
         return "fail" if needed else "warn"
 
 
-def install_line(packages: tuple[str, ...] | list[str]) -> str:
-    """The line that installs packages on Debian, Ubuntu and DGX OS; NVIDIA's by a command of their own."""
+def install_line(packages: Sequence[str]) -> str:
+    """The line that installs packages on Debian, Ubuntu and DGX OS; NVIDIA's by a command of their own.
+
+    What begins with - is an option of apt-get; the names stand behind -- and are quoted.
+    """
+    options = [one for one in packages if one.startswith("-")]
     theirs = [name for name in packages if name.startswith(NVIDIA)]
-    ours = [name for name in packages if name not in theirs and not name.startswith("-")]
-    lists = [ours, theirs] if ours and theirs else [list(packages)]
-    return " && ".join(
-        ["sudo apt-get update", *(f"sudo apt-get install -y {' '.join(one)}" for one in lists)]
-    )
+    ours = [name for name in packages if name not in (*theirs, *options)]
+    install = " ".join(["sudo apt-get install -y", *options, "--"])
+    lines = [f"{install} {shlex.join(names)}" for names in (ours, theirs) if names]
+    return " && ".join(["sudo apt-get update", *lines])
 
 
 def repository_note(packages: Iterable[str]) -> str:

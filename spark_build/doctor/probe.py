@@ -22,6 +22,7 @@ from spark_build import probe
 from spark_build.build import compiler_cache, sandbox
 from spark_build.build.compiler_cache import Cache
 from spark_build.build.sandbox import Sandbox
+from spark_build.doctor.model import install_line
 from spark_build.errors import HostError
 from spark_build.probe import has_python_headers, package_versions
 from spark_build.process import capture, run
@@ -166,11 +167,6 @@ def missing_packages(packages: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in wanted if name not in have)
 
 
-def install_line(packages: Sequence[str]) -> str:
-    """The one line that installs them."""
-    return f"sudo apt-get update && sudo apt-get install -y {' '.join(packages)}"
-
-
 def can_install() -> bool:
     """Whether packages can be installed without asking for a password."""
     return shutil.which("apt-get") is not None and (
@@ -185,7 +181,7 @@ def apt_install(packages: Sequence[str], log: BinaryIO | None = None) -> None:
         raise HostError(f"missing system packages: {', '.join(packages)}", hint=hint)
     prefix = [] if os.geteuid() == 0 else ["sudo", "-n"]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for arguments in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
+    for arguments in (["update"], ["install", "-y", "--no-install-recommends", "--", *packages]):
         done = run([*prefix, "apt-get", "-q", *arguments], env=environment, log=log)
         if done.returncode != 0 and arguments[0] == "install":
             last = next((line for line in done.output.splitlines() if line.startswith("E:")), "see apt-get")

@@ -130,8 +130,8 @@ def _public_wheels(store: Path) -> list[Path]:
 
 def _commit(path: Path, store: Path, built: set[str]) -> StoredWheel:
     facts = read_facts(path)
-    if facts.record_problems:
-        raise StoreError(f"the public wheel {path.name} is damaged: {facts.record_problems[0]}")
+    if facts.unsafe:
+        raise StoreError(f"the public wheel {path.name} is not taken: {facts.unsafe[0]}")
     if facts.name in built:
         raise StoreError(f"pip would take {path.name} from the index instead of the wheel built here")
     sha256 = sha256_of(path)

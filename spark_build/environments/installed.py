@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import contextlib
 import csv
 import errno
@@ -30,6 +29,7 @@ from spark_build.process import capture, run
 from spark_build.wheelhouse.generations import Generation, requirements
 from spark_build.wheels.model import StoredWheel
 from spark_build.wheels.reader import dist_info, opened, urlsafe
+from spark_build.wheels.rules import ENTRY_POINTS, commands
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,14 +243,9 @@ def _is_script(archive: zipfile.ZipFile, name: str, path: Path) -> bool:
 
 def _commands(archive: zipfile.ZipFile, filename: str) -> Iterator[str]:
     """The commands that an installer makes of a wheel's entry points."""
-    parser = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
-    try:
-        parser.read_string(archive.read(f"{dist_info(archive, filename)}/entry_points.txt").decode())
-    except (KeyError, configparser.Error):  # none, or no installer can read them either
-        return
-    for section in ("console_scripts", "gui_scripts"):
-        if parser.has_section(section):
-            yield from (name for name in parser[section] if "/" not in name)
+    file = f"{dist_info(archive, filename)}/{ENTRY_POINTS}"
+    if file in archive.namelist():
+        yield from (name for name in commands(archive.read(file)) if "/" not in name)
 
 
 SCRATCH = ".spark-build-"  # begins the name of what an interrupted installation may leave in an environment

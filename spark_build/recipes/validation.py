@@ -58,6 +58,7 @@ def recipe_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
     yield from name_rule(raw.get("name"), ("name",))
     needs = [need.get("name") for _, need in tables(raw, "needs")]
     yield from build_findings(raw, needs)
+    yield from _packages(raw)
     yield from _need_rules(raw, needs)
     if isinstance(raw.get("pin"), dict):
         yield from _pin_rules(("pin",), str(raw.get("name", "it")), raw["pin"])
@@ -288,6 +289,23 @@ def _amounts(part: Mapping[str, Any], path: Path) -> Iterator[Finding]:
         amount = part.get(key, 1)
         if isinstance(amount, int | float) and not (math.isfinite(amount) and amount > 0):
             yield (*path, key), f"build.{key} must be more than 0"
+
+
+# Debian's policy and RPM: no option, glob, path or shell. A - at the end tells apt-get to remove.
+_PACKAGE = {
+    "apt": re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+]"),
+    "dnf": re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*"),
+}
+
+
+def _packages(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield names of system packages that are none: they become arguments of a command of root's."""
+    for path, part in ((("system",), table(raw, "system")), *_parts(raw)):
+        for manager, names in _PACKAGE.items():
+            listed = part.get(manager)
+            for index, name in enumerate(listed if isinstance(listed, list) else []):
+                if isinstance(name, str) and not names.fullmatch(name):
+                    yield (*path, manager, index), f"'{name}' is no name of a package for {manager}"
 
 
 def _changes(part: Mapping[str, Any], path: Path, needs: list[Any]) -> Iterator[Finding]:

@@ -113,7 +113,7 @@ def _unpack(path: Path, first: Incoming, files: Iterable[Incoming], folder: Path
     """Wheels and papers into `folder`, each as the manifest says and nothing besides."""
     if first.size > MANIFEST_LIMIT:
         raise refused(path, "its manifest is enormous")
-    manifest = parse_manifest(b"".join(first.chunks()))
+    manifest = parse_manifest(path, b"".join(first.chunks()))
     top = first.name.removesuffix(generations.MANIFEST)
     sizes = {wheel.filename: wheel.size for wheel in manifest.wheels}
     missing = dict(manifest.hashes)
@@ -169,9 +169,10 @@ def _checked(path: Path, folder: Path, manifest: Manifest, wheel: StoredWheel, p
     described = {name: row[name] for name in ("name", "version", "origin", "requires")}
     described |= {name: str(record[name]) for name in ("recipe", "content_digest")}
     facts, content = proven.of(folder / wheel.filename)
-    if facts.record_problems:
-        problem = facts.record_problems[0]
-        raise AuditError(f"{wheel.filename} is not taken in: {problem}", hint="build it again")
+    if facts.unsafe:
+        raise AuditError(f"{wheel.filename} is not taken in: {facts.unsafe[0]}", hint="build it again")
+    if (facts.name, facts.version, facts.requires) != (wheel.name, wheel.version, wheel.requires):
+        raise refused(path, f"the METADATA of {wheel.filename} is not what its manifest says")
     if content != described["content_digest"] and not record.get("prefix"):
         # Dependents' build keys are made of it.
         raise AuditError(

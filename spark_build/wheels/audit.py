@@ -270,7 +270,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
 
 # What a vendor wrote into the wheel, and we may not change: it is published byte for byte.
 _LABELS = frozenset({"tags", "purelib", "manylinux", "build-tag"})
-_VENDORS_BUSINESS = _LABELS | {"symbol-versions", "rpath", "device-code", "device-damage"}
+_VENDORS_BUSINESS = _LABELS | {"symbol-versions", "rpath", "device-code", "device-damage", "startup-code"}
 
 
 def as_vendor(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -283,6 +283,7 @@ def as_vendor(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 # What we want of our own builds, and nobody promised for other wheels.
 _OUR_WISHES = frozenset({"torch-pin"})
+_ONLY_NAMED = frozenset({"startup-code"})  # in wheels of others: whoever installs them decides
 _MACHINES = "x86_64|aarch64|i686|ppc64le|s390x|riscv64|loongarch64|armv[67]l|amd64|arm64|universal2|intel"
 _TAG = re.compile(rf"([a-z]+).*?_({_MACHINES})")
 
@@ -328,6 +329,7 @@ def findings_alone(
         for platform, python in product(platforms_of(facts), _pythons(facts))
     ]
     common = [one for one in rounds[0] if all(one in others for others in rounds[1:])]
+    common = [replace(one, severity="warning") if one.rule in _ONLY_NAMED else one for one in common]
     kept = [one for one in dict.fromkeys(common) if one.rule not in _OUR_WISHES and not _foreign(facts, one)]
     return (*kept, *device_findings(facts, DeviceDemand(capabilities=capabilities)))
 

@@ -8,6 +8,7 @@ from typing import Literal
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
 from spark_build.recipes.model import Target
+from spark_build.text import printable
 
 GLIBC_MINOR = 39  # Ubuntu 24.04's, which DGX OS is made of
 
@@ -98,7 +99,8 @@ class Payload:
     tops: tuple[str, ...] = ()  # what lands directly in site-packages
     declared: tuple[str, ...] = ()  # what top_level.txt lists; empty without that file
     schemes: tuple[str, ...] = ()  # files below .data that no installer knows a place for
-    startup: tuple[str, ...] = ()  # .pth files with code that every start of Python runs
+    startup: tuple[str, ...] = ()  # what every start of Python runs: .pth files with code, sitecustomize
+    intrusive: tuple[tuple[str, str], ...] = ()  # (name, why): would harm the environment or cannot be there
 
 
 Severity = Literal["error", "warning", "info"]
@@ -136,6 +138,11 @@ class WheelFacts:
     size: int  # bytes
     payload: Payload = field(default_factory=Payload)
     device_code: tuple[DeviceCode, ...] = ()  # of files that hold any, or are damaged where it belongs
+
+    @property
+    def unsafe(self) -> tuple[str, ...]:
+        """Why nobody may install it, whoever made it: a false RECORD, or harm to the environment."""
+        return (*self.record_problems, *(printable(f"{name} {why}") for name, why in self.payload.intrusive))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

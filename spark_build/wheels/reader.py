@@ -36,10 +36,11 @@ from spark_build.wheels import device_code
 from spark_build.wheels.elf import Leaks, read_library
 from spark_build.wheels.fatbin import ELF_MAGIC, kind_of
 from spark_build.wheels.model import DeviceCode, Library, WheelFacts
-from spark_build.wheels.rules import STARTUP, ZipEntry, file_summary
+from spark_build.wheels.rules import ZipEntry, file_summary, is_telling
 
 SPOOL = 32 << 20  # machine code up to this size is looked at in memory
 TEXT = 64 << 20  # bytes of METADATA or RECORD: torch's RECORD has 1.5 MiB
+TOLD = 1 << 20  # bytes of a .pth file, of entry_points.txt
 HASHES = ("sha256", "sha384", "sha512")  # what the wheel format allows in RECORD
 
 # Not covered by RECORD: the file itself and signatures over it.
@@ -75,7 +76,9 @@ def facts_and_digest(path: Path, *, own: Sequence[str] = ()) -> tuple[WheelFacts
     tags, build = filename_parts(path.name)
     with opened(path) as archive:
         folder = dist_info(archive, path.name)
-        metadata, _ = parse_email(sane(_member(archive, f"{folder}/METADATA")))
+        metadata, unparsed = parse_email(sane(_member(archive, f"{folder}/METADATA")))
+        if "requires-dist" in unparsed:  # none of them would be known
+            raise AuditError(f"{path.name}: a Requires-Dist of METADATA is no UTF-8")
         if "name" not in metadata or "version" not in metadata:
             raise AuditError(f"{path.name}: METADATA has no name or no version")
         wheel = _headers(sane(_member(archive, f"{folder}/WHEEL")))
@@ -191,7 +194,7 @@ def _inspect(
         row = rows.get(info.filename)
         listed = row.hash_ if row else None
         algorithm = listed.name if listed and listed.name in HASHES else "sha256"
-        kept = info.filename == f"{folder}/top_level.txt" or bool(STARTUP.fullmatch(info.filename))
+        kept = is_telling(info.filename, folder)
         content = _read(archive, info, algorithm=algorithm, leaks=Leaks(own), kept=kept)
         contents.append((info.filename, content))
         if content.size != info.file_size:
@@ -241,7 +244,7 @@ class _WheelContent:
     listed: bytes  # by the algorithm that RECORD names
     library: Library | None
     code: DeviceCode | None
-    text: bytes | None  # the beginning, where it was asked for
+    text: bytes | None  # all of it, where it was asked for
 
 
 def _read(
@@ -254,8 +257,10 @@ def _read(
 ) -> _WheelContent:
     """Read one file in chunks. Machine code needs random access, so such a file is spooled on the way.
 
-    With `leaks`, which must be fresh, machine code is looked into; `kept`: remember the first chunk.
+    With `leaks`, which must be fresh, machine code is looked into; `kept`: remember the whole of it.
     """
+    if kept and info.file_size > TOLD:
+        raise zipfile.BadZipFile(f"{info.filename} of {info.file_size:,} bytes")
     digest = hashlib.sha256()
     listed = digest if algorithm == "sha256" else hashlib.new(algorithm)
     size = 0
@@ -264,7 +269,7 @@ def _read(
         stream = stack.enter_context(archive.open(info))
         chunk = stream.read(CHUNK)
         spool: IO[bytes] | None = None
-        text = chunk if kept else None
+        pieces = []
         if leaks is not None and kind_of(chunk[: device_code.HEAD]) != "other":
             spool = stack.enter_context(tempfile.SpooledTemporaryFile(SPOOL))
         while chunk:
@@ -272,6 +277,8 @@ def _read(
             if listed is not digest:
                 listed.update(chunk)
             size += len(chunk)
+            if kept:
+                pieces.append(chunk)
             if spool is not None and leaks is not None:
                 spool.write(chunk)
                 leaks.feed(chunk)
@@ -279,6 +286,7 @@ def _read(
         if spool is not None and leaks is not None:
             library, code = _looked_into(spool, info.filename, leaks, digest.hexdigest())
     sha256, wanted = digest.digest(), listed.digest()
+    text = b"".join(pieces) if kept else None
     return _WheelContent(size=size, sha256=sha256, listed=wanted, library=library, code=code, text=text)
 
 
@@ -299,6 +307,7 @@ def _device_code(contents: Iterable[_WheelContent]) -> tuple[DeviceCode, ...]:
     return tuple(sorted(codes, key=lambda code: code.path))
 
 
+MAX_NAME = 230  # bytes: an index has a file with .metadata behind it, installers and we add more for a moment
 MAX_TAGS = 1000  # a compressed tag is a product of three lists
 # What the readers take is linear in one and quadratic in the other.
 MAX_LINES, MAX_HEADERS = 20_000, 200
@@ -310,6 +319,8 @@ def filename_parts(filename: str) -> tuple[tuple[str, ...], str]:
     try:
         if _product("-".join(filename.split("-")[-3:])) > MAX_TAGS:
             raise InvalidWheelFilename(f"it stands for more than {MAX_TAGS} tags")
+        if len(filename.encode()) > MAX_NAME:
+            raise InvalidWheelFilename(f"it is longer than {MAX_NAME} bytes")
         _, _, build, tags = parse_wheel_filename(filename)
     except InvalidWheelFilename as error:
         raise AuditError(

@@ -394,3 +394,36 @@ def test_wrong_target(old: str, new: str, expected: str) -> None:
 )
 def test_broken_toml(text: str, expected: str) -> None:
     assert problems(parse_recipe, text, "recipes/a.toml") == [expected]
+
+
+@pytest.mark.parametrize(
+    "where",
+    ['[system]\n{} = ["g++", "{}"]', '[[build.variants]]\nwhen = {{ cuda = true }}\n{} = ["g++", "{}"]'],
+)
+@pytest.mark.parametrize("manager", ["apt", "dnf"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "-oDPkg::Pre-Invoke::=reboot",
+        "--force-yes",
+        "g++; reboot",
+        "$(reboot)",
+        "/tmp/evil.deb",
+        "a b",
+        "lib*",
+        "",
+        "g++\\n",
+    ],
+)
+def test_what_is_no_name_of_a_package_never_comes_to_root(where: str, manager: str, name: str) -> None:
+    text = f'name = "demo"\ndistribution = "demo"\nsummary = ""\nkind = "pep517"\n{where.format(manager, name)}\n'
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text, "recipes/demo.toml")
+    assert f"is no name of a package for {manager}" in str(caught.value.problems[-1])
+
+
+def test_apt_removes_no_package_by_its_name() -> None:
+    text = 'name = "demo"\ndistribution = "demo"\nsummary = ""\nkind = "pep517"\n[system]\napt = ["g++", "libc6-"]\n'
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text, "recipes/demo.toml")
+    assert "'libc6-' is no name of a package for apt" in [one.message for one in caught.value.problems]
