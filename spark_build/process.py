@@ -61,6 +61,7 @@ def capture(
     env: Mapping[str, str] | None = None,
     timeout: float = 60,
     check: bool = True,
+    stdin: BinaryIO | None = None,
 ) -> str | None:
     """Standard output of a short command; None when it is missing, hangs or (`check`) fails."""
     try:
@@ -69,7 +70,7 @@ def capture(
             cwd=cwd,
             env=env,
             capture_output=True,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
             text=True,
             errors="replace",
             timeout=timeout,

@@ -200,8 +200,14 @@ def _needs(job: Job, earlier: Mapping[str, Outputs], *, beside: bool) -> Iterato
             version=version,
             uri=uri or named(provision.distribution, version),
             digests=digests,
-            provider=provision.provider,
+            provider=_provider(one, entry) if beside else provision.provider,
         )
+
+
+def _provider(need: Provided, entry: stores.StoreEntry | None) -> str:
+    """The provider, with who vouches for a wheel that was built elsewhere."""
+    provider = need.provision.provider
+    return f"{provider}, imported ({entry.imported})" if entry and entry.imported else provider
 
 
 def _entry(job: Job, need: Provided) -> stores.StoreEntry | None:

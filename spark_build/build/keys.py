@@ -25,6 +25,7 @@ from spark_build.recipes.model import (
     Target,
     Variable,
 )
+from spark_build.text import printable
 
 # Raise when the same inputs would now give other bytes (how wheels are built, repaired, rewritten), or
 # when what is written here changes; `brought_up` then says which older inputs still name the same bytes.
@@ -231,7 +232,7 @@ def key_changes(before: Mapping[str, Any], now: Mapping[str, Any], *, most: int 
 
 
 def _short(value: Any) -> str:
-    text = "none" if value is None else str(value)
+    text = "none" if value is None else printable(str(value))  # an import's may be anything
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 

@@ -37,7 +37,8 @@ class StoredResult(NamedTuple):
     """What the store says of a step.
 
     missing: why it does not have it, what changed since the last build; stale: why what it has must be
-    audited again; stored_as: its key in the store, where that is an older one.
+    audited again; stored_as: its key in the store, where that is an older one or an import's; imported:
+    who signed that.
     """
 
     key: str
@@ -45,6 +46,7 @@ class StoredResult(NamedTuple):
     missing: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
     stored_as: str = ""
+    imported: str = ""
 
 
 Lookup = Callable[[Step, Mapping[str, str]], StoredResult]  # a step and the keys of its needs in the store
@@ -307,6 +309,8 @@ def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> 
     found = lookup(step, {name: earlier[name].stored_as for name in step.from_store})
     if found.stored:
         older = ("under the key that an older spark-build gave it",) if found.stored_as else ()
+        if found.imported:
+            older = (f"imported ({found.imported})",)
         again = tuple(f"to be audited again: {reason}" for reason in found.stale)
         reasons = ("in the store with the same inputs and toolchain", *older, *again, *others)
         return found, _Verdict("REUSE", reasons)

@@ -39,6 +39,7 @@ from spark_build.wheelhouse import judgements
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.judgements import last_inputs
 from spark_build.wheelhouse.store import StoreEntry
+from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels.model import Finding
 
 LOG = "build.log"
@@ -98,13 +99,17 @@ class KeptResult:
 
 
 def kept_of(setting: Context, step: Step, inputs: Mapping[str, Any]) -> KeptResult | None:
-    """The entry of these inputs, under today's key or that of an older spark-build."""
+    """The entry of these inputs: under today's key, an older spark-build's, or from a trusted signer."""
+    store = setting.home.store
     makes_prefix = step.recipe.kind in ("cmake", "scons", "assemble") or bool(step.recipe.prefix.copy)
-    entry = stores.read(setting.home.store, digest(inputs))
+    entry = stores.read(store, digest(inputs))
     if entry is not None and makes_prefix and entry.prefix is None:
         return None  # an imported one has none
     if entry is None:
-        entry = find_older_entry(setting.home.store, step.recipe.name, inputs, with_prefix=makes_prefix)
+        entry = find_older_entry(store, step.recipe.name, inputs, with_prefix=makes_prefix)
+    if entry is None and not makes_prefix:
+        trusted = (one for one in stores.imports_of(store, digest(inputs)) if is_trusted(store.parent, one))
+        entry = next((stores.read(store, one["key"]) for one in trusted), None)
     if entry is None:
         return None
     judgement = keys.judgement_inputs_of(step)
@@ -132,7 +137,8 @@ def build_recipe(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> R
     key = digest(inputs)
     seconds = time.monotonic() - start
     if isinstance(outputs, str):
-        return result_of(step, "reused", reasons=(outputs,), key=key)
+        found = kept_of(setting, step, inputs)  # an import has a key of its own
+        return result_of(step, "reused", reasons=(outputs,), key=found.entry.folder.name if found else key)
     if stop:
         tree = f"; its tree: {work}" if work.exists() else ""
         reason = f"after {stop}, as asked{tree}"
@@ -219,7 +225,7 @@ def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: KeptResult) 
     run.emit(Note(recipe=step.recipe.name, message=f"in the store; auditing it again: {reasons}"))
     findings = _audited_again(run, step, found.entry, found.entry.folder / LOG)
     entry = found.entry
-    if entry.folder.name != digest(inputs):
+    if entry.folder.name != digest(inputs) and not entry.imported:
         # Judged before: what would not be reused is not taken over.
         entry = take_over(run.setting.home.store, entry, step.key, inputs)
     judgements.note(entry, keys.judgement_inputs_of(step), findings)
@@ -573,7 +579,8 @@ def find_older_entry(
 ) -> StoreEntry | None:
     """The newest entry of an older program that was made from just these inputs."""
     key, network = digest(inputs), bool(inputs["recipe"]["network"])
-    rows = [row for row in stores.index_rows(store) if row["recipe"] == recipe and row["origin"] == "built"]
+    rows = [row for row in stores.index_rows(store) if row["recipe"] == recipe]
+    rows = [row for row in rows if row["origin"] == "built" or is_trusted(store.parent, row)]
     for row in sorted(rows, key=lambda row: str(row["committed"]), reverse=True):
         folder = stores.entry_folder(store, row["key"])
         try:

@@ -28,6 +28,7 @@ from spark_build.recipes.model import CONFIGURE, BuildOptions, Plan, Step
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
 from spark_build.wheelhouse import generations, store
+from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels.model import StoredWheel
 
 
@@ -46,12 +47,19 @@ def plan(setting: Context, names: Sequence[str] = (), also: Sequence[str] = ()) 
         if found is not None and not found.lacking:
             there = found.entry.folder.name
             older = there if there != key else ""
-            return build_plan.StoredResult(key, stored=True, stale=found.stale, stored_as=older)
+            return build_plan.StoredResult(
+                key, stored=True, stale=found.stale, stored_as=older, imported=found.entry.imported
+            )
         if found is not None:
             return build_plan.StoredResult(key, stored=False, missing=(*found.stale, found.lacking))
         last = store.last_build(setting.home.store, step.recipe.name, setting.target)
         missing = key_changes(recipe_build.recorded_inputs(setting.home.store, last), inputs) if last else ()
-        return build_plan.StoredResult(key, stored=False, missing=missing)
+        refused = tuple(
+            f"what is imported ({row['imported']}) is not reused: its signer is not trusted"
+            for row in store.imports_of(setting.home.store, key)
+            if not is_trusted(setting.home.wheelhouse, row)
+        )
+        return build_plan.StoredResult(key, stored=False, missing=(*refused, *missing))
 
     recipes = {
         name: for_target(recipe, setting.target, setting.train)
@@ -201,7 +209,7 @@ def _unbuilt(
     if step.decision in ("SKIP", "BLOCKED"):
         return result_of(step, "skipped" if step.decision == "SKIP" else "blocked", reasons=step.reasons)
     if step.decision == "REUSE" and (not step.stale or run.options.stop_after == "fetch"):
-        return result_of(step, "reused", reasons=step.reasons, key=step.build_key)
+        return result_of(step, "reused", reasons=step.reasons, key=step.stored_as)
     if idle:
         return result_of(step, "skipped", reasons=(idle,))
     ends = {"stopped": "was stopped", "configured": "was only configured"}

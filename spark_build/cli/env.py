@@ -114,7 +114,7 @@ def _refuse_foreign(setting: Context) -> None:
             f"the wheels of target {setting.target.name} are for {setting.target.platform}, "
             f"this machine is {setting.machine.platform}",
             hint=f"spark-build --target {setting.target.name} wheelhouse export FILE.tar, "
-            "then on that machine: spark-build wheelhouse import FILE.tar, and env create there",
+            "then on that machine: spark-build wheelhouse import --unsigned FILE.tar, and env create there",
         )
 
 

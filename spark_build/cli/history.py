@@ -50,15 +50,20 @@ def why(options: Options, recipe: str) -> None:
             "recipe": recipe,
             "key": step.build_key or None,
             "last": last["key"] if last else None,
+            "imported": last["imported"] if last else "",
             "differences": [one._asdict() for one in found],
         }
         render.print_json(document)
         return
     if last is None:
         print(f"{recipe} was never built here for {setting.target.platform}, {setting.target.python}")
+    elif not found and step.decision == "BUILD":
+        print(f"{recipe}: nothing differs, and yet: {'; '.join(step.reasons)}")
     elif not found:
         again = "".join(f" after another audit: {one}" for one in step.stale[:1])
         print(f"{recipe}: nothing differs: it would be reused{again}")
+    if last and last["imported"]:
+        print(f"{recipe}: the last one was not built here: imported ({last['imported']})")
     for one in found:
         print(f"{one.path}: {_shown(one.before)} -> {_shown(one.now)}")
 

@@ -206,7 +206,7 @@ def judge(
             f"target {setting.target.name} is {setting.target.platform}, {setting.target.python}, "
             "and this machine is not",
             "spark-build wheelhouse export FILE.tar, then on that machine: "
-            "spark-build wheelhouse import FILE.tar, and verify there",
+            "spark-build wheelhouse import --unsigned FILE.tar, and verify there",
         )
     checked = _checked(setting, generation, folder, emit, reverify=reverify)
     if burn_in is None:

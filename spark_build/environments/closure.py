@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from packaging.tags import Tag, sys_tags
 
@@ -22,6 +23,7 @@ from spark_build.venv import clean_environment
 from spark_build.wheelhouse import resolve as wheelhouse_resolve
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
+from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels import model as wheels_model
 from spark_build.wheels.model import StoredWheel
 from spark_build.wheels.reader import content_digest, read_facts
@@ -62,7 +64,9 @@ def resolve(
         _download(built, pins, store, folder, foreign, offline=offline)
         own = {wheel.filename for wheel in built}
         public = [path for path in sorted(folder.glob("*.whl")) if path.name not in own]
-        return tuple(_commit(path, store, {wheel.name for wheel in built}) for path in public)
+        names = {wheel.name for wheel in built}
+        imported = {row["sha256"]: row["key"] for row in _public_wheels(store) if row["imported"]}
+        return tuple(_commit(path, store, names, imported if offline else {}) for path in public)
 
 
 def _download(
@@ -89,7 +93,10 @@ def _download(
     options += tags(foreign) if foreign else []
     if offline:
         # What this store already has may still complete the set.
-        options += ["--no-index", *(f"--find-links={path.parent}" for path in _public_wheels(store))]
+        options += [
+            "--no-index",
+            *(f"--find-links={stores.entry_folder(store, row['key'])}" for row in _public_wheels(store)),
+        ]
     done = run([*pip_for(foreign), *options, *wheels], env=clean_environment())
     if done.returncode != 0:
         errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
@@ -120,21 +127,26 @@ def tags(target: Target) -> list[str]:
     ]
 
 
-def _public_wheels(store: Path) -> list[Path]:
+def _public_wheels(store: Path) -> list[dict[str, Any]]:
+    """The rows of those that were downloaded here, or imported from a signer who is trusted."""
     return [
-        stores.entry_folder(store, row["key"]) / row["filename"]
+        row
         for row in stores.index_rows(store)
-        if row["origin"] == "public"
+        if row["origin"] == "public" and (not row["imported"] or is_trusted(store.parent, row))
     ]
 
 
-def _commit(path: Path, store: Path, built: set[str]) -> StoredWheel:
+def _commit(path: Path, store: Path, built: set[str], imported: Mapping[str, str]) -> StoredWheel:
+    """Commit a download; one that is here by an import (sha256 -> key) stays marked as that."""
     facts = read_facts(path)
     if facts.unsafe:
         raise StoreError(f"the public wheel {path.name} is not taken: {facts.unsafe[0]}")
     if facts.name in built:
         raise StoreError(f"pip would take {path.name} from the index instead of the wheel built here")
     sha256 = sha256_of(path)
+    there = stores.read(store, imported[sha256]) if sha256 in imported else None
+    if there is not None and there.wheel is not None:
+        return there.wheel
     entry = stores.commit(
         store,
         key=sha256,

@@ -452,7 +452,7 @@ class Step:
     estimate: Estimate | None = None
     build_key: str = ""  # known once every need is in the store
     stale: tuple[str, ...] = ()  # why what the store has is to be audited again before it is reused
-    stored_as: str = ""  # the key under which the store has it: an older one before it is taken over
+    stored_as: str = ""  # its key in the store: an older one before it is taken over, or an import's
     warnings: tuple[str, ...] = ()
 
     @property

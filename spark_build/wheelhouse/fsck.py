@@ -165,7 +165,7 @@ def _digest(work: tuple[StoreEntry, Path, str, int]) -> str:
         return ""
 
 
-OWN = frozenset({"current", "generations", "lock", "pages", generations.PINS})
+OWN = frozenset({"current", "generations", "lock", "pages", generations.IMPORTS, generations.PINS})
 EXTRAS = frozenset({MANIFEST, VERDICT, "index"})
 Find = Callable[[str], StoredWheel | None]  # the wheel of a store entry, by key
 

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +26,7 @@ from spark_build.wheels.model import StoredWheel
 
 MANIFEST = "manifest.json"
 VERDICT = "verdict.json"
+IMPORTS = "imports.json"  # of a view: public key of a signer ("" for nobody) -> generation last taken in
 SCHEMA = 1
 # What a killed process leaves of something that it was about to rename.
 UNFINISHED = ("generations/.tmp-*", "pages/.tmp-*", "pins/.*", ".current-*")
@@ -46,8 +47,8 @@ class Generation:
     before: int = 0
 
     def built(self) -> tuple[StoredWheel, ...]:
-        """The wheels that were built here, without the public ones of the closure."""
-        return tuple(wheel for wheel in self.wheels if wheel.origin == "built")
+        """The wheels of recipes, built here or imported, without the public ones of the closure."""
+        return tuple(wheel for wheel in self.wheels if wheel.origin in ("built", "imported"))
 
     def own(self) -> tuple[StoredWheel, ...]:
         """The wheels that are here for their own sake, built or foreign; the public ones complete the set."""
@@ -220,10 +221,7 @@ def manifest_text(generation: Generation) -> str:
         "before": generation.before,
         "closure_key": generation.closure_key,
     }
-    names = [one.name for one in fields(StoredWheel)]
-    rows = ",\n".join(
-        json.dumps({name: getattr(wheel, name) for name in names}) for wheel in generation.wheels
-    )
+    rows = ",\n".join(json.dumps(wheel.as_row()) for wheel in generation.wheels)
     return f'{json.dumps(head)[:-1]},\n"wheels": [\n{rows}\n]}}\n'
 
 

@@ -53,6 +53,7 @@ class StoreEntry:
     content_digest: str
     wheel: StoredWheel | None
     prefix: Path | None
+    imported: str = ""  # as in StoredWheel
     judgement: str = ""  # the judgement key by which its build was found good; "": none that counts here
 
 
@@ -132,6 +133,7 @@ def entry_of(folder: Path, record: Mapping[str, Any]) -> StoreEntry:
             key=folder.name,
             origin=record["origin"],
             requires=tuple(record["requires"]),
+            imported=str(record.get("imported", "")),
         )
         return StoreEntry(
             folder=folder,
@@ -141,6 +143,7 @@ def entry_of(folder: Path, record: Mapping[str, Any]) -> StoreEntry:
             content_digest=record["content_digest"],
             wheel=wheel if wheel.filename else None,
             prefix=folder / PREFIX if record.get("prefix") else None,
+            imported=wheel.imported,
             judgement=str(record.get("judgement", "")),
         )
     except (KeyError, TypeError) as error:
@@ -351,8 +354,12 @@ def verify_wheel(entry: StoreEntry) -> None:
 
 
 INDEX = "index.json"
-INDEX_SCHEMA = 1
-KEPT = ("name", "version", "recipe", "filename", "sha256", "size", "origin", "committed", "content_digest")
+INDEX_SCHEMA = 2
+OF_IMPORTS = ("imported", "signer_key", "build_key")  # "" of all else
+KEPT = (
+    *("name", "version", "recipe", "filename", "sha256", "size", "origin", "committed", "content_digest"),
+    *OF_IMPORTS,
+)
 SETTLED = 1_000_000_000  # ns; a folder's time that is younger may stand for another change just after it
 
 
@@ -374,15 +381,36 @@ def index_rows(store: Path) -> Iterator[dict[str, Any]]:
         yield from one["rows"]
 
 
+def import_key(sha256: str, build_key: str, signer_key: str) -> str:
+    """The key of a wheel from an export: no build key, so that what is built here never meets it.
+
+    signer_key: "" when nobody signed; each signer's papers stay apart from all others'.
+    """
+    return digest({"imported": sha256, "build_key": build_key, "signer_key": signer_key})
+
+
+def imports_of(store: Path, build_key: str) -> list[dict[str, Any]]:
+    """The rows of imported entries that were built elsewhere under this key, as their exports say."""
+    return [row for row in index_rows(store) if row["build_key"] == build_key]
+
+
 def last_build(store: Path, recipe: str, target: Target) -> Mapping[str, Any] | None:
-    """The key.json of the newest entry of a recipe for the target's platform and Python."""
+    """The key.json of the newest entry of a recipe for the target's platform and Python.
+
+    Its "key" is that of the entry; "imported" says who signed one that came in an export.
+    """
     own = [row for row in index_rows(store) if row["recipe"] == recipe]
     for row in sorted(own, key=lambda row: str(row["committed"]), reverse=True):
-        folder = entry_folder(store, row["key"])
-        key: dict[str, Any] = json.loads((folder / "key.json").read_text())
-        made_for = key["inputs"]["target"]
-        if made_for["platform"] == target.platform and made_for.get("python", target.python) == target.python:
-            return key
+        try:
+            key = json.loads((entry_folder(store, row["key"]) / "key.json").read_text())
+            made_for = (
+                key["inputs"]["target"]["platform"],
+                key["inputs"]["target"].get("python", target.python),
+            )
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            continue  # a damaged one is for `check` to tell
+        if made_for == (target.platform, target.python):
+            return {**key, "key": row["key"], "imported": row["imported"]}
     return None
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
@@ -104,7 +104,8 @@ class Payload:
 
 
 Severity = Literal["error", "warning", "info"]
-Origin = Literal["built", "public", "foreign"]  # foreign: imported, and not built here
+# foreign: a loose wheel of another maker; imported: built elsewhere by spark-build, as an export says
+Origin = Literal["built", "public", "foreign", "imported"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,7 +157,11 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredWheel:
-    """A wheel in a generation. `key`: build key, or the sha256 of a wheel that was not built here."""
+    """A wheel in a generation.
+
+    key: build key, the sha256 of a public or foreign wheel, or the key of an import (`import_key`);
+    imported: "" or who signed the export that it came in, "unsigned" for nobody.
+    """
 
     name: str
     version: str
@@ -166,6 +171,23 @@ class StoredWheel:
     key: str
     origin: Origin
     requires: tuple[str, ...] = ()
+    imported: str = ""
+
+    @property
+    def shown_origin(self) -> str:
+        """The origin as people are told it: "built", "imported (alice)", "public, imported (unsigned)"."""
+        word = "third-party" if self.origin == "foreign" else self.origin
+        if not self.imported:
+            return word
+        return f"{'' if word == 'imported' else f'{word}, '}imported ({self.imported})"
+
+    def as_row(self) -> dict[str, Any]:
+        """The wheel in a manifest; without `imported` where it is "", which older programs do not know."""
+        return {
+            name: value
+            for name in (one.name for one in fields(self))
+            if (value := getattr(self, name)) or name != "imported"
+        }
 
 
 FileKind = Literal["elf", "archive", "cubin", "fatbin", "other"]
