@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from spark_build.errors import UsageError
+from spark_build.measure.gates import number_problem
 from spark_build.measure.model import Case
 from spark_build.measure.statistics import ALPHA, MARGIN, holm, mann_whitney, unpaired_interval, welch
 
@@ -74,6 +75,9 @@ def check_document(raw: Any, where: str) -> dict[str, Any]:
         )
     if missing := [name for name in NEEDED if name not in raw]:
         raise UsageError(f"a burn-in without {', '.join(missing)}", where=where, hint=HINT)
+    rates = (one["rate"] for each in raw["round_results"] for one in each["measurements"])
+    if problem := number_problem(*rates):
+        raise UsageError(f"a rate of {problem}", where=where, hint=HINT)
     return raw
 
 

@@ -141,6 +141,7 @@ class Round:
     seconds: float
     problem: str = ""
     killed: bool = False  # by SIGKILL from outside: out of memory, or somebody
+    invalid: bool = False  # it tells what cannot be: nothing of it counts
     measurements: tuple[Measurement, ...] = ()
     checks: tuple[Check, ...] = ()
     telemetry: Telemetry = field(default_factory=Telemetry)
@@ -306,6 +307,7 @@ class BenchRound:
     started: str  # ISO 8601, UTC
     seconds: float
     problem: str = ""
+    invalid: bool = False  # it tells what cannot be: nothing of it counts
     figures: tuple[Figure, ...] = ()
     checks: tuple[Check, ...] = ()  # of the suite's own assertions
     telemetry: Telemetry = field(default_factory=Telemetry)

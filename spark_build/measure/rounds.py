@@ -7,17 +7,21 @@ import datetime as dt
 import hashlib
 import itertools
 import json
+import math
 import os
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from spark_build.events import Emit, Note, Progress
 from spark_build.files import sha256_of, write_atomically
 from spark_build.measure import arms
+from spark_build.measure.bounds import LINKS
+from spark_build.measure.gates import number_problem, rate_problem, window_problem
 from spark_build.measure.model import (
     Arm,
     BenchRound,
@@ -26,6 +30,7 @@ from spark_build.measure.model import (
     Device,
     Figure,
     Measurement,
+    Reference,
     Round,
     Sample,
     Settings,
@@ -36,6 +41,7 @@ from spark_build.measure.model import (
 from spark_build.measure.monitor import MARK, Silent, Watcher
 from spark_build.measure.statistics import drop, variation
 from spark_build.measure.telemetry import NvmlProbe, Sampler, mean_of, probes_for, summarise
+from spark_build.measure.verdict import reference_for
 from spark_build.process import Completed, run
 
 SCHEMA = 1
@@ -46,6 +52,7 @@ KEPT_VARIABLES = (
 )  # fmt: skip
 PRELOAD = "LD_PRELOAD"
 STEP = "@step "  # then DONE and TOTAL: how a script of several steps tells how far it is
+WINOGRAD = 2.25  # times fewer products than a convolution's formula counts
 PAUSE = 60  # seconds between two rounds that are a break, whoever made it
 TIMED_OUT, KILLED = 124, 137  # exit statuses of coreutils' timeout; 137 also for SIGKILL from outside
 
@@ -76,7 +83,7 @@ class Program(Generic[R]):
     watch: Watcher[R] = field(default_factory=Silent)
 
 
-def burn_in_program(settings: Settings) -> Program[Round]:
+def burn_in_program(settings: Settings, references: Sequence[Reference] = ()) -> Program[Round]:
     """The matrix products of a burn-in."""
     cases = ",".join(f"{case.dtype}:{case.size}:{case.layout}" for case in settings.cases)
     options = {
@@ -94,7 +101,7 @@ def burn_in_program(settings: Settings) -> Program[Round]:
         device=settings.device,
         threads=settings.threads,
         limit=time_limit(settings),
-        read=read_round,
+        read=partial(read_round, references=references),
         facts=asdict(settings),
     )
 
@@ -327,15 +334,13 @@ def _now() -> str:
 CLOCK_STILL = 5  # MHz
 
 
-def read_round(file: Path) -> Round:
-    """A round as its file tells it."""
+def read_round(file: Path, references: Sequence[Reference] = ()) -> Round:
+    """Return a round as its file tells it; an invalid one tells what cannot be, and has no measurements."""
     raw = json.loads(file.read_text())
-    report = raw["report"]
-    cases = report.get("cases", [])
-    windows = [(each["window"]["start"], each["window"]["end"]) for each in cases]
-    passed = sum(end - start for start, end in windows)
-    own = sum(each["window"]["cpu_seconds"] for each in cases) / passed if passed else None
     rows = [(float(when), sample) for when, sample in raw["telemetry"]]
+    raw, invalid = _vetted(raw, "cases", references, (rows[0][0], rows[-1][0]), _case_problem)
+    report, cases = raw["report"], raw["report"].get("cases", [])
+    windows, own = _work_of([each["window"] for each in cases])
     return Round(
         slot=Slot(**raw["slot"]),
         launch=raw["launch"],
@@ -343,6 +348,7 @@ def read_round(file: Path) -> Round:
         seconds=raw["seconds"],
         problem=raw["problem"],
         killed=raw["killed"],
+        invalid=invalid,
         measurements=tuple(_measurement(each, raw, rows) for each in cases),
         checks=tuple(Check(**each) for each in report.get("checks", [])),
         telemetry=summarise(rows, windows, own),
@@ -354,6 +360,67 @@ def read_round(file: Path) -> Round:
         samples=tuple((round(when - rows[0][0], 3), sample) for when, sample in rows),
         file=str(file),
     )
+
+
+def _vetted(
+    raw: dict[str, Any],
+    what: str,
+    references: Sequence[Reference],
+    within: tuple[float, float],
+    problem_of: Callable[..., str],
+) -> tuple[dict[str, Any], bool]:
+    """The document, with the problem in place of what it measured where that cannot be; and whether so."""
+    report = raw["report"]
+    known = reference_for(references, str(report.get("device", {}).get("name", "")))
+    for each in report.get(what, []):
+        try:
+            problem = problem_of(each, raw, within, known)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            problem = f"is damaged: {type(error).__name__}: {error}"
+        if problem:
+            return {**raw, "problem": f"is invalid: {problem}", "report": {**report, what: []}}, True
+    return raw, False
+
+
+def _case_problem(
+    case: Mapping[str, Any], raw: Mapping[str, Any], within: tuple[float, float], known: Reference | None
+) -> str:
+    """Say why a case of a burn-in cannot be as it is told."""
+    window, name = case["window"], Case(dtype=case["dtype"], size=case["size"], layout=case["layout"])
+    problem = window_problem(case["warmup"]["start"], window["start"], window["end"], window["ticks"], within)
+    problem = problem or number_problem(*(value for tick in case["warmup"]["ticks"] for value in tick))
+    problem = problem or number_problem(window["cpu_seconds"], least=-1e-9)
+    if not problem:
+        seconds, calls = (math.fsum(values) for values in zip(*window["ticks"], strict=True))
+        rate = case["flops"] * calls / seconds
+        problem = rate_problem(case["dtype"], rate, raw["device"], raw["report"], known)
+    return problem and f"{name}: {problem}"
+
+
+def _figure_problem(
+    figure: Mapping[str, Any], raw: Mapping[str, Any], within: tuple[float, float], known: Reference | None
+) -> str:
+    """Say why a figure of the suite cannot be as it is told."""
+    work = Work(**{each["name"]: each for each in raw["report"]["works"]}[figure["work"]])
+    own = [(figure["seconds"], figure["count"])]
+    times = figure["warmup"], figure["start"], figure["end"]
+    problem = window_problem(*times, own, within, waits=work.operation in LINKS)
+    problem = problem or number_problem(*figure["calls"])
+    problem = problem or number_problem(figure["cpu_seconds"], *figure["peak"].values(), least=-1e-9)
+    if not problem and not math.isclose(figure["rate"], work.amount * figure["count"] / figure["seconds"]):
+        problem = f"a rate of {figure['rate']:.4g} {work.unit} is not what was done in the time it took"
+    if not problem and work.flops:
+        faster = WINOGRAD if work.operation in ("convolution", "model") else 1.0
+        rate = work.flops * figure["rate"] / work.amount / faster
+        problem = rate_problem(work.dtype, rate, raw["device"], raw["report"], known)
+    return problem and f"{work.name}: {problem}"
+
+
+def _work_of(windows: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[float, float]], float | None]:
+    """Start and end of all windows, and how many processors the arm kept busy in them, mean."""
+    spans = [(each["start"], each["end"]) for each in windows]
+    passed = sum(end - start for start, end in spans)
+    return spans, sum(each["cpu_seconds"] for each in windows) / passed if passed else None
 
 
 def _measurement(
@@ -407,21 +474,20 @@ def _series(ticks: Sequence[tuple[float, int]], flops: float, begin: float) -> t
 ENVIRONMENT = ("device", "python", "torch", "called_versions", "libraries", "variables", "ceilings")
 
 
-def read_suite_round(file: Path) -> BenchRound:
-    """A round as its file tells it."""
+def read_suite_round(file: Path, references: Sequence[Reference] = ()) -> BenchRound:
+    """Return a round as its file tells it; an invalid one tells what cannot be, and has no figures."""
     raw = json.loads(file.read_text())
-    report = raw["report"]
-    figures = report.get("figures", [])
-    windows = [(each["start"], each["end"]) for each in figures]
-    passed = sum(end - start for start, end in windows)
-    own = sum(each["cpu_seconds"] for each in figures) / passed if passed else None
     rows = [(float(when), sample) for when, sample in raw["telemetry"]]
+    raw, invalid = _vetted(raw, "figures", references, (rows[0][0], rows[-1][0]), _figure_problem)
+    report, figures = raw["report"], raw["report"].get("figures", [])
+    windows, own = _work_of(figures)
     return BenchRound(
         slot=Slot(**raw["slot"]),
         launch=raw["launch"],
         started=raw["started"],
         seconds=raw["seconds"],
         problem=raw["problem"],
+        invalid=invalid,
         figures=tuple(_figure(each, rows[0][0]) for each in figures),
         checks=tuple(Check(**each) for each in report.get("checks", [])),
         telemetry=summarise(rows, windows, own),

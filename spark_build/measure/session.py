@@ -323,7 +323,8 @@ def burn_in(
             emit(Note(message="an operator check failed: no round is measured, speed would not matter"))
             order = ()
         program = replace(
-            burn_in_program(settings), watch=_watched(settings, everyone, len(order), references, emit)
+            burn_in_program(settings, references),
+            watch=_watched(settings, everyone, len(order), references, emit),
         )
         rounds, breaks = run_rounds(program, everyone, order, folder, emit, keep=(lock,))
         emit(BurnInFinished())

@@ -197,7 +197,7 @@ def _broken(rounds: Sequence[Round], checks: Sequence[Check]) -> list[str]:
     crashed = [
         f"round {each.slot.index + 1} of {each.slot.arm} {each.problem}"
         for each in rounds
-        if each.problem and not each.killed
+        if each.problem and not (each.killed or each.invalid)
     ]
     return failed + wrong + crashed
 

@@ -120,6 +120,14 @@ def test_what_is_no_burn_in() -> None:
             check_document({key: value for key, value in good.items() if key != name}, "x")
 
 
+@pytest.mark.parametrize("rate", [math.nan, math.inf, 0.0, -1e12, None])
+def test_rates_that_are_none_are_refused(rate: object) -> None:
+    damaged = document()
+    damaged["round_results"][3]["measurements"][0]["rate"] = rate
+    with pytest.raises(UsageError, match="where a number above 0 must be"):
+        check_document(damaged, "x")
+
+
 def test_checks_travel_in_the_document() -> None:
     given = settings_of(2, 1)
     verdict, cases, gates = assess(given, ARMS, 0, (), (), (Check(name="a", status="fail", evidence="b"),))
