@@ -11,7 +11,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -80,6 +80,7 @@ class Program(Generic[R]):
     scripts: tuple[str, ...] = ("*.py",)  # what runs, as patterns beside the script
     stops: Callable[[R], bool] = failed  # what ends it: no number after that could change what is said
     before: Callable[[], None] = field(default=lambda: None)  # each round that is measured now
+    enough: Callable[[Sequence[R]], bool] = lambda _: False  # whether the rest need not be measured
     watch: Watcher[R] = field(default_factory=Silent)
 
 
@@ -160,6 +161,8 @@ def run_rounds(
         program.watch.end(rounds, kept=slot in kept)
         if program.stops(done):
             emit(Note(message=f"round {slot.index + 1} of {slot.arm} failed: the {program.name} ends here"))
+            break
+        if program.enough(rounds):
             break
     tell(0)
     return tuple(rounds), (*notes, *_breaks(rounds))
@@ -561,21 +564,39 @@ def cool_down(
     return "" if now is not None else "no temperature can be read here: no cool-down"
 
 
-def block_order(arms: Sequence[str], pairs: int, seed: int) -> tuple[Slot, ...]:
-    """`pairs` rounds of every arm. With two arms: a random ABBA or BAAB for every two pairs.
+def balanced_order(arms: Sequence[str], pairs: int, seed: int, most: int = 0) -> tuple[Slot, ...]:
+    """Return the places of `pairs` rounds of every arm, and of more up to `most`; a seed gives one order.
 
-    More arms give a random permutation followed by its mirror image (ABCCBA). An odd number of
-    pairs ends with half a block. The same seed gives the same order.
+    Rows of a Williams design in random order: within a set of them every arm has every place and follows
+    every other arm equally often, so that drift and what a round leaves behind cancel, and chance keeps what
+    comes and goes with the rounds from favouring an arm. What is no whole set has rows with their reverse.
+    Raises ValueError for arms that are not distinct.
     """
     if len(set(arms)) != len(arms) or not arms:
         raise ValueError(f"arms must be distinct and at least one: {list(arms)}")
-    chance = random.Random(seed)
-    slots: list[Slot] = []
-    for visit in range(0, pairs, 2):
-        forward = list(arms)
-        chance.shuffle(forward)
-        halves = (forward, forward[::-1]) if visit + 1 < pairs else (forward,)
-        for offset, half in enumerate(halves):
-            for arm in half:
-                slots.append(Slot(index=len(slots), visit=visit + offset, block=visit // 2, arm=arm))
+    chance, slots = random.Random(seed), list[Slot]()
+    rows: list[tuple[int, tuple[str, ...]]] = []
+    for count in (pairs, most - pairs):
+        wanted = len(rows) + max(0, count)
+        while len(rows) < wanted:
+            named = chance.sample(list(arms), len(arms))
+            couples = list(_williams(len(arms)))
+            chance.shuffle(couples)
+            drawn = [row for couple in couples for row in chance.sample(couple, len(couple))]
+            part = drawn[: wanted - len(rows)]
+            chance.shuffle(part)
+            block = rows[-1][0] + 1 if rows else 0
+            rows += [(block, tuple(named[place] for place in row)) for row in part]
+    for visit, (block, row) in enumerate(rows):
+        slots += [
+            Slot(index=len(slots) + at, visit=visit, block=block, arm=arm) for at, arm in enumerate(row)
+        ]
     return tuple(slots)
+
+
+def _williams(count: int) -> Iterator[list[tuple[int, ...]]]:
+    """Rows of a Williams design for so many treatments, each with its reverse."""
+    zigzag = [(place + 1) // 2 if place % 2 else -place // 2 for place in range(count)]
+    for shift in range(count if count % 2 else count // 2):
+        row = tuple((place + shift) % count for place in zigzag)
+        yield [row, row[::-1]] if count > 1 else [row]

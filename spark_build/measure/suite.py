@@ -43,8 +43,8 @@ from spark_build.measure.report import markdown, suite_html
 from spark_build.measure.report.suite_view import view_of
 from spark_build.measure.rounds import (
     Program,
+    balanced_order,
     bare,
-    block_order,
     command_of,
     cool_down,
     read_suite_round,
@@ -179,7 +179,7 @@ def run_suite(
     references: Sequence[Reference] = (),
 ) -> tuple[tuple[BenchRound, ...], tuple[str, ...], tuple[str, ...]]:
     """Rounds, what interrupted them, and what is worth knowing about them."""
-    order = block_order([arm.name for arm in arms], settings.pairs, settings.seed)
+    order = balanced_order([arm.name for arm in arms], settings.pairs, settings.seed)
     notes = [*settings.notes, *prepare_memory(settings.device)]
     for note in notes:
         emit(Note(message=note))

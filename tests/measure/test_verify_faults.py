@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_build.measure.model import Arm
-from spark_build.measure.rounds import block_order
+from spark_build.measure.rounds import balanced_order
 from tests.helpers import processes
 from tests.helpers.faulty_bench import (
     AS_IF_CUDA,
@@ -168,7 +168,7 @@ def test_a_slow_arm_is_found(baseline: Arm, tmp_path: Path) -> None:
     assert case["finding"] == "slower"
     assert burn_in["headline"] == "FP32 512^3 a@b"
     order = [each["slot"]["arm"] for each in burn_in["round_results"]]
-    assert order == [slot.arm for slot in block_order(["sound", "slow", "sound-again"], 6, seed=7)]
+    assert order == [slot.arm for slot in balanced_order(["sound", "slow", "sound-again"], 6, seed=7)]
     # On a busy machine the gates rightly forbid the word; the numbers show it all the same.
     assert burn_in["verdict"] in ("REGRESSION", "INCONCLUSIVE")
 
