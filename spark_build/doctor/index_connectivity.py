@@ -1,4 +1,4 @@
-"""Which package indexes answer, found out within seconds: all are asked at once."""
+"""Find out which package indexes answer, within seconds: all are asked at once."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _ask_index(url: str, config: PipConfig) -> IndexAnswer:
 
 
 def _ahead(date: str) -> float | None:
-    """How far a server's clock is ahead of ours, in seconds."""
+    """Return how far a server's clock is ahead of ours, in seconds."""
     try:
         return parsedate_to_datetime(date).timestamp() - time.time()
     except (TypeError, ValueError):
