@@ -31,7 +31,7 @@ STAGES = ("fetch", "patch", "environment", "preflight", "configure", "build", "a
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildRequest:
-    """What the options of a command that builds ask for."""
+    """Options of a command that builds."""
 
     source: dict[str, str]
     jobs: int | None
@@ -45,17 +45,17 @@ class BuildRequest:
 
     @property
     def configures(self) -> bool:
-        """Whether nothing is to be built."""
+        """True when the build ends after the configure step."""
         return self.stop_after == "configure"
 
     def setting(self, options: Options) -> Context:
-        """What the command works on."""
+        """Return the settings that the command works with."""
         from spark_build.build.context import with_limits, with_local_sources
 
         return with_local_sources(with_limits(options.setting(), self.jobs, self.memory), self.source)
 
     def build_options(self) -> BuildOptions:
-        """How the engine is to go about it."""
+        """Return the options for the scheduler."""
         from spark_build.recipes.model import BuildOptions
 
         return BuildOptions(
@@ -64,7 +64,7 @@ class BuildRequest:
 
 
 def _build_options(function: Command) -> Command:
-    """Options of the commands that build, handed on as one Wish."""
+    """Add the options of commands that build, passed on as one BuildRequest."""
 
     def command(*arguments: Any, **named: Any) -> Any:
         wish = BuildRequest(**{one.name: named.pop(one.name) for one in fields(BuildRequest)})
@@ -208,7 +208,7 @@ def _enter(
 
 
 def _refuse_unbuildable(planned: Plan, recipes: Sequence[str]) -> None:
-    """What was asked for by name and cannot be built is an error, not a remark."""
+    """Raise for recipes that were named and cannot be built; others are only reported."""
     from spark_build.errors import HostError
 
     for step in planned.steps:
@@ -222,7 +222,7 @@ def _refuse_unbuildable(planned: Plan, recipes: Sequence[str]) -> None:
 def _ready(
     setting: Context, recipes: Sequence[str], emit: Emit, wish: BuildRequest, also: Sequence[str] = ()
 ) -> Plan:
-    """A plan whose requirements this machine meets; system packages are installed where allowed."""
+    """Return a plan whose requirements this machine meets; installs system packages where allowed."""
     from spark_build.build import scheduler
     from spark_build.doctor import collect as doctors
     from spark_build.errors import HostError
@@ -252,7 +252,7 @@ def _ready(
 
 
 def install_packages(missing: Sequence[str], suggested: Sequence[str], emit: Emit) -> bool:
-    """Install what is missing, and what is suggested where that can be done; whether anything was installed.
+    """Install missing packages, and suggested ones where possible; returns whether anything was installed.
 
     Raises HostError for what is missing only: builds work without the rest.
     """
@@ -283,7 +283,7 @@ def _repeat(
     emit: Emit,
     wish: BuildRequest,
 ) -> Outcome:
-    """Build the named recipes once more and compare; nothing after a failure, which is told anyway."""
+    """Build the named recipes a second time and compare; does nothing after a failure."""
     from spark_build.build import scheduler
 
     if not names or any(result.error for result in results):
@@ -321,7 +321,7 @@ def _build(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What came of more than building: for the document, for people, for the shell."""
+    """Results beyond the build: for the document, for people, for the shell."""
 
     document: dict[str, Any] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
@@ -329,7 +329,7 @@ class Outcome:
 
 
 def compared(repetitions: Sequence[Repetition]) -> Outcome:
-    """What building twice showed; differences count as a failed audit."""
+    """Return the outcome of building twice; differences count as a failed audit."""
     from spark_build.errors import AuditError
 
     lines: list[str] = []
@@ -347,7 +347,7 @@ def compared(repetitions: Sequence[Repetition]) -> Outcome:
 
 
 def document(results: Sequence[RecipeResult], generation: Generation | None) -> dict[str, Any]:
-    """The JSON document of a build."""
+    """Return the JSON document of a build."""
     return {
         "results": [
             {
@@ -380,7 +380,7 @@ def _feature_row(feature: JudgedFeature) -> dict[str, Any]:
 
 
 def configured(results: Sequence[RecipeResult], named: Sequence[str]) -> Outcome:
-    """What a run that only configures showed; NothingCheckedError's code when it did not come to a recipe."""
+    """Return the outcome of a configure-only run; NothingCheckedError's code when no recipe got there."""
     from spark_build.errors import NothingCheckedError
 
     done = [result for result in results if result.status == "configured"]
@@ -402,7 +402,7 @@ def configured(results: Sequence[RecipeResult], named: Sequence[str]) -> Outcome
 
 
 def _configured_lines(result: RecipeResult) -> list[str]:
-    """The features of one recipe as they were found, its log, and how to go on."""
+    """Return one recipe's features, its log and how to continue."""
     found = [f"{one.name} {one.found or 'empty'}" for one in result.features if one.found is not None]
     unseen = [one.name for one in result.features if one.found is None]
     said = f"features: {', '.join(found)}" if found else "no feature was printed"
@@ -423,7 +423,7 @@ def conclude(
     lines: Sequence[str],
     code: int,
 ) -> int:
-    """Say how it ended; returns the exit code."""
+    """Print the outcome and return the exit code."""
     from spark_build.cli.wheelhouse import print_wheels
     from spark_build.errors import joint_exit_code
 
@@ -446,7 +446,7 @@ def conclude(
 
 
 def print_results(results: Sequence[RecipeResult]) -> None:
-    """What became of each recipe."""
+    """Print a row for each recipe."""
     rows = [
         [
             result.recipe,
@@ -536,7 +536,7 @@ def _step_document(step: Step) -> dict[str, Any]:
 
 
 def print_plan(planned: Plan) -> None:
-    """The plan as a table."""
+    """Print the plan as a table."""
     target = planned.target
     print(f"plan for {target.name} ({target.platform}, {target.python}), train {planned.train.name}")
     rows = []

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine lacks for the recipes, and the command that mends each finding."""
+"""The command doctor: missing requirements of the recipes on this machine, with a fix for each."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def examine(
     with_cluster: bool,
     indexes: Callable[[], IndexFacts] | None = None,
 ) -> tuple[Facts, tuple[Diagnosis, ...]]:
-    """Gather and judge everything; `indexes` instead of asking those that pip is configured for."""
+    """Collect and judge all facts; `indexes` replaces asking those that pip is configured for."""
     from spark_build.build import requirements, scheduler
     from spark_build.doctor import checks_system, collect, index_connectivity
     from spark_build.doctor.model import PlanRequirements
@@ -110,7 +110,7 @@ def _mend(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str, int]]:
 
 
 def print_findings(findings: Sequence[Diagnosis], *, quiet: bool = False) -> None:
-    """A table, then what mends each finding that is not well; quiet: only those."""
+    """Print a table, then the fix of each finding that is not ok; with quiet only the fixes."""
     wrong = [one for one in findings if one.status != "ok"]
     shown = wrong if quiet else findings
     render.print_table(["CHECK", "STATUS", "FOUND"], [[one.check, one.status, one.message] for one in shown])
@@ -122,7 +122,7 @@ def print_findings(findings: Sequence[Diagnosis], *, quiet: bool = False) -> Non
 
 
 def print_fixes(wrong: Sequence[Diagnosis]) -> None:
-    """What mends these findings, each command once."""
+    """Print the fixes of these findings, each command once."""
     fixes: dict[str, list[str]] = {}
     for one in wrong:
         if one.fix:

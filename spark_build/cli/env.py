@@ -1,4 +1,4 @@
-"""`env`: virtual environments from the wheelhouse only."""
+"""The command env: virtual environments from the wheelhouse only."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def create(
 
 
 def _shown(options: Options, work: Callable[[Callable[[str], None]], Any]) -> Any:
-    """Do what may take long, showing what is told on stderr."""
+    """Yield a function that shows messages on stderr while slow work runs."""
     from spark_build.events import Note
 
     with render.open_view(options.verbosity) as view:
@@ -106,7 +106,7 @@ def _shown(options: Options, work: Callable[[Callable[[str], None]], Any]) -> An
 
 
 def _refuse_foreign(setting: Context) -> None:
-    """HostError where the wheels are for another platform than this machine's."""
+    """Raise HostError where the wheels are for another platform than this machine's."""
     from spark_build.errors import HostError
 
     if setting.target.platform != setting.machine.platform:
@@ -156,7 +156,7 @@ def update(
 
 
 def _generation(options: Options, view: str, number: int | None) -> Generation:
-    """The generation to go to, of the environment's own view unless another is asked for."""
+    """Return the target generation, of the environment's own view unless another is asked for."""
     from spark_build.cli.wheelhouse import current
     from spark_build.errors import StoreError, UsageError
     from spark_build.wheelhouse import generations

@@ -1,4 +1,4 @@
-"""The commands why and log, and attach for runs in the background."""
+"""The commands why and log, and attach for background runs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _step(planned: Plan, recipe: str) -> Step:
 
 
 def _inputs_now(setting: Context, planned: Plan, step: Step) -> dict[str, Any]:
-    """What the build key would be made of; the content of a need that is not built yet is unknown."""
+    """Return the build key's inputs as of now; the content of an unbuilt need is unknown."""
     from spark_build.build.environment import locate
     from spark_build.build.keys import build_inputs
     from spark_build.build.recipe_build import tools_of
@@ -123,7 +123,7 @@ def _explained(found: LogDiagnosis) -> list[str]:
 
 
 def _last_log(setting: Context, recipe: str) -> tuple[Path, bool]:
-    """The log and whether it is of a build that has not ended well."""
+    """Return the log, and whether its build is running or failed."""
     from spark_build.build.recipe_build import LOG
     from spark_build.errors import UsageError
     from spark_build.wheelhouse import store
@@ -140,7 +140,7 @@ def _last_log(setting: Context, recipe: str) -> tuple[Path, bool]:
 
 
 def start_background(options: Options, runs: Path, check: Callable[[Emit], object]) -> int:
-    """Run this very command line again in the background, once `check` has found nothing wrong."""
+    """Run this command line again in the background, once `check` passes."""
     from spark_build.build import background
     from spark_build.journal import new_run
 
@@ -189,7 +189,7 @@ def attach(options: Options, run: str | None, listing: bool, stop: bool) -> int:
 
 
 def _chosen(runs: Sequence[Background], name: str | None) -> Background:
-    """The run of that name; without one the newest that lives, else the newest."""
+    """Return the run of that name; by default the newest that is alive, else the newest."""
     from spark_build.errors import UsageError
 
     if name is not None:
@@ -205,7 +205,7 @@ def _chosen(runs: Sequence[Background], name: str | None) -> Background:
 
 
 class _Replay:
-    """The view's clock; while an event is shown it stands at the time when that happened."""
+    """A clock for the view: while an event is shown, it stands at that event's time."""
 
     def __init__(self) -> None:
         self.late = 0.0
@@ -215,7 +215,7 @@ class _Replay:
 
 
 def _watch(options: Options, run: Background) -> None:
-    """Show what has happened and what happens, as the command itself would in the foreground."""
+    """Show past and new events as the command itself does in the foreground."""
     from spark_build.build import background
 
     if run.alive and options.verbosity >= 0:
@@ -231,7 +231,7 @@ def _watch(options: Options, run: Background) -> None:
 
 
 def _left(options: Options, run: Background) -> int:
-    """Ctrl-C while watching."""
+    """Print how to return, after Ctrl-C while watching."""
     click.echo(f"{run.name} goes on", err=True)
     click.echo(f"  back: {_again(options, run.name)}", err=True)
     click.echo(f"  stop: {_again(options, '--stop', run.name)}", err=True)
@@ -241,7 +241,7 @@ def _left(options: Options, run: Background) -> int:
 
 
 def _conclude(options: Options, watched: Background) -> int:
-    """What the run printed, and its exit code."""
+    """Print the run's output and return its exit code."""
     from spark_build.build import background
     from spark_build.errors import HostError
 
@@ -261,7 +261,7 @@ def _conclude(options: Options, watched: Background) -> int:
 
 
 def _is_json(output: bytes) -> bool:
-    """Whether the run itself was asked for --json."""
+    """Return whether the run was started with --json."""
     import json
 
     with contextlib.suppress(ValueError):
@@ -271,7 +271,7 @@ def _is_json(output: bytes) -> bool:
 
 
 def _stop(options: Options, run: Background) -> int:
-    """End a run; one that has ended is fine, too."""
+    """Stop a run; one that has ended is fine."""
     from spark_build.build import background
 
     if run.alive:
@@ -314,10 +314,10 @@ def _row(run: Background) -> dict[str, Any]:
 
 
 def _command(run: Background) -> str:
-    """What the user typed."""
+    """Return the command line that the user typed."""
     return shlex.join(["spark-build", *run.command])
 
 
 def _again(options: Options, *arguments: str) -> str:
-    """An `attach` that finds the same folder."""
+    """Return an `attach` command line that finds the same folder."""
     return typeable(shlex.join(["spark-build", "attach", *arguments]), options, ("--root",))

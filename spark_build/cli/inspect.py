@@ -65,7 +65,7 @@ def _compare(options: Options, first: InspectPage, second: InspectPage) -> None:
 
 
 def _page(options: Options, wheel: str, *, cross_check: bool) -> InspectPage:
-    """Read and judge a wheel."""
+    """Read a wheel and judge it."""
     from spark_build.wheels.diff import known_libraries
     from spark_build.wheels.reader import read_facts
     from spark_build.wheels.rules import explain_library
@@ -95,7 +95,7 @@ def _page(options: Options, wheel: str, *, cross_check: bool) -> InspectPage:
 
 
 def _located(options: Options, wheel: str) -> tuple[Path, Context | None]:
-    """The file, and by what it is judged: a name belongs to a view, a file to what --target says."""
+    """Return the wheel's file and its basis: a view for a name, --target for a file."""
     from spark_build.errors import UsageError
 
     path = Path(wheel)
@@ -136,7 +136,7 @@ def _cuobjdump() -> Path:
 
 
 def _recipe(setting: Context, facts: WheelFacts) -> Recipe | None:
-    """The recipe whose wheel this is, if the train has a version of it."""
+    """Return the recipe that builds this wheel, if the train has a version of it."""
     from packaging.utils import canonicalize_name
 
     for recipe in setting.catalogue.recipes.values():
@@ -149,7 +149,7 @@ def _recipe(setting: Context, facts: WheelFacts) -> Recipe | None:
 def _judge(
     facts: WheelFacts, setting: Context | None, recipe: Recipe | None
 ) -> tuple[tuple[Finding, ...], AuditBasis]:
-    """By the recipe and its target as when publishing; without them by what the wheel says of itself."""
+    """Audit by the recipe and its target as for publication, else by the wheel's own name and tags."""
     from spark_build.wheels.audit import findings_alone
     from spark_build.wheels.diff import known_libraries, known_policies
 
@@ -202,7 +202,7 @@ SEVERITIES = ("error", "warning", "info")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditBasis:
-    """By what a wheel was judged; empty fields: by its own name and tags."""
+    """Basis of an audit; without fields, the wheel's own name and tags."""
 
     recipe: str = ""
     target: str = ""
@@ -217,7 +217,7 @@ class AuditBasis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InspectPage:
-    """What is shown of one wheel. `checked`: what cuobjdump lists otherwise; None: not asked."""
+    """Everything shown of one wheel; `checked`: where cuobjdump disagrees, None when it was not asked."""
 
     path: Path
     facts: WheelFacts
@@ -228,7 +228,7 @@ class InspectPage:
 
 
 def document(page: InspectPage) -> dict[str, Any]:
-    """A page as JSON."""
+    """Return a page as JSON."""
     facts, payload = page.facts, page.facts.payload
     codes = {code.path: code for code in facts.device_code}
     named = {library.path for library in facts.libraries}
@@ -272,7 +272,7 @@ def _library(library: Library, code: DeviceCode | None) -> dict[str, Any]:
 
 
 def _more(code: DeviceCode) -> dict[str, Any]:
-    """What is not loaded by itself."""
+    """Return the parts that no import loads."""
     return {
         "lto": code.loaded.lto,
         "relocatable": asdict(code.relocatable),
@@ -323,7 +323,7 @@ def _more_than_shown(count: int) -> None:
 
 
 def code_blocks(codes: Sequence[DeviceCode], width: int) -> list[tuple[list[str], list[list[str]]]]:
-    """The table of architectures, in as many blocks side by side as the width asks for."""
+    """Return the table of architectures in as many columns as the terminal's width allows."""
     from spark_build.wheels.diff import counts, roles
 
     short = _distinct([code.path for code in codes])
@@ -349,7 +349,7 @@ def code_blocks(codes: Sequence[DeviceCode], width: int) -> list[tuple[list[str]
 
 
 def _distinct(paths: Sequence[str]) -> dict[str, str]:
-    """The last parts of each path, as many as tell it from all others."""
+    """Return the last parts of each path, as many as make it unique."""
     found: dict[str, str] = {}
     for path in paths:
         parts = path.split("/")
@@ -374,7 +374,7 @@ def _show_checked(page: InspectPage) -> None:
 
 
 def _show_findings(findings: Sequence[Finding]) -> None:
-    """By severity, each with its rule and what to do."""
+    """Print findings by severity, each with its rule and its fix."""
     numbers = [(sum(one.severity == kind for one in findings), kind) for kind in SEVERITIES]
     said = ", ".join(f"{number} {kind}{'s' * (number > 1)}" for number, kind in numbers if number)
     _title(f"FINDINGS: {said or 'none'}")
@@ -385,7 +385,7 @@ def _show_findings(findings: Sequence[Finding]) -> None:
 
 
 def show_changes(first: InspectPage, second: InspectPage, found: Sequence[WheelChange]) -> None:
-    """Print what two wheels do not have in common."""
+    """Print the differences between two wheels."""
     print(f"first:  {printable(first.facts.filename)}")
     print(f"second: {printable(second.facts.filename)}")
     if not found:

@@ -1,4 +1,4 @@
-"""Groups whose commands are imported when they are called, so that --help stays fast."""
+"""Groups that import a command when it is called, so that --help stays fast."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Table = Mapping[str, tuple[str, str, str]]
 
 
 class LazyGroup(click.Group):
-    """A group made of a table, in the table's order."""
+    """A group made from a table, in the table's order."""
 
     def __init__(self, *arguments: Any, table: Table, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the table."""
+        """Return the names in the table's order."""
         del ctx
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command's module."""
+        """Import and return a command."""
         del ctx
         if cmd_name not in self.table:
             return None
@@ -36,7 +36,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a suggestion for a mistyped name."""
+        """Resolve as click does, with a suggestion for a mistyped name."""
         if args and args[0] not in self.table and not args[0].startswith("-"):
             from difflib import get_close_matches
 
@@ -47,7 +47,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table, without importing anything."""
+        """Write the table without importing any command."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in self.table.items()])

@@ -1,4 +1,4 @@
-"""Entry point: the command table and the one place that handles errors."""
+"""Entry point: the command table and the one handler of errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ for _declare in COMMON:
 
 
 class Stopped(BaseException):
-    """A signal asked us to end; carries its number."""
+    """A signal that asks us to end; carries its number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -38,7 +38,7 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
 
 
 def run() -> None:
-    """Run the command line and exit with the code of the contract."""
+    """Run the command line and exit with its code."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _on_signal)
     # A script's shell starts what it puts into the background with interrupts ignored, and Python keeps that.
@@ -49,7 +49,7 @@ def run() -> None:
 
 
 def main(arguments: list[str], options: Options | None = None) -> int:
-    """Run one command; returns the exit code. All expected failures end here."""
+    """Run one command and return its exit code. Handles all expected errors."""
     from spark_build.errors import SparkBuildError, from_os_error
 
     options = options or Options()
@@ -82,7 +82,7 @@ def main(arguments: list[str], options: Options | None = None) -> int:
 
 
 def _report(options: Options, message: str, code: int, extra: dict[str, Any] | None = None) -> int:
-    """One error line on stderr; with --json also one document on stdout."""
+    """Print an error as one line on stderr, and with --json as a document on stdout."""
     click.echo(f"error: {message}", err=True)
     if options.json:
         import json
@@ -122,7 +122,7 @@ def _crash(options: Options, error: BaseException) -> int:
 
 
 def be_background(folder: str) -> int:
-    """The process that `start_background` starts; returns the exit code."""
+    """Run as the process that `start_background` starts; returns the exit code."""
     from pathlib import Path
 
     from spark_build.build import background

@@ -109,7 +109,7 @@ def lint(options: Options, recipes: tuple[str, ...]) -> int:
 
 
 def _texts(data: Sequence[Path]) -> dict[str, str]:
-    """All TOML files by display name; the first file of a name wins."""
+    """Return all TOML files by display name; the first file of a name wins."""
     texts: dict[str, str] = {}
     for base in data:
         for folder in FOLDERS:
@@ -221,7 +221,7 @@ def _document(setting: Context, recipe: Recipe, pin: Pin) -> Document:
 
 
 def _environment(setting: Context, recipe: Recipe, pin: Pin, evaluated: Evaluated) -> Document:
-    """Each variable with its value as far as it is known here, as it stands in the file, and its reason."""
+    """Return each variable: its value as far as known, its text in the file, its reason."""
     from spark_build.build.plan import jobs_for
     from spark_build.recipes import evaluation
     from spark_build.recipes.evaluation import label
@@ -254,7 +254,7 @@ def _patch(patch: Patch) -> Document:
 
 
 def _env_lines(env: Mapping[str, Document]) -> list[str]:
-    """NAME=value, with the reason behind it; reasons are aligned where values are short."""
+    """Return NAME=value lines with their reasons, aligned where values are short."""
     pairs = [f"{name}={one['value']}" for name, one in env.items()]
     width = max((len(pair) for pair in pairs if len(pair) <= 60), default=0)
     return [f"{pair:<{width}}  # {one['why']}" for pair, one in zip(pairs, env.values(), strict=True)]
@@ -291,7 +291,7 @@ def _print_recipe(document: Document) -> None:
 
 
 def _kind_blocks(document: Document) -> None:
-    """What only one kind of build has."""
+    """Return the fields that only one kind of build has."""
     if document["cmake"]:
         defined = {f"-D{name}": one for name, one in document["cmake"]["define"].items()}
         _block(f"cmake of {document['cmake']['source']}", _env_lines(defined))
@@ -314,7 +314,7 @@ def _patch_line(patch: Document) -> str:
 
 
 def _repair_lines(repair: Document) -> list[str]:
-    """What is done to the wheel."""
+    """Return the changes made to the wheel."""
     said = {
         "bundle": "copies into it what not every Linux has",
         "exclude": f"leaves outside: {' '.join(repair['exclude'])}",
@@ -484,7 +484,7 @@ def outdated(options: Options) -> int:
 
 
 def _unasked(train: str, state: str) -> int:
-    """Nobody answered for any pin of a train, or it has none; `state` is that of the first."""
+    """Report why no pin of a train could be compared; returns the exit code."""
     if not state:
         return nothing_checked(f"train {train} pins nothing", "spark-build recipes list")
     return nothing_checked(
@@ -509,13 +509,13 @@ def _why(row: Row) -> str:
 
 
 def _own_folder(home: Home) -> Path:
-    """Where one's own recipes are: with the state, unless that lies in the user's data folders."""
+    """Return the folder of the user's own recipes: with the state, unless that is in the data folders."""
     base = home.wheelhouse.parent
     return base if home.build.parent == base else Path.cwd()
 
 
 def _root_option(options: Options, base: Path) -> list[str]:
-    """--root, when the recipe would not be found without it."""
+    """Return "--root ..." when the recipe would not be found without it, else ""."""
     from spark_build.paths import locate
 
     return [] if options.root is None and base in locate(None).data else ["--root", str(base)]
