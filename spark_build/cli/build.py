@@ -72,25 +72,35 @@ def _build_options(function: Command) -> Command:
 
     decorated: Command = update_wrapper(command, function)
     for declare in (
-        click.option("--no-closure", is_flag=True, help="Leave the third-party wheels out."),
-        click.option("--offline", is_flag=True, help="Use only what is here already."),
+        click.option(
+            "--no-closure", is_flag=True, help="Do not add third-party wheels that the built ones require."
+        ),
+        click.option("--offline", is_flag=True, help="Use no network, only what was fetched before."),
         click.option(
             "--ignore-memory",
             "--insist",
             "insist",
             cls=Renamed,
             is_flag=True,
-            help="Build although too little memory is free.",
+            help="Build although memory is short.",
         ),
         click.option(
             "--stop-after",
             type=click.Choice(STAGES),
-            help="Go no further than this stage; configure: the first part of build.",
+            help="Stop after this stage; configure is the first part of build.",
         ),
-        click.option("--keep-going", is_flag=True, help="After a failure start independent recipes, too."),
+        click.option(
+            "--keep-going",
+            is_flag=True,
+            help="After a failure, still build recipes that do not depend on it.",
+        ),
         click.option("--memory", type=SIZE, help="Memory for all builds together, such as 64G."),
-        click.option("--jobs", type=click.IntRange(min=1), help="Compile jobs at once (default: what fits)."),
-        click.option("--detach", is_flag=True, help="Go on in the background; `attach` shows it."),
+        click.option(
+            "--jobs",
+            type=click.IntRange(min=1),
+            help="Compile jobs at once (default: as many as fit into memory).",
+        ),
+        click.option("--detach", is_flag=True, help="Run in the background; `attach` shows it."),
         local_sources,
     ):
         decorated = declare(decorated)
@@ -100,9 +110,15 @@ def _build_options(function: Command) -> Command:
 @click.command("all")
 @click.argument("recipes", nargs=-1)
 @_build_options
-@click.option("--with", "also", metavar="NAME", multiple=True, help="Also one that is not built by default.")
-@click.option("--burn-in", is_flag=True, help="Also measure what the build is worth.")
-@click.option("--reverify", is_flag=True, help="Verify again what was verified.")
+@click.option(
+    "--with",
+    "also",
+    metavar="NAME",
+    multiple=True,
+    help="Also build this recipe, which is not built by default.",
+)
+@click.option("--burn-in", is_flag=True, help="Also compare the build's speed with the public wheels.")
+@click.option("--reverify", is_flag=True, help="Verify again even if nothing changed.")
 @shared
 def all_(
     options: Options,
@@ -112,7 +128,7 @@ def all_(
     burn_in: bool,
     reverify: bool,
 ) -> int:
-    """Build what is missing, publish it, verify it. Safe to repeat: what is done stays done."""
+    """Build what is missing, publish it and verify it. Safe to repeat: finished work is kept."""
     from spark_build.cli.verify import BurnInOptions, judge
     from spark_build.wheelhouse.store import shared_lock
 
@@ -149,8 +165,10 @@ def all_(
 @click.command()
 @click.argument("recipes", nargs=-1, required=True)
 @_build_options
-@click.option("--shell", is_flag=True, help="Enter the tree of one recipe, with its build's environment.")
-@click.option("--check-reproducible", is_flag=True, help="Build RECIPES twice: are the bytes the same?")
+@click.option(
+    "--shell", is_flag=True, help="Open a shell in one recipe's tree, with its build's environment."
+)
+@click.option("--check-reproducible", is_flag=True, help="Build RECIPES twice and compare the bytes.")
 @shared
 def build(
     options: Options, recipes: tuple[str, ...], wish: BuildRequest, shell: bool, check_reproducible: bool
@@ -479,8 +497,14 @@ def _print_failure(result: RecipeResult) -> None:
 
 @click.command()
 @click.argument("recipes", nargs=-1)
-@click.option("--with", "also", metavar="NAME", multiple=True, help="Also one that is not built by default.")
-@click.option("--offline", is_flag=True, help="Also say what a build without network would lack.")
+@click.option(
+    "--with",
+    "also",
+    metavar="NAME",
+    multiple=True,
+    help="Also build this recipe, which is not built by default.",
+)
+@click.option("--offline", is_flag=True, help="Also list what an offline build would lack.")
 @local_sources
 @shared
 def plan(
@@ -490,7 +514,7 @@ def plan(
     also: tuple[str, ...],
     offline: bool,
 ) -> None:
-    """Say for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
+    """Show for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
     from spark_build.build import scheduler
     from spark_build.build.context import with_local_sources
     from spark_build.build.requirements import missing_sources

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("recipes", nargs=-1)
-@click.option("--fix", is_flag=True, help="Run the commands that are safe, each after asking.")
+@click.option("--fix", is_flag=True, help="Run the fixes that are safe; asks before each.")
 @click.option("--yes", is_flag=True, help="With --fix: do not ask.")
-@click.option("--cluster", is_flag=True, help="Also check what several machines together need.")
-@click.option("--bundle", metavar="FILE", help="Write a tar for somebody who helps, without secrets.")
+@click.option("--cluster", is_flag=True, help="Also check the links between several machines.")
+@click.option("--bundle", metavar="FILE", help="Write a support bundle (tar) without secrets.")
 @shared
 def doctor(
     options: Options, recipes: tuple[str, ...], fix: bool, yes: bool, cluster: bool, bundle: str | None
 ) -> int:
-    """Check this machine for what the builds need; each finding says what mends it."""
+    """Check this machine for what builds need; each finding comes with its fix."""
     from spark_build.doctor import support as bundles
     from spark_build.doctor.probe import MachineAccess
     from spark_build.errors import HostError, UsageError

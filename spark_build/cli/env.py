@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.group()
 @shared
 def env(_options: Options) -> None:
-    """Virtual environments from the wheelhouse only."""
+    """Make virtual environments from the wheelhouse only."""
 
 
 _folder = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
@@ -31,7 +31,7 @@ _installer = click.option(
     "--installer",
     type=click.Choice(["auto", "uv", "pip"]),
     default="auto",
-    help="What puts the wheels in; auto: uv if there is one.",
+    help="Installer to use; auto: uv if available, else pip.",
 )
 
 
@@ -39,9 +39,9 @@ _installer = click.option(
 @_folder
 @_packages
 @_installer
-@click.option("--python", "wanted", metavar="PATH|VERSION", help="The interpreter, such as 3.12.")
+@click.option("--python", "wanted", metavar="PATH|VERSION", help="Interpreter to use, such as 3.12.")
 @click.option("--without-pip", is_flag=True, help="Leave pip out of the environment.")
-@click.option("--jupyter", is_flag=True, help="Put ipykernel in and register a kernel for Jupyter.")
+@click.option("--jupyter", is_flag=True, help="Install ipykernel and register a Jupyter kernel.")
 @shared
 def create(
     options: Options,
@@ -52,9 +52,9 @@ def create(
     without_pip: bool,
     jupyter: bool,
 ) -> None:
-    """Make an environment in FOLDER: offline, hashes required, origin of every file proven.
+    """Make an environment in FOLDER: offline, with hashes, the origin of every file proven.
 
-    PACKAGE: what to put in, with all that it needs; by default everything that was built.
+    PACKAGES are installed with their requirements; by default everything that was built.
     """
     from spark_build.cli.wheelhouse import current
     from spark_build.environments import create as environments_create
@@ -122,9 +122,11 @@ def _refuse_foreign(setting: Context) -> None:
 @_folder
 @_packages
 @_installer
-@click.option("--generation", "number", type=int, metavar="N", help="Go to (or back to) this generation.")
-@click.option("--dry-run", is_flag=True, help="Only say what would change.")
-@click.option("--repair", is_flag=True, help="Look at every file, and put in anew what was changed.")
+@click.option(
+    "--generation", "number", type=int, metavar="N", help="Update to (or go back to) this generation."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--repair", is_flag=True, help="Compare every file, and reinstall packages that were changed.")
 @shared
 def update(
     options: Options,
@@ -135,9 +137,9 @@ def update(
     dry_run: bool,
     repair: bool,
 ) -> None:
-    """Bring the environment in FOLDER to the current generation; with PACKAGE, put that in, too.
+    """Update the environment in FOLDER to the current generation, and install PACKAGES.
 
-    What you added yourself stays. An interrupted update is finished by the next one.
+    Packages that you added stay. The next update finishes an interrupted one.
     """
     from spark_build.environments import installed
     from spark_build.environments import update as updates
@@ -237,7 +239,7 @@ def _print_change(
 @_folder
 @shared
 def check(options: Options, folder: Path) -> int:
-    """Say whether every file in FOLDER still is what the wheelhouse holds."""
+    """Check that every file in FOLDER is as in the wheelhouse."""
     from spark_build.environments import installed
     from spark_build.environments import update as updates
 

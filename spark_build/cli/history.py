@@ -35,7 +35,7 @@ UNBUILT = "to be built first"
 @click.argument("recipe")
 @shared
 def why(options: Options, recipe: str) -> None:
-    """Say which inputs of RECIPE differ from those of its last build here."""
+    """Show which inputs of RECIPE changed since its last build here."""
     from spark_build.build import recipe_build, scheduler
     from spark_build.build.keys import key_differences
 
@@ -93,7 +93,7 @@ def _last_build(setting: Context, recipe: str) -> Mapping[str, Any] | None:
 
 @click.command()
 @click.argument("recipe")
-@click.option("--diagnosis", is_flag=True, help="Only the first real error, why, and what mends it.")
+@click.option("--diagnosis", is_flag=True, help="Only show the first real error, its cause and its fix.")
 @shared
 def log(options: Options, recipe: str, diagnosis: bool) -> None:
     """Show the last log of RECIPE: of the running or failed build, else of the wheel in the store."""
@@ -160,13 +160,13 @@ def start_background(options: Options, runs: Path, check: Callable[[Emit], objec
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("--list", "listing", is_flag=True, help="List what was detached.")
-@click.option("--stop", is_flag=True, help="End it in good order; the next run goes on from there.")
+@click.option("--list", "listing", is_flag=True, help="List the detached runs.")
+@click.option("--stop", is_flag=True, help="Stop the run cleanly; the next one continues from there.")
 @shared
 def attach(options: Options, run: str | None, listing: bool, stop: bool) -> int:
     """Watch a detached build until it ends, then print its result and exit with its code.
 
-    RUN is what --detach printed; without it, the newest one that runs. Ctrl-C only stops watching.
+    RUN is the name that --detach printed (default: the newest that runs). Ctrl-C only stops watching.
     """
     from spark_build.build import background
 

@@ -33,10 +33,10 @@ AUDIT_SAID_NO = 8
 @click.command()
 @click.argument("wheel")
 @click.argument("other", required=False)
-@click.option("--cross-check", is_flag=True, help="Compare the device code with what cuobjdump lists.")
+@click.option("--cross-check", is_flag=True, help="Compare the device code with cuobjdump's list.")
 @shared
 def inspect(options: Options, wheel: str, other: str | None, *, cross_check: bool) -> int:
-    """Show what is in WHEEL, a file or a name of the current generation; with OTHER, what differs."""
+    """Show the contents of WHEEL, a file or a name in the current generation; with OTHER, the differences."""
     first = _page(options, wheel, cross_check=cross_check)
     second = _page(options, other, cross_check=cross_check) if other else None
     if second is None:

@@ -97,7 +97,7 @@ def local_sources(function: Callable[..., Any]) -> Callable[..., Any]:
         context.ensure_object(Options).source = found
         return found
 
-    text = "Build a recipe from a folder of yours, as it is."
+    text = "Build a recipe from the sources in DIR, unpatched."
     return click.option("--source", "source", metavar="NAME=DIR", multiple=True, callback=parse, help=text)(
         function
     )
@@ -150,24 +150,24 @@ def _option(*names: str, **named: Any) -> Callable[[Callable[..., Any]], Callabl
 
 
 COMMON = (
-    _option("--root", metavar="DIR", help="Folder for recipes/, wheelhouse/, build/, sources/, runs/."),
-    _option("--target", metavar="NAME", help="The machine to build for; 'auto' looks (default)."),
-    _option("--train", metavar="NAME", help="Versions that belong together, such as 2.13."),
+    _option("--root", metavar="DIR", help="Folder with recipes/, wheelhouse/, build/, sources/, runs/."),
+    _option("--target", metavar="NAME", help="Machine to build for (default: auto, this machine's)."),
+    _option("--train", metavar="NAME", help="Set of versions to build, such as 2.13."),
     _option(
         "--provide",
         metavar="NAME=WHERE",
         multiple=True,
-        help="Take a need from store, public (a public wheel), or a path.",
+        help="Where a dependency comes from: store, public (a wheel from the index), or a path.",
     ),
     _option(
         "--option",
         metavar="RECIPE.OPTION=VALUE",
         multiple=True,
-        help="Choose what a recipe leaves open: `recipes show RECIPE` lists its options.",
+        help="Set an option of a recipe; `recipes show RECIPE` lists them.",
     ),
-    _option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."),
-    _option("-v", "--verbose", is_flag=True, help="Say more."),
-    _option("-q", "--quiet", is_flag=True, help="Say less."),
+    _option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else."),
+    _option("-v", "--verbose", is_flag=True, help="Print more."),
+    _option("-q", "--quiet", is_flag=True, help="Print less."),
 )
 
 

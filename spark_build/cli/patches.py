@@ -35,18 +35,18 @@ class _Row:
 @click.group()
 @shared
 def patches(_options: Options) -> None:
-    """The patches of the selected train."""
+    """Check the patches of the selected train."""
 
 
 @patches.command()
 @click.argument("recipes", nargs=-1)
-@click.option("--source", "given", multiple=True, metavar="NAME=DIR", help="Check against this tree.")
-@click.option("--offline", is_flag=True, help="Use only sources that are here already.")
+@click.option("--source", "given", multiple=True, metavar="NAME=DIR", help="Check against the tree in DIR.")
+@click.option("--offline", is_flag=True, help="Use no network, only sources fetched before.")
 @shared
 def check(options: Options, recipes: tuple[str, ...], given: tuple[str, ...], offline: bool) -> int:
-    """Say of each patch whether it applies, is upstream already, or does not apply, and where.
+    """Show for each patch whether it applies, is upstream already, or does not apply, and where.
 
-    Without --source a recipe's pinned source is fetched. Nothing that is given is changed.
+    Fetches the pinned sources of recipes without --source. Never changes the tree in --source.
     """
     setting = options.setting()
     trees = dict(_tree(text) for text in given)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # name: (module, function, what `--help` says); modules load only when their command runs.
 COMMANDS = {
     "list": ("spark_build.cli.recipes", "list_", "Show all recipes with their versions in the train."),
-    "show": ("spark_build.cli.recipes", "show", "One recipe for a target and train, with reasons."),
+    "show": ("spark_build.cli.recipes", "show", "Show one recipe for a target and train, with reasons."),
     "lint": ("spark_build.cli.recipes", "lint", "Check recipes, trains and targets without building."),
     "schema": ("spark_build.cli.recipes", "schema", "Print the JSON Schema of the files, for editors."),
     "new": ("spark_build.cli.recipes", "new", "Write a pinned recipe for any sdist or git tag."),
@@ -42,7 +42,7 @@ COMMANDS = {
 @click.group(cls=LazyGroup, table=COMMANDS)
 @shared
 def recipes(_options: Options) -> None:
-    """The recipes: what there is to build, whether it is sound, and your own."""
+    """List, show and check recipes, and write your own."""
 
 
 @click.command("list")
@@ -84,7 +84,7 @@ FOLDERS = ("recipes", "recipes/trains", "recipes/targets")
 @click.argument("recipes", nargs=-1)
 @shared
 def lint(options: Options, recipes: tuple[str, ...]) -> int:
-    """Check recipes, trains and targets, for all targets and trains; exit 3 when there are errors."""
+    """Check all recipes, trains and targets together; exits 3 when there are errors."""
     from spark_build.errors import RecipeError, UsageError
     from spark_build.recipes.lint import lint_texts
     from spark_build.recipes.loader import load
@@ -137,7 +137,7 @@ def _print(options: Options, findings: Sequence[LintFinding]) -> None:
 @click.argument("kind", type=click.Choice(("recipe", "train", "target")), default="recipe")
 @shared
 def schema(_options: Options, kind: str) -> None:
-    """Print the JSON Schema of recipe, train or target files; editors check and complete with it."""
+    """Print the JSON Schema of recipe, train or target files, for use in editors."""
     from spark_build.recipes.loader import schema_text
 
     print(schema_text(kind), end="")
@@ -148,10 +148,10 @@ Document = dict[str, Any]
 
 @click.command()
 @click.argument("name")
-@click.option("--env", "only_env", is_flag=True, help="Only the environment variables.")
+@click.option("--env", "only_env", is_flag=True, help="Show only the environment variables.")
 @shared
 def show(options: Options, name: str, *, only_env: bool) -> None:
-    """Show a recipe as it is for the selected target and train; what only a build knows stays in {}."""
+    """Show a recipe for the selected target and train; {...} is filled in by the build."""
     from spark_build.errors import UsageError
 
     setting = options.setting()
@@ -365,9 +365,9 @@ def _block(title: str, lines: list[str]) -> None:
 
 @click.command("new")
 @click.argument("name")
-@click.option("--sdist", metavar="PKG==VER", default="", help="A source release on the configured index.")
-@click.option("--git", metavar="URL@TAG", default="", help="A tag of a git repository.")
-@click.option("--needs", metavar="RECIPE", multiple=True, help="A recipe that it is built against.")
+@click.option("--sdist", metavar="PKG==VER", default="", help="Source release on the configured index.")
+@click.option("--git", metavar="URL@TAG", default="", help="Tag in a git repository.")
+@click.option("--needs", metavar="RECIPE", multiple=True, help="Recipe that it depends on.")
 @click.option(
     "--in", "folder", metavar="DIR", type=click.Path(file_okay=False), help="Write DIR/recipes/NAME.toml."
 )
