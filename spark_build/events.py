@@ -235,7 +235,7 @@ class Gate:
     evidence: str
 
 
-KINDS: dict[str, type] = {one.__name__: one for one in get_args(Event)}
+KINDS: dict[str, type] = {argument.__name__: argument for argument in get_args(Event)}
 
 
 def encode(event: Event) -> dict[str, Any]:
@@ -257,11 +257,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, SparkBuildError):
         return _plain_error(value)
     if dataclasses.is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 

@@ -47,9 +47,9 @@ def make_folder(path: Path) -> None:
     while not path.is_dir():
         missing.append(path)
         path = path.parent
-    for each in reversed(missing):
-        each.mkdir(exist_ok=True)
-        sync_folder(each.parent)
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
 
 
 def sync_folder(path: Path) -> None:

@@ -69,7 +69,7 @@ def locate(root: str | None) -> Home:
 
 
 def _rooted(state: Path, shipped: Path, first: tuple[Path, ...]) -> Home:
-    own = [each for each in dict.fromkeys((*first, state)) if (each / "recipes").is_dir() and each != shipped]
+    own = [base for base in dict.fromkeys((*first, state)) if (base / "recipes").is_dir() and base != shipped]
     return Home(
         data=(*own, shipped),
         wheelhouse=state / "wheelhouse",

@@ -102,10 +102,10 @@ def sites(home: Home, train: str | None, names: Sequence[str]) -> list[Site]:
         pin = _load(path).get("pin")
         if one not in found and isinstance(pin, dict):
             found[one] = Site(recipe=one, path=path, keys=("pin",), raw=pin)
-    for one in names:
-        if one not in found:
-            raise UsageError(f"train {name} has no pin of '{one}'{nearest(one, found)}")
-    return [found[one] for one in sorted(found) if not names or one in names]
+    for wanted in names:
+        if wanted not in found:
+            raise UsageError(f"train {name} has no pin of '{wanted}'{nearest(wanted, found)}")
+    return [found[name] for name in sorted(found) if not names or name in names]
 
 
 def fill_pins(chosen: Sequence[Site]) -> tuple[list[Row], tuple[Path, ...]]:
@@ -173,7 +173,7 @@ def move_pin(site: Site, version: str) -> tuple[list[Row], tuple[Path, ...]]:
 def _refuse_set(site: Site, version: str) -> None:
     """Raise UsageError for a set of wheels: each of its parts has its own version."""
     wheels = [one for one in site.raw.get("sources", ()) if one.get("kind") == "wheel"]
-    projects = {str(one.get("project")) for one in wheels}
+    projects = {str(wheel.get("project")) for wheel in wheels}
     if len(projects) < 2:
         return
     raise UsageError(
@@ -274,13 +274,13 @@ def _is_set(sources: Iterable[Source]) -> bool:
 def _released(distribution: str, indexes: Indexes) -> list[Version]:
     """Return the versions on the index, without those with a local label."""
     facts = [facts_of(file.filename, distribution) for file in files_of(distribution, indexes)]
-    return [one[0] for one in facts if one and not one[0].local]
+    return [fact[0] for fact in facts if fact and not fact[0].local]
 
 
 def _offered(source: Source, pin: Pin, indexes: Indexes) -> list[Version]:
     if source.kind in ("sdist", "wheel"):
         facts = [facts_of(file.filename, source.project) for file in files_of(source.project, indexes)]
-        return [one[0] for one in facts if one]
+        return [fact[0] for fact in facts if fact]
     if source.kind == "archive":
         raise SourceError("an archive's server lists no versions")
     before, found, after = source.tag.partition(pin.version)
@@ -303,10 +303,10 @@ def _versions(names: Iterable[str]) -> Iterable[Version]:
 
 def _newest(offered: list[Version], pinned: str) -> Version:
     """Return the newest release; a pre-release only when there is nothing else or one is pinned."""
-    if any(one.is_prerelease for one in _versions([pinned])):
+    if any(version.is_prerelease for version in _versions([pinned])):
         releases = offered
     else:
-        releases = [one for one in offered if not one.is_prerelease] or offered
+        releases = [version for version in offered if not version.is_prerelease] or offered
     if not releases:
         raise SourceError("no version of it is there")
     return max(releases)

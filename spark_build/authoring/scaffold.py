@@ -88,7 +88,11 @@ def render(recipe: Recipe, *, head: str, about_requires: str) -> str:
     lines += ["", "[pin]", "# For every train that does not list this component."]
     lines += _pairs(recipe.pin, "version")
     for source in recipe.pin.sources:
-        lines += ["", "[[pin.sources]]", *_pairs(source, *(one.name for one in fields(Source)), skip=True)]
+        lines += [
+            "",
+            "[[pin.sources]]",
+            *_pairs(source, *(field.name for field in fields(Source)), skip=True),
+        ]
     for need in recipe.needs:
         lines += ["", "[[needs]]", *_pairs(need, "name", "providers", "why", skip=True)]
         if need.when.cuda:
@@ -308,7 +312,7 @@ def resolve(requirements: Sequence[str], folder: Path) -> tuple[str, ...]:
             + ", ".join(requirements),
         )
     found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
-    return tuple(sorted(f"{canonicalize_name(one['name'])}=={one['version']}" for one in found))
+    return tuple(sorted(f"{canonicalize_name(row['name'])}=={row['version']}" for row in found))
 
 
 def _free(request: Request, home: Home, catalogue: Catalogue) -> Path:

@@ -121,7 +121,7 @@ def _table(raw: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
 
 
 def _strings(value: object) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _text(value: object) -> str:
@@ -274,9 +274,16 @@ def _requires(
 
 def _wants_wheel(asked: tuple[str, ...], project: Mapping[str, Any]) -> bool:
     """Return whether to add wheel: setuptools before 70.1 needs it, and many an old setup.py."""
-    setuptools = [one for one in map(Requirement, asked) if canonicalize_name(one.name) == "setuptools"]
-    old = any(not one.specifier.contains("70.1") and "<" in str(one.specifier) for one in setuptools)
-    old = old or any(str(one.specifier).startswith("==") for one in setuptools)
+    setuptools = [
+        requirement
+        for requirement in map(Requirement, asked)
+        if canonicalize_name(requirement.name) == "setuptools"
+    ]
+    old = any(
+        not requirement.specifier.contains("70.1") and "<" in str(requirement.specifier)
+        for requirement in setuptools
+    )
+    old = old or any(str(requirement.specifier).startswith("==") for requirement in setuptools)
     return _backend(project) == _SETUPTOOLS and (old or "requires" not in _table(project, "build-system"))
 
 

@@ -67,7 +67,7 @@ def _build_options(function: Command) -> Command:
     """Add the options of commands that build, passed on as one BuildRequest."""
 
     def command(*arguments: Any, **named: Any) -> Any:
-        wish = BuildRequest(**{one.name: named.pop(one.name) for one in fields(BuildRequest)})
+        wish = BuildRequest(**{option.name: named.pop(option.name) for option in fields(BuildRequest)})
         return function(*arguments, wish=wish, **named)
 
     decorated: Command = update_wrapper(command, function)
@@ -256,9 +256,9 @@ def _ready(
     # Configuring takes little of what building takes.
     spared = ("memory", "disk") if wish.configures else ()
     waived = ("packages", *(("memory",) if wish.insist else ()), *spared)
-    others = [one for one in failures if one.check not in waived]
+    others = [failure for failure in failures if failure.check not in waived]
     if others:
-        raise HostError("; ".join(one.message for one in others), hint=others[0].fix)
+        raise HostError("; ".join(other.message for other in others), hint=others[0].fix)
     if wish.offline:
         from spark_build.build import requirements
 
@@ -351,15 +351,17 @@ def compared(repetitions: Sequence[Repetition]) -> Outcome:
     from spark_build.errors import AuditError
 
     lines: list[str] = []
-    for one in repetitions:
-        if not one.differences:
-            lines.append(f"\nreproducible: {one.product}, built twice, has the same bytes ({one.sha256})")
+    for repetition in repetitions:
+        if not repetition.differences:
+            lines.append(
+                f"\nreproducible: {repetition.product}, built twice, has the same bytes ({repetition.sha256})"
+            )
             continue
-        count = len(one.differences)
-        lines.append(f"\nnot reproducible: {one.product}, built twice, has {count} differences")
-        lines += [f"  {each.file}: {each.what}" for each in one.differences]
-    rows = [{**asdict(one), "identical": not one.differences} for one in repetitions]
-    differs = any(one.differences for one in repetitions)
+        count = len(repetition.differences)
+        lines.append(f"\nnot reproducible: {repetition.product}, built twice, has {count} differences")
+        lines += [f"  {difference.file}: {difference.what}" for difference in repetition.differences]
+    rows = [{**asdict(repetition), "identical": not repetition.differences} for repetition in repetitions]
+    differs = any(repetition.differences for repetition in repetitions)
     code = AuditError.exit_code if differs else 0
     return Outcome(document={"repetitions": rows}, lines=tuple(lines), code=code)
 
@@ -378,7 +380,7 @@ def document(results: Sequence[RecipeResult], generation: Generation | None) -> 
                 "peak_memory_mib": result.cost.peak_mib or None,
                 "cache": result.cost.cache or None,
                 "reasons": list(result.reasons),
-                "features": [_feature_row(one) for one in result.features],
+                "features": [_feature_row(feature) for feature in result.features],
                 "error": result.error.message if result.error else None,
             }
             for result in results
@@ -412,7 +414,7 @@ def configured(results: Sequence[RecipeResult], named: Sequence[str]) -> Outcome
     for result in left or results:
         lines.append(f"\nnothing was checked of {result.recipe}: {'; '.join(result.reasons)}")
         if result.status == "stopped":
-            needs = [one.recipe for one in done if any(one.recipe in reason for reason in result.reasons)]
+            needs = [row.recipe for row in done if any(row.recipe in reason for reason in result.reasons)]
             lines += [
                 typeable(f"  next: spark-build build {name}, or --provide {name}=DIR") for name in needs
             ]
@@ -421,8 +423,12 @@ def configured(results: Sequence[RecipeResult], named: Sequence[str]) -> Outcome
 
 def _configured_lines(result: RecipeResult) -> list[str]:
     """Return one recipe's features, its log and how to continue."""
-    found = [f"{one.name} {one.found or 'empty'}" for one in result.features if one.found is not None]
-    unseen = [one.name for one in result.features if one.found is None]
+    found = [
+        f"{feature.name} {feature.found or 'empty'}"
+        for feature in result.features
+        if feature.found is not None
+    ]
+    unseen = [feature.name for feature in result.features if feature.found is None]
     said = f"features: {', '.join(found)}" if found else "no feature was printed"
     if not result.features:
         said = "its recipe expects no features"
@@ -528,12 +534,12 @@ def plan(
             "train": planned.train.name,
             "steps": [_step_document(step) for step in planned.steps],
         }
-        missed = {"missing": [dataclasses.asdict(one) for one in lacking]} if offline else {}
+        missed = {"missing": [dataclasses.asdict(need) for need in lacking]} if offline else {}
         render.print_json(document | missed)
         return
     print_plan(planned)
-    for one in lacking:
-        print(f"missing without a network: {one.recipe}: {one.what}")
+    for need in lacking:
+        print(f"missing without a network: {need.recipe}: {need.what}")
     concerned: dict[str, list[str]] = {}
     for step in planned.steps:
         for warning in step.warnings:

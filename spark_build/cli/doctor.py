@@ -49,7 +49,7 @@ def doctor(
         if mended:
             setting = options.setting()
             facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
-    document: dict[str, Any] = {"findings": [dataclasses.asdict(one) for one in findings]}
+    document: dict[str, Any] = {"findings": [dataclasses.asdict(finding) for finding in findings]}
     if fix:
         document["fixed"] = [{"command": command, "exit_code": code} for command, code in mended]
     if bundle is not None:
@@ -63,7 +63,7 @@ def doctor(
         print_findings(findings, quiet=options.verbosity < 0)
         if bundle is not None:
             print(f"{bundle} has what somebody needs who helps; look through it before you send it")
-    return HostError.exit_code if any(one.status == "fail" for one in findings) else 0
+    return HostError.exit_code if any(finding.status == "fail" for finding in findings) else 0
 
 
 def examine(
@@ -95,8 +95,8 @@ def _mend(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str, int]]:
     from spark_build.doctor import support
 
     def agree(command: str, mended: list[Diagnosis]) -> bool:
-        for one in mended:
-            click.echo(f"{one.check}: {one.message}", err=True)
+        for row in mended:
+            click.echo(f"{row.check}: {row.message}", err=True)
         click.echo(f"  {command}", err=True)
         return not ask or click.confirm("run it?", err=True)
 
@@ -111,23 +111,25 @@ def _mend(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str, int]]:
 
 def print_findings(findings: Sequence[Diagnosis], *, quiet: bool = False) -> None:
     """Print a table, then the fix of each finding that is not ok; with quiet only the fixes."""
-    wrong = [one for one in findings if one.status != "ok"]
+    wrong = [finding for finding in findings if finding.status != "ok"]
     shown = wrong if quiet else findings
-    render.print_table(["CHECK", "STATUS", "FOUND"], [[one.check, one.status, one.message] for one in shown])
+    render.print_table(
+        ["CHECK", "STATUS", "FOUND"], [[finding.check, finding.status, finding.message] for finding in shown]
+    )
     if shown:
         print()
     print_fixes(wrong)
-    count = Counter(one.status for one in findings)
+    count = Counter(finding.status for finding in findings)
     print(f"{len(findings)} checks: {count['ok']} ok, {count['warn']} warn, {count['fail']} fail")
 
 
 def print_fixes(wrong: Sequence[Diagnosis]) -> None:
     """Print the fixes of these findings, each command once."""
     fixes: dict[str, list[str]] = {}
-    for one in wrong:
-        if one.fix:
-            fixes.setdefault(one.fix, []).append(one.check)
-    safe = {one.fix for one in wrong if one.safe}
+    for finding in wrong:
+        if finding.fix:
+            fixes.setdefault(finding.fix, []).append(finding.check)
+    safe = {finding.fix for finding in wrong if finding.safe}
     if fixes:
         print("to mend it" + (" (* runs with --fix)" if safe else ""))
         for fix, names in fixes.items():

@@ -80,7 +80,7 @@ def create(
         ),
     )
     kernel = interpreters.register_kernel(folder) if jupyter else None
-    installed = [f"{one.name}=={one.version}" for one in state.packages]
+    installed = [f"{package.name}=={package.version}" for package in state.packages]
     if options.json:
         about: dict[str, Any] = {
             "folder": str(folder),
@@ -194,7 +194,7 @@ def _as_json(
     folder: Path, before: State, generation: Generation, change: EnvironmentChange, *, dry_run: bool
 ) -> dict[str, Any]:
     def named(packages: Any) -> list[dict[str, str]]:
-        return [{"name": one.name, "version": one.version} for one in packages]
+        return [{"name": package.name, "version": package.version} for package in packages]
 
     return {
         "folder": str(folder),
@@ -204,8 +204,13 @@ def _as_json(
         "changed": not change.empty,
         "added": named(change.added),
         "replaced": [
-            {"name": one.wheel.name, "from": one.before, "to": one.wheel.version, "why": one.why}
-            for one in change.replaced
+            {
+                "name": replacement.wheel.name,
+                "from": replacement.before,
+                "to": replacement.wheel.version,
+                "why": replacement.why,
+            }
+            for replacement in change.replaced
         ],
         "removed": named(change.removed),
         "released": named(change.released),
@@ -219,11 +224,22 @@ def _print_change(
 ) -> None:
     rows = [["add", wheel.name, wheel.version, ""] for wheel in change.added]
     rows += [
-        ["replace", one.wheel.name, f"{one.before} -> {one.wheel.version}", one.why]
-        for one in change.replaced
+        [
+            "replace",
+            replacement.wheel.name,
+            f"{replacement.before} -> {replacement.wheel.version}",
+            replacement.why,
+        ]
+        for replacement in change.replaced
     ]
-    rows += [["remove", one.name, one.version, "not asked for by this generation"] for one in change.removed]
-    rows += [["leave", one.name, one.version, "you replaced it: it is yours now"] for one in change.released]
+    rows += [
+        ["remove", package.name, package.version, "not asked for by this generation"]
+        for package in change.removed
+    ]
+    rows += [
+        ["leave", package.name, package.version, "you replaced it: it is yours now"]
+        for package in change.released
+    ]
     render.print_table(["", "PACKAGE", "VERSION", "WHY"], rows)
     way = "" if before.generation == generation.number else f", from generation {before.generation}"
     if change.empty:
@@ -248,13 +264,15 @@ def check(options: Options, folder: Path) -> int:
     faults = _shown(options, lambda _tell: list(updates.check(folder, state, options.home().store)))
     others = updates.others(folder, state)
     if options.json:
-        problems = [{"package": one.package, "file": one.file, "problem": one.problem} for one in faults]
+        problems = [
+            {"package": fault.package, "file": fault.file, "problem": fault.problem} for fault in faults
+        ]
         render.print_json(
             {
                 "folder": str(folder),
                 "view": state.view,
                 "generation": state.generation,
-                "packages": [f"{one.name}=={one.version}" for one in state.packages],
+                "packages": [f"{package.name}=={package.version}" for package in state.packages],
                 "ok": not faults and not state.unfinished,
                 "unfinished": state.unfinished,
                 "problems": problems,
@@ -263,7 +281,7 @@ def check(options: Options, folder: Path) -> int:
         )
     else:
         render.print_table(
-            ["PACKAGE", "FILE", "PROBLEM"], [[one.package, one.file, one.problem] for one in faults]
+            ["PACKAGE", "FILE", "PROBLEM"], [[fault.package, fault.file, fault.problem] for fault in faults]
         )
         if state.unfinished == "create":
             again = typeable(f"spark-build env create {quote(str(folder))}", options)

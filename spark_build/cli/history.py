@@ -50,17 +50,17 @@ def why(options: Options, recipe: str) -> None:
             "recipe": recipe,
             "key": step.build_key or None,
             "last": last["key"] if last else None,
-            "differences": [one._asdict() for one in found],
+            "differences": [difference._asdict() for difference in found],
         }
         render.print_json(document)
         return
     if last is None:
         print(f"{recipe} was never built here for {setting.target.platform}, {setting.target.python}")
     elif not found:
-        again = "".join(f" after another audit: {one}" for one in step.stale[:1])
+        again = "".join(f" after another audit: {reason}" for reason in step.stale[:1])
         print(f"{recipe}: nothing differs: it would be reused{again}")
-    for one in found:
-        print(f"{one.path}: {_shown(one.before)} -> {_shown(one.now)}")
+    for difference in found:
+        print(f"{difference.path}: {_shown(difference.before)} -> {_shown(difference.now)}")
 
 
 def _shown(value: Any) -> str:
@@ -79,9 +79,9 @@ def _inputs_now(setting: Context, planned: Plan, step: Step) -> dict[str, Any]:
 
     keys = {one.recipe.name: one.stored_as for one in planned.steps if one.decision == "REUSE"}
     needs = {}
-    for one in step.provisions:
-        known = one.provider != "store" or one.need in keys
-        needs[one.need] = locate(one, setting.home.store, keys).identity if known else UNBUILT
+    for provision in step.provisions:
+        known = provision.provider != "store" or provision.need in keys
+        needs[provision.need] = locate(provision, setting.home.store, keys).identity if known else UNBUILT
     return build_inputs(step.declared, needs, tools_of(step))
 
 
@@ -193,9 +193,9 @@ def _chosen(runs: Sequence[Background], name: str | None) -> Background:
     from spark_build.errors import UsageError
 
     if name is not None:
-        found = next((one for one in runs if one.name == name), None)
+        found = next((run for run in runs if run.name == name), None)
     else:
-        found = next((one for one in runs if one.alive), runs[0] if runs else None)
+        found = next((run for run in runs if run.alive), runs[0] if runs else None)
     if found is None:
         raise UsageError(
             f"no run {name} was detached here" if name else "nothing was detached here",

@@ -55,9 +55,9 @@ def inspect(options: Options, wheel: str, other: str | None, *, cross_check: boo
 def _compare(options: Options, first: InspectPage, second: InspectPage) -> None:
     from spark_build.wheels.diff import Side, members, wheel_changes
 
-    found = wheel_changes(*(Side(facts=one.facts, members=members(one.path)) for one in (first, second)))
+    found = wheel_changes(*(Side(facts=page.facts, members=members(page.path)) for page in (first, second)))
     if options.json:
-        differences = [dataclasses.asdict(one) for one in found]
+        differences = [dataclasses.asdict(finding) for finding in found]
         other = document(second)
         render.print_json({**document(first), "other": other, "differences": differences})
     else:
@@ -115,10 +115,10 @@ def _published(found: Generation, name: str) -> Path:
     from spark_build.errors import UsageError
     from spark_build.text import did_you_mean
 
-    for one in found.wheels:
-        if canonicalize_name(one.name) == canonicalize_name(name):
-            return found.folder / one.filename
-    known = did_you_mean(name, [one.name for one in found.wheels])
+    for wheel in found.wheels:
+        if canonicalize_name(wheel.name) == canonicalize_name(name):
+            return found.folder / wheel.filename
+    known = did_you_mean(name, [wheel.name for wheel in found.wheels])
     raise UsageError(f"no wheel of generation {found.number} is named '{name}'{known}")
 
 
@@ -243,7 +243,7 @@ def document(page: InspectPage) -> dict[str, Any]:
         "size": facts.size,
         "unpacked": payload.unpacked,
         "files": payload.files,
-        "largest": [asdict(one) for one in payload.largest],
+        "largest": [asdict(file) for file in payload.largest],
         "record_ok": not facts.record_problems,
         "judged_by": asdict(page.judged),
         "libraries": [_library(library, codes.get(library.path)) for library in facts.libraries],
@@ -252,11 +252,11 @@ def document(page: InspectPage) -> dict[str, Any]:
             for code in facts.device_code
             if code.path not in named
         ],
-        "needed": [asdict(one) for one in page.needed],
-        "findings": [{**asdict(one), "advice": advice(one.rule)} for one in page.findings],
+        "needed": [asdict(library) for library in page.needed],
+        "findings": [{**asdict(finding), "advice": advice(finding.rule)} for finding in page.findings],
     }
     if page.checked is not None:
-        found["cross_check"] = {path: [asdict(one) for one in rows] for path, rows in page.checked.items()}
+        found["cross_check"] = {path: [asdict(row) for row in rows] for path, rows in page.checked.items()}
     return found
 
 
@@ -292,12 +292,12 @@ def show(page: InspectPage) -> None:
     print(f"  {format_size(facts.size)} packed, {files}; {record}")
     print(f"  judged by {page.judged}")
     _title("LARGEST FILES")
-    rows = [[format_size(one.size), printable(one.path)] for one in payload.largest[:LARGEST]]
+    rows = [[format_size(file.size), printable(file.path)] for file in payload.largest[:LARGEST]]
     render.print_table(["SIZE", "FILE"], rows)
     if facts.libraries:
         _title("LIBRARIES AND PROGRAMS")
         # Libraries first: of torch's 140 files of machine code most are test programs.
-        ordered = sorted(facts.libraries, key=lambda one: ".so" not in one.path.rpartition("/")[2])
+        ordered = sorted(facts.libraries, key=lambda library: ".so" not in library.path.rpartition("/")[2])
         libraries = [[printable(one.path), one.machine, printable(" ".join(one.needed))] for one in ordered]
         render.print_table(["FILE", "MACHINE", "NEEDS"], libraries[:SHOWN])
         _more_than_shown(len(libraries))
@@ -367,18 +367,18 @@ def _show_checked(page: InspectPage) -> None:
     for path, differences in page.checked.items():
         said = "cuobjdump lists the same" if not differences else "cuobjdump lists something else:"
         print(f"{printable(path)}: {said}")
-        for one in differences:
-            print(f"  {one.listing} {one.target}: {one.ours} here, {one.theirs} there")
+        for row in differences:
+            print(f"  {row.listing} {row.target}: {row.ours} here, {row.theirs} there")
     if not page.checked:
         print("no device code to check")
 
 
 def _show_findings(findings: Sequence[Finding]) -> None:
     """Print findings by severity, each with its rule and its fix."""
-    numbers = [(sum(one.severity == kind for one in findings), kind) for kind in SEVERITIES]
+    numbers = [(sum(finding.severity == kind for finding in findings), kind) for kind in SEVERITIES]
     said = ", ".join(f"{number} {kind}{'s' * (number > 1)}" for number, kind in numbers if number)
     _title(f"FINDINGS: {said or 'none'}")
-    for one in sorted(findings, key=lambda one: SEVERITIES.index(one.severity)):
+    for one in sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)):
         print(f"{one.severity}: {one.rule}: {one.message}")
         if advice(one.rule):
             print(f"  next: {advice(one.rule)}")
@@ -390,14 +390,14 @@ def show_changes(first: InspectPage, second: InspectPage, found: Sequence[WheelC
     print(f"second: {printable(second.facts.filename)}")
     if not found:
         print("\nnothing differs that is looked at")
-    for kind in dict.fromkeys(one.kind for one in found):
-        rows = [one for one in found if one.kind == kind]
+    for kind in dict.fromkeys(finding.kind for finding in found):
+        rows = [finding for finding in found if finding.kind == kind]
         _title(kind.upper())
         render.print_table(
             ["WHAT", "FIRST", "SECOND"],
             [
-                [printable(one.subject), printable(one.first) or "-", printable(one.second) or "-"]
-                for one in rows[:SHOWN]
+                [printable(row.subject), printable(row.first) or "-", printable(row.second) or "-"]
+                for row in rows[:SHOWN]
             ],
         )
         _more_than_shown(len(rows))

@@ -96,7 +96,7 @@ def _report_error(options: Options, error: Any) -> int:
     from spark_build.errors import RecipeError
 
     hint = typeable(error.hint, options) if error.hint else error.hint
-    problems = [str(one) for one in error.problems] if isinstance(error, RecipeError) else []
+    problems = [str(problem) for problem in error.problems] if isinstance(error, RecipeError) else []
     place = f"{error.where}: " if error.where else ""
     code = _report(
         options,

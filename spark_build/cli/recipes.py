@@ -103,9 +103,11 @@ def lint(options: Options, recipes: tuple[str, ...]) -> int:
         if not error.problems:
             raise
         problems = error.problems
-    findings = [one for one in lint_texts(texts, problems) if not recipes or one.recipe in recipes]
+    findings = [
+        finding for finding in lint_texts(texts, problems) if not recipes or finding.recipe in recipes
+    ]
     _print(options, findings)
-    return RecipeError.exit_code if any(one.severity == "error" for one in findings) else 0
+    return RecipeError.exit_code if any(finding.severity == "error" for finding in findings) else 0
 
 
 def _texts(data: Sequence[Path]) -> dict[str, str]:
@@ -121,12 +123,12 @@ def _texts(data: Sequence[Path]) -> dict[str, str]:
 
 def _print(options: Options, findings: Sequence[LintFinding]) -> None:
     if options.json:
-        render.print_json({"findings": [dataclasses.asdict(one) for one in findings]})
+        render.print_json({"findings": [dataclasses.asdict(finding) for finding in findings]})
         return
-    for one in findings:
-        if one.severity == "error" or options.verbosity >= 0:
-            print(one)
-    errors = sum(one.severity == "error" for one in findings)
+    for finding in findings:
+        if finding.severity == "error" or options.verbosity >= 0:
+            print(finding)
+    errors = sum(finding.severity == "error" for finding in findings)
     if options.verbosity >= 0:
         sys.stdout.flush()
         said = f"{errors} error{'s' * (errors != 1)}, {len(findings) - errors} warnings"
@@ -158,7 +160,7 @@ def show(options: Options, name: str, *, only_env: bool) -> None:
     recipe = setting.catalogue.recipe(name)
     pin = setting.train.components.get(name)
     if pin is None:
-        having = sorted(one.name for one in setting.catalogue.trains.values() if name in one.components)
+        having = sorted(train.name for train in setting.catalogue.trains.values() if name in train.components)
         raise UsageError(
             f"train {setting.train.name} has no version of {name}",
             hint=f"trains that have one: {', '.join(having)}" if having else None,
@@ -203,7 +205,10 @@ def _document(setting: Context, recipe: Recipe, pin: Pin) -> Document:
         "cmake": dataclasses.asdict(recipe.cmake) if recipe.kind == "cmake" else None,
         "scons": dataclasses.asdict(recipe.scons) if recipe.kind == "scons" else None,
         "prefix": dataclasses.asdict(recipe.prefix) if recipe.kind in ("repack", "assemble") else None,
-        "features": [{"name": one.name, "value": one.value, "why": one.why} for one in evaluated.features],
+        "features": [
+            {"name": feature.name, "value": feature.value, "why": feature.why}
+            for feature in evaluated.features
+        ],
         "system": {"apt": list(evaluated.apt), "dnf": list(evaluated.dnf)},
         "costs": {
             "memory_per_job_mib": recipe.build.memory_per_job_mib,
@@ -232,7 +237,10 @@ def _environment(setting: Context, recipe: Recipe, pin: Pin, evaluated: Evaluate
         "version": pin.version,
         "label": label(setting.target, setting.train),
         "wheel_version": evaluated.wheel_version,
-        **{f"arch_list:{one}": evaluation.arch_list(one, capabilities) for one in evaluation.CONSUMERS},
+        **{
+            f"arch_list:{consumer}": evaluation.arch_list(consumer, capabilities)
+            for consumer in evaluation.CONSUMERS
+        },
         **{f"version:{name}": one.version for name, one in setting.train.components.items()},
     }
     return {
@@ -270,17 +278,20 @@ def _print_recipe(document: Document) -> None:
     for name, source in pinned:
         place = source.get("filename") or source.get("url", "none")
         print(f"  {name}: {place} {source.get('commit') or source.get('sha256', '')}".rstrip())
-    _block("patches", [_patch_line(one) for one in document["patches"]])
-    _block("needs", [_need_line(one) for one in document["needs"]])
+    _block("patches", [_patch_line(patch) for patch in document["patches"]])
+    _block("needs", [_need_line(need) for need in document["needs"]])
     _block("build environment", [" ".join(document["requires"])] if document["requires"] else [])
     _block("options", [_option_line(document["recipe"], *one) for one in document["options"].items()])
     _block("variables", _env_lines(document["env"]))
     _block("compiler flags", document["compile_flags"])
     _kind_blocks(document)
-    _block("must be on", [f"{one['name']} = {one['value']}  # {one['why']}" for one in document["features"]])
+    _block(
+        "must be on",
+        [f"{feature['name']} = {feature['value']}  # {feature['why']}" for feature in document["features"]],
+    )
     _block("repair", _repair_lines(document["repair"]))
     stub = document["preflight"]["libraries"]
-    _block("preflight", [f"{one['path']} links {' '.join(one['links'])}" for one in stub])
+    _block("preflight", [f"{library['path']} links {' '.join(library['links'])}" for library in stub])
     _block("device code", _audit_lines(document["audit"]))
     packages = {key: " ".join(names) for key, names in document["system"].items() if names}
     _block("system packages", [f"{key}: {names}" for key, names in packages.items()])
@@ -325,10 +336,12 @@ def _repair_lines(repair: Document) -> list[str]:
     }
     lines = [text for option, text in said.items() if repair[option]]
     folders: dict[str, list[str]] = {}
-    for one in repair["external"]:
-        folders.setdefault(one["folder"], []).append(one["distribution"])
+    for external in repair["external"]:
+        folders.setdefault(external["folder"], []).append(external["distribution"])
     lines += [f"{folder} has libraries of {', '.join(names)}" for folder, names in folders.items()]
-    return lines + [f"requires {one['requirement']}  # {one['why']}" for one in repair["requires"]]
+    return lines + [
+        f"requires {required['requirement']}  # {required['why']}" for required in repair["requires"]
+    ]
 
 
 def _audit_lines(audit: Document) -> list[str]:
@@ -346,7 +359,7 @@ def _need_line(need: Document) -> str:
 
 
 def _option_line(recipe: str, name: str, option: Document) -> str:
-    choices = ", ".join(one or "''" for one in option["choices"])
+    choices = ", ".join(choice or "''" for choice in option["choices"])
     return f"{recipe}.{name}={option['value']}{f' (of {choices})' if choices else ''}  # {option['why']}"
 
 

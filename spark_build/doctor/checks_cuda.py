@@ -52,15 +52,17 @@ def nvccs(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     """Check that PATH has one CUDA compiler: two versions end in headers that do not fit."""
     if not wants.is_for_gpu or not facts.nvccs:
         return None  # the check of the toolkit says so
-    reachable = sorted((one for one in facts.nvccs if one.rank is not None), key=lambda one: one.rank or 0)
+    reachable = sorted(
+        (nvcc for nvcc in facts.nvccs if nvcc.rank is not None), key=lambda nvcc: nvcc.rank or 0
+    )
     taken = facts.nvccs[0]
-    versions = {one.version for one in reachable} | {taken.version}
-    said = ", ".join(f"{one.version} ({one.path})" for one in facts.nvccs)
+    versions = {nvcc.version for nvcc in reachable} | {taken.version}
+    said = ", ".join(f"{nvcc.version} ({nvcc.path})" for nvcc in facts.nvccs)
     if len(versions) == 1:
         return Diagnosis(check="nvcc", status="ok", message=f"nvcc {said}")
     message = f"several nvcc: {said}; builds take the first, your shell {reachable[0].path}"
     fix = f"export PATH={taken.path.removesuffix('/nvcc')}:$PATH"
-    if any(one.path == SYSTEM_NVCC for one in reachable):
+    if any(nvcc.path == SYSTEM_NVCC for nvcc in reachable):
         fix = "sudo apt-get remove nvidia-cuda-toolkit"
     return Diagnosis(check="nvcc", status="warn", message=message, fix=fix)
 
@@ -89,7 +91,7 @@ def _library(
     """Return a library as found, its version, and the finding when it cannot be built with."""
     found = facts.libraries.get(name, HostLibrary())
     package = wants.packages.get(name, "")
-    numbers = [one for one in (*found.headers.values(), *found.files.values()) if one]
+    numbers = [version for version in (*found.headers.values(), *found.files.values()) if version]
     known = numbers[0] if numbers else "of unknown version"
     fix = install_line([package]) if package else ""
     linkable = any(path.endswith(".so") for path in found.files)
@@ -164,7 +166,7 @@ def nccl(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     found, number, finding = _library(facts, wants, "NCCL", "nccl")
     if finding is not None:
         return finding
-    several = {one for one in (*found.headers.values(), *found.files.values()) if one}
+    several = {version for version in (*found.headers.values(), *found.files.values()) if version}
     if len(several) == 1:
         return Diagnosis(check="nccl", status="ok", message=f"NCCL {number}")
     places = ", ".join(
@@ -246,7 +248,9 @@ def _use(gpu: GpuFacts) -> str:
 def clocks(facts: Facts, _wants: PlanRequirements) -> Diagnosis | None:
     """Check power state and clocks against known good values; reports the worst GPU."""
     findings = [_clock(gpu) for gpu in facts.gpus]
-    return next((one for one in findings if one.status != "ok"), findings[0] if findings else None)
+    return next(
+        (finding for finding in findings if finding.status != "ok"), findings[0] if findings else None
+    )
 
 
 def _clock(gpu: GpuFacts) -> Diagnosis:

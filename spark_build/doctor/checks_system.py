@@ -114,7 +114,7 @@ def pressure(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
 def clock(facts: Facts, wants: PlanRequirements) -> Diagnosis:
     """Check the time of day: certificates and build tools decide by it."""
     system = facts.system
-    ahead = [one.ahead for one in facts.indexes.asked if one.ahead is not None]
+    ahead = [answer.ahead for answer in facts.indexes.asked if answer.ahead is not None]
     if system.now < system.installed - DAY:
         days = (system.installed - system.now) / DAY
         message = f"the clock is {days:.0f} days behind the files of spark-build itself"
@@ -186,15 +186,15 @@ def index(facts: Facts, wants: PlanRequirements) -> Diagnosis:
         return Diagnosis(
             check="index", status=wants.severity(needed=bool(wants.building)), message=found.problem, fix=fix
         )
-    silent = [one for one in found.asked if one.failure]
-    answering = [one.where for one in found.asked if not one.failure]
+    silent = [answer for answer in found.asked if answer.failure]
+    answering = [answer.where for answer in found.asked if not answer.failure]
     if not found.asked:
         message = "pip is configured with no index" + (", only with find-links" if found.links else "")
         status = "ok" if found.links or found.lacking == 0 else wants.severity(needed=bool(wants.building))
         return Diagnosis(check="index", status=status, message=message, fix="" if status == "ok" else fix)
     if not silent:
         return Diagnosis(check="index", status="ok", message=_answers(answering))
-    said = "; ".join(f"{one.where}: {one.failure}" for one in silent)
+    said = "; ".join(f"{answer.where}: {answer.failure}" for answer in silent)
     if answering or found.lacking == 0:
         rest = f"; {_answers(answering)}" if answering else "; all that the builds need is here"
         return Diagnosis(check="index", status="warn", message=said + rest, fix=fix)
@@ -214,7 +214,7 @@ PER_PORT = 2  # a Spark's socket for the cable is two interfaces of half its spe
 def nccl(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
     """Check for NCCL 2.28.3 or newer."""
     found = facts.libraries.get("NCCL", HostLibrary())
-    numbers = [one for one in (*found.files.values(), *found.headers.values()) if one]
+    numbers = [version for version in (*found.files.values(), *found.headers.values()) if version]
     wanted = ".".join(map(str, NCCL))
     fix = install_line(["libnccl2", "libnccl-dev"])
     if not numbers:
@@ -232,12 +232,12 @@ def links(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
     found = _cluster(facts)
     up = _up(found)
     if len(up) >= PER_PORT:
-        said = ", ".join(f"{one.name} ({one.device})" for one in up)
+        said = ", ".join(f"{link.name} ({link.device})" for link in up)
         return Diagnosis(check="cluster-links", status="ok", message=f"RoCE is up on {said}")
     if not found.links:
         message = "no network card that speaks RDMA: machines talk over plain TCP"
         return Diagnosis(check="cluster-links", status="fail", message=message, fix="rdma link show")
-    down = ", ".join(one.name for one in found.links if not one.up)
+    down = ", ".join(link.name for link in found.links if not link.up)
     message = f"{len(up)} of {PER_PORT} RoCE interfaces are up (down: {down})"
     fix = "plug the cable in at both ends; sudo ip link set NAME up"
     return Diagnosis(check="cluster-links", status="fail", message=message, fix=fix)
@@ -248,11 +248,11 @@ def mtu(facts: Facts, _wants: PlanRequirements) -> Diagnosis | None:
     up = _up(_cluster(facts))
     if not up:
         return None
-    small = [one for one in up if one.mtu < MTU]
+    small = [link for link in up if link.mtu < MTU]
     if not small:
         return Diagnosis(check="cluster-mtu", status="ok", message=f"{MTU} bytes on all RoCE interfaces")
-    said = ", ".join(f"{one.name} {one.mtu}" for one in small)
-    fix = "; ".join(f"sudo ip link set {one.name} mtu {MTU}" for one in small)
+    said = ", ".join(f"{link.name} {link.mtu}" for link in small)
+    fix = "; ".join(f"sudo ip link set {link.name} mtu {MTU}" for link in small)
     return Diagnosis(
         check="cluster-mtu",
         status="fail",
@@ -266,10 +266,10 @@ def addresses(facts: Facts, _wants: PlanRequirements) -> Diagnosis | None:
     up = _up(_cluster(facts))
     if not up:
         return None
-    without = [one.name for one in up if not one.addresses]
-    moving = [one.name for one in up if one.addresses and set(one.addresses) <= set(one.dynamic)]
+    without = [link.name for link in up if not link.addresses]
+    moving = [link.name for link in up if link.addresses and set(link.addresses) <= set(link.dynamic)]
     if not without and not moving:
-        said = ", ".join(f"{one.name} {one.addresses[0]}" for one in up)
+        said = ", ".join(f"{link.name} {link.addresses[0]}" for link in up)
         return Diagnosis(check="cluster-addresses", status="ok", message=f"static: {said}")
     problems = [f"{name} has none" for name in without]
     problems += [f"{name} has one from DHCP or of its own making" for name in moving]
@@ -280,7 +280,7 @@ def addresses(facts: Facts, _wants: PlanRequirements) -> Diagnosis | None:
 def rdma(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
     """Report GPUDirect RDMA as the driver does; a Spark has none, and this says so."""
     found = _cluster(facts)
-    spark = any("GB10" in one.name for one in facts.basics.machine.gpus)
+    spark = any("GB10" in gpu.name for gpu in facts.basics.machine.gpus)
     if found.rdma is None:
         return Diagnosis(
             check="cluster-rdma", status="warn", message="the driver cannot be asked for GPUDirect RDMA"
@@ -306,7 +306,7 @@ def _cluster(facts: Facts) -> Cluster:
 
 
 def _up(cluster: Cluster) -> list[Link]:
-    return [one for one in cluster.links if one.up]
+    return [link for link in cluster.links if link.up]
 
 
 NAMESPACES: tuple[Check[Basics], ...] = (checks_build.namespaces,)

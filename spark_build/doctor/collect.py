@@ -450,4 +450,4 @@ def _gpu_of_smi(node: ET.Element) -> GpuFacts:
 
 def _computing(processes: ET.Element) -> int:
     """Return the processes that compute, without those that draw the desktop."""
-    return sum("C" in (one.findtext("type") or "") for one in processes.iter("process_info"))
+    return sum("C" in (process.findtext("type") or "") for process in processes.iter("process_info"))

@@ -45,7 +45,7 @@ def reachable(lacking: Callable[[], int]) -> IndexFacts:
         answers.get(url) or IndexAnswer(where=http.host_of(url), failure=silent) for url in found.urls
     )
     links = bool(found.links)
-    if all(one.failure for one in asked):
+    if all(answer.failure for answer in asked):
         return IndexFacts(asked=asked, links=links, lacking=lacking())
     return IndexFacts(asked=asked, links=links)
 

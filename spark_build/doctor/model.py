@@ -217,19 +217,26 @@ class PlanRequirements:
     @property
     def toolkit(self) -> str:
         """Folder of the system's CUDA toolkit that builds use; "" where a recipe provides the toolkit."""
-        given = (one.path for step in self.compiled for one in step.provisions if one.need == "cuda")
+        given = (
+            provision.path
+            for step in self.compiled
+            for provision in step.provisions
+            if provision.need == "cuda"
+        )
         return next(filter(None, given), "")
 
     @property
     def brings_toolkit(self) -> str:
         """Version of the toolkit that the recipe `cuda` provides for this plan; "" without one."""
         brought = any("cuda" in step.from_store for step in self.compiled)
-        return next((one.pin.version for one in self.plan.steps if brought and one.recipe.name == "cuda"), "")
+        return next(
+            (step.pin.version for step in self.plan.steps if brought and step.recipe.name == "cuda"), ""
+        )
 
     @property
     def lacks_toolkit(self) -> tuple[str, ...]:
         """Names of the recipes that cannot be built because neither train nor machine has a toolkit."""
-        lost = {one.recipe.name for one in self.plan.steps if one.decision in ("SKIP", "BLOCKED")}
+        lost = {step.recipe.name for step in self.plan.steps if step.decision in ("SKIP", "BLOCKED")}
         return tuple(
             step.recipe.name
             for step in self.plan.steps
@@ -244,7 +251,7 @@ class PlanRequirements:
     @property
     def packages(self) -> Mapping[str, str]:
         """CUDA libraries that torch needs beside a toolkit given by path -> packages that provide them."""
-        return PACKAGES if self.toolkit and any(one.recipe.name == "torch" for one in self.compiled) else {}
+        return PACKAGES if self.toolkit and any(step.recipe.name == "torch" for step in self.compiled) else {}
 
     @property
     def torch(self) -> str:
@@ -264,7 +271,7 @@ def install_line(packages: tuple[str, ...] | list[str]) -> str:
     ours = [name for name in packages if name not in theirs and not name.startswith("-")]
     lists = [ours, theirs] if ours and theirs else [list(packages)]
     return " && ".join(
-        ["sudo apt-get update", *(f"sudo apt-get install -y {' '.join(one)}" for one in lists)]
+        ["sudo apt-get update", *(f"sudo apt-get install -y {' '.join(names)}" for names in lists)]
     )
 
 

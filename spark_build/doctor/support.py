@@ -71,7 +71,7 @@ def write_support_bundle(path: Path, home: Home, facts: Facts, findings: Sequenc
 
 def _parts(home: Home, facts: Facts, findings: Sequence[Diagnosis]) -> Iterator[tuple[str, str]]:
     yield "README.txt", README
-    yield "findings.json", _json([dataclasses.asdict(one) for one in findings])
+    yield "findings.json", _json([dataclasses.asdict(finding) for finding in findings])
     yield "facts.json", _json(dataclasses.asdict(facts))
     yield "versions.json", _json(_versions())
     yield "environment.json", _json({name: value for name, value in os.environ.items() if _concerns(name)})
@@ -125,7 +125,9 @@ def _json(value: object) -> str:
 
 
 def _versions() -> dict[str, object]:
-    packages = {one.name: one.version for one in importlib.metadata.distributions()}
+    packages = {
+        distribution.name: distribution.version for distribution in importlib.metadata.distributions()
+    }
     return {
         "spark-build": __version__,
         "python": sys.version,
@@ -145,9 +147,9 @@ AS_ROOT = 'command -v sudo >/dev/null || sudo() { "$@"; }; '
 def remedies(findings: Iterable[Diagnosis]) -> dict[str, list[Diagnosis]]:
     """Return safe commands with the findings that each fixes; a command appears once."""
     found: dict[str, list[Diagnosis]] = {}
-    for one in findings:
-        if one.safe and one.fix and one.status != "ok":
-            found.setdefault(one.fix, []).append(one)
+    for finding in findings:
+        if finding.safe and finding.fix and finding.status != "ok":
+            found.setdefault(finding.fix, []).append(finding)
     return found
 
 

@@ -78,7 +78,7 @@ def install(
 ) -> tuple[str, ...]:
     """Create an environment for the interpreter that runs this; returns "name==version" of its packages."""
     state = create(generation, folder, names, everything=not names, with_pip=with_pip, installer=installer)
-    return tuple(f"{one.name}=={one.version}" for one in state.packages)
+    return tuple(f"{package.name}=={package.version}" for package in state.packages)
 
 
 def create(

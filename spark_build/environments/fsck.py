@@ -36,7 +36,7 @@ def check(
     """Return every fault in the store and in all views; `repair` fixes those it can."""
     wheels: dict[str, StoredWheel] = {}
     suspects = _of_store(home, wheels, deep, told) if home.store.is_dir() else []
-    found = [one.mended() if repair else one.fault for one in suspects]
+    found = [suspect.mended() if repair else suspect.fault for suspect in suspects]
 
     def find(key: str) -> StoredWheel | None:
         if key not in wheels:  # committed since
@@ -50,7 +50,7 @@ def check(
     for view in sorted(path for path in home.views.glob("*") if path.is_dir()):
         with _undisturbed(view, waiting):
             suspects = list(fsck.of_view(view, home.store, find))
-            found += [one.mended() if repair else one.fault for one in suspects]
+            found += [suspect.mended() if repair else suspect.fault for suspect in suspects]
     return tuple(found)
 
 

@@ -70,9 +70,9 @@ def own() -> Interpreter:
 def find_interpreter(wanted: str) -> Interpreter:
     """Return the interpreter for --python: a path, a version such as 3.12, or a command."""
     if re.fullmatch(r"\d+\.\d+(\.\d+)?t?", wanted):
-        for one in known():
-            if one.version == wanted.removesuffix("t") or _short(one.abi) == wanted:
-                return one
+        for interpreter in known():
+            if interpreter.version == wanted.removesuffix("t") or _short(interpreter.abi) == wanted:
+                return interpreter
         raise UsageError(f"there is no Python {wanted} on this machine", hint=_there_are(tuple(known())))
     named = shutil.which(Path(wanted).expanduser()) if wanted else None
     path = Path(named).absolute() if named else Path(wanted).expanduser().absolute()
@@ -102,7 +102,7 @@ def _candidates() -> Iterator[Path]:
     for entry in os.get_exec_path():
         folder = Path(entry)
         if not (folder.name == "shims" and (folder.parent / "versions").is_dir()):  # pyenv's: see below
-            yield from (one for one in _executables(folder) if os.access(one, os.X_OK))
+            yield from (executable for executable in _executables(folder) if os.access(executable, os.X_OK))
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     yield from sorted(root.glob("versions/*/bin/python"))
     uv = find_uv()
@@ -118,14 +118,14 @@ def _candidates() -> Iterator[Path]:
 
 def _executables(folder: Path) -> list[Path]:
     try:
-        found = [one for one in folder.iterdir() if re.fullmatch(r"python3(\.\d+)?t?", one.name)]
+        found = [path for path in folder.iterdir() if re.fullmatch(r"python3(\.\d+)?t?", path.name)]
     except OSError:
         return []
     return sorted(found)
 
 
 def _there_are(found: Sequence[Interpreter]) -> str:
-    return "there are " + ", ".join(f"{one.version} ({one.path})" for one in found)
+    return "there are " + ", ".join(f"{interpreter.version} ({interpreter.path})" for interpreter in found)
 
 
 def refuse_other_abi(view: str, python: Interpreter, command: str) -> None:
@@ -136,8 +136,8 @@ def refuse_other_abi(view: str, python: Interpreter, command: str) -> None:
     abi = view.rpartition("-")[2]
     if python.abi == abi:
         return
-    fitting = [one for one in known() if one.abi == abi]
-    others = ", ".join(f"{one.path} ({one.version})" for one in fitting)
+    fitting = [interpreter for interpreter in known() if interpreter.abi == abi]
+    others = ", ".join(f"{interpreter.path} ({interpreter.version})" for interpreter in fitting)
     told = f"the wheels of {view} are for {abi} (Python {_short(abi)}); {python.path} is {python.abi}"
     if fitting:
         raise UsageError(

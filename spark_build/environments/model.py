@@ -81,7 +81,7 @@ class EnvironmentChange:
     @property
     def installs(self) -> tuple[StoredWheel, ...]:
         """Wheels to install."""
-        return (*self.added, *(one.wheel for one in self.replaced))
+        return (*self.added, *(replacement.wheel for replacement in self.replaced))
 
     @property
     def empty(self) -> bool:

@@ -48,7 +48,7 @@ def for_target(recipe: Recipe, target: Target, train: Train) -> Recipe:
     Variables, pins and features are settled by `evaluate`.
     """
     variants = _variants(recipe, target, train)
-    default = [one.default for one in variants if one.default is not None]
+    default = [variant.default for variant in variants if variant.default is not None]
     without_cuda = recipe.requires.cpu and not target.cuda_architectures
     return replace(
         recipe,
@@ -63,7 +63,9 @@ def for_target(recipe: Recipe, target: Target, train: Train) -> Recipe:
         preflight=replace(
             recipe.preflight,
             libraries=tuple(
-                one for one in recipe.preflight.libraries if holds(one.when, recipe, target, train)
+                library
+                for library in recipe.preflight.libraries
+                if holds(library.when, recipe, target, train)
             ),
         ),
     )
@@ -75,11 +77,13 @@ def _repair(recipe: Recipe, target: Target, train: Train) -> Repair:
     return replace(
         asked,
         exclude=asked.outside,
-        external=tuple(one for one in asked.external if holds(one.when, recipe, target, train)),
+        external=tuple(
+            external for external in asked.external if holds(external.when, recipe, target, train)
+        ),
         requires=tuple(
-            replace(one, requirement=_pinned(one.requirement, target, train))
-            for one in asked.requires
-            if holds(one.when, recipe, target, train)
+            replace(required, requirement=_pinned(required.requirement, target, train))
+            for required in asked.requires
+            if holds(required.when, recipe, target, train)
         ),
     )
 
@@ -106,17 +110,17 @@ def _pinned(text: str, target: Target, train: Train) -> str:
 
 
 def _variants(recipe: Recipe, target: Target, train: Train) -> list[Variant]:
-    return [one for one in recipe.build.variants if holds(one.when, recipe, target, train)]
+    return [variant for variant in recipe.build.variants if holds(variant.when, recipe, target, train)]
 
 
 def _costs(build: Build, variants: Iterable[Variant]) -> Build:
     """Return the build with its variants' memory, time and disk; the last variant wins."""
-    for one in variants:
+    for variant in variants:
         build = replace(
             build,
-            memory_per_job_mib=one.memory_per_job_mib or build.memory_per_job_mib,
-            core_minutes=one.core_minutes or build.core_minutes,
-            disk_mib=one.disk_mib or build.disk_mib,
+            memory_per_job_mib=variant.memory_per_job_mib or build.memory_per_job_mib,
+            core_minutes=variant.core_minutes or build.core_minutes,
+            disk_mib=variant.disk_mib or build.disk_mib,
         )
     return build
 
@@ -164,7 +168,7 @@ def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluate
         apt=tuple(apt),
         dnf=tuple(dnf),
         compile_flags=_flags(recipe),
-        features=tuple(one for one in recipe.features if holds(one.when, recipe, target, train)),
+        features=tuple(feature for feature in recipe.features if holds(feature.when, recipe, target, train)),
         extra_sources=_extra_sources(recipe, pin, target, env),
         label=names["label"],
         wheel_version=fill_placeholders(
@@ -188,8 +192,8 @@ def _chosen(text: str, recipe: Recipe) -> str:
 def _flags(recipe: Recipe) -> tuple[str, ...]:
     """Return the compiler flags, without those whose option is empty."""
     flags = recipe.build.compile_flags
-    wanted = [one for one in flags if all(recipe.options[name].value for name in _OPTION.findall(one))]
-    return tuple(_chosen(one, recipe) for one in wanted)
+    wanted = [flag for flag in flags if all(recipe.options[name].value for name in _OPTION.findall(flag))]
+    return tuple(_chosen(flag, recipe) for flag in wanted)
 
 
 def _extra_sources(
@@ -326,7 +330,7 @@ def arch_list(consumer: str, capabilities: Sequence[str]) -> str:
         wanted.add("12.0")  # cmake/Codegen.cmake adds 121a only where compute_120 is in the list
     ordered = sorted(wanted, key=_order)
     if consumer == FLASH_ATTN:
-        ordered = [_FLASH_BRANCH.get(one, one.replace(".", "")) for one in ordered]
+        ordered = [_FLASH_BRANCH.get(capability, capability.replace(".", "")) for capability in ordered]
     return ";".join(dict.fromkeys(ordered))
 
 

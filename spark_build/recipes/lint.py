@@ -70,12 +70,12 @@ def lint_texts(texts: Mapping[str, str], problems: Iterable[Problem] = ()) -> tu
     known = [
         LintFinding(
             severity="error",
-            file=one.file,
-            line=one.line,
-            message=one.message,
-            recipe=_subject(one.file, ()),
+            file=problem.file,
+            line=problem.line,
+            message=problem.message,
+            recipe=_subject(problem.file, ()),
         )
-        for one in problems
+        for problem in problems
     ]
     return _ordered([*known, *lint(recipes, trains, targets, texts)])
 
@@ -106,7 +106,9 @@ def lint(
 
 
 def _ordered(findings: Iterable[LintFinding]) -> tuple[LintFinding, ...]:
-    return tuple(sorted(findings, key=lambda one: (one.file, one.line, one.severity, one.message)))
+    return tuple(
+        sorted(findings, key=lambda finding: (finding.file, finding.line, finding.severity, finding.message))
+    )
 
 
 def _subject(file: str, path: Path) -> str:
@@ -122,24 +124,24 @@ def _remarks(
 ) -> Iterator[tuple[_Context, Remark]]:
     nowhere = ("", "")
     for recipe in recipes.values():
-        yield from ((nowhere, one) for one in recipe_remarks(recipe, trains.keys()))
+        yield from ((nowhere, remark) for remark in recipe_remarks(recipe, trains.keys()))
         if recipe.pin is not None:
             found = pin_remarks(recipe_file(recipe.name), ("pin",), recipe.name, recipe.pin)
-            yield from ((nowhere, one) for one in found)
+            yield from ((nowhere, remark) for remark in found)
     for train in trains.values():
-        yield from ((nowhere, one) for one in train_remarks(train))
+        yield from ((nowhere, remark) for remark in train_remarks(train))
     for target in targets.values():
-        yield from ((nowhere, one) for one in target_remarks(target))
+        yield from ((nowhere, remark) for remark in target_remarks(target))
     for train in trains.values():
         for target in (one for each in targets.values() for one in _settled(each)):
             context = (train.name, target.name)
-            yield from ((context, one) for one in pair_remarks(train, target))
+            yield from ((context, remark) for remark in pair_remarks(train, target))
             for name, recipe in recipes.items():
                 pin = train.components.get(name) or recipe.pin
                 if pin is not None:
                     found = context_remarks(recipe, pin, target, train)
-                    yield from ((context, one) for one in found)
-    yield from ((nowhere, one) for one in unused_extras(recipes, trains, targets))
+                    yield from ((context, remark) for remark in found)
+    yield from ((nowhere, remark) for remark in unused_extras(recipes, trains, targets))
 
 
 def _settled(target: Target) -> tuple[Target, ...]:
@@ -236,9 +238,9 @@ def _extras(recipe: Recipe, pin: Pin, target: Target, env: Placed) -> Iterator[R
 
 def _required(recipe: Recipe) -> Iterator[Remark]:
     """Check that the wheel's requirements have the train's versions."""
-    for one in recipe.repair.requires:
-        for text in re.findall(r"\{[^{}]*\}", one.requirement):
-            say = f"{text} in '{one.requirement}': the train has no such version"
+    for required in recipe.repair.requires:
+        for text in re.findall(r"\{[^{}]*\}", required.requirement):
+            say = f"{text} in '{required.requirement}': the train has no such version"
             hint = "pin it in the train, else the wheel is not finished"
             yield Remark("warning", recipe_file(recipe.name), ("repair", "requires"), say, hint)
 
@@ -302,8 +304,8 @@ def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Remark]:
 
 def _covers(text: str, target: Target) -> bool:
     """Return whether a list runs on the target: same major version, no higher minor one."""
-    listed = [one.replace(".", "") for one in re.findall(r"\d+\.?\d", text)]
-    wanted = [one.replace(".", "") for one in target.cuda_architectures]
+    listed = [number.replace(".", "") for number in re.findall(r"\d+\.?\d", text)]
+    wanted = [architecture.replace(".", "") for architecture in target.cuda_architectures]
     return any(have[:-1] == want[:-1] and have[-1] <= want[-1] for have in listed for want in wanted)
 
 
@@ -316,7 +318,7 @@ def _effective(recipe: Recipe, target: Target, env: Placed) -> set[str]:
         filled = value.replace(
             f"{{arch_list:{consumer}}}", evaluation.arch_list(consumer, target.cuda_architectures)
         )
-        found |= {re.sub(r"[af]?(\+PTX)?$", "", one) for one in re.split(r"[;, ]+", filled)}
+        found |= {re.sub(r"[af]?(\+PTX)?$", "", architecture) for architecture in re.split(r"[;, ]+", filled)}
     return found
 
 
@@ -575,7 +577,7 @@ def unused_extras(
     recipes: Mapping[str, Recipe], trains: Mapping[str, Train], targets: Mapping[str, Target]
 ) -> Iterator[Remark]:
     """Yield an error for each extra source that its recipe never refers to."""
-    machines = [replace(one, platform=platform) for one in targets.values() for platform in PLATFORMS]
+    machines = [replace(target, platform=platform) for target in targets.values() for platform in PLATFORMS]
     for name, recipe in recipes.items():
         for file, path, pin, held in _pins(name, recipe, trains):
             used: set[str] = set()

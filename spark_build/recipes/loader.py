@@ -127,7 +127,7 @@ def _with_option(recipe: Recipe, name: str, value: str) -> Recipe:
         known = ", ".join(sorted(recipe.options)) or "none"
         raise UsageError(f"{recipe.name} has no option '{name}'", hint=f"options: {known}")
     if option.choices and value not in option.choices:
-        choices = ", ".join(one or "'' (empty)" for one in option.choices)
+        choices = ", ".join(choice or "'' (empty)" for choice in option.choices)
         raise UsageError(f"--option {recipe.name}.{name}={value}: choose one of {choices}")
     return replace(recipe, options={**recipe.options, name: replace(option, value=value)})
 

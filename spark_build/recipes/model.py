@@ -455,12 +455,12 @@ class Step:
     @property
     def needs(self) -> tuple[str, ...]:
         """Names of the recipes that must be built before."""
-        return tuple(one.need for one in self.provisions)
+        return tuple(provision.need for provision in self.provisions)
 
     @property
     def from_store(self) -> tuple[str, ...]:
         """Names of the needs that come from the store."""
-        return tuple(one.need for one in self.provisions if one.provider == "store")
+        return tuple(provision.need for provision in self.provisions if provision.provider == "store")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

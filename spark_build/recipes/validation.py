@@ -572,7 +572,7 @@ def _unknown(name: str, options: Mapping[str, Any]) -> str:
 
 
 def _listed(values: list[Any]) -> str:
-    return ", ".join(str(one) or "''" for one in values)
+    return ", ".join(str(value) or "''" for value in values)
 
 
 def cross_check(

@@ -220,8 +220,8 @@ class Governor:
         found = [stage for stage in self._stages if stage.ready.is_set()]
         for stage in self._stages:
             together = [*found, stage]
-            memory_mib = sum(one.memory_per_job_mib for one in together)
-            threads = sum(one.threads_per_job for one in together)
+            memory_mib = sum(stage.memory_per_job_mib for stage in together)
+            threads = sum(stage.threads_per_job for stage in together)
             fits = memory_mib <= space and threads <= cores
             if not stage.ready.is_set() and (fits or not found):
                 found = together
@@ -268,28 +268,28 @@ def record_build(home: Home, recipe: str, taken: BuildUsage) -> None:
     path = _path(home, recipe)
     with locked(path.with_suffix(".lock"), purpose=f"history of {recipe}"):
         known = [*_read(path), taken][-LENGTH:]
-        content = {"format": FORMAT, "builds": [asdict(one) for one in known]}
+        content = {"format": FORMAT, "builds": [asdict(build) for build in known]}
         write_atomically(path, json.dumps(content, indent=1) + "\n")
 
 
 def recorded_builds(home: Home, recipe: str, *, target: str | None = None) -> tuple[BuildUsage, ...]:
     """Return earlier builds, newest last, for one target if given; none from a damaged file."""
-    return tuple(one for one in _read(_path(home, recipe)) if target is None or one.target == target)
+    return tuple(build for build in _read(_path(home, recipe)) if target is None or build.target == target)
 
 
 def recorded_peaks(home: Home, recipe: str, *, target: str | None = None) -> tuple[int, ...]:
     """Return the memory of each earlier build's largest job in MiB, newest last."""
-    return tuple(one.peak_mib_per_job for one in recorded_builds(home, recipe, target=target))
+    return tuple(build.peak_mib_per_job for build in recorded_builds(home, recipe, target=target))
 
 
 def expected_usage(home: Home, recipe: str, *, target: str, declared_mib: int) -> ExpectedUsage:
     """Return the usage to expect of a recipe's next build."""
     known = recorded_builds(home, recipe, target=target)
-    whole = [one for one in known if one.seconds > 0]
+    whole = [build for build in known if build.seconds > 0]
     # What went on, failed or came from the cache may have missed the largest job: it can only raise.
-    parts = [one.peak_mib_per_job for one in known if one.seconds <= 0]
+    parts = [build.peak_mib_per_job for build in known if build.seconds <= 0]
     memory = max(
-        policy.learned([one.peak_mib_per_job for one in whole], declared_mib),
+        policy.learned([build.peak_mib_per_job for build in whole], declared_mib),
         policy.learned(parts, 0),
     )
     if not whole:
@@ -308,7 +308,7 @@ def _read(path: Path) -> list[BuildUsage]:
         content = json.loads(path.read_text())
         if content["format"] != FORMAT:
             return []
-        return [_taken(one) for one in content["builds"]]
+        return [_taken(row) for row in content["builds"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
@@ -322,6 +322,6 @@ def _taken(raw: dict[str, Any]) -> BuildUsage:
         "target": str,
         "version": str,
         "steps": int,
-        "curve": lambda points: tuple(float(one) for one in points),
+        "curve": lambda points: tuple(float(point) for point in points),
     }
     return BuildUsage(**{name: kind(raw[name]) for name, kind in kinds.items() if name in raw})

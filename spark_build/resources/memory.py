@@ -81,7 +81,7 @@ def read_tree(table: Mapping[int, Process], root: int) -> TreeReading:
     if root not in table:
         return TreeReading(memory_mib=0, jobs=(), clients=0, largest_mib=0)
     members = _below(table[root], children)
-    memory = {one.pid: _share_kib(one) for one in members}
+    memory = {member.pid: _share_kib(member) for member in members}
     with_client = _above_clients(members, table)
     jobs = [
         _below(child, children)
@@ -91,7 +91,7 @@ def read_tree(table: Mapping[int, Process], root: int) -> TreeReading:
         if child.pid not in with_client
     ]
     trees = [
-        JobTree(members=tuple(job), memory_mib=_mib(memory[one.pid] for one in job))
+        JobTree(members=tuple(job), memory_mib=_mib(memory[process.pid] for process in job))
         for job in sorted(jobs, key=lambda job: (job[0].started, job[0].pid))
     ]
     largest = max((tree.memory_mib for tree in trees), default=max(memory.values()) // 1024)
@@ -113,8 +113,8 @@ def _below(top: Process, children: Mapping[int, list[Process]]) -> list[Process]
 def _above_clients(members: Iterable[Process], table: Mapping[int, Process]) -> set[int]:
     """Return the ids of all clients and their ancestors, which run jobs and are none."""
     found: set[int] = set()
-    for one in members:
-        process: Process | None = one if one.name in CLIENTS else None
+    for member in members:
+        process: Process | None = member if member.name in CLIENTS else None
         while process is not None and process.pid not in found:
             found.add(process.pid)
             process = table.get(process.parent)
@@ -161,7 +161,7 @@ def available_mib() -> int:
 
 def largest_users(count: int = 3) -> list[tuple[str, int]]:
     """Return processes that hold most memory: (name and id, MiB resident)."""
-    found = sorted(processes().values(), key=lambda one: -one.resident_kib)[:count]
+    found = sorted(processes().values(), key=lambda process: -process.resident_kib)[:count]
     return [(f"{one.name} {one.pid}", one.resident_kib // 1024) for one in found]
 
 

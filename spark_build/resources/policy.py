@@ -102,8 +102,8 @@ def room(*, budget_mib: int | None, available_mib: int, reserve_mib: int, runnin
 def share(demands: Sequence[JobDemand], *, cores: int, room_mib: int) -> tuple[int, ...]:
     """Return each running stage's slots: one each, the rest one by one to the stage with fewest that fits."""
     slots = [1] * len(demands)
-    threads = sum(one.threads_per_job for one in demands)
-    memory = sum(one.cost_mib(1) for one in demands)
+    threads = sum(demand.threads_per_job for demand in demands)
+    memory = sum(demand.cost_mib(1) for demand in demands)
     while True:
         hungry = [
             index
@@ -200,7 +200,7 @@ def pace_curve(times: Sequence[tuple[int, float]], total: int, seconds: float) -
     for tenth in range(1, POINTS):
         wanted = total * tenth / POINTS
         points.append(next((at for done, at in times if done >= wanted), seconds))
-    return (*(round(one, 1) for one in points), round(seconds, 1))
+    return (*(round(point, 1) for point in points), round(seconds, 1))
 
 
 def time_left(done: int, total: int, elapsed: float, expected: ExpectedUsage | None) -> float | None:

@@ -86,7 +86,7 @@ def _each_commit(source: Source, folder: Path, visit: Callable[[Wanted], bool]) 
             inner = _read_submodules(wanted)
             if inner and nesting == MAX_NESTING:
                 raise SourceError(f"{display_url(source.url)} has submodules in submodules without end")
-            pending += [(wanted.submodule(one), nesting + 1) for one in inner]
+            pending += [(wanted.submodule(submodule), nesting + 1) for submodule in inner]
 
 
 def export_commit(source: Source, *, folder: Path, destination: Path) -> None:
@@ -196,8 +196,8 @@ def _write(tree: Tree, wanted: Wanted, prefix: str, seconds: int, *, submodules:
                 _write_entry(tree, mirror, entry, prefix, seconds)
         except DamagedError as error:
             raise _damaged(wanted, error) from error
-    for one in inner:
-        _write(tree, wanted.submodule(one), f"{prefix}{one.path}/", seconds, submodules=True)
+    for submodule in inner:
+        _write(tree, wanted.submodule(submodule), f"{prefix}{submodule.path}/", seconds, submodules=True)
 
 
 def _write_entry(tree: Tree, mirror: Mirror, entry: TreeEntry, prefix: str, seconds: int) -> None:
