@@ -190,7 +190,7 @@ def _comment(text: str) -> Iterator[str]:
 
 
 def _pairs(value: object, *names: str, skip: bool = False) -> list[str]:
-    """Yield `name = value` for a dataclass's fields; `skip`: without the empty ones."""
+    """Return `name = value` for a dataclass's fields; `skip`: without the empty ones."""
     pairs = [(name, getattr(value, name)) for name in names]
     return [f"{name} = {_toml(value)}" for name, value in pairs if value or not skip]
 

@@ -297,7 +297,7 @@ def _cuda_only(sources: Sources) -> bool:
 def _notes(
     sources: Sources, project: Mapping[str, Any], imported: frozenset[str], recipes: Mapping[str, str]
 ) -> Iterator[str]:
-    """Return notes on what a person should check."""
+    """Yield notes on what a person should check."""
     unknown = sorted(imported - _PROVIDERS.keys() - recipes.keys())
     named = {canonicalize_name(Requirement(text).name) for text in _asked(project, sources)}
     for name in unknown:

@@ -98,7 +98,7 @@ def create(
 
 
 def _shown(options: Options, work: Callable[[Callable[[str], None]], Any]) -> Any:
-    """Yield a function that shows messages on stderr while slow work runs."""
+    """Run slow work and show its messages on stderr."""
     from spark_build.events import Note
 
     with render.open_view(options.verbosity) as view:

@@ -302,7 +302,7 @@ def _print_recipe(document: Document) -> None:
 
 
 def _kind_blocks(document: Document) -> None:
-    """Return the fields that only one kind of build has."""
+    """Print the fields that only one kind of build has."""
     if document["cmake"]:
         defined = {f"-D{name}": one for name, one in document["cmake"]["define"].items()}
         _block(f"cmake of {document['cmake']['source']}", _env_lines(defined))

@@ -203,7 +203,7 @@ def changed_files(folder: Path, wheel: Path) -> Iterator[tuple[str, Path]]:
 
 
 def files_of(folder: Path, wheel: Path) -> Iterator[Path]:
-    """Return every file that installing the wheel writes, commands included."""
+    """Yield every file that installing the wheel writes, commands included."""
     with opened(wheel) as archive:
         yield from (path for _, path, _ in _placed(archive, wheel.name, folder))
         for command in _commands(archive, wheel.name):

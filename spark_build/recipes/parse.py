@@ -116,7 +116,7 @@ def _validate(raw: Mapping[str, Any], kind: type[T]) -> tuple[T | None, list[Fin
 
 
 def _findings(details: Sequence[tuple[Path, Any]], raw: Mapping[str, Any], kind: type) -> list[Finding]:
-    """Yield pydantic's findings in plain English; a misspelt key is not also reported as missing."""
+    """Return pydantic's findings in plain English; a misspelt key is not also reported as missing."""
     missing = {path for path, detail in details if detail["type"] == "missing"}
     findings: list[Finding] = []
     for path, detail in details:
