@@ -53,7 +53,7 @@ ESTIMATE = "# estimate"
 
 
 def draft(name: str, found: Survey, pin: Pin, requires: Sequence[str], needs: Mapping[str, str]) -> Recipe:
-    """A recipe from what was found; `requires` are exact pins, `needs` go to providers store and public."""
+    """Return a recipe from a survey; `requires` are exact pins, `needs` come from store or public."""
     memory, minutes, disk = _costs(found)
     return Recipe(
         name=name,
@@ -78,7 +78,7 @@ def draft(name: str, found: Survey, pin: Pin, requires: Sequence[str], needs: Ma
 
 
 def render(recipe: Recipe, *, head: str, about_requires: str) -> str:
-    """The TOML text of a drafted recipe: parse_recipe gives the same value back.
+    """Return the TOML text of a drafted recipe, which parses to the same value.
 
     `head` and `about_requires` become comments.
     """
@@ -89,7 +89,11 @@ def render(recipe: Recipe, *, head: str, about_requires: str) -> str:
     lines += ["", "[pin]", "# For every train that does not list this component."]
     lines += _pairs(recipe.pin, "version")
     for source in recipe.pin.sources:
-        lines += ["", "[[pin.sources]]", *_pairs(source, *(one.name for one in fields(Source)), skip=True)]
+        lines += [
+            "",
+            "[[pin.sources]]",
+            *_pairs(source, *(field.name for field in fields(Source)), skip=True),
+        ]
     for need in recipe.needs:
         lines += ["", "[[needs]]", *_pairs(need, "name", "versions", "providers", "why", skip=True)]
         if need.when.cuda:
@@ -108,7 +112,7 @@ def render(recipe: Recipe, *, head: str, about_requires: str) -> str:
 
 
 def _closing(recipe: Recipe) -> Iterator[str]:
-    """The last tables: what the target, the system and the wheel must have."""
+    """Yield the last tables: requirements on target, system and wheel."""
     if recipe.requires.cuda:
         yield from ("", "[requires]", "cuda = true # .cu files, and no way around them was seen")
     if recipe.system.apt:
@@ -121,7 +125,7 @@ def _closing(recipe: Recipe) -> Iterator[str]:
 
 
 def _costs(found: Survey) -> tuple[int, float, int]:
-    """MiB per job, core minutes and MiB on disk, by the kind of code."""
+    """Return MiB per job, core minutes and MiB on disk, by the kind of code."""
     if found.torch_extension or found.cuda_files:
         memory = 4096 if found.cuda_files else 2048
         minutes = 0.5 * (found.compiled - found.cuda_files) + 2.0 * found.cuda_files
@@ -132,7 +136,7 @@ def _costs(found: Survey) -> tuple[int, float, int]:
 
 
 def _env(found: Survey, pin: Pin) -> dict[str, Variable]:
-    """Variables that keep the number of compile jobs within this machine's memory."""
+    """Return variables that keep the number of compile jobs within this machine's memory."""
     env: dict[str, Variable] = {}
     if found.ninja:
         env["MAX_JOBS"] = Variable(value="{jobs}", why="torch/utils/cpp_extension.py: passed to ninja as -j")
@@ -190,7 +194,7 @@ def _comment(text: str) -> Iterator[str]:
 
 
 def _pairs(value: object, *names: str, skip: bool = False) -> list[str]:
-    """`name = value` for fields of a dataclass; with `skip` not for empty ones."""
+    """Return `name = value` for a dataclass's fields; `skip`: without the empty ones."""
     pairs = [(name, getattr(value, name)) for name in names]
     return [f"{name} = {_toml(value)}" for name, value in pairs if value or not skip]
 
@@ -219,7 +223,7 @@ MAX_TEXT = 4 << 20  # bytes read of a file that describes a project
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What is asked for: exactly one of sdist ("PKG==VER") and git ("URL@TAG")."""
+    """A new recipe's source: exactly one of sdist ("PKG==VER") and git ("URL@TAG")."""
 
     name: str
     base: Path  # the folder whose recipes/ gets the file
@@ -231,7 +235,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Created:
-    """The new recipe and its file."""
+    """A new recipe and its file."""
 
     path: Path
     recipe: Recipe
@@ -255,7 +259,7 @@ class Draft:
 
 
 def create(request: Request, home: Home, catalogue: Catalogue, emit: Emit) -> Created:
-    """Write recipes/<name>.toml, whole or not at all.
+    """Write recipes/<name>.toml atomically.
 
     Raises UsageError for a bad request, SourceError when something cannot be had, HostError when
     this Python is not one of the project's.
@@ -314,7 +318,7 @@ def write(prepared: Draft, home: Home, catalogue: Catalogue, emit: Emit) -> Crea
 
 
 def shadowed(name: str, catalogue: Catalogue) -> list[str]:
-    """Words for each train that lists the component itself, so that the recipe's own pin is not used."""
+    """Return a note for each train that lists the component and so overrides the recipe's own pin."""
     before = catalogue.recipes.get(name)
     own = before.pin if before else None
     pins = {train.name: train.components.get(name) for train in catalogue.trains.values()}
@@ -326,7 +330,7 @@ def shadowed(name: str, catalogue: Catalogue) -> list[str]:
 
 
 def read_sources(top: Path) -> Sources:
-    """The names of all files, and the texts of those that describe the project."""
+    """Return the names of all files, and the texts of those that describe the project."""
     paths = []
     for folder, folders, names in os.walk(top):
         folders[:] = [name for name in folders if name != ".git"]
@@ -358,11 +362,11 @@ def resolve(requirements: Sequence[str], folder: Path, what: str = "what builds 
             + ", ".join(requirements),
         )
     found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
-    return tuple(sorted(f"{canonicalize_name(one['name'])}=={one['version']}" for one in found))
+    return tuple(sorted(f"{canonicalize_name(row['name'])}=={row['version']}" for row in found))
 
 
 def _free(request: Request, home: Home, catalogue: Catalogue) -> Path:
-    """Where the file goes; UsageError when the name is no name or taken."""
+    """Return the new recipe's file. Raises UsageError when the name is invalid or exists."""
     name = request.name
     if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name):
         raise UsageError(
@@ -379,7 +383,7 @@ def _free(request: Request, home: Home, catalogue: Catalogue) -> Path:
 
 
 def _from_sdist(request: Request, home: Home, folder: Path, emit: Emit) -> tuple[Source, str, Path]:
-    """The pinned sdist, its version and its unpacked tree."""
+    """Return the pinned sdist, its version and its unpacked tree."""
     project, version = _exact(request.sdist)
     indexes = configured()
     source = find_sdist(project, version, indexes)
@@ -400,7 +404,7 @@ def _exact(text: str) -> tuple[str, Version]:
 
 
 def find_sdist(project: str, version: Version, indexes: Indexes) -> Source:
-    """The sdist of that version with its hash; SourceError names the versions that are there."""
+    """Return the sdist of that version with its hash. Raises SourceError with the existing versions."""
     there: dict[Version, list[str]] = {}
     files = files_of(project, indexes)
     for file in files:
@@ -422,7 +426,7 @@ def find_sdist(project: str, version: Version, indexes: Indexes) -> Source:
 
 
 def _from_git(request: Request, home: Home, folder: Path, emit: Emit) -> tuple[Source, str, Path]:
-    """The pinned commit and its files; the version is found later, in the files or the tag."""
+    """Return the pinned commit and its files; the version comes later, from the files or the tag."""
     url, tag = _repository(request.git)
     emit(Note(message=f"asking {url} for {tag}"))
     known = git_remote.remote_tags(url)
@@ -439,7 +443,7 @@ def _from_git(request: Request, home: Home, folder: Path, emit: Emit) -> tuple[S
 
 
 def _repository(text: str) -> tuple[str, str]:
-    """URL and tag of URL@TAG."""
+    """Split URL@TAG into URL and tag."""
     url, _, tag = text.rpartition("@")
     example = "--git https://host/owner/project@v1.0"
     try:
@@ -464,7 +468,7 @@ def _by_version(tag: str) -> tuple[Version, str]:
 
 
 def _version(found: Survey, source: Source) -> str:
-    """A git source's version: as its files say, else as the tag, else the start of the commit."""
+    """Return a git source's version from its files, else the tag, else the start of the commit."""
     return found.version or version_in(source.tag) or source.commit[:12]
 
 
@@ -496,7 +500,7 @@ def _about(found: Survey) -> str:
 
 
 def _check(text: str, recipe: Recipe, catalogue: Catalogue) -> None:
-    """The text must say what was drafted, and fit to the other recipes."""
+    """Check that the text parses to the draft and agrees with the other recipes."""
     file = f"recipes/{recipe.name}.toml"
     read = parse_recipe(text, file)
     assert read == recipe

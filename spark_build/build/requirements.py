@@ -30,7 +30,7 @@ Hashes = Mapping[str, Sequence[str]]  # pin -> the sha256s that its wheel may ha
 
 
 def wanted(step: Step, target: Target) -> tuple[str, ...]:
-    """The pins of a step's build environment; none where it is not built on this machine."""
+    """Return the pins of a step's build environment; () where it is not built on this machine."""
     here = f"{sys.platform}-{platform.machine()}"
     return () if not step.recipe.is_compiled or target.platform != here else step.evaluated.requires
 
@@ -45,7 +45,7 @@ def obtain(
     log: BinaryIO,
     keep: Sequence[int] = (),
 ) -> list[Path]:
-    """A kept wheel for each pin (name==version): an earlier one, one that lies here, one that pip brings.
+    """Return a wheel for each pin (name==version): kept, found locally, or downloaded by pip.
 
     `hashes`: the sha256s that a locked recipe allows for each pin; empty: any. `keep`: lock descriptors
     that pip inherits. Raises SourceError.
@@ -89,7 +89,7 @@ def _kept(pin: str, folder: Path, hashes: Hashes) -> Path | None:
 
 
 def _any_spelling(name: str) -> str:
-    """A pattern for a project's name in file names: upper and lower case, and . - _ alike."""
+    """Return a pattern for a project's name in file names: any case, any of . - _."""
     letters = (f"[{one.lower()}{one.upper()}]" if one.isalpha() else one for one in name)
     return "".join("[-_.]" if one in "-_." else one for one in letters)
 
@@ -117,7 +117,7 @@ def _is_sound(path: Path, announced: str, allowed: Sequence[str]) -> bool:
 
 
 def _best(pin: str, paths: Sequence[Path]) -> Path | None:
-    """The wheel among these that pip would take for the pin on this interpreter."""
+    """Return the wheel that pip takes for the pin on this interpreter."""
     name, (exactly,) = canonicalize_name(Requirement(pin).name), Requirement(pin).specifier
     # A wheel's name has no dash before its version: other projects may have the same version.
     own = [path for path in paths if canonicalize_name(path.name.partition("-")[0]) == name]
@@ -157,7 +157,7 @@ def _download(
 
 
 def _keep(path: Path, folder: Path, indexes: Indexes) -> Path:
-    """The kept copy of a wheel."""
+    """Return the kept copy of a wheel."""
     sha256 = sha256_of(path)
     source = Source(kind="archive", url=path.absolute().as_uri(), filename=path.name, sha256=sha256)
     return fetch_pinned(source, folder=folder, indexes=indexes)
@@ -168,14 +168,14 @@ _BEFORE_ENVIRONMENT = ("fetch", "patch")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MissingSource:
-    """Something that a recipe's build takes and that is not on this machine."""
+    """An input of a recipe's build that is not on this machine."""
 
     recipe: str
     what: str
 
 
 def missing_sources(plan: Plan, home: Home, *, stop_after: str = "") -> tuple[MissingSource, ...]:
-    """All of it, for every recipe to be built; changes nothing. stop_after: the last stage that is wanted."""
+    """Return all missing inputs of all recipes to build, up to stage `stop_after`; changes nothing."""
     indexes = cache(simple_api.configured)
     public = cache(_public)
     return tuple(
@@ -192,7 +192,7 @@ def missing_sources(plan: Plan, home: Home, *, stop_after: str = "") -> tuple[Mi
 
 
 def refuse(plan: Plan, home: Home, *, stop_after: str = "") -> None:
-    """SourceError that names everything that is missing, if anything is."""
+    """Raise SourceError naming every missing input, if there is any."""
     found: dict[str, list[str]] = {}
     for one in missing_sources(plan, home, stop_after=stop_after):
         found.setdefault(one.recipe, []).append(one.what)
@@ -223,7 +223,7 @@ def _of_patches(step: Step, home: Home) -> Iterator[str]:
 
 
 def _of_needs(step: Step, home: Home, public: Callable[[Provision], str]) -> Iterator[str]:
-    """Public wheels for the build environment, unless that is there already."""
+    """Yield the build environment's public wheels, unless they are installed already."""
     if not step.recipe.is_compiled or _has_environment(step, home):
         return
     for one in step.provisions:
@@ -232,7 +232,7 @@ def _of_needs(step: Step, home: Home, public: Callable[[Provision], str]) -> Ite
 
 
 def _has_environment(step: Step, home: Home) -> bool:
-    """Whether an earlier run left the environment for the very same build."""
+    """Return whether an earlier run made the environment of the same build."""
     work = home.build / step.recipe.name / step.key
     mark = work / "build-key"
     return (
@@ -244,7 +244,7 @@ def _has_environment(step: Step, home: Home) -> bool:
 
 
 def _public(one: Provision) -> str:
-    """What is missing of a public wheel and of all that it requires; "" when it could be installed."""
+    """Return what is missing of a public wheel and its requirements; "" when it can be installed."""
     wanted = f"{one.distribution}=={one.version}"
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
     options = ["--dry-run", "--ignore-installed", "--no-index", "--only-binary=:all:", "--quiet"]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # name: (module, function, what `--help` says); modules load only when their command runs.
 COMMANDS = {
     "list": ("spark_build.cli.recipes", "list_", "Show all recipes with their versions in the train."),
-    "show": ("spark_build.cli.recipes", "show", "One recipe for a target and train, with reasons."),
+    "show": ("spark_build.cli.recipes", "show", "Show one recipe for a target and train, with reasons."),
     "lint": ("spark_build.cli.recipes", "lint", "Check recipes, trains and targets without building."),
     "schema": ("spark_build.cli.recipes", "schema", "Print the JSON Schema of the files, for editors."),
     "new": ("spark_build.cli.recipes", "new", "Write a pinned recipe for any sdist or git tag."),
@@ -42,7 +42,7 @@ COMMANDS = {
 @click.group(cls=LazyGroup, table=COMMANDS)
 @shared
 def recipes(_options: Options) -> None:
-    """The recipes: what there is to build, whether it is sound, and your own."""
+    """List, show and check recipes, and write your own."""
 
 
 @click.command("list")
@@ -84,7 +84,7 @@ FOLDERS = ("recipes", "recipes/trains", "recipes/targets")
 @click.argument("recipes", nargs=-1)
 @shared
 def lint(options: Options, recipes: tuple[str, ...]) -> int:
-    """Check recipes, trains and targets, for all targets and trains; exit 3 when there are errors."""
+    """Check all recipes, trains and targets together; exits 3 when there are errors."""
     from spark_build.errors import RecipeError, UsageError
     from spark_build.recipes.lint import lint_texts
     from spark_build.recipes.loader import load
@@ -103,13 +103,15 @@ def lint(options: Options, recipes: tuple[str, ...]) -> int:
         if not error.problems:
             raise
         problems = error.problems
-    findings = [one for one in lint_texts(texts, problems) if not recipes or one.recipe in recipes]
+    findings = [
+        finding for finding in lint_texts(texts, problems) if not recipes or finding.recipe in recipes
+    ]
     _print(options, findings)
-    return RecipeError.exit_code if any(one.severity == "error" for one in findings) else 0
+    return RecipeError.exit_code if any(finding.severity == "error" for finding in findings) else 0
 
 
 def _texts(data: Sequence[Path]) -> dict[str, str]:
-    """All TOML files by display name; the first file of a name wins."""
+    """Return all TOML files by display name; the first file of a name wins."""
     texts: dict[str, str] = {}
     for base in data:
         for folder in FOLDERS:
@@ -121,12 +123,12 @@ def _texts(data: Sequence[Path]) -> dict[str, str]:
 
 def _print(options: Options, findings: Sequence[LintFinding]) -> None:
     if options.json:
-        render.print_json({"findings": [dataclasses.asdict(one) for one in findings]})
+        render.print_json({"findings": [dataclasses.asdict(finding) for finding in findings]})
         return
-    for one in findings:
-        if one.severity == "error" or options.verbosity >= 0:
-            print(one)
-    errors = sum(one.severity == "error" for one in findings)
+    for finding in findings:
+        if finding.severity == "error" or options.verbosity >= 0:
+            print(finding)
+    errors = sum(finding.severity == "error" for finding in findings)
     if options.verbosity >= 0:
         sys.stdout.flush()
         said = f"{errors} error{'s' * (errors != 1)}, {len(findings) - errors} warnings"
@@ -137,7 +139,7 @@ def _print(options: Options, findings: Sequence[LintFinding]) -> None:
 @click.argument("kind", type=click.Choice(("recipe", "train", "target")), default="recipe")
 @shared
 def schema(_options: Options, kind: str) -> None:
-    """Print the JSON Schema of recipe, train or target files; editors check and complete with it."""
+    """Print the JSON Schema of recipe, train or target files, for use in editors."""
     from spark_build.recipes.loader import schema_text
 
     print(schema_text(kind), end="")
@@ -148,17 +150,17 @@ Document = dict[str, Any]
 
 @click.command()
 @click.argument("name")
-@click.option("--env", "only_env", is_flag=True, help="Only the environment variables.")
+@click.option("--env", "only_env", is_flag=True, help="Show only the environment variables.")
 @shared
 def show(options: Options, name: str, *, only_env: bool) -> None:
-    """Show a recipe as it is for the selected target and train; what only a build knows stays in {}."""
+    """Show a recipe for the selected target and train; {...} is filled in by the build."""
     from spark_build.errors import UsageError
 
     setting = options.setting()
     recipe = setting.catalogue.recipe(name)
     pin = setting.train.components.get(name)
     if pin is None:
-        having = sorted(one.name for one in setting.catalogue.trains.values() if name in one.components)
+        having = sorted(train.name for train in setting.catalogue.trains.values() if name in train.components)
         raise UsageError(
             f"train {setting.train.name} has no version of {name}",
             hint=f"trains that have one: {', '.join(having)}" if having else None,
@@ -203,7 +205,10 @@ def _document(setting: Context, recipe: Recipe, pin: Pin) -> Document:
         "cmake": dataclasses.asdict(recipe.cmake) if recipe.kind == "cmake" else None,
         "scons": dataclasses.asdict(recipe.scons) if recipe.kind == "scons" else None,
         "prefix": dataclasses.asdict(recipe.prefix) if recipe.kind in ("repack", "assemble") else None,
-        "features": [{"name": one.name, "value": one.value, "why": one.why} for one in evaluated.features],
+        "features": [
+            {"name": feature.name, "value": feature.value, "why": feature.why}
+            for feature in evaluated.features
+        ],
         "system": {"apt": list(evaluated.apt), "dnf": list(evaluated.dnf)},
         "costs": {
             "memory_per_job_mib": recipe.build.memory_per_job_mib,
@@ -221,7 +226,7 @@ def _document(setting: Context, recipe: Recipe, pin: Pin) -> Document:
 
 
 def _environment(setting: Context, recipe: Recipe, pin: Pin, evaluated: Evaluated) -> Document:
-    """Each variable with its value as far as it is known here, as it stands in the file, and its reason."""
+    """Return each variable: its value as far as known, its text in the file, its reason."""
     from spark_build.build.plan import jobs_for
     from spark_build.recipes import evaluation
     from spark_build.recipes.evaluation import label
@@ -232,7 +237,10 @@ def _environment(setting: Context, recipe: Recipe, pin: Pin, evaluated: Evaluate
         "version": pin.version,
         "label": label(setting.target, setting.train),
         "wheel_version": evaluated.wheel_version,
-        **{f"arch_list:{one}": evaluation.arch_list(one, capabilities) for one in evaluation.CONSUMERS},
+        **{
+            f"arch_list:{consumer}": evaluation.arch_list(consumer, capabilities)
+            for consumer in evaluation.CONSUMERS
+        },
         **{f"version:{name}": one.version for name, one in setting.train.components.items()},
     }
     return {
@@ -254,7 +262,7 @@ def _patch(patch: Patch) -> Document:
 
 
 def _env_lines(env: Mapping[str, Document]) -> list[str]:
-    """NAME=value, with the reason behind it; reasons are aligned where values are short."""
+    """Return NAME=value lines with their reasons, aligned where values are short."""
     pairs = [f"{name}={one['value']}" for name, one in env.items()]
     width = max((len(pair) for pair in pairs if len(pair) <= 60), default=0)
     return [f"{pair:<{width}}  # {one['why']}" for pair, one in zip(pairs, env.values(), strict=True)]
@@ -270,17 +278,20 @@ def _print_recipe(document: Document) -> None:
     for name, source in pinned:
         place = source.get("filename") or source.get("url", "none")
         print(f"  {name}: {place} {source.get('commit') or source.get('sha256', '')}".rstrip())
-    _block("patches", [_patch_line(one) for one in document["patches"]])
-    _block("needs", [_need_line(one) for one in document["needs"]])
+    _block("patches", [_patch_line(patch) for patch in document["patches"]])
+    _block("needs", [_need_line(need) for need in document["needs"]])
     _block("build environment", [" ".join(document["requires"])] if document["requires"] else [])
     _block("options", [_option_line(document["recipe"], *one) for one in document["options"].items()])
     _block("variables", _env_lines(document["env"]))
     _block("compiler flags", document["compile_flags"])
     _kind_blocks(document)
-    _block("must be on", [f"{one['name']} = {one['value']}  # {one['why']}" for one in document["features"]])
+    _block(
+        "must be on",
+        [f"{feature['name']} = {feature['value']}  # {feature['why']}" for feature in document["features"]],
+    )
     _block("repair", _repair_lines(document["repair"]))
     stub = document["preflight"]["libraries"]
-    _block("preflight", [f"{one['path']} links {' '.join(one['links'])}" for one in stub])
+    _block("preflight", [f"{library['path']} links {' '.join(library['links'])}" for library in stub])
     _block("device code", _audit_lines(document["audit"]))
     packages = {key: " ".join(names) for key, names in document["system"].items() if names}
     _block("system packages", [f"{key}: {names}" for key, names in packages.items()])
@@ -291,7 +302,7 @@ def _print_recipe(document: Document) -> None:
 
 
 def _kind_blocks(document: Document) -> None:
-    """What only one kind of build has."""
+    """Print the fields that only one kind of build has."""
     if document["cmake"]:
         defined = {f"-D{name}": one for name, one in document["cmake"]["define"].items()}
         _block(f"cmake of {document['cmake']['source']}", _env_lines(defined))
@@ -314,7 +325,7 @@ def _patch_line(patch: Document) -> str:
 
 
 def _repair_lines(repair: Document) -> list[str]:
-    """What is done to the wheel."""
+    """Return the changes made to the wheel."""
     said = {
         "bundle": "copies into it what not every Linux has",
         "exclude": f"leaves outside: {' '.join(repair['exclude'])}",
@@ -325,10 +336,12 @@ def _repair_lines(repair: Document) -> list[str]:
     }
     lines = [text for option, text in said.items() if repair[option]]
     folders: dict[str, list[str]] = {}
-    for one in repair["external"]:
-        folders.setdefault(one["folder"], []).append(one["distribution"])
+    for external in repair["external"]:
+        folders.setdefault(external["folder"], []).append(external["distribution"])
     lines += [f"{folder} has libraries of {', '.join(names)}" for folder, names in folders.items()]
-    return lines + [f"requires {one['requirement']}  # {one['why']}" for one in repair["requires"]]
+    return lines + [
+        f"requires {required['requirement']}  # {required['why']}" for required in repair["requires"]
+    ]
 
 
 def _audit_lines(audit: Document) -> list[str]:
@@ -347,7 +360,7 @@ def _need_line(need: Document) -> str:
 
 
 def _option_line(recipe: str, name: str, option: Document) -> str:
-    choices = ", ".join(one or "''" for one in option["choices"])
+    choices = ", ".join(choice or "''" for choice in option["choices"])
     return f"{recipe}.{name}={option['value']}{f' (of {choices})' if choices else ''}  # {option['why']}"
 
 
@@ -547,7 +560,7 @@ def outdated(options: Options) -> int:
 
 
 def _unasked(train: str, state: str) -> int:
-    """Nobody answered for any pin of a train, or it has none; `state` is that of the first."""
+    """Report why no pin of a train could be compared; returns the exit code."""
     if not state:
         return nothing_checked(f"train {train} pins nothing", "spark-build recipes list")
     return nothing_checked(
@@ -576,13 +589,13 @@ def _why(row: Row) -> str:
 
 
 def _own_folder(home: Home) -> Path:
-    """Where one's own recipes are: with the state, unless that lies in the user's data folders."""
+    """Return the folder of the user's own recipes: with the state, unless that is in the data folders."""
     base = home.wheelhouse.parent
     return base if home.build.parent == base else Path.cwd()
 
 
 def _root_option(options: Options, base: Path) -> list[str]:
-    """--root, when the recipe would not be found without it."""
+    """Return "--root ..." when the recipe would not be found without it, else ""."""
     from spark_build.paths import locate
 
     return [] if options.root is None and base in locate(None).data else ["--root", str(base)]
