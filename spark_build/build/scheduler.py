@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, closing
+from functools import partial
 from graphlib import TopologicalSorter
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, Repetit
 from spark_build.hashing import digest
 from spark_build.process import cancel_all
 from spark_build.recipes.evaluation import for_target
+from spark_build.recipes.loader import read_lock
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Plan, Step
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
@@ -82,11 +84,12 @@ def plan(setting: Context, names: Sequence[str] = (), also: Sequence[str] = ()) 
             )
             for name, recipe in recipes.items()
         },
+        lock_of=partial(read_lock, setting.home),
     )
 
 
 def _known(setting: Context) -> Mapping[str, str]:
-    """The providers asked for; each must be for a recipe that there is."""
+    """Return the providers asked for. Raises UsageError for one of an unknown recipe."""
     for name in setting.provide:
         setting.catalogue.recipe(name)
     return setting.provide
@@ -95,7 +98,7 @@ def _known(setting: Context) -> Mapping[str, str]:
 def build(
     setting: Context, planned: Plan, emit: Emit, options: BuildOptions | None = None
 ) -> tuple[RecipeResult, ...]:
-    """Build what the plan says, side by side where nothing is needed from each other.
+    """Build the plan, independent recipes in parallel.
 
     All share one budget. After a failure nothing more is started, unless the options say so; what runs
     goes on to its end.
@@ -119,7 +122,7 @@ def build(
 
 
 def _run(setting: Context, planned: Plan, emit: Emit, options: BuildOptions) -> Run:
-    """What the recipes of one command share, the budget above all."""
+    """Return the values that the recipes of one command share, the budget among them."""
 
     def tell(jobs: int, allowed: int, memory_mib: int, budget_mib: int) -> None:
         emit(Usage(jobs=jobs, allowed=allowed, memory_mib=memory_mib, budget_mib=budget_mib))
@@ -137,7 +140,7 @@ def _run(setting: Context, planned: Plan, emit: Emit, options: BuildOptions) -> 
 def shell(
     setting: Context, planned: Plan, name: str, emit: Emit, options: BuildOptions
 ) -> AbstractContextManager[Shell]:
-    """A shell in a recipe's tree, as its build sees it; the tree is locked meanwhile."""
+    """Open a shell in a recipe's tree as its build sees it; the tree is locked meanwhile."""
     steps = {step.recipe.name: step for step in planned.steps}
     step = steps[name]
     if not step.recipe.is_compiled:
@@ -157,7 +160,7 @@ def repeat(
     emit: Emit,
     options: BuildOptions,
 ) -> tuple[Repetition, ...]:
-    """Build these recipes, which are in the store, once more elsewhere: is what comes out the same?"""
+    """Build these recipes, which are in the store, again elsewhere, and compare the results."""
     keys = {result.recipe: result.build_key for result in results}
     run = _run(setting, planned, emit, options)
     found = []
@@ -170,7 +173,7 @@ def repeat(
 
 
 def _nothing_to_configure(planned: Plan, options: BuildOptions) -> dict[str, str]:
-    """Name -> why a run that only configures leaves a recipe alone; empty for any other run."""
+    """Return name -> why a configure-only run skips a recipe; empty for other runs."""
     if options.stop_after != CONFIGURE:
         return {}
     wanted = {step.recipe.name for step in planned.steps if not options.named} | {*options.named}
@@ -190,7 +193,7 @@ def _nothing_to_configure(planned: Plan, options: BuildOptions) -> dict[str, str
 
 
 def _read_by(step: Step) -> tuple[str, ...]:
-    """Names of the needs, built here, whose files the configure step of a recipe reads."""
+    """Return the built needs whose files a recipe's configure step reads."""
     coupled = [one.need for one in step.provisions if one.coupling == "content"]
     return tuple(name for name in step.from_store if name in coupled)
 
@@ -198,7 +201,7 @@ def _read_by(step: Step) -> tuple[str, ...]:
 def _unbuilt(
     run: Run, step: Step, results: Mapping[str, RecipeResult], idle: str = ""
 ) -> RecipeResult | None:
-    """The result of a step that is not worked on; None for one that is. idle: why it is left alone."""
+    """Return the result of a step that is not built, None for one that is; `idle`: reasons to skip."""
     awaited = _read_by(step) if run.options.stop_after == CONFIGURE else step.from_store
     lost = [name for name in awaited if results[name].status in ("failed", "blocked")]
     if lost:
@@ -224,7 +227,7 @@ def _unbuilt(
 def publish(
     setting: Context, results: Iterable[RecipeResult], *, with_closure: bool, offline: bool, emit: Emit
 ) -> tuple[generations.Generation | None, bool]:
-    """Publish the results as a generation of the view: (generation, is it new?).
+    """Publish the results as a generation; returns it and whether it is new.
 
     Wheels of other recipes stay; a recipe's new wheel replaces its old one.
     """
@@ -271,7 +274,7 @@ JOIN_SECONDS = 6.0  # a supervisor needs up to four to end what does not want to
 def in_order(
     graph: Mapping[str, Collection[str]], work: Callable[[str], T], *, workers: int
 ) -> Generator[tuple[str, T], None, None]:
-    """Yield (name, result) as they come; `graph` maps a name to what must have been yielded before.
+    """Yield (name, result) as they finish; `graph` maps a name to its predecessors.
 
     At most `workers` at once, in the graph's order where free. When `work` raises, or the reader of this
     does, all running commands are ended before the exception goes on.

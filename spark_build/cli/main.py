@@ -1,7 +1,8 @@
-"""Entry point: the command table and the one place that handles errors."""
+"""Entry point: the command table and the one handler of errors."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -13,6 +14,9 @@ import click
 from spark_build import __version__
 from spark_build.cli.lazy_group import COMMANDS, LazyGroup
 from spark_build.cli.options import COMMON, DETACHED, Options
+from spark_build.cli.terminal import OutputError, escaped_output
+from spark_build.errors import HostError
+from spark_build.text import printable
 
 
 @click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,7 +30,7 @@ for _declare in COMMON:
 
 
 class Stopped(BaseException):
-    """A signal asked us to end; carries its number."""
+    """A signal that asks us to end; carries its number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -38,7 +42,7 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
 
 
 def run() -> None:
-    """Run the command line and exit with the code of the contract."""
+    """Run the command line and exit with its code."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _on_signal)
     # A script's shell starts what it puts into the background with interrupts ignored, and Python keeps that.
@@ -50,9 +54,26 @@ def run() -> None:
 
 def main(arguments: list[str], options: Options | None = None) -> int:
     """Run one command; returns the exit code. All expected failures end here."""
+    code = 0
+    with escaped_output():
+        try:
+            code = _main(arguments, options or Options())
+            sys.stdout.flush()
+        except (BrokenPipeError, OutputError) as error:
+            # Python writes once more at the end what is left: to where it is taken.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if isinstance(error, BrokenPipeError):  # the reader went away: nobody is left to tell
+                return 141
+            if code == 0:
+                click.echo(f"error: standard output cannot be written: {error}", err=True)
+        else:
+            return code
+        return code or HostError.exit_code
+
+
+def _main(arguments: list[str], options: Options) -> int:
     from spark_build.errors import SparkBuildError, from_os_error
 
-    options = options or Options()
     try:
         # Commands return their exit code; click returns 0 for --help and --version.
         code = cli.main(args=arguments, prog_name="spark-build", standalone_mode=False, obj=options)
@@ -70,10 +91,8 @@ def main(arguments: list[str], options: Options | None = None) -> int:
         return _report(options, "interrupted; the same command goes on where it stopped", 130)
     except Stopped as stop:
         return _report(options, "stopped; the same command goes on where it stopped", 128 + stop.number)
-    except BrokenPipeError:
-        # The reader of our output went away: nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    except (BrokenPipeError, OutputError):
+        raise
     except OSError as error:
         known = from_os_error(error)
         return _crash(options, error) if known is None else _report_error(options, known)
@@ -83,11 +102,12 @@ def main(arguments: list[str], options: Options | None = None) -> int:
 
 def _report(options: Options, message: str, code: int, extra: dict[str, Any] | None = None) -> int:
     """One error line on stderr; with --json also one document on stdout."""
-    click.echo(f"error: {message}", err=True)
+    click.echo(f"error: {printable(message)}", err=True)
     if options.json:
         import json
 
-        click.echo(json.dumps({"error": {"message": message, "exit_code": code, **(extra or {})}}))
+        with contextlib.suppress(OutputError):
+            click.echo(json.dumps({"error": {"message": message, "exit_code": code, **(extra or {})}}))
     return code
 
 
@@ -96,7 +116,7 @@ def _report_error(options: Options, error: Any) -> int:
     from spark_build.errors import RecipeError
 
     hint = typeable(error.hint, options) if error.hint else error.hint
-    problems = [str(one) for one in error.problems] if isinstance(error, RecipeError) else []
+    problems = [str(problem) for problem in error.problems] if isinstance(error, RecipeError) else []
     place = f"{error.where}: " if error.where else ""
     code = _report(
         options,
@@ -105,11 +125,11 @@ def _report_error(options: Options, error: Any) -> int:
         {"where": error.where, "hint": hint, "log": error.log, "problems": problems},
     )
     for problem in problems:
-        click.echo(f"  {problem}", err=True)
+        click.echo(f"  {printable(problem)}", err=True)
     if error.log:
-        click.echo(f"  log:  {error.log}", err=True)
+        click.echo(f"  log:  {printable(error.log)}", err=True)
     if hint:
-        click.echo(f"  next: {hint}", err=True)
+        click.echo(f"  next: {printable(hint)}", err=True)
     return code
 
 
@@ -122,7 +142,7 @@ def _crash(options: Options, error: BaseException) -> int:
 
 
 def be_background(folder: str) -> int:
-    """The process that `start_background` starts; returns the exit code."""
+    """Run as the process that `start_background` starts; returns the exit code."""
     from pathlib import Path
 
     from spark_build.build import background

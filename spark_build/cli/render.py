@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from spark_build.cli import burn_in_progress
 from spark_build.cli.options import Options
+from spark_build.cli.terminal import console
 from spark_build.events import (
     BurnInFinished,
     BurnInStarted,
@@ -27,7 +28,7 @@ from spark_build.events import (
     Usage,
 )
 from spark_build.resources import policy
-from spark_build.text import format_duration, format_size
+from spark_build.text import format_duration, format_size, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,14 +51,13 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if not rows:
         return
     if is_plain(sys.stdout):
-        table: list[list[str]] = [list(headers), *map(list, rows)]
+        table = [list(headers), *([printable(cell) for cell in row] for row in rows)]
         widths = [max(len(line[column]) for line in table) for column in range(len(headers))]
         for line in table:
             print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
         # Progress follows on stderr: keep the order when both go to one place.
         sys.stdout.flush()
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -65,8 +65,8 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for header in headers:
         fancy.add_column(header, overflow="fold")
     for row in rows:
-        fancy.add_row(*(_coloured(cell, Text) for cell in row))
-    Console().print(fancy)
+        fancy.add_row(*(_coloured(printable(cell), Text) for cell in row))
+    console().print(fancy)
 
 
 LINE_EVERY = 5.0  # seconds, at least, between two lines of one stage
@@ -234,17 +234,16 @@ class Live:
     """One moving line per running stage, finished ones scroll up; a page while a burn-in runs."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bars
 
         from spark_build.cli.live import LivePage
 
         self._left = _TimeLeft(clock)
-        self._console = Console(stderr=True)
+        self._console = console(stderr=True)
         self._bars = Bars(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
             TextColumn("{task.fields[amount]}"),
             TimeElapsedColumn(),

@@ -34,7 +34,7 @@ ELSEWHERE = Path(__file__).with_name("pip_cross_platform.py")
 def closure_key(
     built: Sequence[StoredWheel], pins: Mapping[str, str], python: str, *, foreign: Target | None = None
 ) -> str:
-    """What decides a closure: the wheels it completes, the train's pins, the interpreter."""
+    """Return the key of a closure: the wheels it completes, the train's pins, the interpreter."""
     decisive = {"wheels": sorted(wheel.sha256 for wheel in built), "pins": dict(pins), "python": python}
     # Earlier versions judged markers as on this machine: such a closure is resolved once more.
     return digest({**decisive, "markers": wheels_model.markers(foreign)} if foreign else decisive)
@@ -48,7 +48,7 @@ def resolve(
     offline: bool,
     foreign: Target | None = None,
 ) -> tuple[StoredWheel, ...]:
-    """The public wheels that `built` need, downloaded by pip and committed to the store.
+    """Download the public wheels that `built` need with pip, and commit them to the store.
 
     foreign: the target, when it is not this machine; files and requirements are then chosen as there.
     pip checks each file against the hash that the index announces. Never runs project code: only
@@ -109,7 +109,7 @@ def _download(
 
 
 def pip_for(foreign: Target | None) -> list[str]:
-    """pip, in the place of the target where that is not this machine."""
+    """Return pip's command line, run as if on the target where that is not this machine."""
     options = ["--disable-pip-version-check", "--no-input"]
     if foreign is None:
         return [sys.executable, "-m", "pip", *options]
@@ -118,7 +118,7 @@ def pip_for(foreign: Target | None) -> list[str]:
 
 
 def tags(target: Target) -> list[str]:
-    """What tells pip to choose files for another machine."""
+    """Return the options that make pip choose files for another machine."""
     return [
         *(f"--platform={name}" for name in wheels_model.platforms(target)),
         f"--python-version={wheels_model.python_version(target)}",
@@ -139,8 +139,8 @@ def _public_wheels(store: Path) -> list[dict[str, Any]]:
 def _commit(path: Path, store: Path, built: set[str], imported: Mapping[str, str]) -> StoredWheel:
     """Commit a download; one that is here by an import (sha256 -> key) stays marked as that."""
     facts = read_facts(path)
-    if facts.record_problems:
-        raise StoreError(f"the public wheel {path.name} is damaged: {facts.record_problems[0]}")
+    if facts.unsafe:
+        raise StoreError(f"the public wheel {path.name} is not taken: {facts.unsafe[0]}")
     if facts.name in built:
         raise StoreError(f"pip would take {path.name} from the index instead of the wheel built here")
     sha256 = sha256_of(path)
@@ -169,7 +169,7 @@ HERE = f"{sys.platform}-{platform.machine()}"
 
 
 def prove_installable(generation: Generation, target: Target, *, installer: str = "auto") -> tuple[str, ...]:
-    """What keeps the generation's wheels from being installed on the target; () when a resolver finds a way.
+    """Return the conflicts that keep the generation from being installed on the target; () for none.
 
     uv resolves where there is one, else pip, both for any target from any machine. Asked for are the newest
     of all that is not public, together, and every older version alone.
@@ -194,7 +194,7 @@ def _tags(target: Target) -> frozenset[Tag]:
 
 
 def _resolve(folder: Path, wheels: Sequence[StoredWheel], target: Target, tool: str) -> str:
-    """Why the resolver finds no way to install these; "" when it finds one."""
+    """Return the resolver's reason why these cannot be installed; "" when they can."""
     with tempfile.TemporaryDirectory() as scratch:
         wanted = Path(scratch, "requirements.in")
         wanted.write_text("".join(f"{wheel.name}=={wheel.version}\n" for wheel in wheels))

@@ -182,8 +182,8 @@ def _begun(
     signature = b""
     if second is not None and second.name == top + trust.SIGNATURE:
         signature, second = second.content.read(SIGNATURE_LIMIT), None
+    manifest = parse_manifest(path, data)
     try:
-        manifest = parse_manifest(data)
         signer = trust.verify(home.wheelhouse, data, signature) if signature else None
     except StoreError as error:
         raise refused(path, error.message, hint=error.hint or "") from error
@@ -290,9 +290,10 @@ def _checked(path: Path, folder: Path, manifest: Manifest, wheel: StoredWheel, p
         "build_key": build_key,
     }
     facts, content = proven.of(folder / wheel.filename)
-    if facts.record_problems:
-        problem = facts.record_problems[0]
-        raise AuditError(f"{wheel.filename} is not taken in: {problem}", hint="build it again")
+    if facts.unsafe:
+        raise AuditError(f"{wheel.filename} is not taken in: {facts.unsafe[0]}", hint="build it again")
+    if (facts.name, facts.version, facts.requires) != (wheel.name, wheel.version, wheel.requires):
+        raise refused(path, f"the METADATA of {wheel.filename} is not what its manifest says")
     if content != described["content_digest"] and not record.get("prefix"):
         # Dependents' build keys are made of it.
         raise AuditError(

@@ -11,24 +11,28 @@ import re
 import stat
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast, get_args
+from types import GenericAlias
+from typing import Any, BinaryIO, Protocol, cast
 
+from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from spark_build.errors import StoreError
+from spark_build.errors import AuditError, StoreError
 from spark_build.files import CHUNK
 from spark_build.sources import archives
 from spark_build.sources.archives import MAX_ENTRIES, Metered, RefusedError, decompressed
 from spark_build.text import printable
-from spark_build.transfer.bundle import SCHEMA, Progress
+from spark_build.transfer.bundle import SCHEMA, TOOL, Progress
 from spark_build.transfer.bundle_write import silent
 from spark_build.wheelhouse.generations import MANIFEST
+from spark_build.wheelhouse.store import PREFIX
 from spark_build.wheelhouse.trust import SIGNATURE
 from spark_build.wheels import reader
-from spark_build.wheels.model import Origin, StoredWheel
+from spark_build.wheels.model import StoredWheel
 
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
@@ -240,41 +244,94 @@ def refused(file: Path, why: str, *, hint: str = "") -> StoreError:
     )
 
 
-def parse_manifest(data: bytes) -> Manifest:
-    """Read a manifest and look at all of it; DAMAGE when it is none of ours, StoreError for a later one."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Document:
+    """What a manifest.json must have; it may have more."""
+
+    view: str
+    generation: int
+    closure_key: str
+    wheels: tuple[StoredWheel, ...]
+    papers: dict[str, dict[str, str]]
+    files: dict[str, str]
+
+
+_LISTED: Any = GenericAlias(list, (_Document,))  # the list hands its configuration to what is inside
+_SHAPE: TypeAdapter[list[_Document]] = TypeAdapter(_LISTED, config=ConfigDict(extra="forbid", strict=True))
+_HASH = re.compile(r"[0-9a-f]{64}")
+_RESERVED = ("store", TOOL)  # folders of an export
+
+
+def parse_manifest(path: Path, data: bytes) -> Manifest:
+    """Read the manifest of the tar or folder `path`; StoreError, whatever is wrong with it."""
+    try:
+        return _checked(_document(path, data))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        why = f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}"
+    except (*DAMAGE, AuditError) as error:
+        why = str(error)
+    raise refused(path, f"its manifest is none of ours ({printable(' '.join(why.split()))[:300]})")
+
+
+def _document(path: Path, data: bytes) -> _Document:
     raw = json.loads(data)
     if raw["schema"] != SCHEMA:
-        raise StoreError(
-            f"its manifest has schema {raw['schema']!r:.20}, and this spark-build reads {SCHEMA}",
+        found = printable(repr(raw["schema"]))[:20]
+        raise refused(
+            path,
+            f"its manifest has schema {found}, and this spark-build reads {SCHEMA}",
             hint="take it in with the version that wrote it, or with the one in its folder spark-build/",
         )
-    wheels = tuple(StoredWheel(**{**row, "requires": tuple(row["requires"])}) for row in raw["wheels"])
-    for wheel in wheels:
-        name, version, _, _ = parse_wheel_filename(wheel.filename)
-        if (name, version) != (wheel.name, Version(wheel.version)):
-            raise ValueError(f"{wheel.filename} is not {wheel.name} {wheel.version}")
-        if wheel.origin not in get_args(Origin):
-            raise ValueError(f"{wheel.filename} is of origin {wheel.origin!r}")
-    names = {wheel.key: wheel.filename for wheel in wheels}
-    if len(names) != len(wheels) or len(set(names.values())) != len(wheels):
+    known = {one.name: raw[one.name] for one in fields(_Document)}
+    # By way of JSON: there pydantic's strict mode takes arrays for tuples and objects for classes.
+    return _SHAPE.validate_json(json.dumps([known]))[0]
+
+
+def _checked(document: _Document) -> Manifest:
+    """Say what is in a manifest; DAMAGE or AuditError where its parts contradict each other."""
+    for wheel in document.wheels:
+        _check_wheel(wheel)
+    names = {wheel.key: wheel.filename for wheel in document.wheels}
+    if len(names) != len(document.wheels) or len(set(names.values())) != len(document.wheels):
         raise ValueError("a wheel is listed twice")
-    if not re.fullmatch(NAME, raw["view"]):
-        raise ValueError(f"its view is called {raw['view']!r}")
-    papers = {(key, name): sha256 for key, own in raw["papers"].items() for name, sha256 in own.items()}
-    if any(names.get(key, name) == name for key, name in papers):
+    if not re.fullmatch(NAME, document.view):
+        raise ValueError(f"its view is called {document.view!r}")
+    if document.closure_key and not _HASH.fullmatch(document.closure_key):
+        raise ValueError(f"its closure_key is {document.closure_key!r}")
+    papers = {(key, name): sha256 for key, own in document.papers.items() for name, sha256 in own.items()}
+    if any(names.get(key, name) == name or name == PREFIX for key, name in papers):
         raise ValueError("it lists papers of no wheel, or one with a wheel's name")
-    files = dict(raw["files"])
-    if any(name.startswith("store/") or name in names.values() for name in files):
-        raise ValueError("it lists a wheel or a paper as something else")
-    hashes = {wheel.filename: wheel.sha256 for wheel in wheels} | files
+    taken = {*names.values(), *_RESERVED}
+    if any(name.startswith("store/") or name in taken for name in document.files):
+        raise ValueError("it lists a wheel, a paper or a folder as something else")
+    hashes = {wheel.filename: wheel.sha256 for wheel in document.wheels} | document.files
     hashes |= {f"store/{key}/{name}": sha256 for (key, name), sha256 in papers.items()}
+    for name, sha256 in hashes.items():
+        if not PLACE.fullmatch(name) or not _HASH.fullmatch(sha256):
+            raise ValueError(f"{name!r} with the sha256 {sha256!r} is no file of an export")
     return Manifest(
-        view=raw["view"],
-        generation=int(raw["generation"]),
-        closure_key=str(raw["closure_key"]),
-        wheels=wheels,
+        view=document.view,
+        generation=document.generation,
+        closure_key=document.closure_key,
+        wheels=document.wheels,
         hashes=hashes,
     )
+
+
+def _check_wheel(wheel: StoredWheel) -> None:
+    """Raise DAMAGE or AuditError for a row of a manifest that describes no wheel."""
+    reader.filename_parts(wheel.filename)
+    name, version, _, _ = parse_wheel_filename(wheel.filename)
+    plain = wheel.version.isascii() and wheel.version.isprintable() and " " not in wheel.version
+    if (name, version) != (wheel.name, Version(wheel.version)) or not plain:
+        raise ValueError(f"{wheel.filename} is not {wheel.name} {wheel.version}")
+    if not _HASH.fullmatch(wheel.key) or wheel.size < 0:
+        raise ValueError(f"{wheel.filename} has {wheel.size:,} bytes and the key {wheel.key!r}")
+    for text in wheel.requires:
+        requirement = Requirement(text)
+        if requirement.marker is not None:
+            requirement.marker.evaluate({"extra": ""})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

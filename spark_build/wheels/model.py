@@ -8,30 +8,31 @@ from typing import Any, Literal
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
 from spark_build.recipes.model import Target
+from spark_build.text import printable
 
 GLIBC_MINOR = 39  # Ubuntu 24.04's, which DGX OS is made of
 
 
 def python_version(target: Target) -> str:
-    """3.12 of cp312."""
+    """Return 3.12 for cp312."""
     digits = target.python.removeprefix("cp").removesuffix("t")
     return f"{digits[0]}.{digits[1:]}"
 
 
 def machine_of(target: Target) -> str:
-    """aarch64 of linux-aarch64."""
+    """Return aarch64 for linux-aarch64."""
     return target.platform.partition("-")[2]
 
 
 def platforms(target: Target) -> list[str]:
-    """The platform tags of wheels that run there, best first."""
+    """Return the platform tags of wheels that run on a platform, best first."""
     machine = machine_of(target)
     newer = [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC_MINOR, 16, -1)]
     return [*newer, f"manylinux2014_{machine}", f"linux_{machine}"]
 
 
 def tags(target: Target) -> frozenset[Tag]:
-    """The tags of wheels that CPython takes there."""
+    """Return the wheel tags that CPython accepts on a platform."""
     major, _, minor = python_version(target).partition(".")
     version, names = (int(major), int(minor)), platforms(target)
     native = cpython_tags(version, abis=[target.python], platforms=names)
@@ -39,7 +40,7 @@ def tags(target: Target) -> frozenset[Tag]:
 
 
 def markers(target: Target) -> dict[str, str]:
-    """The environment markers (PEP 508) of CPython there.
+    """Return the environment markers (PEP 508) of CPython on a platform.
 
     The patch release is not known beforehand: the first one, as uv has it. Kernel and its build are unknown.
     """
@@ -61,7 +62,7 @@ def markers(target: Target) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostCode:
-    """What an ELF file says for the loader, and what it tells about the machine it was built on."""
+    """Facts of an ELF file for the loader, and traces of its build machine."""
 
     soname: str = ""
     rpaths: tuple[str, ...] = ()  # RPATH and RUNPATH, one folder each, as written
@@ -74,7 +75,7 @@ class HostCode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileSize:
-    """A file of the wheel: its size unpacked and in the zip."""
+    """A file of the wheel: unpacked and compressed size in bytes."""
 
     path: str
     size: int
@@ -83,7 +84,7 @@ class FileSize:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Payload:
-    """The files of a wheel as a whole; of each kind of oddity, the first few."""
+    """All files of a wheel; of each kind of oddity, the first few."""
 
     dist_info: str = ""  # name of the folder
     files: int = 0
@@ -98,7 +99,8 @@ class Payload:
     tops: tuple[str, ...] = ()  # what lands directly in site-packages
     declared: tuple[str, ...] = ()  # what top_level.txt lists; empty without that file
     schemes: tuple[str, ...] = ()  # files below .data that no installer knows a place for
-    startup: tuple[str, ...] = ()  # .pth files with code that every start of Python runs
+    startup: tuple[str, ...] = ()  # what every start of Python runs: .pth files with code, sitecustomize
+    intrusive: tuple[tuple[str, str], ...] = ()  # (name, why): would harm the environment or cannot be there
 
 
 Severity = Literal["error", "warning", "info"]
@@ -108,7 +110,7 @@ Origin = Literal["built", "public", "foreign", "imported"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Library:
-    """A shared library inside a wheel. sass/ptx: what the CUDA runtime loads, entries by architecture."""
+    """A shared library in a wheel; `sass`, `ptx`: entries that the CUDA runtime loads, by architecture."""
 
     path: str
     machine: str  # x86_64, aarch64, ...
@@ -121,7 +123,7 @@ class Library:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WheelFacts:
-    """Everything the audit rules look at; filled by `wheels/reader.py`."""
+    """Facts that the audit rules use; filled by `wheels/reader.py`."""
 
     filename: str
     name: str  # normalised, from METADATA
@@ -137,6 +139,11 @@ class WheelFacts:
     size: int  # bytes
     payload: Payload = field(default_factory=Payload)
     device_code: tuple[DeviceCode, ...] = ()  # of files that hold any, or are damaged where it belongs
+
+    @property
+    def unsafe(self) -> tuple[str, ...]:
+        """Why nobody may install it, whoever made it: a false RECORD, or harm to the environment."""
+        return (*self.record_problems, *(printable(f"{name} {why}") for name, why in self.payload.intrusive))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,7 +206,7 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceCode:
-    """What one library, archive, object, cubin or fat binary holds for GPUs.
+    """Device code of one library, archive, object, cubin or fat binary.
 
     `problems`: containers or sections that are not what their headers say, one line each.
     """
@@ -213,12 +220,12 @@ class DeviceCode:
 
     @property
     def sass(self) -> dict[str, int]:
-        """Machine code that the CUDA runtime registers."""
+        """Machine code that the CUDA runtime registers, by architecture."""
         return self.loaded.sass
 
     @property
     def ptx(self) -> dict[str, int]:
-        """PTX that the CUDA runtime registers: compiled at the first launch."""
+        """PTX that the CUDA runtime registers and compiles at the first launch."""
         return self.loaded.ptx
 
     @property
@@ -233,7 +240,7 @@ class DeviceCode:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to tell: no device code and no problem."""
+        """True when there is neither device code nor a problem."""
         return not self.problems and not any(
             code.containers or code.sass for code in (self.loaded, self.relocatable, self.elsewhere)
         )

@@ -60,16 +60,25 @@ def bringer(soname: str, external: tuple[External, ...]) -> External | None:
 
 def required_on(facts: WheelFacts, *, platform: str, python: str) -> tuple[Requirement, ...]:
     """Return what a wheel requires on a platform ("linux-aarch64") and Python ("cp312"), without extras."""
-    there = wheels_model.markers(Target(name="", summary="", platform=platform, python=python))
     found = []
     for text in facts.requires:
         try:
             one = Requirement(text)
-        except InvalidRequirement:
+            if _counts_on(one, platform, python):
+                found.append(one)
+        except (InvalidRequirement, *_NO_ANSWER):  # the rule `requirements` tells of it
             continue
-        if one.marker is None or one.marker.evaluate({**there, "extra": ""}):
-            found.append(one)
     return tuple(found)
+
+
+# What evaluating a marker raises: an undefined comparison, a variable that metadata does not have.
+_NO_ANSWER = (ValueError, LookupError)
+
+
+def _counts_on(one: Requirement, platform: str, python: str) -> bool:
+    """Return whether a requirement counts there without extras; raises _NO_ANSWER."""
+    there = wheels_model.markers(Target(name="", summary="", platform=platform, python=python))
+    return one.marker is None or one.marker.evaluate({**there, "extra": ""})
 
 
 def covers(required: tuple[Requirement, ...], distribution: str) -> bool:
@@ -174,11 +183,21 @@ def library_origin(soname: str) -> tuple[Provenance, str] | None:
 
 LARGEST = 10
 SHOWN = 20  # of each kind of oddity
-SCHEMES = frozenset({"purelib", "platlib", "headers", "scripts", "data"})
-STARTUP = re.compile(r"[^/]+\.pth|[^/]+\.data/(?:purelib|platlib)/[^/]+\.pth")
-
-# What site.py runs instead of adding it to sys.path.
-_CODE = re.compile(rb"^import[ \t]", re.MULTILINE)
+_SITE = "site-packages"
+# Where installers put what lies below .data; all other files go to site-packages.
+SCHEMES = {"purelib": _SITE, "platlib": _SITE, "headers": "include", "scripts": "bin", "data": ""}
+ENTRY_POINTS = "entry_points.txt"
+# site-packages once more, by way of the environment's own folder.
+_BY_DATA = re.compile(r"^(?:local/)?lib(?:64)?/python\d[^/]*/(?:site|dist)-packages/")
+_PTH = re.compile(rf"{_SITE}/[^/]+\.pth")
+_CUSTOMIZE = re.compile(rf"{_SITE}/(.+/)?(?:site|user)customize(?:\.[^/]+|/__init__\.[^/]+)")
+_PARTS_OF_ENVIRONMENT = re.compile(
+    r"pyvenv\.cfg|lib(?:64)?/python\d[^/]*/.+"
+    r"|bin/(?:(?:de)?activate[^/]*|python[\d.]*[dmtw]*|pypy[\d.]*|(?:ba|da|z)?sh|pip[\d.]*)",
+    re.IGNORECASE,
+)
+_OTHERS_INFO = re.compile(rf"{_SITE}/[^/]+\.(?:dist|egg)-info(?:/.*)?")
+_LONGEST = 255  # bytes of a name
 _SPECIAL = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFIFO: "a pipe",
@@ -198,11 +217,16 @@ class ZipEntry:
     mode: int
 
 
+def is_telling(name: str, dist_info: str) -> bool:
+    """Return whether `file_summary` wants to see the content of a file."""
+    return name.endswith(".pth") or name in (f"{dist_info}/top_level.txt", f"{dist_info}/{ENTRY_POINTS}")
+
+
 def file_summary(entries: Sequence[ZipEntry], *, dist_info: str, texts: Mapping[str, bytes]) -> Payload:
-    """`texts`: the content of .pth files and of top_level.txt, by name."""
-    data = f"{dist_info.removesuffix('.dist-info')}.data"
+    """Sum up the files; `texts`: the content of those that are telling, by name."""
+    places = {one.name: _installed(one.name) for one in entries}
     files = [FileSize(path=one.name, size=one.size, packed=one.packed) for one in entries]
-    tops = {one.name.partition("/")[0] for one in entries} - {dist_info, data}
+    tops = {one.name.partition("/")[0] for one in entries if not _of_data(one.name)} - {dist_info}
     listed = texts.get(f"{dist_info}/top_level.txt", b"").decode(errors="replace").split()
     return Payload(
         dist_info=dist_info,
@@ -210,7 +234,7 @@ def file_summary(entries: Sequence[ZipEntry], *, dist_info: str, texts: Mapping[
         unpacked=sum(one.size for one in files),
         packed=sum(one.packed for one in files),
         largest=tuple(sorted(files, key=lambda one: (-one.size, one.path))[:LARGEST]),
-        collisions=_collisions([one.name for one in entries]),
+        collisions=_collisions(places),
         special=tuple(
             (one.name, _SPECIAL[stat.S_IFMT(one.mode)])
             for one in entries
@@ -221,31 +245,102 @@ def file_summary(entries: Sequence[ZipEntry], *, dist_info: str, texts: Mapping[
         denormal=_few(one.name for one in entries if unicodedata.normalize("NFC", one.name) != one.name),
         tops=tuple(sorted(tops)),
         declared=tuple(sorted({name.partition("/")[0] for name in listed})),
-        schemes=_few(one.name for one in entries if _lost(one.name, data)),
-        startup=_few(name for name, text in texts.items() if name.endswith(".pth") and _CODE.search(text)),
+        schemes=_few(name for name, place in places.items() if not place),
+        startup=_few(_run_at_startup(places, texts)),
+        intrusive=tuple(
+            sorted([*_intrusions(places, dist_info), *_bad_commands(texts, dist_info)])[:SHOWN],
+        ),
     )
+
+
+def _of_data(name: str) -> bool:
+    return name.partition("/")[0].endswith(".data")
+
+
+def _installed(name: str) -> str:
+    """Return where an installer puts a file in an environment; "" where it knows no place."""
+    if not _of_data(name):
+        return f"{_SITE}/{name}"
+    _, scheme, rest = (*name.split("/", 2), "", "")[:3]
+    if not rest or scheme not in SCHEMES:
+        return ""
+    return _BY_DATA.sub(f"{_SITE}/", f"{SCHEMES[scheme]}/{rest}".lstrip("/"))
+
+
+def _run_at_startup(places: Mapping[str, str], texts: Mapping[str, bytes]) -> Iterator[str]:
+    """Yield what site.py runs, or may: .pth files with code or hidden in .data, and what it imports."""
+    paths = [name for name, place in places.items() if _PTH.fullmatch(place)]
+    yield from (name for name in paths if _of_data(name) or _has_code(texts.get(name, b"")))
+    for name, place in places.items():
+        found = _CUSTOMIZE.fullmatch(place)
+        # In a folder only a .pth file leads there.
+        if found and (paths or not found[1]):
+            yield name
+
+
+def _has_code(text: bytes) -> bool:
+    """Return whether site.py of any version executes a line: they end lines by different characters."""
+    lines = text.decode(errors="replace").splitlines()
+    return any(line.lstrip("\ufeff").startswith(("import ", "import\t")) for line in lines)
+
+
+def _intrusions(places: Mapping[str, str], dist_info: str) -> Iterator[tuple[str, str]]:
+    """Yield (file, what is wrong) for what would take the place of things that are not the wheel's."""
+    for name, place in places.items():
+        if _PARTS_OF_ENVIRONMENT.fullmatch(place) and not _is_pips(place, dist_info):
+            yield name, f"would replace {place} of the environment"
+        elif _OTHERS_INFO.fullmatch(place) and _of_data(name):
+            yield name, "would pass for another distribution"
+        elif not name.isprintable():
+            yield name, "has a name with control characters"
+        elif any(len(part.encode()) > _LONGEST for part in name.split("/")):
+            yield name, f"has a name of more than {_LONGEST} bytes, which no file system takes"
+
+
+def _is_pips(place: str, dist_info: str) -> bool:
+    return place.startswith("bin/pip") and dist_info.startswith("pip-")
+
+
+def commands(entry_points: bytes) -> list[str]:
+    """Return the names of the commands that some installer makes of an entry_points.txt."""
+    found, section = [], ""
+    for line in map(str.strip, entry_points.decode(errors="replace").splitlines()):
+        if line.startswith("["):
+            section = line.strip("[] \t").lower()
+        elif "=" in line and section in ("console_scripts", "gui_scripts") and line[0] != "#":
+            found.append(line.partition("=")[0].strip())
+    return found
+
+
+def _bad_commands(texts: Mapping[str, bytes], dist_info: str) -> Iterator[tuple[str, str]]:
+    """Yield (file, what is wrong) for commands that would lie elsewhere, replace something, or cannot be."""
+    file = f"{dist_info}/{ENTRY_POINTS}"
+    for name in commands(texts.get(file, b"")):
+        if not name.isprintable() or "/" in name or "\\" in name or name in ("", ".", ".."):
+            yield file, f"has a command that would lie outside of bin: {name!r:.80}"
+        elif len(name.encode()) > _LONGEST:
+            yield file, f"has a command with a name of more than {_LONGEST} bytes: {name:.40}..."
+        elif _PARTS_OF_ENVIRONMENT.fullmatch(f"bin/{name}") and not _is_pips(f"bin/{name}", dist_info):
+            yield file, f"has a command that would replace bin/{name} of the environment"
 
 
 def _few(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(names))[:SHOWN])
 
 
-def _lost(name: str, data: str) -> bool:
-    """Whether the file lies in the .data folder where no scheme says what to do with it."""
-    top, _, rest = name.partition("/")
-    return top == data and (rest.partition("/")[0] not in SCHEMES or "/" not in rest)
+def _collisions(places: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """Names that become one where case or Unicode form do not count, and files named like folders.
 
-
-def _collisions(names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Names that become one where case or Unicode form do not count, and files named like folders."""
+    What counts is where they are installed: a file and one of .data may become one, too.
+    """
     alike: dict[str, set[str]] = {}
     folders: set[str] = set()
-    for name in names:
-        parts = name.split("/")
+    for name, place in places.items():
+        parts = (place or name).split("/")
         folders.update("/".join(parts[:depth]) for depth in range(1, min(len(parts), 64)))
-        alike.setdefault(unicodedata.normalize("NFC", name).casefold(), set()).add(name)
+        alike.setdefault(unicodedata.normalize("NFC", place or name).casefold(), set()).add(name)
     groups = [tuple(sorted(group)) for group in alike.values() if len(group) > 1]
-    groups += [(name, f"{name}/") for name in set(names) & folders]
+    groups += [(name, f"{name}/") for name, place in places.items() if place in folders]
     return tuple(sorted(groups)[:SHOWN])
 
 
@@ -504,15 +599,22 @@ def _module(top: str) -> str:
 
 def _startup(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     for name in facts.payload.startup:
-        yield warning(f"{name} runs code at every start of Python: leave it out unless it is meant")
+        yield error(f"{name} runs code at every start of Python: leave it out")
 
 
-def _requirements(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
+def _environment(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
+    for name, wrong in facts.payload.intrusive:
+        yield error(f"{name} {wrong}: leave it out")
+
+
+def _requirements(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation]:
     for text in facts.requires:
         try:
-            Requirement(text)
+            _counts_on(Requirement(text), expected.platform, expected.python)
         except InvalidRequirement:
             yield error(f"Requires-Dist: {text} is no requirement: write name==version, as PEP 508 says")
+        except _NO_ANSWER:
+            yield error(f"Requires-Dist: {text} has a marker without an answer, and installers stop at it")
 
 
 def _torch_pin(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
@@ -574,6 +676,7 @@ PACKAGING_RULES: tuple[tuple[str, Rule], ...] = (
     ("names", _names),
     ("site-packages", _site_packages),
     ("startup-code", _startup),
+    ("environment", _environment),
     ("requirements", _requirements),
     ("torch-pin", _torch_pin),
 )

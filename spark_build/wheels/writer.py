@@ -30,6 +30,7 @@ ZIP_EPOCHS = (315532800, 4354819198)
 # Of zlib's levels, the last before the steep part: libraries become 3 to 4% larger than with the
 # default, 6, in less than half of its time (67 instead of 29 MB/s).
 LEVEL = 4
+_NEWLINE = r"(?:\r\n|\r(?!\n)|\n)"
 Row = tuple[str, str, str]  # of RECORD: file, hash, size
 # More files for the dist-info folder, by their name there: each is made from the wheel's other content.
 Extra = Mapping[str, Callable[[WheelContent], bytes]]
@@ -154,16 +155,17 @@ def _requiring(metadata: bytes, wanted: Sequence[str]) -> bytes:
     if not wanted:
         return metadata
     names = {canonicalize_name(Requirement(text).name) for text in wanted}
-    head, blank, body = metadata.partition(b"\n\n")
+    # By the same ends of lines as readers, and bytes that are no UTF-8 stay what they are.
+    head, *body = re.split(f"{_NEWLINE}{_NEWLINE}", metadata.decode(errors="surrogateescape"), maxsplit=1)
     # A line that begins with a space belongs to the one before.
-    fields = re.split(r"\n(?![ \t])", head.decode().rstrip("\n"))
+    fields = re.split(f"{_NEWLINE}(?![ \t])", head.rstrip("\r\n"))
     kept = [field for field in fields if not _is_replaced(field, names)]
     last = max(
         (i for i, field in enumerate(kept) if field.lower().startswith("requires-dist:")), default=None
     )
     place = len(kept) if last is None else last + 1
     kept[place:place] = [f"Requires-Dist: {text}" for text in wanted]
-    return "\n".join(kept).encode() + (blank + body if blank else b"\n")
+    return "\n".join([*kept, *(["", *body] if body else [""])]).encode(errors="surrogateescape")
 
 
 def _is_replaced(field: str, names: Collection[str]) -> bool:

@@ -243,9 +243,9 @@ def test_fix_runs_what_is_safe_and_looks_again(mendable: Root) -> None:
     assert by_check(done)["cache"] == {
         "check": "cache", "status": "ok", "message": "ccache 4.9", "fix": "", "safe": False,
     }  # fmt: skip
-    assert ran(mendable) == ["update", "install -y ccache"]
+    assert ran(mendable) == ["update", "install -y -- ccache"]
     (fixed,) = json.loads(done.stdout)["fixed"]
-    assert (fixed["exit_code"], "install -y ccache" in fixed["command"]) == (0, True)
+    assert (fixed["exit_code"], "install -y -- ccache" in fixed["command"]) == (0, True)
     assert "apt-get update" in done.stderr  # what it prints does not spoil the document
 
 
@@ -268,7 +268,7 @@ def test_fix_asks_on_a_terminal(mendable: Root, answer: bytes, happens: bool) ->
     except OSError:
         pass
     assert process.wait() == 0, output
-    assert b"install -y ccache" in output
+    assert b"install -y -- ccache" in output
     assert bool(ran(mendable)) is happens
 
 

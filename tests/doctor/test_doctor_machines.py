@@ -141,8 +141,11 @@ def test_every_header_that_a_toolkit_lacks_is_named(folder: Path, tmp_path: Path
 
 def test_packages_of_two_repositories_are_two_commands() -> None:
     line = install_line(["g++", "libnccl-dev"])
-    assert line.endswith("install -y g++ && sudo apt-get install -y libnccl-dev")
-    assert install_line(["--only-upgrade", "libnccl-dev"]).endswith("install -y --only-upgrade libnccl-dev")
+    assert line.endswith("install -y -- g++ && sudo apt-get install -y -- libnccl-dev")
+    assert install_line(["--only-upgrade", "libnccl-dev"]).endswith(
+        "install -y --only-upgrade -- libnccl-dev"
+    )
+    assert install_line(["g++; reboot"]).endswith("install -y -- 'g++; reboot'")
 
 
 def test_what_no_plan_needs_is_no_failure(folder: Path) -> None:
@@ -226,9 +229,9 @@ CASES: tuple[tuple[Any, Change, str, str, str], ...] = (
     (checks_cuda.headers, put(toolkit__missing=("include/cusparse.h", "include/nvrtc.h")), "fail", "cusparse.h, include/nvrtc.h", "cuda=store"),
     (checks_build.namespaces, put(basics__sandbox="none", basics__forbids_namespaces={}), "warn", "bubblewrap does not run", "pivot_root"),
     (checks_build.toolkit, put(basics__nvcc="12.9"), "fail", "12.9", "cuda-toolkit-13-0"),
-    (checks_build.packages, put(basics__missing_packages=("g++",)), "fail", "missing g++", "apt-get install -y g++"),
+    (checks_build.packages, put(basics__missing_packages=("g++",)), "fail", "missing g++", "apt-get install -y -- g++"),
     (checks_build.packages, put(basics__missing_packages=("g++",), basics__has_apt=False), "fail", "g++", "what your system calls"),
-    (checks_build.sandbox, put(basics__sandbox="none", basics__has_bubblewrap=False), "warn", "", "install -y bubblewrap"),
+    (checks_build.sandbox, put(basics__sandbox="none", basics__has_bubblewrap=False), "warn", "", "install -y -- bubblewrap"),
     (checks_build.sandbox, put(basics__sandbox="none"), "warn", "", "/etc/apparmor.d/bwrap"),
     (checks_build.sandbox, put(basics__sandbox="none", basics__forbids_namespaces={}), "warn", "", "in a container"),
     (checks_build.cache, put(basics__cache=""), "warn", "no compiler cache", "ccache"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.environments import closure
-from spark_build.errors import SourceError
+from spark_build.errors import SourceError, StoreError
 from spark_build.paths import Home
 from spark_build.recipes.model import Target
 from spark_build.transfer.bundle import pack
@@ -115,3 +115,12 @@ def test_what_is_missing_for_the_target_is_named(home: Home, tmp_path: Path) -> 
     wheel = built(home, tmp_path, "cp312-cp312-linux_aarch64")
     with pytest.raises(SourceError, match="deep"):
         closure.resolve([wheel], {}, store=home.store, offline=False, foreign=SPARK)
+
+
+def test_a_public_wheel_that_would_harm_an_environment_is_not_taken(home: Home, tmp_path: Path) -> None:
+    files = {"deep-9.0.data/data/pyvenv.cfg": b"home = /tmp"}
+    make_wheel(tmp_path / "links", "deep", "9.0", files=files)
+    wheel = built(home, tmp_path, "cp312-cp312-linux_aarch64")
+    with pytest.raises(StoreError, match=r"deep-9.0.*would replace pyvenv.cfg of the environment"):
+        closure.resolve([wheel], {}, store=home.store, offline=False, foreign=SPARK)
+    assert not list(home.store.rglob("deep-9*"))

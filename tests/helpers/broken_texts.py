@@ -192,3 +192,74 @@ with_bytes(
 with_bytes(
     "a name in an old code page", "not listed in RECORD", lambda raw: _named(raw, b"demo/d\x81ta.bin", 0)
 )
+
+
+def with_commands(name: str, say: str, *lines: str) -> None:
+    """A case: an entry_points.txt with these lines."""
+    with_files(name, say, {f"{INFO}/entry_points.txt": "\n".join(lines).encode() + b"\n"})
+
+
+PTH = b"import os\n"
+SITE = "demo-1.0.data/data/lib/python3.11/site-packages"
+RUNS = "runs code at every start of Python"
+for _name, _files in {
+    "a .pth file with code": {"demo.pth": b"demo\n" + PTH},
+    "code after a comment of 200 kB": {"demo.pth": b"#" * 200_000 + b"\n" + PTH},
+    "code after a line that ends in CR": {"demo.pth": b"# all is well\r" + PTH},
+    "code after a form feed": {"demo.pth": b"# all is well\x0c" + PTH},
+    "code after a byte order mark": {"demo.pth": b"\xef\xbb\xbf" + PTH},
+    "a .pth file by way of platlib": {"demo-1.0.data/platlib/demo.pth": b"demo\n"},
+    "a .pth file by way of data": {f"{SITE}/demo.pth": b"demo\n"},
+    "a .pth file by way of another's data": {"other-1.0.data/purelib/demo.pth": b"demo\n"},
+    "a sitecustomize": {"sitecustomize.py": VALUE},
+    "a usercustomize of bytecode": {"usercustomize.pyc": VALUE},
+    "a sitecustomize that is a package": {"sitecustomize/__init__.py": VALUE},
+    "a sitecustomize by way of data": {f"{SITE}/sitecustomize.py": VALUE},
+    "a sitecustomize in a folder of a .pth file": {"demo.pth": b"demo\n", "demo/sitecustomize.py": VALUE},
+}.items():
+    with_files(_name, RUNS, _files)
+for _name, (_say, _file) in {
+    "an activate script": ("would replace bin/activate of", "demo-1.0.data/scripts/activate"),
+    "an activate.fish by way of data": ("would replace bin/activate.fish", "demo-1.0.data/data/bin/activate.fish"),
+    "a pyvenv.cfg": ("would replace pyvenv.cfg", "demo-1.0.data/data/pyvenv.cfg"),
+    "an interpreter": ("would replace bin/python3.11", "demo-1.0.data/scripts/python3.11"),
+    "a pip": ("would replace bin/pip3", "demo-1.0.data/scripts/pip3"),
+    "a part of the standard library": ("would replace lib/python3.11/os.py", "demo-1.0.data/data/lib/python3.11/os.py"),
+    "another distribution": ("would pass for another", "demo-1.0.data/purelib/pip-99.dist-info/METADATA"),
+    "control characters": ("has a name with control characters", "demo/\x1b]0;owned\x07.py"),
+    "a bidi override": ("has a name with control characters", "demo/\u202eyp.live.py"),
+    "a name that is too long": ("a name of more than 255 bytes", "demo/" + "\u00e9" * 128 + ".py"),
+    "a file of the wheel by way of data": ("are one name", "demo-1.0.data/purelib/demo/__init__.py"),
+}.items():  # fmt: skip
+    with_files(f"it brings {_name}", _say, {_file: VALUE})
+for _name, _command in {
+    "climbs out": "../../x",
+    "is absolute": "/usr/local/bin/x",
+    "is absolute after a comment sign": ";/../../x",
+    "is a folder above": "..",
+    "has control characters": "x\x1b[2J",
+    "is empty": "",
+}.items():
+    with_commands(
+        f"a command that {_name}", "would lie outside of bin", "[console_scripts]", f"{_command} = demo:x"
+    )
+with_commands(
+    "a command that is an interpreter", "replace bin/python3 of", "[gui_scripts]", "python3 = demo:main"
+)
+with_commands(
+    "a command of an odd section", "replace bin/activate of", "[[console_scripts]]", " activate=demo:main"
+)
+with_commands(
+    "a command too long",
+    "has a command with a name of more than 255",
+    "[console_scripts]",
+    f"{'x' * 256}=demo:x",
+)
+with_files(
+    "entry points without end", "entry_points.txt of 2,", {f"{INFO}/entry_points.txt": b"#" * 2_000_000}
+)
+with_entries(
+    "a requirement that hides others",
+    "a Requires-Dist of METADATA is no UTF-8",
+    lambda old: replaced(old, METADATA, b"Version: 1.0", b"Version: 1.0\nRequires-Dist: os\xe9"),
+)

@@ -206,6 +206,11 @@ def test_key_that_is_near_nothing_lists_the_known_ones() -> None:
             "15: the name 'L_v' must be in lower case, words joined by '-': 'l-v'",
         ),
         ('["store", "path"]', "[]", "16: the need 'llvm' has no provider: store, public or path"),
+        (
+            '["store", "path"]',
+            '["store", "path"]\nversions = "2.4 or so"',
+            "17: '2.4 or so' does not say which versions will do: \">=2.4,<3\"",
+        ),
         ('"path"]', '"disk"]', "16: needs[0].providers[1] must be one of store, public, path, not 'disk'"),
         ("demo/0001", "../0001", "19: '../0001-fix.patch' must be a path below patches/"),
         (HASH, HASH[1:], "21: sha256 must be 64 hexadecimal digits in lower case"),
@@ -389,3 +394,36 @@ def test_wrong_target(old: str, new: str, expected: str) -> None:
 )
 def test_broken_toml(text: str, expected: str) -> None:
     assert problems(parse_recipe, text, "recipes/a.toml") == [expected]
+
+
+@pytest.mark.parametrize(
+    "where",
+    ['[system]\n{} = ["g++", "{}"]', '[[build.variants]]\nwhen = {{ cuda = true }}\n{} = ["g++", "{}"]'],
+)
+@pytest.mark.parametrize("manager", ["apt", "dnf"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "-oDPkg::Pre-Invoke::=reboot",
+        "--force-yes",
+        "g++; reboot",
+        "$(reboot)",
+        "/tmp/evil.deb",
+        "a b",
+        "lib*",
+        "",
+        "g++\\n",
+    ],
+)
+def test_what_is_no_name_of_a_package_never_comes_to_root(where: str, manager: str, name: str) -> None:
+    text = f'name = "demo"\ndistribution = "demo"\nsummary = ""\nkind = "pep517"\n{where.format(manager, name)}\n'
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text, "recipes/demo.toml")
+    assert f"is no name of a package for {manager}" in str(caught.value.problems[-1])
+
+
+def test_apt_removes_no_package_by_its_name() -> None:
+    text = 'name = "demo"\ndistribution = "demo"\nsummary = ""\nkind = "pep517"\n[system]\napt = ["g++", "libc6-"]\n'
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text, "recipes/demo.toml")
+    assert "'libc6-' is no name of a package for apt" in [one.message for one in caught.value.problems]

@@ -131,6 +131,35 @@ def test_all_that_are_unsound_are_named_and_none_is_kept(wheels: Path, tmp_path:
     assert "other-1.0" in error.message
 
 
+@pytest.mark.parametrize("name", ["torchy.pth", "torchy-2.9.0.data/data/lib/python3/site-packages/x.pth"])
+def test_what_runs_at_every_start_is_named(tmp_path: Path, name: str) -> None:
+    make_wheel(tmp_path / "in", "torchy", "2.9.0", files={name: b"import os"})
+    (one,) = taken(home_in(tmp_path), tmp_path / "in").judgements
+    said = [(finding.severity, finding.message) for finding in one.findings if finding.rule == "startup-code"]
+    assert said == [("warning", f"{name} runs code at every start of Python: leave it out")]
+
+
+@pytest.mark.parametrize("name", ["scripts/activate", "data/pyvenv.cfg", "scripts/python3"])
+def test_what_would_harm_an_environment_is_refused(tmp_path: Path, name: str) -> None:
+    home = home_in(tmp_path)
+    wheel = make_wheel(tmp_path / "in", "torchy", "2.9.0", files={f"torchy-2.9.0.data/{name}": b"evil"})
+    with pytest.raises(AuditError, match="would replace"):
+        taken(home, tmp_path / "in")
+    other = home_in(tmp_path / "other")
+    export = tmp_path / "export.tar"
+    write_archive(pack(publish(other, [put_built(other.store, wheel)]), other.store), export)
+    with pytest.raises(AuditError, match=r"is not taken in: .* would replace"):
+        import_unsigned(home, export)
+    assert [path.name for path in home.store.iterdir()] in ([], ["lock"])
+
+
+def test_a_name_too_long_for_an_index_is_refused(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "in", "torchy", "2.9.0", tag=f"{'.'.join(['py3'] * 52)}-none-any")
+    assert len(wheel.name) > 230
+    with pytest.raises(AuditError, match="longer than 230 bytes"):
+        taken(home_in(tmp_path), tmp_path / "in")
+
+
 def test_a_name_of_too_many_tags_is_told_with_the_others(wheels: Path, tmp_path: Path) -> None:
     home = home_in(tmp_path)
     home.store.mkdir(parents=True)

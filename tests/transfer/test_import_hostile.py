@@ -241,7 +241,7 @@ CASES: dict[str, tuple[int, str, Callable[[list[Member]], bytes]]] = {
         "evil.whl is not in its manifest",
         with_member("{top}/spark-build/evil.whl", b"x"),
     ),
-    "a list with a name that climbs out": (REFUSED, "no safe name", extra_file_listed),
+    "a list with a name that climbs out": (REFUSED, "is no file of an export", extra_file_listed),
     "a size that lies": (REFUSED, "not as large as its manifest says", size_lie),
     "a sound wheel, then a damaged one": (REFUSED, "more-2.0-py3-none-any.whl is not what", later_is_damaged),
     "a sound wheel, then one that lies": (UNSOUND, "content is not what RECORD says", later_lies),

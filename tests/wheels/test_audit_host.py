@@ -168,8 +168,12 @@ BAD: dict[str, list[Case]] = {
         ("error", packed("demo_pkg-1.0.data/scripts"), "where no installer knows a place"),
     ],
     "startup-code": [
-        ("warning", packed(texts={"x.pth": PTH}), "x.pth runs code at every start"),
-        ("warning", packed(texts={"demo_pkg-1.0.data/purelib/x.pth": b"demo\nimport\tos\n"}), "purelib/x.pth runs code"),
+        ("error", packed(texts={"x.pth": PTH}), "x.pth runs code at every start"),
+        ("error", packed(texts={"demo_pkg-1.0.data/purelib/x.pth": b"demo\nimport\tos\n"}), "purelib/x.pth runs code"),
+    ],
+    "environment": [
+        ("error", packed("demo_pkg-1.0.data/data/pyvenv.cfg"), "would replace pyvenv.cfg of the environment: leave it out"),
+        ("error", packed(texts={f"{INFO}/entry_points.txt": b"[console_scripts]\n../../x = demo:main\n"}), "outside of bin: '../../x'"),
     ],
     "requirements": [("error", dataclasses.replace(SOUND, requires=("num py",)), "num py is no requirement")],
     "torch-pin": [

@@ -118,6 +118,17 @@ def test_the_description_of_a_wheel_is_none_of_its_requirements() -> None:
     assert _requiring((head + body).encode(), []).decode() == head + body
 
 
+@pytest.mark.parametrize("newline", [b"\r\n", b"\r", b"\n"])
+def test_metadata_of_other_systems_is_read_as_installers_do(newline: bytes) -> None:
+    """Ends of lines of Windows and of old Macs, and bytes that are no UTF-8."""
+    head = b"Name: demo\nAuthor: Ren\xe9\nRequires-Dist: nvidia-deep<1\nVersion: 1.0"
+    body = b"\n\nRequires-Dist: nvidia-deep<1\n\nof the t\xeaxt\n"
+    done = _requiring((head + body).replace(b"\n", newline), [REQUIRED.requirement])
+    added = f"Requires-Dist: {REQUIRED.requirement}".encode()
+    assert done.partition(b"\n\n")[0] == b"Name: demo\nAuthor: Ren\xe9\nVersion: 1.0\n" + added
+    assert done.endswith(body[2:].replace(b"\n", newline))
+
+
 def test_a_version_that_the_train_does_not_have_is_no_requirement(folder: Path) -> None:
     asked = Repair(requires=(Required(requirement="nvidia-deep=={version:deep}", why="loaded"),))
     with pytest.raises(AuditError, match=r"'nvidia-deep=={version:deep}' is no requirement"):
