@@ -173,7 +173,7 @@ def _unpack(
 def _begun(
     home: Home, path: Path, first: Incoming, files: Iterator[Incoming], allowed: Allowed
 ) -> tuple[Manifest, Signer, Iterator[Incoming]]:
-    """The manifest, who signed it, and the files that follow."""
+    """Return the manifest, who signed it, and the files that follow."""
     if first.size > MANIFEST_LIMIT:
         raise refused(path, "its manifest is enormous")
     data = b"".join(first.chunks())
@@ -192,7 +192,7 @@ def _begun(
 
 
 def _accepted(path: Path, signer: Signer | None, allowed: Allowed) -> Signer:
-    """The signer, or nobody where that is allowed."""
+    """Return the signer, or nobody where that is allowed."""
     if signer is not None and signer.name:
         return signer
     if allowed.unsigned:
@@ -306,7 +306,7 @@ def _checked(path: Path, folder: Path, manifest: Manifest, wheel: StoredWheel, p
 
 
 def _build_key(path: Path, own: Path, wheel: StoredWheel, papers: Sequence[str]) -> str:
-    """The key of a wheel's build, of which its provenance tells."""
+    """Return the key of a wheel's build, of which its provenance must tell."""
     if PROVENANCE not in papers or "key.json" not in papers:
         raise refused(path, f"{wheel.filename} comes without its key or its provenance")
     document = json.loads((own / "key.json").read_bytes())
@@ -353,7 +353,7 @@ class _Publication:
     allowed: Allowed
 
     def publish(self, wheels: list[StoredWheel]) -> tuple[Generation, bool, tuple[StoredWheel, ...]]:
-        """The imported wheels replace those of their names; others in the view stay."""
+        """Let the imported wheels replace those of their names; others in the view stay."""
         # Nobody else's word may keep wheels from being completed from the index.
         is_signed = self.signer is not None and self.signer.key
         closure_key = self.manifest.closure_key if self.manifest and is_signed else ""
@@ -375,7 +375,7 @@ class _Publication:
         return generation, new, tuple(sorted(replaced, key=lambda wheel: wheel.name))
 
     def refuse_downgrade(self, before: Generation | None, wheels: Sequence[StoredWheel]) -> dict[str, int]:
-        """What will have been taken in, by signer; StoreError where an older export would replace wheels."""
+        """Return what will have been taken in, by signer; StoreError for an older one that replaces."""
         if self.manifest is None or self.signer is None:
             return {}
         taken = _counters(self.view)
@@ -394,7 +394,7 @@ class _Publication:
 
 
 def _counters(view: Path) -> dict[str, int]:
-    """The generation last taken in, by the signer's key."""
+    """Return the generation last taken in, by the signer's key."""
     try:
         return {
             str(key): int(number)

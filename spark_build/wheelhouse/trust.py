@@ -36,18 +36,18 @@ class Signer:
 
     @property
     def fingerprint(self) -> str:
-        """As `ssh-keygen -l` prints it."""
+        """Return what `ssh-keygen -l` prints of the key."""
         digest = hashlib.sha256(base64.b64decode(self.key.split()[1])).digest()
         return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 def file_of(wheelhouse: Path) -> Path:
-    """The file of trusted signers, in the format of ssh-keygen(1), ALLOWED SIGNERS."""
+    """Return the file of trusted signers, in the format of ssh-keygen(1), ALLOWED SIGNERS."""
     return wheelhouse / "trust" / "allowed_signers"
 
 
 def signers(wheelhouse: Path) -> tuple[Signer, ...]:
-    """All trusted signers, in the file's order."""
+    """Return all trusted signers, in the file's order."""
     try:
         lines = file_of(wheelhouse).read_text().splitlines()
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def is_trusted(wheelhouse: Path, record: Mapping[str, Any]) -> bool:
 
 
 def add(wheelhouse: Path, name: str, file: Path) -> Signer:
-    """Trust the public key in a file under a name; a further key of a name is one more. Raises UsageError."""
+    """Trust the public key in a file under a name, beside other keys of that name. Raise UsageError."""
     if not NAME.fullmatch(name) or name == UNSIGNED:
         raise UsageError(f"{name!r} is no name for a signer", hint="letters, digits and . _ @ + - make one")
     try:
@@ -88,7 +88,7 @@ def add(wheelhouse: Path, name: str, file: Path) -> Signer:
 
 
 def remove(wheelhouse: Path, name: str) -> tuple[Signer, ...]:
-    """Trust no key of a name any more; the signers that are gone. Raises UsageError."""
+    """Trust no key of a name any more; return the signers that are gone. Raise UsageError for nobody."""
     gone = tuple(one for one in signers(wheelhouse) if one.name == name)
     if not gone:
         raise UsageError(f"nobody is trusted as {name!r}", hint="spark-build wheelhouse trust list")
@@ -101,7 +101,7 @@ def remove(wheelhouse: Path, name: str) -> tuple[Signer, ...]:
 
 @contextlib.contextmanager
 def _changing(wheelhouse: Path) -> Any:
-    """The lines of the file; what is left in the list is written."""
+    """Yield the lines of the file, then write what the list has become."""
     file = file_of(wheelhouse)
     make_folder(file.parent)
     with locked(file.parent / "lock", purpose="changing who is trusted"):
@@ -111,7 +111,7 @@ def _changing(wheelhouse: Path) -> Any:
 
 
 def sign(data: bytes, key: Path) -> bytes:
-    """The armored signature of `data`. key: a private one, or a public one whose other half ssh-agent has."""
+    """Return the armored signature of `data`. key: private, or public where ssh-agent has the other half."""
     if not key.is_file():
         raise UsageError(f"there is no key {key}", hint=f"ssh-keygen -t ed25519 -f {quote(str(key))}")
     with tempfile.TemporaryFile() as stdin:
@@ -125,7 +125,7 @@ def sign(data: bytes, key: Path) -> bytes:
 
 
 def verify(wheelhouse: Path, data: bytes, signature: bytes) -> Signer:
-    """Who signed `data`. Raises StoreError for a signature that is none, or of other bytes or purpose."""
+    """Return who signed `data`; StoreError for a signature that is none, or of other bytes or purpose."""
     try:
         key = _key_of(signature)
     except (ValueError, LookupError) as error:
@@ -152,7 +152,7 @@ def _ssh_keygen(stdin: BinaryIO, step: str, *arguments: str) -> str | None:
 
 
 def _key_of(signature: bytes) -> str:
-    """The public key in a signature (PROTOCOL.sshsig); it proves nothing by itself."""
+    """Return the public key in a signature (PROTOCOL.sshsig); it proves nothing by itself."""
     armored = re.fullmatch(
         r"-----BEGIN SSH SIGNATURE-----\n(.*)-----END SSH SIGNATURE-----\n", signature.decode(), re.DOTALL
     )
@@ -164,7 +164,7 @@ def _key_of(signature: bytes) -> str:
 
 
 def _string(blob: bytes) -> bytes:
-    """The first string of ssh's wire format: four bytes of length, then so many."""
+    """Return the first string of ssh's wire format: four bytes of length, then so many."""
     length = int.from_bytes(blob[:4], "big")
     if not 0 < length <= len(blob) - 4:
         raise ValueError("cut short")

@@ -175,14 +175,14 @@ class StoredWheel:
 
     @property
     def shown_origin(self) -> str:
-        """The origin as people are told it: "built", "imported (alice)", "public, imported (unsigned)"."""
+        """Return it as people are told it: "built", "imported (alice)", "public, imported (unsigned)"."""
         word = "third-party" if self.origin == "foreign" else self.origin
         if not self.imported:
             return word
         return f"{'' if word == 'imported' else f'{word}, '}imported ({self.imported})"
 
     def as_row(self) -> dict[str, Any]:
-        """The wheel in a manifest; without `imported` where it is "", which older programs do not know."""
+        """Return the row of a manifest; without an empty `imported`, which older programs do not know."""
         return {
             name: value
             for name in (one.name for one in fields(self))
