@@ -414,6 +414,14 @@ class Licence:
     text: str
 
 
+_WHOSE = """\
+Is it from whom you think, and whole? KEY.pub is their public key: have it from them, not with this folder.
+
+    echo "them $(cat KEY.pub)" > allowed
+    ssh-keygen -Y verify -f allowed -I them -s manifest.json.sig -n spark-build < manifest.json
+    grep "$(sha256sum SHA256SUMS | cut -d' ' -f1)" manifest.json"""
+
+
 def install_text(
     title: str,
     wheels: Sequence[StoredWheel],
@@ -436,7 +444,7 @@ def install_text(
 {title}: {len(wheels)} wheels{f", for Python {version}" if version else ""}
 Type the commands in this folder.
 
-Is the copy whole?
+{_WHOSE if signed else "Is the copy whole?"}
 
     sha256sum --check --quiet SHA256SUMS
 
@@ -474,10 +482,6 @@ spark-build itself, which takes the wheels in, proves every one and verifies the
     else:
         text += f"    {tool} wheelhouse import --unsigned .\n"
     text += f"    {tool} {view}verify\n" if with_tool else ""
-    if signed:
-        text += (
-            "\nKEY.pub is the public key of whoever signed this: have it from them, not with this folder.\n"
-        )
     for name in pins:
         recipe = name.partition("-")[0]
         text += f"""

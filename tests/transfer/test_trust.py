@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -305,6 +306,30 @@ def test_the_same_signer_gives_the_same_bytes_and_an_unsigned_export_replaces_it
     write_folder(pack(sent.generation, sent.home.store), tmp_path / "set")
     assert not (tmp_path / "set" / trust.SIGNATURE).exists()
     assert "import --unsigned ." in (tmp_path / "set" / "INSTALL.txt").read_text()
+
+
+def test_the_first_lines_of_the_instructions(sent: Sent, tmp_path: Path) -> None:
+    """For who has no spark-build yet: they tell a changed tool from the signer's."""
+    tool = make_wheel(tmp_path / "tool", "spark_build")
+    folder = tmp_path / "set"
+    write_folder(pack(sent.generation, sent.home.store, tool=[tool], key=sent.alice), folder)
+    (folder / "KEY.pub").write_text(public(sent.alice).read_text())
+    text = (folder / "INSTALL.txt").read_text().partition("pip, without")[0]
+    typed = "set -e\n" + "\n".join(line for line in text.splitlines() if line.startswith("    "))
+
+    def check() -> int:
+        return subprocess.run(["bash", "-c", typed], cwd=folder, capture_output=True, check=False).returncode
+
+    assert check() == 0
+    (folder / "spark-build" / tool.name).write_bytes(b"evil")
+    assert check() != 0
+    sums = folder / "SHA256SUMS"
+    sums.write_text(sums.read_text().replace(sha256_of(tool), sha256_of(folder / "spark-build" / tool.name)))
+    assert check() != 0
+    manifest = folder / "manifest.json"
+    files = {"SHA256SUMS": sha256_of(sums)}
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"files": files}))
+    assert check() != 0
 
 
 # --- what is here already -------------------------------------------------------------------------------------
