@@ -417,8 +417,8 @@ class Licence:
 _WHOSE = """\
 Is it from whom you think, and whole? KEY.pub is their public key: have it from them, not with this folder.
 
-    echo "them $(cat KEY.pub)" > allowed
-    ssh-keygen -Y verify -f allowed -I them -s manifest.json.sig -n spark-build < manifest.json
+    echo "them $(cat ~/KEY.pub)" > ~/allowed
+    ssh-keygen -Y verify -f ~/allowed -I them -s manifest.json.sig -n spark-build < manifest.json
     grep "$(sha256sum SHA256SUMS | cut -d' ' -f1)" manifest.json"""
 
 
@@ -476,7 +476,7 @@ spark-build itself, which takes the wheels in, proves every one and verifies the
         text += "With spark-build on this machine:\n\n"
     if signed:
         text += f"""\
-    {tool} wheelhouse trust add NAME KEY.pub
+    {tool} wheelhouse trust add NAME ~/KEY.pub
     {tool} wheelhouse import .
 """
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse import trust
 from spark_build.wheelhouse.generations import Generation
 from tests.conftest import make_root
-from tests.helpers.exports import export, make_key, no_view, sealed, taken_apart, written
+from tests.helpers.exports import export, import_unsigned, make_key, no_view, sealed, taken_apart, written
 from tests.helpers.exports import member as tar_member
 from tests.helpers.wheelhouse import (
     VIEW,
@@ -302,7 +303,7 @@ def test_the_same_signer_gives_the_same_bytes_and_an_unsigned_export_replaces_it
     assert again
     assert (tmp_path / "again.tar").read_bytes() == sent.archive.read_bytes()
     write_folder(pack(sent.generation, sent.home.store, key=sent.alice), tmp_path / "set")
-    assert "trust add NAME KEY.pub" in (tmp_path / "set" / "INSTALL.txt").read_text()
+    assert "trust add NAME ~/KEY.pub" in (tmp_path / "set" / "INSTALL.txt").read_text()
     write_folder(pack(sent.generation, sent.home.store), tmp_path / "set")
     assert not (tmp_path / "set" / trust.SIGNATURE).exists()
     assert "import --unsigned ." in (tmp_path / "set" / "INSTALL.txt").read_text()
@@ -313,14 +314,18 @@ def test_the_first_lines_of_the_instructions(sent: Sent, tmp_path: Path) -> None
     tool = make_wheel(tmp_path / "tool", "spark_build")
     folder = tmp_path / "set"
     write_folder(pack(sent.generation, sent.home.store, tool=[tool], key=sent.alice), folder)
-    (folder / "KEY.pub").write_text(public(sent.alice).read_text())
+    (tmp_path / "KEY.pub").write_text(public(sent.alice).read_text())
     text = (folder / "INSTALL.txt").read_text().partition("pip, without")[0]
     typed = "set -e\n" + "\n".join(line for line in text.splitlines() if line.startswith("    "))
 
     def check() -> int:
-        return subprocess.run(["bash", "-c", typed], cwd=folder, capture_output=True, check=False).returncode
+        home = {**os.environ, "HOME": str(tmp_path)}
+        return subprocess.run(
+            ["bash", "-c", typed], cwd=folder, env=home, capture_output=True, check=False
+        ).returncode
 
     assert check() == 0
+    assert import_unsigned(home_in(tmp_path), folder).new, "what was typed left nothing in the folder"
     (folder / "spark-build" / tool.name).write_bytes(b"evil")
     assert check() != 0
     sums = folder / "SHA256SUMS"
