@@ -377,6 +377,17 @@ def test_what_was_built_here_stays_built(sent: Sent) -> None:
     assert after == before
 
 
+def test_only_a_signers_word_says_that_a_set_is_complete(sent: Sent, tmp_path: Path) -> None:
+    """Who may say so decides which public wheels the next build publishes."""
+    top, files = taken_apart(sent.archive)
+    in_manifest(files, closure_key="a" * 64)
+    archive = sealed(tmp_path / "complete.tar", top, files, key=sent.alice)
+    there, home = home_in(tmp_path / "there"), home_in(tmp_path / "home")
+    trust.add(there.wheelhouse, "alice", public(sent.alice))
+    assert take(there, archive).generation.closure_key == "a" * 64
+    assert take(home, archive, ANYWAY).generation.closure_key == ""
+
+
 def test_an_older_export(sent: Sent, there: Home, tmp_path: Path) -> None:
     """It does not replace what a newer one of the same signer brought, unless that is asked for."""
     store = sent.home.store
