@@ -205,7 +205,7 @@ def _needs(job: Job, earlier: Mapping[str, Outputs], *, beside: bool) -> Iterato
 
 
 def _provider(need: Provided, entry: stores.StoreEntry | None) -> str:
-    """The provider, with who vouches for a wheel that was built elsewhere."""
+    """Return the provider, with who vouches for a wheel that was built elsewhere."""
     provider = need.provision.provider
     return f"{provider}, imported ({entry.imported})" if entry and entry.imported else provider
 

@@ -128,7 +128,7 @@ def tags(target: Target) -> list[str]:
 
 
 def _public_wheels(store: Path) -> list[dict[str, Any]]:
-    """The rows of those that were downloaded here, or imported from a signer who is trusted."""
+    """Return the rows of those that were downloaded here, or imported from a signer who is trusted."""
     return [
         row
         for row in stores.index_rows(store)

@@ -47,7 +47,7 @@ class Generation:
     before: int = 0
 
     def built(self) -> tuple[StoredWheel, ...]:
-        """The wheels of recipes, built here or imported, without the public ones of the closure."""
+        """Return the wheels of recipes, built here or imported, without the public ones of the closure."""
         return tuple(wheel for wheel in self.wheels if wheel.origin in ("built", "imported"))
 
     def own(self) -> tuple[StoredWheel, ...]:

@@ -382,7 +382,7 @@ def index_rows(store: Path) -> Iterator[dict[str, Any]]:
 
 
 def import_key(sha256: str, build_key: str, signer_key: str) -> str:
-    """The key of a wheel from an export: no build key, so that what is built here never meets it.
+    """Return the key of a wheel from an export: no build key, so that what is built here never meets it.
 
     signer_key: "" when nobody signed; each signer's papers stay apart from all others'.
     """
@@ -390,12 +390,12 @@ def import_key(sha256: str, build_key: str, signer_key: str) -> str:
 
 
 def imports_of(store: Path, build_key: str) -> list[dict[str, Any]]:
-    """The rows of imported entries that were built elsewhere under this key, as their exports say."""
+    """Return the rows of imported entries that were built elsewhere under this key, as their exports say."""
     return [row for row in index_rows(store) if row["build_key"] == build_key]
 
 
 def last_build(store: Path, recipe: str, target: Target) -> Mapping[str, Any] | None:
-    """The key.json of the newest entry of a recipe for the target's platform and Python.
+    """Return the key.json of the newest entry of a recipe for the target's platform and Python.
 
     Its "key" is that of the entry; "imported" says who signed one that came in an export.
     """

@@ -42,7 +42,7 @@ class Signer:
 
 
 def file_of(wheelhouse: Path) -> Path:
-    """The file of trusted signers, in the format of ssh-keygen(1), ALLOWED SIGNERS."""
+    """Return the file of trusted signers, in the format of ssh-keygen(1), ALLOWED SIGNERS."""
     return wheelhouse / "trust" / "allowed_signers"
 
 
@@ -101,7 +101,7 @@ def remove(wheelhouse: Path, name: str) -> tuple[Signer, ...]:
 
 @contextlib.contextmanager
 def _changing(wheelhouse: Path) -> Any:
-    """The lines of the file; what is left in the list is written."""
+    """Give the lines of the file to edit; what is left in the list is written."""
     file = file_of(wheelhouse)
     make_folder(file.parent)
     with locked(file.parent / "lock", purpose="changing who is trusted"):
@@ -111,7 +111,7 @@ def _changing(wheelhouse: Path) -> Any:
 
 
 def sign(data: bytes, key: Path) -> bytes:
-    """The armored signature of `data`. key: a private one, or a public one whose other half ssh-agent has."""
+    """Return the armored signature of `data`; of a public key, ssh-agent has the other half."""
     if not key.is_file():
         raise UsageError(f"there is no key {key}", hint=f"ssh-keygen -t ed25519 -f {quote(str(key))}")
     with tempfile.TemporaryFile() as stdin:
@@ -152,7 +152,7 @@ def _ssh_keygen(stdin: BinaryIO, step: str, *arguments: str) -> str | None:
 
 
 def _key_of(signature: bytes) -> str:
-    """The public key in a signature (PROTOCOL.sshsig); it proves nothing by itself."""
+    """Return the public key in a signature (PROTOCOL.sshsig); it proves nothing by itself."""
     armored = re.fullmatch(
         r"-----BEGIN SSH SIGNATURE-----\n(.*)-----END SSH SIGNATURE-----\n", signature.decode(), re.DOTALL
     )
@@ -164,7 +164,7 @@ def _key_of(signature: bytes) -> str:
 
 
 def _string(blob: bytes) -> bytes:
-    """The first string of ssh's wire format: four bytes of length, then so many."""
+    """Return the first string of ssh's wire format: four bytes of length, then so many."""
     length = int.from_bytes(blob[:4], "big")
     if not 0 < length <= len(blob) - 4:
         raise ValueError("cut short")
