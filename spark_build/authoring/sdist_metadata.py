@@ -310,7 +310,7 @@ def _cuda_only(sources: Sources) -> bool:
 def _notes(
     sources: Sources, project: Mapping[str, Any], imported: frozenset[str], recipes: Mapping[str, str]
 ) -> Iterator[str]:
-    """What a person should look at."""
+    """Yield what a person should look at."""
     # A module of its own need not lie at the top: setup.py may put any folder on sys.path.
     own = {
         part.removesuffix(".py") for path in sources.paths if path.endswith(".py") for part in path.split("/")

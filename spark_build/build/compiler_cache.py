@@ -132,9 +132,11 @@ def prepare(
     search: str,
     environ: Mapping[str, str],
 ) -> Setup:
-    """Make ready for one build. folder: the cache's own, shared by all builds; work: its work tree, None
-    where all builds see theirs at the same place; links: a folder of the build for wrappers and the log;
-    search: the build's PATH without ours."""
+    """Make ready for one build.
+
+    folder: the cache of the recipe; work: its work tree, None where all builds see theirs at the same place;
+    links: a folder of the build for wrappers and the log; search: the build's PATH without ours.
+    """
     log = links / "statistics" / "log"
     log.parent.mkdir(parents=True, exist_ok=True)
     remove_any(log)

@@ -99,7 +99,7 @@ class KeptResult:
 
 
 def kept_of(setting: Context, step: Step, inputs: Mapping[str, Any]) -> KeptResult | None:
-    """Return the entry of these inputs: under today's key, an older one, or from a trusted signer."""
+    """Return the entry of these inputs: of today's key, an older spark-build's, or a trusted signer's."""
     store = setting.home.store
     makes_prefix = step.recipe.kind in ("cmake", "scons", "assemble") or bool(step.recipe.prefix.copy)
     entry = stores.read(store, digest(inputs))

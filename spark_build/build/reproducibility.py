@@ -35,7 +35,7 @@ def same_bytes(first: Path, second: Path) -> bool:
 
 
 def repetition(job: Job, outputs: Mapping[str, Outputs]) -> Repetition:
-    """What a job made that was built once more, against what the store has of it."""
+    """Describe what a job made that was built once more, against what the store has of it."""
     keys = (job.key, *(row["key"] for row in store.imports_of(job.home.store, job.key)))
     entry = next(filter(None, (store.read(job.home.store, key) for key in keys)), None)
     if entry is None:

@@ -76,7 +76,7 @@ def obtain(
 def missing(
     pins: Sequence[str], hashes: Hashes, *, folder: Path, indexes: Callable[[], Indexes]
 ) -> tuple[str, ...]:
-    """The pins that `obtain` would have to ask the network for; changes nothing."""
+    """Return the pins that `obtain` would have to ask the network for; changes nothing."""
     lacking = (pin for pin in pins if _kept(pin, folder, hashes) is None)
     return tuple(pin for pin in lacking if _offered(pin, indexes(), hashes) is None)
 
@@ -95,7 +95,7 @@ def _any_spelling(name: str) -> str:
 
 
 def _offered(pin: str, indexes: Indexes, hashes: Hashes) -> Path | None:
-    """The wheel that a local folder or index offers."""
+    """Return the wheel that a local folder or index offers."""
     try:
         files = simple_api.files_of(Requirement(pin).name, indexes.local())
     except SourceError:

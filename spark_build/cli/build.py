@@ -99,7 +99,6 @@ def _build_options(function: Command) -> Command:
             help="After a failure, still build recipes that do not depend on it.",
         ),
         click.option("--require-sandbox", is_flag=True, help="Build only in the full sandbox."),
-        click.option("--keep-going", is_flag=True, help="After a failure start independent recipes, too."),
         click.option("--memory", type=SIZE, help="Memory for all builds together, such as 64G."),
         click.option(
             "--jobs",

@@ -267,7 +267,7 @@ class PlanRequirements:
 
 
 def install_line(packages: Sequence[str]) -> str:
-    """The line that installs packages on Debian, Ubuntu and DGX OS; NVIDIA's by a command of their own.
+    """Return the line that installs packages on Debian, Ubuntu and DGX OS; NVIDIA's have one of their own.
 
     What begins with - is an option of apt-get; the names stand behind -- and are quoted.
     """

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import GenericAlias
@@ -74,7 +74,9 @@ def incoming(path: Path, progress: Progress = silent) -> Iterator[Iterator[Incom
     Names are safe and come once. Raises StoreError or DAMAGE for what nobody should take in.
     """
     if path.is_dir():
-        yield _of_folder(path, progress)
+        # Closed at once: a refusal's traceback would keep the generator, and the file that it is at, open.
+        with contextlib.closing(_of_folder(path, progress)) as files:
+            yield files
         return
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -181,7 +183,7 @@ def _is_sane(name: str) -> bool:
     return reader.is_safe(name) and name.isprintable() and len(name) < 4096
 
 
-def _of_folder(path: Path, progress: Progress) -> Iterator[Incoming]:
+def _of_folder(path: Path, progress: Progress) -> Generator[Incoming]:
     names = []
     for place in sorted(path.rglob("*")):
         mode = place.lstat().st_mode

@@ -382,7 +382,7 @@ def index_rows(store: Path) -> Iterator[dict[str, Any]]:
 
 
 def import_key(sha256: str, build_key: str, signer_key: str) -> str:
-    """Return the key of a wheel from an export: no build key, so what is built here never meets it.
+    """Return the key of a wheel from an export: no build key, so that what is built here never meets it.
 
     signer_key: "" when nobody signed; each signer's papers stay apart from all others'.
     """
@@ -390,7 +390,7 @@ def import_key(sha256: str, build_key: str, signer_key: str) -> str:
 
 
 def imports_of(store: Path, build_key: str) -> list[dict[str, Any]]:
-    """Return the rows of imported entries that were built elsewhere under this key, as exports say."""
+    """Return the rows of imported entries that were built elsewhere under this key, as their exports say."""
     return [row for row in index_rows(store) if row["build_key"] == build_key]
 
 

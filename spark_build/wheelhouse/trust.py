@@ -101,7 +101,7 @@ def remove(wheelhouse: Path, name: str) -> tuple[Signer, ...]:
 
 @contextlib.contextmanager
 def _changing(wheelhouse: Path) -> Any:
-    """Yield the lines of the file, then write what the list has become."""
+    """Give the lines of the file to edit; what is left in the list is written."""
     file = file_of(wheelhouse)
     make_folder(file.parent)
     with locked(file.parent / "lock", purpose="changing who is trusted"):
@@ -111,7 +111,7 @@ def _changing(wheelhouse: Path) -> Any:
 
 
 def sign(data: bytes, key: Path) -> bytes:
-    """Return the armored signature of `data`. key: private, or public where ssh-agent has the other half."""
+    """Return the armored signature of `data`; of a public key, ssh-agent has the other half."""
     if not key.is_file():
         raise UsageError(f"there is no key {key}", hint=f"ssh-keygen -t ed25519 -f {quote(str(key))}")
     with tempfile.TemporaryFile() as stdin:

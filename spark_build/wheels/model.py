@@ -182,7 +182,7 @@ class StoredWheel:
         return f"{'' if word == 'imported' else f'{word}, '}imported ({self.imported})"
 
     def as_row(self) -> dict[str, Any]:
-        """Return the row of a manifest; without an empty `imported`, which older programs do not know."""
+        """Return the row of a manifest, without `imported` where it is "": older programs do not know it."""
         return {
             name: value
             for name in (one.name for one in fields(self))

@@ -273,3 +273,16 @@ def test_an_empty_folder(tmp_path: Path) -> None:
     assert "nothing in it" in refused(home, tmp_path / "empty", StoreError).message
     (tmp_path / "empty" / "README").write_text("x")
     assert "no wheel in it" in refused(home, tmp_path / "empty", StoreError).message
+
+
+def test_a_refused_folder_leaves_no_file_open(tmp_path: Path) -> None:
+    (tmp_path / "in" / "store").mkdir(parents=True)
+    make_wheel(tmp_path / "in")
+    (tmp_path / "in" / "manifest.json").write_text("{}")
+    with pytest.raises(StoreError) as caught:
+        taken(home_in(tmp_path), tmp_path / "in")
+    links = [
+        one for one in Path("/proc/self/fd").iterdir() if one.is_symlink()
+    ]  # not the one that lists them
+    assert [str(one.readlink()) for one in links if str(tmp_path) in str(one.readlink())] == []
+    assert caught.traceback  # which keeps the frames, and the generators in them

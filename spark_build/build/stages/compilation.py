@@ -347,7 +347,7 @@ def _sandboxed(
     writable: Sequence[Path] = (),
     readable: Sequence[Path] = (),
 ) -> list[str]:
-    """A command of the build as it is started: nothing to write but folders of its own, no network."""
+    """Return a command of the build as it is started: nothing to write but folders of its own, no network."""
     chosen = sandbox.choose()
     if told := sandbox.warning(chosen):
         job.emit(Note(message=told))
