@@ -25,6 +25,7 @@ from spark_build.process import Completed, run
 from spark_build.sources.git_remote import display_url
 from spark_build.transfer.bundle import Bundle, Member, Progress
 from spark_build.transfer.bundle_write import Counter, stream
+from spark_build.wheelhouse.trust import SIGNATURE
 
 TRIES = 2  # of one file, when what arrived is not what was sent
 
@@ -49,6 +50,8 @@ def _send_by_fsspec(parcel: Bundle, url: str, progress: Progress, emit: Emit) ->
     files, top = _opened(url)
     counter = Counter(progress, parcel.size)
     try:
+        if not _is_signed(parcel) and files.exists(f"{top}/{SIGNATURE}"):
+            files.rm_file(f"{top}/{SIGNATURE}")
         # The manifest last: without it nobody takes the folder for a whole export.
         for member in (*parcel.members[1:], parcel.members[0]):
             _put(files, f"{top}/{member.name}", member, counter, url)
@@ -63,6 +66,10 @@ def _send_by_fsspec(parcel: Bundle, url: str, progress: Progress, emit: Emit) ->
         raise _failed(url, error) from error
     if others:
         emit(Note(message=f"there are other wheels, which installers would see: {', '.join(others)}"))
+
+
+def _is_signed(parcel: Bundle) -> bool:
+    return any(member.name == SIGNATURE for member in parcel.members)
 
 
 def _opened(url: str) -> tuple[Any, str]:
@@ -232,7 +239,9 @@ def parse_destination(url: str) -> Node:
 def send_by_ssh(parcel: Bundle, node: Node, progress: Progress, emit: Emit) -> None:
     """Send what is not there yet, and prove all of it there; HostError when that fails."""
     place = _quoted(node.path)
-    answer = _ask(node, f"mkdir -p -- {place} && echo rsync=$(command -v rsync)")
+    # An earlier export's signature would hold for no manifest of this one.
+    stale = "" if _is_signed(parcel) else f"rm -f -- {place}/{SIGNATURE} && "
+    answer = _ask(node, f"mkdir -p -- {place} && {stale}echo rsync=$(command -v rsync)")
     counter = Counter(progress, parcel.size)
     by_rsync = any(line.startswith("rsync=/") for line in answer) and shutil.which("rsync") is not None
     (_by_rsync if by_rsync else _by_tar)(parcel, node, counter)

@@ -124,6 +124,14 @@ def test_sftp(node: Node, parcel: Bundle, tmp_path: Path) -> None:
     arrived(parcel, place, tmp_path)
 
 
+def test_the_signature_of_an_earlier_export_goes(parcel: Bundle) -> None:
+    files = fsspec.filesystem("memory")
+    files.pipe("/set/manifest.json.sig", b"of another manifest")
+    assert send(parcel, "memory://set", lambda *_: None, lambda _: None) == parcel.size
+    assert sorted(files.find("/set")) == sorted(f"/set/{one.name}" for one in parcel.members)
+    files.rm("/set", recursive=True)
+
+
 @pytest.mark.usefixtures("keys")
 def test_sftp_goes_on_after_a_torn_connection(node: Node, parcel: Bundle, tmp_path: Path) -> None:
     place = tmp_path / "set"

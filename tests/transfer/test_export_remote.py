@@ -20,6 +20,7 @@ from spark_build.transfer.bundle import Bundle, pack
 from spark_build.transfer.upload import parse_destination, send
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
+from spark_build.wheelhouse.trust import SIGNATURE
 from tests.conftest import Root
 from tests.helpers.exports import import_unsigned, told_apart
 from tests.helpers.wheelhouse import demo_house, eventually, home_in, make_wheel, publish, put_built
@@ -87,7 +88,7 @@ def without_rsync(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     """A node that lacks rsync: its PATH has only what the way by tar needs."""
     folder = tmp_path_factory.mktemp("bare")
     (folder / "bin").mkdir()
-    for name in ("mkdir", "tar", "find", "sha256sum", "ls"):
+    for name in ("mkdir", "rm", "tar", "find", "sha256sum", "ls"):
         (folder / "bin" / name).symlink_to(str(shutil.which(name)))
     server, started = start_sshd(folder / "sshd", f"SetEnv PATH={folder / 'bin'}")
     yield started
@@ -157,6 +158,13 @@ def test_what_is_right_there_is_not_sent_again(node: Sshd, parcel: Bundle, tmp_p
     wheels[1].unlink()
     sent(parcel, node.url(tmp_path / "set"))
     assert {path: path.stat().st_ino for path in wheels[2:]} == times
+    arrived(parcel, tmp_path / "set", tmp_path)
+
+
+def test_the_signature_of_an_earlier_export_goes(node: Sshd, parcel: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / SIGNATURE).write_text("of another manifest")
+    sent(parcel, node.url(tmp_path / "set"))
     arrived(parcel, tmp_path / "set", tmp_path)
 
 
