@@ -97,6 +97,7 @@ def cmake_job(folder: Path) -> Job:
     recipe = SimpleNamespace(name="x", expect=(), cmake=SimpleNamespace(define={}, source="."))
     step = SimpleNamespace(recipe=recipe)
     work = folder / "work"
+    work.mkdir()
     return cast(Job, SimpleNamespace(work=work, source=work / "src", prefix=work / "prefix", step=step))
 
 
