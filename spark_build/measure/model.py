@@ -131,6 +131,7 @@ class Telemetry:
     other_processes: int | None = None  # on the GPU
     free_mib: int | None = None  # before the round: the memory that the device computes in
     reasons: tuple[str, ...] = ()  # why the device clocked down, in words
+    performance: float | None = None  # share of the processors with that governor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

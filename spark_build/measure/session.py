@@ -389,7 +389,7 @@ def _watched(
 
     def stand(done: Sequence[Round]) -> tuple[Gate, ...]:
         known = reference_for(references, _scope(settings, done).get("device", ""))
-        return judge(settings, len(done), done, compare_cases(settings, arms, done), (), known)
+        return judge(settings, len(done), done, compare_cases(settings, arms, done), (), known, arms)
 
     emit(
         BurnInStarted(

@@ -10,7 +10,7 @@ from typing import Any
 
 from spark_build.errors import InconclusiveError, UsageError, VerificationError
 from spark_build.events import Gate
-from spark_build.measure.gates import judge
+from spark_build.measure.gates import judge, same_environment
 from spark_build.measure.model import (
     Arm,
     Attribution,
@@ -196,7 +196,7 @@ def assess(
 ) -> tuple[Verdict, tuple[CaseResult, ...], tuple[Gate, ...]]:
     """Cases, gates and verdict of what was measured; `checks` are those of the operator battery."""
     cases = compare_cases(settings, arms, rounds)
-    gates = judge(settings, planned, rounds, cases, breaks, reference)
+    gates = judge(settings, planned, rounds, cases, breaks, reference, arms)
     return decide(settings, arms, rounds, cases, gates, checks), cases, gates
 
 
@@ -363,7 +363,7 @@ def one_environment(base: Arm, candidate: Arm) -> str:
 
     No cause is named: a variable may change what is loaded (PYTHONPATH) as well as how it computes.
     """
-    if (base.python, base.image, base.swapped) != (candidate.python, candidate.image, candidate.swapped):
+    if not same_environment(base, candidate):
         return ""
     before, after = ({**arm.env, "threads": str(arm.threads or "default")} for arm in (base, candidate))
     changes = (

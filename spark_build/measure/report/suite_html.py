@@ -113,8 +113,8 @@ def changes(view: SuiteView) -> str:
     return (
         table(heads, rows, range(1, 9))
         + '<p class="dim">The launch is the sample. A difference is claimed when the t-test does so after '
-        "Holm's correction over all cases, and the sign-flip test (of two runs: Mann-Whitney's) agrees as far as "
-        "so many launches let it; "
+        "Holm's correction over all cases, and the sign-flip test (of two runs: Mann-Whitney's) agrees as "
+        "far as so many launches let it; "
         "“equivalent” means shown to lie within ±2% (TOST). Detectable: the smallest difference that this "
         f"spread would show four times out of five; power: the chance to find one of {POWER_AT:.0%}.</p>"
         f"<details><summary>Unpaired tests, normality, effect size</summary>{_unpaired(view)}</details>"
