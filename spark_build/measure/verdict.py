@@ -35,6 +35,8 @@ from spark_build.measure.statistics import (
     equivalent,
     geometric_mean,
     holm,
+    interval,
+    paired_effect,
 )
 
 LEAST_PAIRS = 10  # below, one slow round decides, and the sign-flip test hardly can say anything
@@ -400,8 +402,8 @@ def narrow_enough(settings: Settings, arms: Sequence[Arm], rounds: Sequence[Roun
     first, second = _pairs(settings.headline, one, other, rounds)
     if len(first) < 2:
         return True
-    low, high = contrast(first, second, paired=True).ci95
-    return math.log(high / low) / 2 <= NARROW
+    low, high = interval(paired_effect([math.log(b / a) for a, b in zip(first, second, strict=True)]))
+    return (high - low) / 2 <= NARROW
 
 
 def headline_of(cases: Sequence[CaseResult], arm: str) -> CaseResult | None:
