@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from spark_build.events import Gate, GateStatus
-from spark_build.measure.model import Arm, CaseResult, Device, Reference, Round, Settings, Slot, Telemetry
+from spark_build.measure.model import Arm, CaseResult, Device, Launch, Reference, Round, Settings, Telemetry
 from spark_build.measure.statistics import differs, equivalent, variation
 from spark_build.text import format_flops
 
@@ -89,24 +89,8 @@ def rate_problem(
     return f"{format_flops(rate)} is more than the {format_flops(paper)} of {whose} on paper"
 
 
-class Observed(Protocol):
-    """A round of any kind during which the machine was watched."""
-
-    @property
-    def slot(self) -> Slot:
-        """Its arm and place."""
-
-    @property
-    def telemetry(self) -> Telemetry:
-        """What was seen."""
-
-    @property
-    def environment(self) -> dict[str, Any]:
-        """What the arm told of device, threads and variables."""
-
-
 def machine_gates(
-    good: Sequence[Observed],
+    good: Sequence[Launch],
     device: Device,
     breaks: Sequence[str],
     reference: Reference | None = None,
@@ -148,7 +132,7 @@ def judge(
     )
 
 
-def _by_arm(good: Sequence[Observed], value: Callable[[Telemetry], float | None]) -> dict[str, list[float]]:
+def _by_arm(good: Sequence[Launch], value: Callable[[Telemetry], float | None]) -> dict[str, list[float]]:
     """What is known of a value in the rounds of each arm."""
     found: dict[str, list[float]] = {}
     for each in good:
@@ -166,7 +150,7 @@ EQUAL: tuple[tuple[str, Callable[[Telemetry], float | None], float, float], ...]
 )
 
 
-def _surroundings(good: Sequence[Observed], arms: Sequence[Arm]) -> Gate:
+def _surroundings(good: Sequence[Launch], arms: Sequence[Arm]) -> Gate:
     """Judge whether all arms ran in the same; what two arms of one environment are given is the claim."""
     differing = []
     for name, value, share, least in EQUAL:
@@ -294,7 +278,7 @@ def _range(clocks: Sequence[float]) -> str:
     return f"{low:.0f} MHz" if round(low) == round(high) else f"{low:.0f} to {high:.0f} MHz"
 
 
-def _known_clock(good: Sequence[Observed], reference: Reference | None) -> Gate:
+def _known_clock(good: Sequence[Launch], reference: Reference | None) -> Gate:
     clocks = _by_arm(good, lambda seen: seen.clock_mhz)
     if not clocks or reference is None or reference.least_clock is None:
         return _gate("known clock", "unknown", "no clock, or no reference for this device")
@@ -305,7 +289,7 @@ def _known_clock(good: Sequence[Observed], reference: Reference | None) -> Gate:
     return _gate("known clock", "ok" if middle >= reference.least_clock else "fail", evidence)
 
 
-def _throttling(good: Sequence[Observed]) -> Gate:
+def _throttling(good: Sequence[Launch]) -> Gate:
     counts = _known(each.telemetry.throttled for each in good)
     reasons = sorted({reason for each in good for reason in each.telemetry.reasons})
     if not counts:
@@ -321,7 +305,7 @@ def _throttling(good: Sequence[Observed]) -> Gate:
     return _gate("throttling", "ok", "the counters stood still")
 
 
-def _memory(good: Sequence[Observed]) -> Gate:
+def _memory(good: Sequence[Launch]) -> Gate:
     free = _known(each.telemetry.free_mib for each in good)
     if not free:
         return _gate("memory", "unknown", "cannot be read here")
@@ -330,7 +314,7 @@ def _memory(good: Sequence[Observed]) -> Gate:
     return _gate("memory", status, f"at least {least:.0f} MiB were free before a round")
 
 
-def _company(good: Sequence[Observed]) -> Gate:
+def _company(good: Sequence[Launch]) -> Gate:
     counts = _known(each.telemetry.other_processes for each in good)
     if not counts:
         return _gate("GPU processes", "unknown", "cannot be read here")
