@@ -264,39 +264,25 @@ class BurnIn:
 
 def burn_in_json(result: BurnIn, *, raw: bool = False) -> dict[str, Any]:
     """The documented form of a burn-in; `raw` adds every tick of every round."""
-    headline = result.verdict.headline
-    rounds = [asdict(each) for each in result.rounds]
-    if not raw:
-        for each in rounds:
-            del each["environment"], each["samples"]
-            for measurement in each["measurements"]:
-                del measurement["warmup"], measurement["window"]
+    document = asdict(result)
+    verdict = document.pop("verdict")
+    headline, rounds = verdict.pop("headline"), document["rounds"]
+    for each in rounds if not raw else ():
+        del each["environment"], each["samples"]
+        for measurement in each["measurements"]:
+            del measurement["warmup"], measurement["window"]
+    seen = headline["comparison"] if headline else {}
     return {
+        **document,
+        **verdict,
         "schema": 1,
-        "verdict": result.verdict.word,
-        "claim": result.verdict.claim,
-        "explanation": result.verdict.explanation,
-        "indicative": result.verdict.indicative,
-        "ratio": headline.comparison.ratio if headline else None,
-        "ci95": list(headline.comparison.ci95) if headline else None,
-        "attribution": result.verdict.attribution,
-        "slower": list(result.verdict.slower),
-        "undecided": list(result.verdict.undecided),
-        "rounds": len(result.rounds),
-        "gates": [asdict(gate) for gate in result.gates],
+        "verdict": verdict["word"],
+        "ratio": seen.get("ratio"),
+        "ci95": seen.get("ci95"),
+        "rounds": len(rounds),
         "headline": str(result.settings.headline),
-        "arms": [asdict(arm) for arm in result.arms],
         "cases": [_case_json(case) for case in result.cases],
-        "kernels": result.kernels,
-        "breaks": list(result.breaks),
-        "notes": list(result.notes),
-        "checks": [asdict(check) for check in result.checks],
-        "reference": asdict(result.reference) if result.reference else None,
-        "scope": result.scope,
-        "settings": asdict(result.settings),
         "round_results": rounds,
-        "folder": result.folder,
-        "report": result.report,
     }
 
 
