@@ -176,7 +176,8 @@ def _compare(work: Work, run: Run, rate: float, device: str) -> Finding:
         ratio, plain = _in_turn(work, run, rate, device, turns)
         if low <= ratio <= high:
             break
-    evidence = f"{ratio:.0%} of the {said(plain, work.unit)} of a plain one; {low:.0%} to {high:.0%} can be"
+    can = f"{low:.0%} to {high:.0%}" if low else f"at most {high:.0%}"
+    evidence = f"{ratio:.0%} of the {said(plain, work.unit)} of a plain one; {can} can be"
     return verdict(f"{work.name}.bound", low <= ratio <= high, evidence)
 
 

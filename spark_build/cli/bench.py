@@ -127,24 +127,29 @@ def _generation(options: Options, wish: SuiteOptions) -> Generation | None:
 
 def _measure(options: Options, wish: SuiteOptions) -> int:
     from spark_build.cli.render import running
-    from spark_build.errors import NothingCheckedError, VerificationError
+    from spark_build.errors import InconclusiveError, NothingCheckedError, VerificationError
     from spark_build.measure import suite
+    from spark_build.measure.comparison import doubts_of
 
     setting, generation = options.setting(), _generation(options, wish)
     with running(options, setting.home.runs) as (_, emit):
         result = suite.measure_suite(setting.home, setting.train.name, generation, emit, wish)
     failed = _failed(result)
     measured = any(each.figures for each in result.rounds)
+    doubts = () if failed else doubts_of(result)
     code = VerificationError.exit_code if failed else 0 if measured else NothingCheckedError.exit_code
+    code = InconclusiveError.exit_code if doubts else code
     if options.json:
         from spark_build.measure.model import bench_json
 
         document = bench_json(result)
         for each in document["rounds"]:  # bench.json has them
             del each["samples"], each["environment"]
-        render.print_json({**document, "exit_code": code})
+        render.print_json({**document, "doubts": doubts, "exit_code": code})
         return _or_nothing(code)
-    _print(result)
+    _print(result, fit=not doubts)
+    for doubt in doubts:
+        print(f"not to be believed: {doubt}")
     for each, check in failed:
         print(f"FAILED {check.name} in {each.slot.arm}: {check.evidence}")
     for file in dict.fromkeys(each.file for each, _ in failed):
@@ -174,12 +179,12 @@ def _failed(result: Bench) -> list[tuple[BenchRound, Check]]:
     return [each for each in checks if each[1].status == "fail"] + [
         (each, Check(name=f"round {each.slot.index + 1}", status="fail", evidence=each.problem))
         for each in result.rounds
-        if each.problem
+        if each.problem and not each.invalid
     ]
 
 
-def _print(result: Bench) -> None:
-    """A row for each case: every arm's rate, and what holds it."""
+def _print(result: Bench, *, fit: bool) -> None:
+    """Print a row for each case: every arm's rate, and what holds it; nothing does on a machine not `fit`."""
     from spark_build.measure.bounds import places
     from spark_build.measure.comparison import held_by
     from spark_build.measure.statistics import geometric_mean
@@ -198,7 +203,8 @@ def _print(result: Bench) -> None:
                 if figure.work == work.name
             ]
             cells.append(format_quantity(geometric_mean(rates), work.unit) if rates else "-")
-        rows.append([work.name, *cells, held_by(result, work.name, roof=places_of[work.name].roof)])
+        held = held_by(result, work.name, roof=places_of[work.name].roof)
+        rows.append([work.name, *cells, held if fit or "-" in cells else f"unbounded, see below ({held})"])
     render.print_table(["CASE", *(arm.name for arm in result.arms), "HELD BY"], rows)
     for each in result.rounds:
         found = [check for check in each.checks if check.name.endswith(MAXIMUM)]

@@ -33,17 +33,9 @@ LEAST = 3  # rounds on either side; runs before a variance from day to day is to
 UNKNOWN = "variance from day to day unknown: no other arm is the same in both runs"
 HINT = "give the burn-in.json that `spark-build verify --burn-in` wrote"
 NEEDED = (
-    "claim",
-    "explanation",
-    "headline",
-    "indicative",
-    "ratio",
-    "ci95",
-    "arms",
-    "gates",
-    "scope",
+    "claim", "explanation", "headline", "indicative", "ratio", "ci95", "arms", "gates", "scope",
     "round_results",
-)
+)  # fmt: skip
 Decision = Literal["pass", "fail", "inconclusive"]
 
 

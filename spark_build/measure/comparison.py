@@ -306,7 +306,7 @@ def from_bench(bench: Bench) -> Trial:
 def gates_of(bench: Bench) -> tuple[Gate, ...]:
     """Was the machine in a state in which numbers mean something?"""
     good = [each for each in bench.rounds if not each.problem]
-    return machine_gates(good, bench.settings.device, bench.breaks, bench.reference)
+    return machine_gates(good, bench.settings.device, bench.breaks, bench.reference, bench.arms)
 
 
 def doubts_of(bench: Bench) -> tuple[str, ...]:

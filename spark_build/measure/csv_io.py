@@ -282,48 +282,15 @@ def _cut(text: str) -> str:
 
 Better = Literal["higher", "lower", "memory"]
 TIMES = frozenset(
-    (
-        "ns",
-        "us",
-        "µs",
-        "ms",
-        "s",
-        "sec",
-        "secs",
-        "second",
-        "seconds",
-        "msec",
-        "millisecond",
-        "milliseconds",
-        "min",
-        "minute",
-        "minutes",
-        "h",
-        "hour",
-        "hours",
-    )
-)
+    ("ns", "us", "µs", "ms", "s", "sec", "secs", "second", "seconds", "msec", "millisecond",
+     "milliseconds", "min", "minute", "minutes", "h", "hour", "hours")
+)  # fmt: skip
 BYTES = frozenset(("b", "byte", "bytes", "kb", "mb", "gb", "tb", "kib", "mib", "gib", "tib"))
 FACTORS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 SPEEDS = frozenset(
-    (
-        "throughput",
-        "bandwidth",
-        "speed",
-        "rate",
-        "tflops",
-        "gflops",
-        "mflops",
-        "flops",
-        "fps",
-        "gbps",
-        "mbps",
-        "ips",
-        "qps",
-        "bogo",
-        "score",
-    )
-)
+    ("throughput", "bandwidth", "speed", "rate", "tflops", "gflops", "mflops", "flops", "fps", "gbps",
+     "mbps", "ips", "qps", "bogo", "score")
+)  # fmt: skip
 LESS = frozenset(("time", "latency", "duration", "elapsed", "ttft", "tpot", "itl", "error", "errors", "miss"))
 ONE = ("s", "sec", "second", "min", "minute", "h", "hour")  # what a rate is counted in
 FINE = frozenset(("ns", "us", "µs", "ms", "msec"))  # nobody counts anything in them

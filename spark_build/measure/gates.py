@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from spark_build.events import Gate, GateStatus
-from spark_build.measure.model import CaseResult, Device, Reference, Round, Settings, Telemetry
+from spark_build.measure.model import Arm, CaseResult, Device, Launch, Reference, Round, Settings, Telemetry
 from spark_build.measure.statistics import differs, equivalent, variation
 from spark_build.text import format_flops
 
@@ -89,24 +89,21 @@ def rate_problem(
     return f"{format_flops(rate)} is more than the {format_flops(paper)} of {whose} on paper"
 
 
-class Observed(Protocol):
-    """A round of any kind during which the machine was watched."""
-
-    @property
-    def telemetry(self) -> Telemetry:
-        """What was seen."""
-
-
 def machine_gates(
-    good: Sequence[Observed], device: Device, breaks: Sequence[str], reference: Reference | None = None
+    good: Sequence[Launch],
+    device: Device,
+    breaks: Sequence[str],
+    reference: Reference | None = None,
+    arms: Sequence[Arm] = (),
 ) -> tuple[Gate, ...]:
-    """Those that know nothing of what ran, only of the machine."""
+    """Judge the machine, whatever ran on it: the arm that had it worst counts."""
     gates = [
-        _load("other processes", [each.telemetry.others for each in good], OTHERS_WARN, OTHERS_FAIL),
-        _load("stolen time", [each.telemetry.steal for each in good], STEAL_WARN, STEAL_FAIL),
+        _load("other processes", _by_arm(good, lambda seen: seen.others), OTHERS_WARN, OTHERS_FAIL),
+        _load("stolen time", _by_arm(good, lambda seen: seen.steal), STEAL_WARN, STEAL_FAIL),
         _known_clock(good, reference),
         _throttling(good),
         _memory(good),
+        _surroundings(good, arms),
     ]
     if device == "cuda":
         gates.append(_company(good))
@@ -120,23 +117,79 @@ def judge(
     cases: Sequence[CaseResult],
     breaks: Sequence[str],
     reference: Reference | None = None,
+    arms: Sequence[Arm] = (),
 ) -> tuple[Gate, ...]:
     """All gates of a burn-in in the order in which they are shown."""
     good = [each for each in rounds if not each.problem]
-    gates = [
+    return (
         _complete(planned, good, [each for each in rounds if each.killed or each.invalid]),
         _control(cases),
         _busy(good),
-        _load("other processes", [each.telemetry.others for each in good], OTHERS_WARN, OTHERS_FAIL),
-        _load("stolen time", [each.telemetry.steal for each in good], STEAL_WARN, STEAL_FAIL),
         _clock(good),
-        _known_clock(good, reference),
-        _throttling(good),
-        _memory(good),
-    ]
-    if settings.device == "cuda":
-        gates.append(_company(good))
-    return (*gates, _warm(good), _spread(good), _breaks(breaks))
+        _warm(good),
+        _spread(good),
+        *machine_gates(good, settings.device, breaks, reference, arms),
+    )
+
+
+def _by_arm(good: Sequence[Launch], value: Callable[[Telemetry], float | None]) -> dict[str, list[float]]:
+    """What is known of a value in the rounds of each arm."""
+    found: dict[str, list[float]] = {}
+    for each in good:
+        if (known := value(each.telemetry)) is not None:
+            found.setdefault(each.slot.arm, []).append(known)
+    return found
+
+
+# What must be the same in all arms, how much it may differ (of the larger one), and how it is told.
+EQUAL: tuple[tuple[str, Callable[[Telemetry], float | None], float, float], ...] = (
+    ("power limit in W", lambda seen: seen.limit_watts, 0.01, 0.0),
+    ("clock in MHz", lambda seen: seen.clock_mhz, 0.4, 0.0),  # at a power cap other work has another clock
+    ("share of processors with the governor performance", lambda seen: seen.performance, 0.0, 0.0),
+    ("share of the processors used by others", lambda seen: seen.others, 0.0, 0.05),
+)
+
+
+def _surroundings(good: Sequence[Launch], arms: Sequence[Arm]) -> Gate:
+    """Judge whether all arms ran in the same; what two arms of one environment are given is the claim."""
+    differing = []
+    for name, value, share, least in EQUAL:
+        seen = {arm: statistics.median(values) for arm, values in _by_arm(good, value).items()}
+        low, high = min(seen, key=seen.__getitem__, default=""), max(seen, key=seen.__getitem__, default="")
+        if seen and seen[high] - seen[low] > max(share * seen[high], least) + 1e-9:
+            differing.append(f"{name}: {seen[low]:.3g} in {low}, {seen[high]:.3g} in {high}")
+    told: dict[str, dict[str, str]] = {}
+    for each in good:
+        told.setdefault(each.slot.arm, _told(each.environment))
+    base = next((arm for arm in arms if arm.role == "baseline"), None)
+    for arm in arms:
+        if base is None or arm is base or same_environment(base, arm):
+            continue
+        one, other = told.get(base.name, {}), told.get(arm.name, {})
+        differing += [
+            f"{name}: {one[name]} in {base.name}, {other[name]} in {arm.name}"
+            for name in one
+            if name in other and one[name] != other[name]
+        ]
+    if not good:
+        return _gate("surroundings", "unknown", "no round finished")
+    return _gate(
+        "surroundings", "fail" if differing else "ok", "; ".join(differing) or "the same in all arms"
+    )
+
+
+def _told(environment: Mapping[str, Any]) -> dict[str, str]:
+    device, variables = environment.get("device", {}), environment.get("variables", {})
+    return {
+        "device": f"{device.get('name')} {device.get('multiprocessors', '')}".strip(),
+        "threads": str(environment.get("torch", {}).get("threads")),
+        "CUDA_VISIBLE_DEVICES": str(variables.get("CUDA_VISIBLE_DEVICES", "unset")),
+    }
+
+
+def same_environment(one: Arm, other: Arm) -> bool:
+    """Whether two arms run one environment, with variables or threads of their own at most."""
+    return (one.python, one.image, one.swapped) == (other.python, other.image, other.swapped)
 
 
 def _gate(name: str, status: GateStatus, evidence: str) -> Gate:
@@ -171,21 +224,28 @@ def _control(cases: Sequence[CaseResult]) -> Gate:
 
 
 def _busy(good: Sequence[Round]) -> Gate:
-    shares = _known(measured.busy for each in good for measured in each.measurements)
-    shares += _known(each.telemetry.utilisation for each in good)
-    if not shares:
+    shares: dict[str, list[float]] = {}
+    for each in good:
+        told = [*(measured.busy for measured in each.measurements), each.telemetry.utilisation]
+        shares.setdefault(each.slot.arm, []).extend(_known(told))
+    if not any(shares.values()):
         return _gate("utilisation", "unknown", "cannot be read here")
-    middle = statistics.median(shares)
-    evidence = f"the work ran in {middle:.0%} of its time (lowest {min(shares):.0%}); wanted {BUSY:.0%}"
+    arm, middle = min(_medians(shares), key=lambda each: each[1])
+    least = min(share for values in shares.values() for share in values)
+    evidence = f"the work ran in {middle:.0%} of its time in {arm} (lowest {least:.0%}); wanted {BUSY:.0%}"
     return _gate("utilisation", "ok" if middle >= BUSY else "fail", evidence)
 
 
-def _load(name: str, values: Iterable[float | None], warn: float, fail: float) -> Gate:
-    shares = _known(values)
+def _medians(values: Mapping[str, Sequence[float]]) -> list[tuple[str, float]]:
+    return [(arm, statistics.median(some)) for arm, some in values.items() if some]
+
+
+def _load(name: str, shares: Mapping[str, Sequence[float]], warn: float, fail: float) -> Gate:
     if not shares:
         return _gate(name, "unknown", "cannot be read here")
-    middle = statistics.median(shares)
-    evidence = f"{middle:.1%} of the processors (highest {max(shares):.1%}); at most {fail:.0%} allowed"
+    arm, middle = max(_medians(shares), key=lambda each: each[1])
+    most = max(share for values in shares.values() for share in values)
+    evidence = f"{middle:.1%} of the processors in {arm} (highest {most:.1%}); at most {fail:.0%} allowed"
     return _gate(name, _worse(middle, warn, fail), evidence)
 
 
@@ -203,7 +263,7 @@ def _clock(good: Sequence[Round]) -> Gate:
                 series.setdefault((each.slot.arm, str(measured.case)), []).append(measured.clock_mhz)
             within += _known([measured.clock_cv])
     if not series:
-        series = {("", ""): _known(each.telemetry.clock_mhz for each in good)}
+        series = {(arm, ""): clocks for arm, clocks in _by_arm(good, lambda seen: seen.clock_mhz).items()}
         within = _known(each.telemetry.clock_cv for each in good)
     clocks = [clock for one in series.values() for clock in one]
     if len(clocks) < 2:
@@ -218,18 +278,18 @@ def _range(clocks: Sequence[float]) -> str:
     return f"{low:.0f} MHz" if round(low) == round(high) else f"{low:.0f} to {high:.0f} MHz"
 
 
-def _known_clock(good: Sequence[Observed], reference: Reference | None) -> Gate:
-    clocks = _known(each.telemetry.clock_mhz for each in good)
+def _known_clock(good: Sequence[Launch], reference: Reference | None) -> Gate:
+    clocks = _by_arm(good, lambda seen: seen.clock_mhz)
     if not clocks or reference is None or reference.least_clock is None:
         return _gate("known clock", "unknown", "no clock, or no reference for this device")
-    middle = statistics.median(clocks)
+    middle = min(clock for _, clock in _medians(clocks))
     evidence = (
         f"{middle:.0f} MHz under load; a healthy {reference.name} has {reference.least_clock:.0f} or more"
     )
     return _gate("known clock", "ok" if middle >= reference.least_clock else "fail", evidence)
 
 
-def _throttling(good: Sequence[Observed]) -> Gate:
+def _throttling(good: Sequence[Launch]) -> Gate:
     counts = _known(each.telemetry.throttled for each in good)
     reasons = sorted({reason for each in good for reason in each.telemetry.reasons})
     if not counts:
@@ -245,7 +305,7 @@ def _throttling(good: Sequence[Observed]) -> Gate:
     return _gate("throttling", "ok", "the counters stood still")
 
 
-def _memory(good: Sequence[Observed]) -> Gate:
+def _memory(good: Sequence[Launch]) -> Gate:
     free = _known(each.telemetry.free_mib for each in good)
     if not free:
         return _gate("memory", "unknown", "cannot be read here")
@@ -254,7 +314,7 @@ def _memory(good: Sequence[Observed]) -> Gate:
     return _gate("memory", status, f"at least {least:.0f} MiB were free before a round")
 
 
-def _company(good: Sequence[Observed]) -> Gate:
+def _company(good: Sequence[Launch]) -> Gate:
     counts = _known(each.telemetry.other_processes for each in good)
     if not counts:
         return _gate("GPU processes", "unknown", "cannot be read here")

@@ -64,23 +64,29 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """Everything that decides a run; the headline is named here, before anything is measured."""
+class CommonSettings:
+    """What decides a run, whatever runs in it."""
 
     mode: Mode
     device: Device
-    cases: tuple[Case, ...]
-    headline: Case
-    pairs: int
+    pairs: int  # rounds of each arm
     seed: int
     threads: int
     warmup: float  # seconds, at least; up to three times that until the rate is steady
-    window: float  # seconds that count
-    tick: float  # seconds of one recorded rate
-    script: str  # the file that runs inside an arm
+    window: float  # seconds that count, per case
     notes: tuple[str, ...] = ()  # what was left out, and why
     patience: float | None = None  # seconds after which a round counts as hung; None: by its length
     inject: str = ""  # an error to plant, for tests of this program
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings(CommonSettings):
+    """Everything that decides a burn-in; the headline is named here, before anything is measured."""
+
+    cases: tuple[Case, ...]
+    headline: Case
+    tick: float  # seconds of one recorded rate
+    script: str  # the file that runs inside an arm
     most: int = 0  # pairs at most: more than `pairs` are measured until the headline's interval is narrow
 
 
@@ -131,25 +137,32 @@ class Telemetry:
     other_processes: int | None = None  # on the GPU
     free_mib: int | None = None  # before the round: the memory that the device computes in
     reasons: tuple[str, ...] = ()  # why the device clocked down, in words
+    performance: float | None = None  # share of the processors with that governor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Round:
-    """One process launch of one arm. `problem` says why a round did not finish."""
+class Launch:
+    """One process launch of one arm, whatever ran. `problem` says why it did not finish."""
 
     slot: Slot
     launch: str  # which invocation of the program measured it
     started: str  # ISO 8601, UTC
     seconds: float
     problem: str = ""
-    killed: bool = False  # by SIGKILL from outside: out of memory, or somebody
     invalid: bool = False  # it tells what cannot be: nothing of it counts
-    measurements: tuple[Measurement, ...] = ()
     checks: tuple[Check, ...] = ()
     telemetry: Telemetry = field(default_factory=Telemetry)
     environment: dict[str, Any] = field(default_factory=dict)
     samples: tuple[tuple[float, Sample], ...] = ()  # (seconds of the round, what was read)
     file: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round(Launch):
+    """A launch of a burn-in."""
+
+    killed: bool = False  # by SIGKILL from outside: out of memory, or somebody
+    measurements: tuple[Measurement, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,39 +264,25 @@ class BurnIn:
 
 def burn_in_json(result: BurnIn, *, raw: bool = False) -> dict[str, Any]:
     """The documented form of a burn-in; `raw` adds every tick of every round."""
-    headline = result.verdict.headline
-    rounds = [asdict(each) for each in result.rounds]
-    if not raw:
-        for each in rounds:
-            del each["environment"], each["samples"]
-            for measurement in each["measurements"]:
-                del measurement["warmup"], measurement["window"]
+    document = asdict(result)
+    verdict = document.pop("verdict")
+    headline, rounds = verdict.pop("headline"), document["rounds"]
+    for each in rounds if not raw else ():
+        del each["environment"], each["samples"]
+        for measurement in each["measurements"]:
+            del measurement["warmup"], measurement["window"]
+    seen = headline["comparison"] if headline else {}
     return {
+        **document,
+        **verdict,
         "schema": 1,
-        "verdict": result.verdict.word,
-        "claim": result.verdict.claim,
-        "explanation": result.verdict.explanation,
-        "indicative": result.verdict.indicative,
-        "ratio": headline.comparison.ratio if headline else None,
-        "ci95": list(headline.comparison.ci95) if headline else None,
-        "attribution": result.verdict.attribution,
-        "slower": list(result.verdict.slower),
-        "undecided": list(result.verdict.undecided),
-        "rounds": len(result.rounds),
-        "gates": [asdict(gate) for gate in result.gates],
+        "verdict": verdict["word"],
+        "ratio": seen.get("ratio"),
+        "ci95": seen.get("ci95"),
+        "rounds": len(rounds),
         "headline": str(result.settings.headline),
-        "arms": [asdict(arm) for arm in result.arms],
         "cases": [_case_json(case) for case in result.cases],
-        "kernels": result.kernels,
-        "breaks": list(result.breaks),
-        "notes": list(result.notes),
-        "checks": [asdict(check) for check in result.checks],
-        "reference": asdict(result.reference) if result.reference else None,
-        "scope": result.scope,
-        "settings": asdict(result.settings),
         "round_results": rounds,
-        "folder": result.folder,
-        "report": result.report,
     }
 
 
@@ -328,40 +327,19 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BenchRound:
-    """One process launch of one arm. `problem` says why it did not finish."""
+class BenchRound(Launch):
+    """A launch of the suite."""
 
-    slot: Slot
-    launch: str
-    started: str  # ISO 8601, UTC
-    seconds: float
-    problem: str = ""
-    invalid: bool = False  # it tells what cannot be: nothing of it counts
     figures: tuple[Figure, ...] = ()
-    checks: tuple[Check, ...] = ()  # of the suite's own assertions
-    telemetry: Telemetry = field(default_factory=Telemetry)
-    environment: dict[str, Any] = field(default_factory=dict)
-    samples: tuple[tuple[float, Sample], ...] = ()  # (seconds of the round, what was read), memory too
-    file: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BenchSettings:
+class BenchSettings(CommonSettings):
     """Everything that decides a run of the suite."""
 
-    mode: Mode
-    device: Device
     workloads: tuple[str, ...]
-    pairs: int  # rounds of each arm
-    seed: int
-    threads: int
-    warmup: float  # seconds
-    window: float  # seconds that count, per case
     cool: float | None = None  # degrees Celsius to cool down to between rounds
     script: str = ""
-    patience: float | None = None
-    inject: str = ""  # a fault to plant, for tests of this program
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

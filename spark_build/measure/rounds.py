@@ -29,6 +29,7 @@ from spark_build.measure.model import (
     Check,
     Device,
     Figure,
+    Launch,
     Measurement,
     Reference,
     Round,
@@ -57,10 +58,10 @@ PAUSE = 60  # seconds between two rounds that are a break, whoever made it
 TIMED_OUT, KILLED = 124, 137  # exit statuses of coreutils' timeout; 137 also for SIGKILL from outside
 
 
-R = TypeVar("R", bound=Round | BenchRound)
+R = TypeVar("R", bound=Launch)
 
 
-def failed(done: Round | BenchRound) -> bool:
+def failed(done: Launch) -> bool:
     """Whether a round did not end, or found something wrong."""
     return bool(done.problem) or any(check.status == "fail" for check in done.checks)
 
@@ -335,6 +336,10 @@ def _now() -> str:
 
 
 CLOCK_STILL = 5  # MHz
+# What is kept of an arm's report beside what it measured.
+ENVIRONMENT = (
+    "device", "python", "torch", "called_versions", "libraries", "variables", "copy", "ceilings",
+)  # fmt: skip
 
 
 def read_round(file: Path, references: Sequence[Reference] = ()) -> Round:
@@ -342,27 +347,37 @@ def read_round(file: Path, references: Sequence[Reference] = ()) -> Round:
     raw = json.loads(file.read_text())
     rows = [(float(when), sample) for when, sample in raw["telemetry"]]
     raw, invalid = _vetted(raw, "cases", references, (rows[0][0], rows[-1][0]), _case_problem)
-    report, cases = raw["report"], raw["report"].get("cases", [])
-    windows, own = _work_of([each["window"] for each in cases])
+    cases = raw["report"].get("cases", [])
+    windows = [each["window"] for each in cases]
     return Round(
-        slot=Slot(**raw["slot"]),
-        launch=raw["launch"],
-        started=raw["started"],
-        seconds=raw["seconds"],
-        problem=raw["problem"],
         killed=raw["killed"],
-        invalid=invalid,
         measurements=tuple(_measurement(each, raw, rows) for each in cases),
-        checks=tuple(Check(**each) for each in report.get("checks", [])),
-        telemetry=summarise(rows, windows, own),
-        environment={
-            name: report[name]
-            for name in ("device", "python", "torch", "called_versions", "libraries", "variables", "copy")
-            if name in report
-        },
-        samples=tuple((round(when - rows[0][0], 3), sample) for when, sample in rows),
-        file=str(file),
+        **_launch(raw, rows, windows, file, invalid=invalid),
     )
+
+
+def _launch(
+    raw: Mapping[str, Any],
+    rows: Sequence[tuple[float, Sample]],
+    windows: Sequence[Mapping[str, Any]],
+    file: Path,
+    *,
+    invalid: bool,
+) -> dict[str, Any]:
+    """Fields of a launch, whatever ran; `windows` have start, end and the arm's seconds of processors."""
+    report, spans = raw["report"], [(each["start"], each["end"]) for each in windows]
+    passed = sum(end - start for start, end in spans)
+    own = sum(each["cpu_seconds"] for each in windows) / passed if passed else None
+    return {
+        "slot": Slot(**raw["slot"]),
+        **{name: raw[name] for name in ("launch", "started", "seconds", "problem")},
+        "invalid": invalid,
+        "checks": tuple(Check(**each) for each in report.get("checks", [])),
+        "telemetry": summarise(rows, spans, own),
+        "environment": {name: report[name] for name in ENVIRONMENT if name in report},
+        "samples": tuple((round(when - rows[0][0], 3), sample) for when, sample in rows),
+        "file": str(file),
+    }
 
 
 def _vetted(
@@ -419,13 +434,6 @@ def _figure_problem(
     return problem and f"{work.name}: {problem}"
 
 
-def _work_of(windows: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[float, float]], float | None]:
-    """Start and end of all windows, and how many processors the arm kept busy in them, mean."""
-    spans = [(each["start"], each["end"]) for each in windows]
-    passed = sum(end - start for start, end in spans)
-    return spans, sum(each["cpu_seconds"] for each in windows) / passed if passed else None
-
-
 def _measurement(
     case: Mapping[str, Any], raw: Mapping[str, Any], rows: Sequence[tuple[float, Sample]]
 ) -> Measurement:
@@ -474,29 +482,15 @@ def _series(ticks: Sequence[tuple[float, int]], flops: float, begin: float) -> t
     return tuple(found)
 
 
-ENVIRONMENT = ("device", "python", "torch", "called_versions", "libraries", "variables", "ceilings")
-
-
 def read_suite_round(file: Path, references: Sequence[Reference] = ()) -> BenchRound:
     """Return a round as its file tells it; an invalid one tells what cannot be, and has no figures."""
     raw = json.loads(file.read_text())
     rows = [(float(when), sample) for when, sample in raw["telemetry"]]
     raw, invalid = _vetted(raw, "figures", references, (rows[0][0], rows[-1][0]), _figure_problem)
-    report, figures = raw["report"], raw["report"].get("figures", [])
-    windows, own = _work_of(figures)
+    figures = raw["report"].get("figures", [])
     return BenchRound(
-        slot=Slot(**raw["slot"]),
-        launch=raw["launch"],
-        started=raw["started"],
-        seconds=raw["seconds"],
-        problem=raw["problem"],
-        invalid=invalid,
         figures=tuple(_figure(each, rows[0][0]) for each in figures),
-        checks=tuple(Check(**each) for each in report.get("checks", [])),
-        telemetry=summarise(rows, windows, own),
-        environment={name: report[name] for name in ENVIRONMENT if name in report},
-        samples=tuple((round(when - rows[0][0], 3), sample) for when, sample in rows),
-        file=str(file),
+        **_launch(raw, rows, figures, file, invalid=invalid),
     )
 
 

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from spark_build.environments.create import install
 from spark_build.errors import HostError, RecipeError, UsageError
@@ -35,7 +36,9 @@ from spark_build.measure.model import (
     BurnIn,
     Case,
     Check,
+    CommonSettings,
     Device,
+    Launch,
     Mode,
     Reference,
     Role,
@@ -99,11 +102,8 @@ def measure_burn_in(
     if script is None:
         raise RecipeError("there is no bench/gemm.py", hint="reinstall spark-build")
     references = references_of(home)
-    unfinished = home.runs / f"unfinished-{_digest(train, generation, wish)}.json"
-    folder, seed = resume_burn_in(unfinished, wish.seed)
-    if folder is not None:
-        emit(Note(message=f"going on with the burn-in of {folder.name}"))
-    folder = folder or new_run(home.runs)
+    unfinished = home.runs / f"unfinished-{digest_of_wish(train, generation, wish)}.json"
+    folder, seed = begin_or_resume(home, unfinished, wish.seed, emit, "burn-in")
     settings = plan_burn_in(
         wish.mode, wish.device, script, seed=seed, dtypes=wish.dtypes, sizes=wish.sizes,
         layouts=wish.layouts, pairs=wish.pairs, window=wish.window, patience=wish.patience,
@@ -216,22 +216,25 @@ def references_of(home: Home) -> list[Reference]:
     return found
 
 
-def _digest(train: str, generation: Generation | None, wish: BurnInRequest) -> str:
-    """Names one wish about one generation, whatever its seed."""
+def digest_of_wish(train: str, generation: Generation | None, wish: Any) -> str:
+    """Name one wish (a dataclass with a seed) about one generation, whatever its seed."""
     number = None if generation is None else str(generation.folder)
     facts = [train, number, asdict(replace(wish, seed=None))]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def resume_burn_in(unfinished: Path, seed: int | None) -> tuple[Path | None, int | None]:
-    """(folder, seed) of a run that was interrupted; (None, `seed`) to begin a new one."""
+def begin_or_resume(
+    home: Home, unfinished: Path, seed: int | None, emit: Emit, what: str
+) -> tuple[Path, int | None]:
+    """(folder, seed) of the run that `unfinished` tells of, if it was interrupted; else of a new one."""
     try:
         known = json.loads(unfinished.read_text())
         folder, known_seed = Path(known["folder"]), int(known["seed"])
     except (OSError, ValueError, KeyError):
-        return None, seed
+        return new_run(home.runs), seed
     if not folder.is_dir() or seed not in (None, known_seed):
-        return None, seed
+        return new_run(home.runs), seed
+    emit(Note(message=f"going on with the {what} of {folder.name}"))
     return folder, known_seed
 
 
@@ -389,7 +392,7 @@ def _watched(
 
     def stand(done: Sequence[Round]) -> tuple[Gate, ...]:
         known = reference_for(references, _scope(settings, done).get("device", ""))
-        return judge(settings, len(done), done, compare_cases(settings, arms, done), (), known)
+        return judge(settings, len(done), done, compare_cases(settings, arms, done), (), known, arms)
 
     emit(
         BurnInStarted(
@@ -424,18 +427,20 @@ def _with_control(arms: Sequence[Arm]) -> tuple[Arm, ...]:
     return everyone
 
 
-def _scope(settings: Settings, rounds: Sequence[Round]) -> dict[str, str]:
-    """What a verdict holds for: device, driver or kernel, threads, dtype, shape, layout."""
+def scope_of(settings: CommonSettings, rounds: Sequence[Launch]) -> dict[str, str]:
+    """What figures hold for: device, driver or kernel, threads."""
     scope: dict[str, str] = {}
     for probe in probes_for(settings.device):
         scope |= probe.scope()
-    known = "driver" in scope  # else NVML is not there, and torch must say what it computes on
-    if settings.device == "cuda" and not known and rounds and "device" in rounds[0].environment:
-        scope["device"] = str(rounds[0].environment["device"].get("name", scope["device"]))
+    told = [each.environment["device"] for each in rounds if "device" in each.environment]
+    # Without NVML torch must say what it computes on.
+    if settings.device == "cuda" and "driver" not in scope and told:
+        scope["device"] = str(told[0].get("name", scope["device"]))
+    return {**scope, "threads": str(settings.threads)}
+
+
+def _scope(settings: Settings, rounds: Sequence[Round]) -> dict[str, str]:
+    """What a verdict holds for: also dtype, shape, layout."""
     case = settings.headline
-    return scope | {
-        "threads": str(settings.threads),
-        "dtype": case.dtype,
-        "shape": f"{case.size}^3",
-        "layout": case.product,
-    }
+    own = {"dtype": case.dtype, "shape": f"{case.size}^3", "layout": case.product}
+    return scope_of(settings, rounds) | own

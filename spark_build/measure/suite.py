@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import hashlib
 import json
 import os
 import secrets
@@ -22,7 +21,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from spark_build.errors import HostError, RecipeError, UsageError
 from spark_build.events import Emit, Note
 from spark_build.files import locked, write_atomically
-from spark_build.journal import new_run
 from spark_build.measure import session
 from spark_build.measure.arms import ArmWish
 from spark_build.measure.comparison import LARGEST
@@ -53,7 +51,7 @@ from spark_build.measure.rounds import (
     variables_of,
     works_of,
 )
-from spark_build.measure.telemetry import prepare_memory, probes_for
+from spark_build.measure.telemetry import prepare_memory
 from spark_build.measure.verdict import reference_for
 from spark_build.paths import Home
 from spark_build.process import run
@@ -145,16 +143,13 @@ def measure_suite(
     """
     script = script_of(home)
     references = session.references_of(home)
-    unfinished = home.runs / f"unfinished-bench-{_digest(train, generation, wish)}.json"
-    folder, seed = session.resume_burn_in(unfinished, wish.seed)
-    if folder is not None:
-        emit(Note(message=f"going on with the run of {folder.name}"))
-    folder = folder or new_run(home.runs)
+    unfinished = home.runs / f"unfinished-bench-{session.digest_of_wish(train, generation, wish)}.json"
+    folder, seed = session.begin_or_resume(home, unfinished, wish.seed, emit, "run")
     settings = plan_suite(replace(wish, seed=seed), script)
     arms = arms_of(home, train, generation, folder, emit, wish)
     write_atomically(unfinished, json.dumps({"folder": str(folder), "seed": settings.seed}))
     rounds, breaks, notes = run_suite(settings, arms, folder, emit, references)
-    scope = _scope(settings, rounds)
+    scope = session.scope_of(settings, rounds)
     result = Bench(
         settings=settings,
         arms=tuple(arms),
@@ -235,24 +230,6 @@ def program_of(
 def _useless(done: BenchRound) -> bool:
     """Whether nothing could be measured, and would not be in the next round either."""
     return any(check.name == PRELUDE and check.status == "fail" for check in done.checks)
-
-
-def _scope(settings: BenchSettings, rounds: Sequence[BenchRound]) -> dict[str, str]:
-    """What the figures hold for."""
-    scope: dict[str, str] = {}
-    for probe in probes_for(settings.device):
-        scope |= probe.scope()
-    told = [each.environment["device"] for each in rounds if "device" in each.environment]
-    if settings.device == "cuda" and "driver" not in scope and told:
-        scope["device"] = str(told[0].get("name", scope["device"]))
-    return {**scope, "threads": str(settings.threads)}
-
-
-def _digest(train: str, generation: Generation | None, wish: SuiteOptions) -> str:
-    """Names one wish about one generation, whatever its seed."""
-    number = None if generation is None else str(generation.folder)
-    facts = [train, number, asdict(replace(wish, seed=None))]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
 Tool = Literal["torch", "nsys"]

@@ -48,6 +48,7 @@ class CpuProbe:
         self.tick = os.sysconf("SC_CLK_TCK")
         cpus = Path("/sys/devices/system/cpu")
         self.clocks = sorted(cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+        self.governors = sorted(cpus.glob("cpu[0-9]*/cpufreq/scaling_governor"))
         self.throttle = sorted(cpus.glob("cpu[0-9]*/thermal_throttle/*_throttle_count"))
 
     def sample(self) -> Sample:
@@ -65,6 +66,8 @@ class CpuProbe:
         for line in _lines("/proc/meminfo"):
             if line.startswith("MemAvailable:"):
                 found["free_mib"] = int(line.split()[1]) // 1024
+        if governors := [line for file in self.governors for line in _lines(str(file))]:
+            found["performance"] = governors.count("performance") / len(governors)
         return found | self._clocks() if self.with_clocks else found
 
     def _clocks(self) -> Sample:
@@ -268,6 +271,7 @@ def summarise(
         free_mib=int(first["free_mib"]) if "free_mib" in first else None,
         capped=None if (capped := _rate(inside, "capped_s")) is None else min(1.0, capped),
         limit_watts=_mean(held, "limit_watts"),
+        performance=first.get("performance"),
         reasons=tuple(word for bit, _, word in REASONS if any(mask & bit for mask in reasons)),
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from spark_build.errors import InconclusiveError, UsageError, VerificationError
 from spark_build.events import Gate
-from spark_build.measure.gates import judge
+from spark_build.measure.gates import judge, same_environment
 from spark_build.measure.model import (
     Arm,
     Attribution,
@@ -35,6 +35,8 @@ from spark_build.measure.statistics import (
     equivalent,
     geometric_mean,
     holm,
+    interval,
+    paired_effect,
 )
 
 LEAST_PAIRS = 10  # below, one slow round decides, and the sign-flip test hardly can say anything
@@ -196,7 +198,7 @@ def assess(
 ) -> tuple[Verdict, tuple[CaseResult, ...], tuple[Gate, ...]]:
     """Cases, gates and verdict of what was measured; `checks` are those of the operator battery."""
     cases = compare_cases(settings, arms, rounds)
-    gates = judge(settings, planned, rounds, cases, breaks, reference)
+    gates = judge(settings, planned, rounds, cases, breaks, reference, arms)
     return decide(settings, arms, rounds, cases, gates, checks), cases, gates
 
 
@@ -363,7 +365,7 @@ def one_environment(base: Arm, candidate: Arm) -> str:
 
     No cause is named: a variable may change what is loaded (PYTHONPATH) as well as how it computes.
     """
-    if (base.python, base.image, base.swapped) != (candidate.python, candidate.image, candidate.swapped):
+    if not same_environment(base, candidate):
         return ""
     before, after = ({**arm.env, "threads": str(arm.threads or "default")} for arm in (base, candidate))
     changes = (
@@ -400,8 +402,8 @@ def narrow_enough(settings: Settings, arms: Sequence[Arm], rounds: Sequence[Roun
     first, second = _pairs(settings.headline, one, other, rounds)
     if len(first) < 2:
         return True
-    low, high = contrast(first, second, paired=True).ci95
-    return math.log(high / low) / 2 <= NARROW
+    low, high = interval(paired_effect([math.log(b / a) for a, b in zip(first, second, strict=True)]))
+    return (high - low) / 2 <= NARROW
 
 
 def headline_of(cases: Sequence[CaseResult], arm: str) -> CaseResult | None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from spark_build.measure import suite
 from spark_build.measure.comparison import held_by
-from spark_build.measure.model import Check
+from spark_build.measure.model import Check, Telemetry
 from tests.helpers.benches import bench
+from tests.helpers.commands import CLI, invoke
 
 
 def test_what_failed_in_any_round_is_shown() -> None:
@@ -45,3 +53,32 @@ def test_what_memory_bounds_is_held_against_memory() -> None:
         "peak",
         "memory",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "said"),
+    [
+        ({}, 0, ""),
+        (
+            {"telemetry": Telemetry(others=0.9)},
+            11,
+            "not to be believed: other processes: 90.0% of the processors",
+        ),
+        ({"invalid": True, "problem": "is invalid: a rate"}, 11, "of mine: is invalid: a rate"),
+        ({"problem": "hung"}, 9, "hung"),
+    ],
+)
+def test_a_run_says_what_is_wrong_with_it(
+    changes: dict[str, Any], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = bench({"mine": {}}, pairs=2)
+    rounds = tuple(dataclasses.replace(each, **changes) for each in made.rounds)
+    measured = dataclasses.replace(made, rounds=rounds)
+    monkeypatch.setattr(suite, "measure_suite", lambda *_: measured)
+    general = ["--root", str(tmp_path), "--train", "2.13", "--target", "host-cpu"]
+    done = invoke([*CLI, *general, "bench", "run", "--arm", f"mine={tmp_path}"])
+    assert done.returncode == code
+    assert said in done.stdout
+    assert ("unbounded" in done.stdout) == (code == 11)
+    document = json.loads(invoke([*CLI, *general, "--json", "bench", "run", "--arm", "mine=x"]).stdout)
+    assert (document["exit_code"], bool(document["doubts"])) == (code, code == 11)

@@ -70,7 +70,7 @@ def test_the_whole_quick_suite(baseline: Arm, tmp_path: Path) -> None:
     code, document = bench(tmp_path, *arm(baseline, more=",NCCL_DEBUG=WARN"), "--duration", "0.3")
     found = checks(document)
     assert failed(document) == set()
-    assert code == 0
+    assert code == (11 if document["doubts"] else 0)  # on a busy machine
     (only,) = document["rounds"]
     figures = {each["work"]: each for each in only["figures"]}
     works = {each["name"]: each for each in document["works"]}

@@ -8,10 +8,9 @@ import math
 
 import pytest
 
-from tests.helpers.simulated import MACHINES, share
+from tests.helpers.simulated import CLAIMS, MACHINES, QUESTIONS, share
 
-COUNTS = [200, pytest.param(2000, marks=pytest.mark.soak)]
-EITHER = ("UPLIFT", "REGRESSION")
+COUNTS = [60, pytest.param(2000, marks=pytest.mark.soak)]
 
 pytestmark = pytest.mark.parametrize("count", COUNTS)
 
@@ -23,21 +22,19 @@ def five_percent(count: int) -> float:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_same_build_rarely_gets_a_claim(machine: str, count: int) -> None:
-    assert share(MACHINES[machine], 0.0, EITHER, count, control=False) <= five_percent(count)
+    assert share(MACHINES[machine], 0.0, CLAIMS, count, control=False, most=20) <= five_percent(count)
 
 
-@pytest.mark.parametrize("effect", [0.03, -0.03])
-def test_three_percent_at_one_percent_noise_is_found(effect: float, count: int) -> None:
-    word = "UPLIFT" if effect > 0 else "REGRESSION"
-    assert share(MACHINES["quiet"], effect, (word,), count) >= 0.9
-
-
-@pytest.mark.parametrize(
-    ("machine", "effect"),
-    [("quiet", 0.02), ("drifting", -0.02), ("bimodal", 0.02), ("outliers", -0.02)],
-)
-def test_two_percent_is_rarely_called_equivalent(machine: str, effect: float, count: int) -> None:
-    assert share(MACHINES[machine], effect, ("EQUIVALENT",), count, control=False) <= five_percent(count)
+@pytest.mark.parametrize("name", [name for name in QUESTIONS if not name.endswith(tuple(MACHINES))])
+def test_what_the_table_promises(name: str, count: int) -> None:
+    """Of docs/verdict.md; found in 98%, with one slow round in 80%."""
+    machine, effect, words, given = QUESTIONS[name]
+    few = count // 4 if "26" in name and count < 2000 else count
+    part = share(machine, effect, words, few, **given)
+    if "found" not in name:
+        assert part <= five_percent(few)
+    else:
+        assert part >= (0.8 if "slow round" in name or "26" in name else 0.98) - 2.5 / few
 
 
 def test_a_slow_drift_does_not_hide_three_percent(count: int) -> None:

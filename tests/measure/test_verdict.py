@@ -3,6 +3,7 @@ import json
 import math
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -229,6 +230,61 @@ def test_a_failed_gate_is_inconclusive_never_a_failure(changes: dict[str, object
     assert gates[gate].status == "fail"
     assert (verdict.word, exit_code(verdict)) == ("INCONCLUSIVE", 11)
     assert gate in verdict.claim
+
+
+def told(threads: int = 2, device: str = "X", visible: str = "0") -> dict[str, object]:
+    return {
+        "device": {"name": device}, "torch": {"threads": threads}, "variables": {"CUDA_VISIBLE_DEVICES": visible},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "environment", "gates_failed"),
+    [
+        ({"others": 0.4}, told(), {"other processes", "surroundings"}),  # the median over all arms is calm
+        ({"others": 0.09}, told(), {"surroundings"}),
+        ({"limit_watts": 350.0}, told(), {"surroundings"}),
+        ({"performance": 0.5}, told(), {"surroundings"}),
+        ({"clock_mhz": 1300.0}, told(), {"surroundings"}),
+        ({"utilisation": 0.3}, told(), {"utilisation"}),
+        ({"steal": 0.2}, told(), {"stolen time"}),
+        ({}, told(threads=1), {"surroundings"}),
+        ({}, told(device="Y"), {"surroundings"}),
+        ({}, told(visible="1"), {"surroundings"}),
+        ({"clock_mhz": 2100.0, "limit_watts": 699.0}, told(), set()),
+    ],
+)
+def test_what_only_one_arm_meets_spoils_the_claim(
+    changes: dict[str, Any], environment: dict[str, Any], gates_failed: set[str]
+) -> None:
+    arms, given = (A, B, AGAIN), settings(device="cuda")
+    calm = dataclasses.replace(QUIET, limit_watts=700.0, performance=1.0, utilisation=0.95)
+    rounds = [
+        dataclasses.replace(
+            each,
+            measurements=unread(each.measurements),
+            telemetry=dataclasses.replace(calm, **(changes if each.slot.arm == "wheelhouse" else {})),
+            environment=environment if each.slot.arm == "wheelhouse" else told(),
+        )
+        for each in measured(arms, given, {"wheelhouse": 1.5}, 0.005)
+    ]
+    verdict, _, gates = judged(arms, given, rounds)
+    assert {name for name, gate in gates.items() if gate.status == "fail"} == gates_failed
+    assert verdict.word == ("INCONCLUSIVE" if gates_failed else "UPLIFT")
+    assert not gates_failed or any("wheelhouse" in gates[name].evidence for name in gates_failed)
+
+
+def test_what_two_arms_of_one_environment_are_given_is_the_claim() -> None:
+    one = dataclasses.replace(B, python=A.python, threads=1)
+    arms, given = (A, one, AGAIN), settings()
+    rounds = [
+        dataclasses.replace(each, environment=told(threads=1 if each.slot.arm == one.name else 2))
+        for each in measured(arms, given, {"wheelhouse": 0.5}, 0.005)
+    ]
+    verdict, _, gates = judged(arms, given, rounds)
+    assert gates["surroundings"].status == "ok"
+    assert verdict.word == "REGRESSION"
+    assert "what differs is threads (default, 1)" in verdict.explanation
 
 
 def test_what_cannot_be_read_is_unknown_and_no_obstacle() -> None:

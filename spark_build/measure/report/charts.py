@@ -7,9 +7,9 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from spark_build.measure.model import BurnIn, Case, CaseResult, Measurement, Round, Sample, Slot, Telemetry
+from spark_build.measure.model import BurnIn, Case, CaseResult, Launch, Measurement, Round
 from spark_build.measure.statistics import geometric_mean
 from spark_build.text import three_digits
 
@@ -75,31 +75,48 @@ def series(result: BurnIn, rounds: Sequence[Round]) -> str:
 
 def boxes(result: BurnIn, rounds: Sequence[Round]) -> str:
     """Box plot of the rounds' rates by arm, one panel for each case."""
-    from matplotlib.figure import Figure
-
-    cases, names = result.settings.cases, [arm.name for arm in result.arms]
-    columns = max(1, min(3, len(cases), 6 // len(names)))
-    lines = -(-len(cases) // columns)
-    figure = Figure(figsize=(WIDTH, 2.6 * lines), layout="constrained")
-    panels = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for axes in panels[len(cases) :]:
-        axes.set_visible(False)
-    for axes, case in zip(panels, cases, strict=False):
+    names = [arm.name for arm in result.arms]
+    panels = []
+    for case in result.settings.cases:
         rates = [[m.rate for each, m in of_case(rounds, case) if each.slot.arm == name] for name in names]
         scale, unit = unit_of(max((rate for some in rates for rate in some), default=1.0))
-        for place, (name, some) in enumerate(zip(names, rates, strict=True)):
-            paint = colour(result, name)
-            values = [rate / scale for rate in some]
-            line = {"color": paint, "linewidth": 1.3}
+        panels.append((f"{case}, {unit}", [[rate / scale for rate in some] for some in rates]))
+    return box_panels(panels, paints(result), columns=min(3, 6 // len(names)), inches=2.6, named=True)
+
+
+def box_panels(
+    panels: Sequence[tuple[str, Sequence[Sequence[float]]]],
+    paint: Mapping[str, str],
+    *,
+    columns: int,
+    inches: float,
+    named: bool,
+) -> str:
+    """A box and a dot for each value, by arm; panels: (title, values of each arm); `named`: on the axis."""
+    from matplotlib.figure import Figure
+
+    columns = max(1, min(columns, len(panels)))
+    lines, size = -(-len(panels) // columns), 9 if named else 7
+    figure = Figure(figsize=(WIDTH, inches * lines + (0 if named else 0.4)), layout="constrained")
+    every = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for axes in every[len(panels) :]:
+        axes.set_visible(False)
+    for axes, (title, found) in zip(every, panels, strict=False):
+        for place, (colour, values) in enumerate(zip(paint.values(), found, strict=True)):
+            line = {"color": colour, "linewidth": 1.3}
             axes.boxplot(
                 values, positions=[place], widths=0.5, showfliers=False,
                 boxprops=line, whiskerprops=line, capprops=line, medianprops={**line, "linewidth": 2.4},
             )  # fmt: skip
             spread = [place + 0.16 * (index % 3 - 1) for index in range(len(values))]
-            axes.scatter(spread, values, s=13, color=paint, alpha=0.6, linewidths=0)
-        axes.set_xticks(range(len(names)), [name.replace("+", "+\n") for name in names])
-        axes.set_title(f"{case}, {unit}", loc="left", fontsize=9)
+            axes.scatter(spread, values, s=size + 4, color=colour, alpha=0.6, linewidths=0)
+        axes.set_xticks(range(len(paint)), [name.replace("+", "+\n") if named else "" for name in paint])
+        axes.tick_params(labelsize=size)
+        axes.ticklabel_format(axis="y", style="plain", useOffset=False)
+        axes.set_title(title, loc="left", fontsize=size)
         plain(axes, grid="y")
+    if not named:
+        legend(figure, paint)
     return svg(figure, "boxes")
 
 
@@ -274,38 +291,18 @@ PANELS = (("clock_mhz", "clock, MHz"), ("watts", "power, W"), ("celsius", "tempe
 Panels = Sequence[tuple[str, str]]  # name in the samples, title
 
 
-class Watched(Protocol):
-    """A round of any kind during which the machine was watched."""
-
-    @property
-    def slot(self) -> Slot:
-        """Whose round it is."""
-
-    @property
-    def started(self) -> str:
-        """ISO 8601."""
-
-    @property
-    def telemetry(self) -> Telemetry:
-        """What the samples come to."""
-
-    @property
-    def samples(self) -> tuple[tuple[float, Sample], ...]:
-        """Seconds of the round, and what was read."""
-
-
-def has_traces(rounds: Sequence[Watched], panels: Panels = PANELS) -> bool:
+def has_traces(rounds: Sequence[Launch], panels: Panels = PANELS) -> bool:
     """Whether anything of that was read."""
     return bool(_known(rounds, panels))
 
 
-def _known(rounds: Sequence[Watched], panels: Panels) -> list[tuple[str, str]]:
+def _known(rounds: Sequence[Launch], panels: Panels) -> list[tuple[str, str]]:
     samples = [sample for each in rounds for _, sample in each.samples]
     return [(name, title) for name, title in panels if any(name in sample for sample in samples)]
 
 
 def traces(
-    rounds: Sequence[Watched],
+    rounds: Sequence[Launch],
     paint: Mapping[str, str],
     panels: Panels = PANELS,
     *,

@@ -6,17 +6,18 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from spark_build.events import Gate
 from spark_build.measure.model import (
+    Arm,
     BurnIn,
     Case,
     CaseResult,
     Check,
+    Launch,
     Measurement,
     Reference,
-    Slot,
     burn_in_json,
 )
 from spark_build.measure.report.charts import all_charts, of_case, unit_of
@@ -54,8 +55,11 @@ def _verdict(result: BurnIn) -> str:
     verdict = result.verdict
     tag = '<span class="tag">indicative only</span>' if verdict.indicative else ""
     scope = "; ".join(f"{escape(name)}: {escape(value)}" for name, value in result.scope.items())
+    # Green is for what is said of a build: the same environment twice is none.
+    claims = any(arm.role == "candidate" for arm in result.arms)
+    tone = TONES[verdict.word] if claims or TONES[verdict.word] != "good" else "dim"
     return (
-        f'<div class="verdict {TONES[verdict.word]}"><strong>{escape(verdict.claim)}</strong>{tag}'
+        f'<div class="verdict {tone}"><strong>{escape(verdict.claim)}</strong>{tag}'
         f'<p>{escape(verdict.explanation)}</p><p class="dim">Holds for {scope}.</p></div>'
     )
 
@@ -118,22 +122,20 @@ def _unpaired(cases: Sequence[CaseResult]) -> str:
     )
 
 
-def _arms(result: BurnIn) -> str:
+def arms_table(arms: Sequence[Arm], rounds: Sequence[Launch]) -> str:
+    """Where the environments come from, and what their libraries say of themselves."""
     rows = []
-    for arm in result.arms:
-        own = [each for each in result.rounds if each.slot.arm == arm.name]
-        facts = own[0].environment if own else {}
-        versions = ", ".join(f"{name} {version}" for name, version in arm.versions.items())
-        called = ", ".join(f"{name} {value}" for name, value in facts.get("called_versions", {}).items())
+    for arm in arms:
+        own = [each for each in rounds if each.slot.arm == arm.name and not each.problem]
+        called = own[0].environment.get("called_versions", {}) if own else {}
+        versions = ", ".join(f"{name} {version}" for name, version in {**arm.versions, **called}.items())
         rows.append(
-            (
-                escape(arm.name),
-                arm.role,
-                escape(arm.origin),
-                escape("; ".join(filter(None, (versions, called)))),
-                str(len(own)),
-            )
+            (escape(arm.name), arm.role, escape(arm.image or arm.origin), escape(versions), str(len(own)))
         )
+    return table(("Arm", "Role", "Origin", "Versions", "Rounds"), rows)
+
+
+def _arms(result: BurnIn) -> str:
     details = ""
     for arm in result.arms:
         first = next((each for each in result.rounds if each.slot.arm == arm.name and each.environment), None)
@@ -147,7 +149,7 @@ def _arms(result: BurnIn) -> str:
         details += (
             f"<details><summary>Kernels of {escape(name)}</summary><pre>{escape(lines)}</pre></details>"
         )
-    return table(("Arm", "Role", "Origin", "Versions", "Rounds"), rows) + details
+    return arms_table(result.arms, result.rounds) + details
 
 
 def _fingerprint(facts: Mapping[str, Any]) -> str:
@@ -163,7 +165,7 @@ def _method(result: BurnIn) -> str:
     order = " ".join(each.slot.arm for each in result.rounds)
     notes = "".join(f"<p>{escape(note)}.</p>" for note in (*result.notes, *result.breaks))
     return (
-        f"<p>{settings.pairs} pairs of rounds, a fresh process each, in mirrored blocks from seed "
+        f"<p>{settings.pairs} pairs of rounds, a fresh process each, in a balanced order from seed "
         f"{settings.seed}; warm-up of {settings.warmup:g} s or more until the rate stands still, then a "
         f"window of {settings.window:g} s in ticks of {settings.tick:g} s; {settings.threads} threads; "
         "uniform random data in rotating buffers larger than the last cache; headline: "
@@ -270,19 +272,7 @@ def gates_table(gates: Sequence[Gate]) -> str:
     return table(("Gate", "State", "Seen"), rows)
 
 
-class Checked(Protocol):
-    """A round of any kind, with the checks that ran in it."""
-
-    @property
-    def slot(self) -> Slot:
-        """Whose round it is."""
-
-    @property
-    def checks(self) -> tuple[Check, ...]:
-        """What was checked."""
-
-
-def checks_table(rounds: Sequence[Checked], checks: Sequence[Check] = ()) -> str:
+def checks_table(rounds: Sequence[Launch], checks: Sequence[Check] = ()) -> str:
     """Checks of the rounds, joined over rounds of an arm; the battery's one by one."""
     seen: dict[tuple[str, str], list[Check]] = {}
     for one in rounds:

@@ -13,6 +13,7 @@ from spark_build.measure.report.charts import (
     INK,
     WIDTH,
     Ratio,
+    box_panels,
     forest,
     has_traces,
     legend,
@@ -142,33 +143,13 @@ def _rates(view: SuiteView, arm: str, work: Work) -> list[float]:
 
 def boxes(view: SuiteView) -> str:
     """Rates by arm, one panel for each case."""
-    from matplotlib.figure import Figure
-
-    columns = max(1, min(4, len(view.works), 8 // len(view.arms)))
-    count = -(-len(view.works) // columns)
-    figure = Figure(figsize=(WIDTH, 0.4 + 1.55 * count), layout="constrained")
-    panels = list(figure.subplots(count, columns, squeeze=False).flat)
-    for axes in panels[len(view.works) :]:
-        axes.set_visible(False)
-    for axes, work in zip(panels, view.works, strict=False):
+    panels = []
+    for work in view.works:
         found = [_rates(view, arm, work) for arm in view.arms]
         scale, unit = scale_of(max((rate for some in found for rate in some), default=1.0), work.unit)
-        for at, (arm, some) in enumerate(zip(view.arms, found, strict=True)):
-            values = [rate / scale for rate in some]
-            stroke = {"color": view.paint[arm], "linewidth": 1.2}
-            axes.boxplot(
-                values, positions=[at], widths=0.5, showfliers=False, boxprops=stroke, whiskerprops=stroke,
-                capprops=stroke, medianprops={**stroke, "linewidth": 2.2},
-            )  # fmt: skip
-            spread = [at + 0.16 * (index % 3 - 1) for index in range(len(values))]
-            axes.scatter(spread, values, s=9, color=view.paint[arm], alpha=0.6, linewidths=0)
-        axes.set_xticks([])
-        axes.tick_params(labelsize=7)
-        axes.ticklabel_format(axis="y", style="plain", useOffset=False)
-        axes.set_title(f"{work.name}\n{unit}", loc="left", fontsize=7)
-        plain(axes, grid="y")
-    legend(figure, view.paint)
-    return svg(figure, "boxes")
+        panels.append((f"{work.name}\n{unit}", [[rate / scale for rate in some] for some in found]))
+    paint = {arm: view.paint[arm] for arm in view.arms}
+    return box_panels(panels, paint, columns=min(4, 8 // len(view.arms)), inches=1.55, named=False)
 
 
 def _sweeps(works: Sequence[Work]) -> dict[tuple[str, str], dict[str, list[Work]]]:

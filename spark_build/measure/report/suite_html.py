@@ -20,6 +20,7 @@ from spark_build.measure.comparison import BANDS, band_text, evidence_of
 from spark_build.measure.model import CaseChange, Summary
 from spark_build.measure.report.html import (
     FINDINGS,
+    arms_table,
     checks_table,
     document,
     gates_table,
@@ -48,7 +49,7 @@ def render(view: SuiteView) -> str:
         section("Validity gates", gates_table(view.gates)),
         section("Correctness", checks_table(view.bench.rounds)),
         section("Number formats and the floor of a token", arithmetic(view)),
-        section("Arms", arms(view)),
+        section("Arms", arms_table(view.bench.arms, view.bench.rounds)),
         section("Environment", fingerprint(view)),
         section("How it was measured", _method(view)),
     ]
@@ -60,6 +61,9 @@ def _top(view: SuiteView) -> str:
     tag = '<span class="tag">indicative only</span>' if view.compared.indicative and not doubts else ""
     words = {finding for finding, _ in view.sentences}
     tone = "unsure" if doubts or {"faster", "slower"} <= words else "bad" if "slower" in words else "good"
+    tone = (
+        tone if doubts or view.compared.changes else "dim"
+    )  # one environment: nothing is claimed of a build
     claim = f"{view.title}: nothing may be claimed" if doubts else view.title
     why = "".join(f'<p class="bad">{escape(doubt)}</p>' for doubt in doubts)
     why += "<p>What was seen, for what it is worth:</p>" if doubts else ""
@@ -78,7 +82,7 @@ def _method(view: SuiteView) -> str:
     cool = f", cooled down to {settings.cool:g} °C between rounds" if settings.cool is not None else ""
     notes = "".join(f"<p>{escape(note.rstrip('.'))}.</p>" for note in (*settings.notes, *view.remarks))
     return (
-        f"<p>{view.rounds}, a fresh process each, in mirrored blocks from seed "
+        f"<p>{view.rounds}, a fresh process each, in a balanced order from seed "
         f"{settings.seed}{cool}; for each case a warm-up of {settings.warmup:g} s and a window of "
         f"{settings.window:g} s; {settings.threads} threads. A class is told by measuring: where a case "
         "lies on the roofline of this run, and whether it reaches a tenth of its roof.</p>"
@@ -273,21 +277,6 @@ def _rooms(view: SuiteView) -> str:
     text = f"{RESERVE:.0%} of the free memory is left for activations; the cache itself is in 16 bits."
     body = table(("Room for KV cache", *view.arms), rows, range(1, 1 + len(view.arms)))
     return f'{body}<p class="dim">{text}</p>'
-
-
-def arms(view: SuiteView) -> str:
-    """Where the environments come from."""
-    rows = [
-        (
-            escape(arm.name),
-            arm.role,
-            escape(arm.image or arm.origin),
-            escape(", ".join(f"{name} {version}" for name, version in arm.versions.items())),
-            str(sum(each.slot.arm == arm.name and not each.problem for each in view.bench.rounds)),
-        )
-        for arm in view.bench.arms
-    ]
-    return table(("Arm", "Role", "Origin", "Versions", "Rounds"), rows)
 
 
 def fingerprint(view: SuiteView) -> str:
