@@ -143,6 +143,8 @@ def _time(work: Work, run: Run, given: argparse.Namespace) -> dict[str, Any]:
         "work": work.name,
         "rate": work.amount * calls / seconds,
         "calls": [took / done for took, done in ticks],
+        "seconds": seconds,
+        "count": calls,
         "steady": steady,
         "warmup": begin,
         "start": start,

@@ -9,6 +9,27 @@ class Unsupported(Exception):  # noqa: N818 - says what is missing, it is no err
     """This device or build has no such thing."""
 
 
+# In torch's words: what this build, device or machine does not have. Whatever else goes wrong is broken.
+SCALED_REFUSED = ("only supported",)
+NO_COMPILER = (
+    "No working C++ compiler",
+    "Python.h: No such file",
+    "Failed to find C compiler",
+    "Cannot find a working triton installation",
+    "too old to be supported by the triton",
+    "not supported on Python",
+)
+
+
+def recognised(error: BaseException, marks: tuple[str, ...]) -> Unsupported:
+    """What an error with one of `marks` in its words says is missing; raises any other error again."""
+    said = str(error)
+    if not any(mark in said for mark in marks):
+        raise error
+    line = next(each for each in said.splitlines() if any(mark in each for mark in marks))
+    return Unsupported(f"torch refuses: {line.strip()[:200]}")
+
+
 def verdict(name: str, good: bool, evidence: str) -> Finding:
     return {"name": name, "status": "ok" if good else "fail", "evidence": evidence}
 

@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # isolated mode leaves it out
 
 from ceilings import copy_rate
-from findings import Finding, Unsupported, skipped, verdict
+from findings import SCALED_REFUSED, Finding, Unsupported, recognised, skipped, verdict
 from operands import DTYPES, LAYOUTS, SCALED, Operands
 from surroundings import surroundings, write_report
 from ticks import tell
@@ -148,9 +148,7 @@ def run_operands(
         try:
             operands.product(layout, 0)
         except RuntimeError as error:
-            if operands.dtype not in SCALED:
-                raise
-            raise Unsupported(f"torch refuses: {str(error).splitlines()[0][:200]}") from error
+            raise recognised(error, SCALED_REFUSED if operands.dtype in SCALED else ()) from error
         products[layout], found = check_product(operands, layout, given.seed, given.inject_error)
         checks += found
     for layout in wanted:

@@ -1,4 +1,4 @@
-"""Run one command so that nothing of it outlives whoever asked for it.
+"""Run one command so that none of its processes outlives the caller.
 
 Started as a script by `process.py`: `python -IS supervise.py LIFELINE_FD NICE -- COMMAND...`.
 The lifeline is the read end of a pipe whose write end the asking process holds: when that process
@@ -24,7 +24,7 @@ LOWEST_BEST_EFFORT = 2 << 13 | 7
 
 
 def descendants() -> list[int]:
-    """Process ids of all living descendants, from /proc."""
+    """Return the ids of all living descendants, from /proc."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -42,7 +42,7 @@ def descendants() -> list[int]:
 
 
 def end_all() -> None:
-    """SIGTERM to every descendant, SIGKILL to those that stay."""
+    """Send SIGTERM to every descendant, then SIGKILL to those that stay."""
     set_session_nice(0)  # the end should come soon, also on a busy machine
     deadline = time.monotonic() + GRACE
     sign = signal.SIGTERM
@@ -62,7 +62,7 @@ def end_all() -> None:
 
 
 def reap() -> dict[int, int]:
-    """Collect ended children: pid -> exit status as a shell would give it."""
+    """Collect ended children and return {pid: exit status as a shell reports it}."""
     ended: dict[int, int] = {}
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -90,7 +90,7 @@ def step_back(nice: int) -> None:
 
 
 def main(lifeline: int, nice: int, command: list[str]) -> int:
-    """Run `command` to its end, or end it when told to or when the lifeline closes."""
+    """Run `command` until it ends, a signal asks for the end, or the lifeline closes."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)

@@ -1,4 +1,4 @@
-"""Every error a user can meet: what happened, where, and the next thing to type.
+"""Errors that a user can meet: what happened, where, and what to type next.
 
 The exit codes are a contract (docs/internals.md); one cause has one code.
 """
@@ -54,13 +54,13 @@ class RecipeError(SparkBuildError):
 
 
 class HostError(SparkBuildError):
-    """This machine lacks something: a tool, a package, disk space, permission."""
+    """The machine lacks something: a tool, a package, disk space, permission."""
 
     exit_code = 4
 
 
 class SourceError(SparkBuildError):
-    """A source cannot be had, or is not what was pinned."""
+    """A source cannot be fetched, or is not what was pinned."""
 
     exit_code = 5
 
@@ -78,13 +78,13 @@ class StageError(SparkBuildError):
 
 
 class AuditError(SparkBuildError):
-    """What was built may not be published."""
+    """The result of a build may not be published."""
 
     exit_code = 8
 
 
 class VerificationError(SparkBuildError):
-    """Verification said no: a regression or a functional failure."""
+    """Verification failed: a regression or a functional failure."""
 
     exit_code = 9
 
@@ -96,13 +96,13 @@ class StoreError(SparkBuildError):
 
 
 class InconclusiveError(SparkBuildError):
-    """Nothing may be claimed from this measurement."""
+    """A measurement allows no conclusion."""
 
     exit_code = 11
 
 
 class NothingCheckedError(SparkBuildError):
-    """A check had nothing to look at, or could reach nothing of it: no success, and no failure either."""
+    """A check found nothing to look at, or could reach none of it: neither success nor failure."""
 
     exit_code = 12
 
@@ -121,7 +121,7 @@ class Problem:
 
 
 def joint_exit_code(errors: Sequence[SparkBuildError]) -> int:
-    """0 without errors, the common code when all agree, 1 when causes differ."""
+    """Return 0 without errors, the common code when all agree, 1 when causes differ."""
     codes = {error.exit_code for error in errors}
     if not codes:
         return 0
@@ -129,7 +129,7 @@ def joint_exit_code(errors: Sequence[SparkBuildError]) -> int:
 
 
 def from_os_error(error: OSError) -> SparkBuildError | None:
-    """The host failure behind an OSError that a user can mend; None for anything else."""
+    """Return the HostError for an OSError that a user can fix; None for anything else."""
     place = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostError(

@@ -15,7 +15,7 @@ from spark_build.errors import Problem, RecipeError, SparkBuildError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """Something worth telling: a wait for a lock, a package installed, a choice made."""
+    """A message for the user: a wait for a lock, an installed package, a choice."""
 
     message: str
     recipe: str = ""
@@ -23,7 +23,7 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageStarted:
-    """A stage of a recipe begins; expected: what earlier builds say about it."""
+    """A stage of a recipe begins; `expected`: usage as earlier builds suggest."""
 
     recipe: str
     stage: str
@@ -32,7 +32,7 @@ class StageStarted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far the running stage is; steps are compile steps or rounds."""
+    """Progress of the running stage; steps are compile steps or rounds."""
 
     recipe: str
     stage: str
@@ -43,7 +43,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """What all compile jobs together use now, and may use; memory in MiB."""
+    """Memory in use by all compile jobs together, and its limit, in MiB."""
 
     jobs: int
     allowed: int
@@ -53,7 +53,7 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageFinished:
-    """A stage ended, well or not."""
+    """A stage ended, successfully or not."""
 
     recipe: str
     result: StageResult
@@ -61,14 +61,14 @@ class StageFinished:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecipeFinished:
-    """A recipe is done with."""
+    """A recipe was completed or failed."""
 
     result: RecipeResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurnInStarted:
-    """Rounds are about to be measured; times in seconds, `round_seconds` as long as one takes at least."""
+    """Rounds are about to be measured; times in seconds, `round_seconds` is a lower bound."""
 
     arms: tuple[str, ...]
     headline: str
@@ -88,7 +88,7 @@ class RoundStarted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RateSeen:
-    """An arm told the rate of its last tick, in FLOP/s, `seconds` into the warm-up or the window."""
+    """An arm reported the rate of its last tick in FLOP/s, `seconds` into warm-up or measurement."""
 
     case: str
     part: Literal["warm-up", "window"]
@@ -98,7 +98,7 @@ class RateSeen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineSeen:
-    """The device at one moment, in MHz, W and degrees Celsius; None: cannot be read here."""
+    """State of the device: MHz, W, degrees Celsius; None where it cannot be read."""
 
     clock_mhz: float | None = None
     watts: float | None = None
@@ -123,7 +123,7 @@ class RoundFinished:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurnInFinished:
-    """No round is measured any more."""
+    """All rounds were measured, or measuring stopped."""
 
 
 Event = (
@@ -159,7 +159,7 @@ class StageResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What the compiling took. 0 and "" where it was not measured (nothing was compiled)."""
+    """Cost of compiling; 0 and "" where it was not measured (nothing was compiled)."""
 
     peak_mib: int = 0  # of all its processes together
     peak_mib_per_job: int = 0
@@ -169,7 +169,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedFeature:
-    """An expected feature and what the configure step said of it; found: None where no line names it."""
+    """An expected feature and the configure step's answer; found is None where no line names it."""
 
     name: str
     expected: str
@@ -196,7 +196,7 @@ class RecipeResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileDifference:
-    """A file that differs between two builds of the same, and in what."""
+    """A file that differs between two builds of one recipe, with the parts that differ."""
 
     file: str
     what: str
@@ -204,7 +204,7 @@ class FileDifference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repetition:
-    """A recipe that was built once more, and how that differs from what is in the store."""
+    """A recipe built a second time, and its differences from the store."""
 
     recipe: str
     product: str  # the wheel's file name, or "prefix"
@@ -214,7 +214,7 @@ class Repetition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogDiagnosis:
-    """The first real error of a failed build; without `problem` it is none of the known ones."""
+    """First real error of a failed build; `problem` is empty for an unknown one."""
 
     problem: str  # "out-of-memory"; "" for an unknown one
     error: str  # what the tool said
@@ -228,23 +228,23 @@ GateStatus = Literal["ok", "warn", "fail", "unknown"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:
-    """A condition under which a number means something; `fail` makes a run INCONCLUSIVE."""
+    """A condition that a measurement must meet; `fail` makes a run INCONCLUSIVE."""
 
     name: str
     status: GateStatus
     evidence: str
 
 
-KINDS: dict[str, type] = {one.__name__: one for one in get_args(Event)}
+KINDS: dict[str, type] = {argument.__name__: argument for argument in get_args(Event)}
 
 
 def encode(event: Event) -> dict[str, Any]:
-    """A row for an event, of what JSON knows."""
+    """Return an event as a JSON-compatible row."""
     return {"event": type(event).__name__, **_plain(event)}
 
 
 def decode(row: Mapping[str, Any]) -> Event | None:
-    """The event of a row; None for a kind that is not known here, or fields that do not fit it."""
+    """Return the event of a row; None for an unknown kind or fields that do not fit."""
     kind = KINDS.get(str(row.get("event")))
     try:
         event: Event | None = None if kind is None else _record(row, kind)
@@ -257,11 +257,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, SparkBuildError):
         return _plain_error(value)
     if dataclasses.is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
@@ -275,19 +275,19 @@ def _plain_error(error: SparkBuildError) -> dict[str, Any]:
 
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
-    """Types of the fields of a dataclass; looked up once for thousands of rows."""
+    """Return the types of a dataclass's fields, cached for thousands of rows."""
     return get_type_hints(kind)
 
 
 def _record(raw: Any, kind: type) -> Any:
-    """A dataclass from the fields that it knows; those that lack keep their defaults."""
+    """Return a dataclass from the fields it knows; missing fields keep their defaults."""
     if not isinstance(raw, Mapping):
         raise TypeError(kind)
     return kind(**{name: _value(raw[name], hint) for name, hint in _hints(kind).items() if name in raw})
 
 
 def _value(raw: Any, hint: Any) -> Any:
-    """A value of the type that the hint names; TypeError or ValueError where it is of another."""
+    """Return a value of the hinted type. Raises TypeError or ValueError when it does not fit."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _first(raw, arguments)
@@ -303,7 +303,7 @@ def _value(raw: Any, hint: Any) -> Any:
 
 
 def _first(raw: Any, kinds: tuple[Any, ...]) -> Any:
-    """A value of the first type of a union that it fits."""
+    """Return a value of the first type of a union that fits."""
     for kind in kinds:
         try:
             return _value(raw, kind)
@@ -313,7 +313,7 @@ def _first(raw: Any, kinds: tuple[Any, ...]) -> Any:
 
 
 def _each(arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """Types of the elements of a tuple; `tuple[X, ...]` has as many as there are."""
+    """Return the types of a tuple's elements; `tuple[X, ...]` has as many as needed."""
     return arguments[:1] * count if arguments[1:] == (...,) else arguments
 
 
@@ -332,7 +332,7 @@ def _single(raw: Any, kind: type) -> Any:
 
 
 def _error(raw: Mapping[str, Any]) -> SparkBuildError:
-    """An error of the kind that its row names, else of no particular kind."""
+    """Return an error of the kind that its row names, else a SparkBuildError."""
     named = getattr(errors, str(raw.get("type")), None)
     kind = named if isinstance(named, type) and issubclass(named, SparkBuildError) else SparkBuildError
     error: SparkBuildError = kind(str(raw.get("message", "")), where=raw.get("where"), hint=raw.get("hint"))
@@ -344,7 +344,7 @@ def _error(raw: Mapping[str, Any]) -> SparkBuildError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpectedUsage:
-    """What a build will probably take, from what is declared and what earlier ones took."""
+    """Expected usage of a build, from the recipe's declaration and earlier builds."""
 
     memory_per_job_mib: int
     seconds: float | None = None  # None: no earlier build says

@@ -1,14 +1,16 @@
-"""Writing so that a reader or a crash never meets half a file; locks between processes."""
+"""Atomic writes and locks: neither a reader nor a crash meets half a file."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import math
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +41,7 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, each durable by its name; fine when it is there.
+    """Make a folder and its parents, durably; an existing one is fine.
 
     A synced file is lost all the same when the entry of a new folder above it never reached the disk.
     """
@@ -47,9 +49,9 @@ def make_folder(path: Path) -> None:
     while not path.is_dir():
         missing.append(path)
         path = path.parent
-    for each in reversed(missing):
-        each.mkdir(exist_ok=True)
-        sync_folder(each.parent)
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
 
 
 def sync_folder(path: Path) -> None:
@@ -62,7 +64,7 @@ def sync_folder(path: Path) -> None:
 
 
 def sync_tree(path: Path) -> None:
-    """fsync every regular file and folder below `path`, bottom up."""
+    """Call fsync on every regular file and folder below `path`, bottom up."""
     for folder, _, names in os.walk(path, topdown=False):
         for name in names:
             # Plain strings: a view may hold ten thousand links, and pathlib would take most of the time.
@@ -78,7 +80,7 @@ def sync_tree(path: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_directory(folder: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `folder`, synced, when the block ends well; else it goes."""
+    """Yield a temporary folder that is synced and renamed to `folder` on success, removed on failure."""
     make_folder(folder.parent)
     temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=folder.parent))
     try:
@@ -93,21 +95,35 @@ def atomic_directory(folder: Path) -> Iterator[Path]:
 
 
 def sha256_of(path: Path) -> str:
-    """Hex sha256 of a file's content."""
+    """Return hex sha256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def copy_or_link(source: Path, destination: Path) -> None:
-    """A hard link where the file system allows, else a copy; of a symbolic link's target."""
+    """Make a hard link where the file system allows, else a copy; follows symbolic links."""
     try:
         os.link(os.path.realpath(source), destination)
     except OSError:
         shutil.copyfile(source, destination)
 
 
+def read_made(path: Path, most: int) -> bytes:
+    """Return the first `most` bytes of a file that a build may have put there.
+
+    Raise OSError for anything but a regular file: a link could lead anywhere, a pipe would block.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read(most)
+
+
 def remove_tree(path: Path) -> None:
-    """Remove a tree, read-only folders included; a missing one is fine."""
+    """Remove a tree, read-only folders included; a missing one is fine, of a link only the link goes."""
+    if path.is_symlink():
+        path.unlink()
     for folder, _, _ in os.walk(path):
         with contextlib.suppress(OSError):
             Path(folder).chmod(0o755)
@@ -123,14 +139,14 @@ def remove_any(path: Path) -> None:
 
 
 def remove_empty(*folders: Path) -> None:
-    """Remove those of the folders that are empty, in this order."""
+    """Remove the empty ones of these folders, in this order."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
 
 
 def discard_tree(path: Path, trash: Path) -> None:
-    """Move a tree into `trash` and delete that in the background, at the lowest priority.
+    """Move a tree into `trash` and delete it there in the background, at the lowest priority.
 
     A build tree has tens of thousands of files; on some disks deleting them takes as long as
     compiling did. What a killed deletion leaves goes with the next one.
@@ -144,7 +160,7 @@ def discard_tree(path: Path, trash: Path) -> None:
 
 
 class LockTimeout(Exception):  # noqa: N818 - no error: somebody else is at work
-    """A lock was not to be had in time; says who holds it."""
+    """Raised when a lock is held for too long by another process; names the holder."""
 
 
 @contextlib.contextmanager
@@ -174,7 +190,7 @@ def locked(
 
 
 def _tidy(path: Path) -> None:
-    """Remove a lock file that nobody holds; who waits finds it gone and makes a new one."""
+    """Remove a lock file that nobody holds; processes that wait for it make a new one."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -187,7 +203,7 @@ def _tidy(path: Path) -> None:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the open file is the one that `path` names now."""
+    """Return whether the open file is still the one at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -195,7 +211,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _acquire(path: Path, waiting: Callable[[str], None] | None, kind: int, patience: float) -> int:
-    """A descriptor of `path` that holds its lock, of the file that is there now."""
+    """Return a descriptor that holds the lock of the file now at `path`."""
     told = False
     deadline = time.monotonic() + patience
     while True:

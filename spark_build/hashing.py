@@ -8,10 +8,10 @@ from typing import Any
 
 
 def canonical(value: Any) -> str:
-    """JSON with one spelling per value: sorted keys, no spaces, no NaN."""
+    """Return JSON with one spelling per value: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def digest(value: Any) -> str:
-    """Hex sha256 of a value's canonical JSON."""
+    """Return the hex sha256 of a value's canonical JSON."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()

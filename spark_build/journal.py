@@ -1,4 +1,4 @@
-"""runs/<id>/events.jsonl: what happened in a run, kept for later."""
+"""The journal of a run: runs/<id>/events.jsonl."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EVENTS = "events.jsonl"
 
 
 def new_run(runs: Path) -> Path:
-    """A folder name for a run; it is made when something is written into it."""
+    """Return a folder name for a run; the first write makes the folder."""
     return runs / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
 
 
 class Journal:
-    """Writes events as lines of JSON, from the first stage on that got something done.
+    """Writes events as lines of JSON, beginning with the first stage that did some work.
 
     So a run that does nothing, or fails on bad input, leaves nothing behind. whole: all events from the
     first on, for those who watch a run while it goes on.
@@ -35,7 +35,7 @@ class Journal:
         self._last: dict[type, float] = {}
 
     def emit(self, event: Event) -> None:
-        """Append one event. What logs and rounds have anyway is for watchers only."""
+        """Append one event; skips those that only a live view shows."""
         if isinstance(event, Progress | RateSeen | MachineSeen) and not self._whole:
             return
         if isinstance(event, OFTEN):

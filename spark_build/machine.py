@@ -1,4 +1,4 @@
-"""What this machine is, as far as plans and keys care."""
+"""Facts about this machine that plans and keys use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """How much of the machine builds may use together."""
+    """Share of the machine that builds may use together."""
 
     cores: int
     reserve_mib: int  # of the available memory, left alone
@@ -41,7 +41,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """One requirement looked at by the doctor; `fix` is the command that mends it.
+    """Result of one doctor check; `fix` is the command that fixes it.
 
     safe: a command of the shell that `doctor --fix` may run once the user said yes.
     """

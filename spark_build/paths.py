@@ -1,4 +1,4 @@
-"""Where things are: recipes to read, state to write."""
+"""Folders: recipes to read, state to write."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Home:
         return self.wheelhouse / "views"
 
     def find(self, relative: str) -> Path | None:
-        """The first data folder's file or folder of that name."""
+        """Return the file or folder of that name in the first data folder that has it."""
         return next((base / relative for base in self.data if (base / relative).exists()), None)
 
 
 def _shipped() -> Path:
-    """Data of this installation: the checkout when there is one, else the package's copy."""
+    """Return the data of this installation: the checkout if there is one, else the package's copy."""
     checkout = PACKAGE.parent
     if (checkout / "recipes" / "trains").is_dir():
         return checkout
@@ -46,8 +46,10 @@ def _shipped() -> Path:
 
 
 def locate(root: str | None) -> Home:
-    """The folders to use: --root, else SPARK_BUILD_HOME, else a working directory with recipes/, else the
-    checkout, else the user's own data and cache folders. Recipes of --root or that directory come first.
+    """Return the folders to use.
+
+    State: --root, else SPARK_BUILD_HOME, else a working directory with recipes/, else the checkout, else
+    the user's data and cache folders. Recipes in --root or in the working directory come first.
     """
     shipped, working = _shipped(), Path.cwd()
     at_work = any((working / "recipes").glob("*.toml"))
@@ -67,7 +69,7 @@ def locate(root: str | None) -> Home:
 
 
 def _rooted(state: Path, shipped: Path, first: tuple[Path, ...]) -> Home:
-    own = [each for each in dict.fromkeys((*first, state)) if (each / "recipes").is_dir() and each != shipped]
+    own = [base for base in dict.fromkeys((*first, state)) if (base / "recipes").is_dir() and base != shipped]
     return Home(
         data=(*own, shipped),
         wheelhouse=state / "wheelhouse",

@@ -1,4 +1,4 @@
-"""What this machine has: cores, memory, GPUs, tools and their versions."""
+"""Probe this machine: cores, memory, GPUs, tools and their versions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _meminfo() -> dict[str, int]:
 
 
 def _cgroup_room_mib() -> int:
-    """Memory left below the control group's limit (v2, then v1); huge when there is none."""
+    """Return the memory below the control group's limit (v2, then v1); huge without a limit."""
     for limit, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -66,7 +66,7 @@ def _gpus() -> tuple[Gpu, ...]:
 
 
 def cuda_home(environ: Mapping[str, str], root: Path = Path("/")) -> str:
-    """The CUDA toolkit of this machine: CUDA_HOME, CUDA_PATH, else the usual place; empty without one."""
+    """Return this machine's CUDA toolkit: CUDA_HOME, CUDA_PATH, else the usual place; "" without one."""
     for home in (environ.get("CUDA_HOME", ""), environ.get("CUDA_PATH", ""), CUDA):
         if home.startswith("/") and os.access(root / home.lstrip("/") / "bin/nvcc", os.X_OK):
             return home.rstrip("/")
@@ -74,14 +74,14 @@ def cuda_home(environ: Mapping[str, str], root: Path = Path("/")) -> str:
 
 
 def nvcc_version(home: str) -> str:
-    """The release of a toolkit's nvcc such as "13.0"; empty without nvcc."""
+    """Return the release of a toolkit's nvcc such as "13.0"; "" without nvcc."""
     said = capture([f"{home}/bin/nvcc", "--version"], env=SYSTEM) if home else ""
     found = re.search(r"release (\d+\.\d+)", said or "")
     return found.group(1) if found else ""
 
 
 def toolchain(*, cuda_home: str, packages: Sequence[str], strip: bool = False) -> dict[str, str]:
-    """The tools and system packages that decide a build's bytes, with their versions.
+    """Return the tools and system packages that decide a build's bytes, with their versions.
 
     cuda_home: a toolkit that is no need with a content of its own; empty where there is none to measure.
     """
@@ -100,7 +100,7 @@ def toolchain(*, cuda_home: str, packages: Sequence[str], strip: bool = False) -
 
 
 def package_versions(packages: Sequence[str]) -> dict[str, str]:
-    """Installed versions of Debian packages; those not installed are left out."""
+    """Return the versions of Debian packages, without those that are not installed."""
     if not packages or shutil.which("dpkg-query") is None:
         return {}
     form = "${Package} ${Version} ${db:Status-Status}\n"
@@ -111,5 +111,5 @@ def package_versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def has_python_headers() -> bool:
-    """Whether C extensions can be compiled for this interpreter."""
+    """Return whether C extensions can be compiled for this interpreter."""
     return Path(sysconfig.get_path("include"), "Python.h").is_file()

@@ -1,4 +1,4 @@
-"""The one place that starts processes. Every command is logged as it was run."""
+"""Start processes, and log their command lines. No other module starts any."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BACKGROUND = 10  # niceness of what may take hours: the machine stays usable
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completed:
-    """An ended command: `output` is the tail of its stdout and stderr together."""
+    """A command that ended; `output` is the tail of its stdout and stderr together."""
 
     args: tuple[str, ...]
     returncode: int
@@ -42,14 +42,14 @@ _cancelled = threading.Event()
 
 
 def cancel_all() -> None:
-    """End all running commands, and let no thread but the main one start another."""
+    """End all running commands and let only the main thread start new ones."""
     _cancelled.set()
     for process in tuple(_running):
         process.send_signal(signal.SIGTERM)
 
 
 def refuse_cancelled() -> None:
-    """Raise Cancelled in a thread that should give up."""
+    """Raise Cancelled in a thread that has to stop."""
     if _cancelled.is_set() and threading.current_thread() is not threading.main_thread():
         raise Cancelled
 
@@ -61,15 +61,16 @@ def capture(
     env: Mapping[str, str] | None = None,
     timeout: float = 60,
     check: bool = True,
+    stdin: BinaryIO | None = None,
 ) -> str | None:
-    """Standard output of a short command; None when it is missing, hangs or (`check`) fails."""
+    """Return a short command's standard output; None when it is missing, hangs or (`check`) fails."""
     try:
         done = subprocess.run(
             args,
             cwd=cwd,
             env=env,
             capture_output=True,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
             text=True,
             errors="replace",
             timeout=timeout,
@@ -91,7 +92,7 @@ def run(
     nice: int = 0,
     on_start: Callable[[int], None] | None = None,
 ) -> Completed:
-    """Run a long command under supervision: nothing of it outlives this process.
+    """Run a long command under supervision, so that no process of it outlives this one.
 
     Output goes line by line to `log` and `on_line`; `keep` are descriptors (locks) the command
     inherits; `on_start` gets the process id above all that it starts. Raises HostError when the program
@@ -159,7 +160,7 @@ def _follow(
     on_line: Callable[[str], None] | None,
     tail: deque[str],
 ) -> None:
-    """Pass the output on until the command has ended."""
+    """Pass output on until the command ends."""
     assert process.stdout is not None
     with process.stdout:
         for raw in process.stdout:
@@ -173,7 +174,9 @@ def _follow(
     process.wait()
 
 
-def interactive(args: Sequence[str], *, cwd: Path, env: Mapping[str, str], keep: Sequence[int] = ()) -> int:
+def interactive(
+    args: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None, keep: Sequence[int] = ()
+) -> int:
     """Run a command on our own terminal; returns its exit code. Ctrl-C is the command's alone."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -197,7 +200,7 @@ def start_detached(
     stdout: BinaryIO | int = subprocess.DEVNULL,
     stderr: BinaryIO | int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """Start something that may outlive this process and its terminal; nobody waits for it."""
+    """Start a process that may outlive this one and its terminal."""
     return subprocess.Popen(
         args,
         env=env,
@@ -209,7 +212,7 @@ def start_detached(
 
 
 def leave(args: Sequence[str]) -> None:
-    """Start something short that nobody looks after: the system waits for it, not this process."""
+    """Start a short process that the system, not this process, waits for."""
     subprocess.run(
         ["sh", "-c", '"$@" &', "sh", *args],
         stdin=subprocess.DEVNULL,
@@ -221,7 +224,7 @@ def leave(args: Sequence[str]) -> None:
 
 
 def _refuse_unstarted(program: str, line: str) -> None:
-    """HostError when `line` is the supervisor's about `program`; a shell's "not found" is not."""
+    """Raise HostError when `line` is the supervisor's message that `program` is missing."""
     for number in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.E2BIG, errno.ELOOP):
         if line == f"{program}: {os.strerror(number)}":
             why = "it is not installed" if number == errno.ENOENT else os.strerror(number)

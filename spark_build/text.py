@@ -9,7 +9,7 @@ from typing import Any
 
 
 def format_duration(seconds: float) -> str:
-    """A duration as people say it: "48 s", "3 min 12 s", "2 h 05 min"."""
+    """Return a duration for people: "48 s", "3 min 12 s", "2 h 05 min"."""
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
@@ -19,7 +19,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_size(count: float) -> str:
-    """Bytes as people say them: "17.4 MiB"."""
+    """Return a size for people: "17.4 MiB"."""
     value = float(count)
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:
@@ -29,7 +29,7 @@ def format_size(count: float) -> str:
 
 
 def format_quantity(value: float, unit: str) -> str:
-    """A value with the prefix that suits it: "62.4 TFLOP/s", "1.20 ms", "118 tokens/s"."""
+    """Return a value with a fitting prefix: "62.4 TFLOP/s", "1.20 ms", "118 tokens/s"."""
     if unit == "s":
         for scale, name in ((1, "s"), (1e-3, "ms"), (1e-6, "us")):
             if abs(value) >= scale:
@@ -43,7 +43,7 @@ def format_quantity(value: float, unit: str) -> str:
 
 
 def three_digits(value: float) -> str:
-    """At least three digits that count, and no exponent where people would write none."""
+    """Return a number with at least three significant digits, without a needless exponent."""
     if value == 0 or not 1e-3 <= abs(value) < 1e9:
         return f"{value:.3g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -51,7 +51,7 @@ def three_digits(value: float) -> str:
 
 
 def format_flops(rate: float) -> str:
-    """A rate in FLOP/s with one decimal: "641.2 TFLOP/s", "190.1 GFLOP/s"."""
+    """Return a rate in FLOP/s with one decimal: "641.2 TFLOP/s", "190.1 GFLOP/s"."""
     return f"{rate / 1e12:.1f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:.1f} GFLOP/s"
 
 
@@ -98,7 +98,7 @@ _HOMES = re.compile(r"(?<![\w.~-])/(home|Users)/[^/\s:\"',;]+")
 
 
 def _without_user(address: str) -> str:
-    """What follows a scheme, without user and password."""
+    """Return what follows a URL's scheme, without user and password."""
     authority = address.partition("/")[0]
     _, colon, rest = authority.partition(":")
     # An unescaped password may have @ and / in it; a port is a number.
@@ -107,7 +107,7 @@ def _without_user(address: str) -> str:
 
 
 def scrub(text: str, *, home: str = "") -> str:
-    """Text without credentials; `home` becomes ~ and the names of other homes are hidden."""
+    """Return text without credentials; `home` becomes ~ and other users' homes are hidden."""
     # Word by word, so that the time grows with the text only.
     text = _ADDRESSES.sub(lambda found: "://".join(["", *map(_without_user, found[1].split("://"))]), text)
     for pattern, replacement in _RULES:
@@ -118,7 +118,7 @@ def scrub(text: str, *, home: str = "") -> str:
 
 
 def scrub_value(value: Any, *, home: str = "") -> Any:
-    """The same for what JSON knows: every text in it, and all below a name that says secret."""
+    """Return a JSON value with every text scrubbed, and values with secret names removed."""
     if isinstance(value, dict):
         return {
             scrub(str(name), home=home): HIDDEN
@@ -132,7 +132,7 @@ def scrub_value(value: Any, *, home: str = "") -> Any:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """What to append to "unknown 'onx'" when a known word is near it, else nothing."""
+    """Return ": did you mean 'onnx'?" when a known word is near this one, else ""."""
     from difflib import get_close_matches
 
     near = get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.6)
@@ -140,6 +140,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """As `nearest`, but all known words when none is near."""
+    """Return a suggestion like `nearest`, or all known words when none is near."""
     names = sorted(known)
     return nearest(word, names) or (f" (known: {', '.join(names)})" if names else "")

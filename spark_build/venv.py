@@ -1,4 +1,4 @@
-"""Virtual environments: created without pip inside, filled by our own pip from outside."""
+"""Virtual environments: created without pip, filled by our own pip from outside."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from spark_build.process import Completed, run
 
 
 def python_of(folder: Path) -> Path:
-    """The interpreter of an environment."""
+    """Return the interpreter of an environment."""
     return folder / "bin" / "python"
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without what would leak other Pythons into a child."""
+    """Return this process's environment without variables that leak other Pythons into a child."""
     leaky = (
         "PYTHONPATH",
         "PYTHONHOME",
@@ -33,7 +33,7 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def create(folder: Path, *, python: str = "", log: BinaryIO | None = None, clear: bool = True) -> None:
-    """Make an environment from `python` (default: the one running this); what lies there goes (`clear`)."""
+    """Make an environment from `python` (default: this one); `clear` removes what is in its place."""
     base = python or getattr(sys, "_base_executable", sys.executable)
     options = ["--clear", "--without-pip"] if clear else ["--without-pip"]
     done = run([base, "-m", "venv", *options, str(folder)], env=clean_environment(), log=log)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from attending import REFUSED
-from findings import Finding, Unsupported, verdict
+from findings import Finding, Unsupported, recognised, verdict
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -151,6 +151,4 @@ def _tried(call: Callable[..., Any], tensors: Tensors) -> None:
     try:
         call(*tensors)
     except RuntimeError as error:
-        if not any(mark in str(error) for mark in REFUSALS):
-            raise
-        raise Unsupported(f"torch refuses: {str(error).splitlines()[0][:200]}") from error
+        raise recognised(error, REFUSALS) from error

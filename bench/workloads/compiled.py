@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from findings import Finding, Unsupported, first_line, verdict
+from findings import NO_COMPILER, Finding, recognised, verdict
 from models import Shape, Transformer
 from training import FORMATS, counted
 
@@ -45,10 +45,8 @@ def _run(asked: Asked, work: Work, shape: Shape, batch: int) -> Run:
             try:
                 model = torch.compile(net)
                 model(numbers)
-            except torch.OutOfMemoryError:
-                raise
             except Exception as error:  # of many kinds: no compiler, no Python headers, no Triton
-                raise Unsupported(f"torch.compile does not work here: {first_line(error)}") from error
+                raise recognised(error, NO_COMPILER) from error
             facts["compile_seconds"] = time.monotonic() - start
 
     call = spoiled(model, asked)

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import torch
-from findings import Unsupported
+from findings import SCALED_REFUSED, recognised
 from operands import SCALED, Operands
 
 from workloads import Asked, Case, Run, Work
-
-REFUSED = "only supported"  # torch's words for what this build or device cannot do; all else is broken
 
 
 def cases(asked: Asked) -> Iterator[Case]:
@@ -51,9 +49,7 @@ def _case(asked: Asked, dtype: str, size: int) -> Case:
         try:
             operands.product(layout, 0)
         except RuntimeError as error:
-            if dtype not in SCALED or REFUSED not in str(error):
-                raise
-            raise Unsupported(f"torch refuses: {str(error).splitlines()[0][:200]}") from error
+            raise recognised(error, SCALED_REFUSED if dtype in SCALED else ()) from error
         # FP4 packs two values into an element, which torch's counter does not know.
         return Run(step=step, countable=dtype != "fp4", facts={"sets": operands.count})
 

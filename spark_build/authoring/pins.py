@@ -1,4 +1,4 @@
-"""Pin versions and hashes; find outdated pins."""
+"""Write, check and move pins; find outdated ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Site:
     raw: Mapping[str, Any]
 
     def sources(self) -> Iterator[tuple[Keys, Mapping[str, Any]]]:
-        """All sources, with where they stand."""
+        """Yield all sources with their place in the file."""
         for index, source in enumerate(self.raw.get("sources", ())):
             yield (*self.keys, "sources", index), source
         for name, source in self.raw.get("extra_sources", {}).items():
@@ -53,7 +53,7 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """What became of one source. state: pinned, ok, written, changed, unknown (reason)."""
+    """Result for one source; state: pinned, ok, written, changed, or unknown with the reason."""
 
     recipe: str
     source: str
@@ -75,7 +75,7 @@ class _Edits:
         self.texts[path] = set_string(self.texts[path], keys, value, file=str(path))
 
     def write(self) -> tuple[Path, ...]:
-        """The files that changed."""
+        """Write all changes and return the files."""
         changed = [path for path, text in self.texts.items() if text != self.before[path]]
         for path in changed:
             write_atomically(path, self.texts[path])
@@ -83,7 +83,7 @@ class _Edits:
 
 
 def sites(home: Home, train: str | None, names: Sequence[str]) -> list[Site]:
-    """The pins of a train (default: the default one), and the recipes' own that it lacks.
+    """Return the pins of a train (default: the default one), and the recipes' own that it lacks.
 
     Reads the files as they are: an unfinished pin is no recipe error here.
     """
@@ -102,14 +102,14 @@ def sites(home: Home, train: str | None, names: Sequence[str]) -> list[Site]:
         pin = _load(path).get("pin")
         if one not in found and isinstance(pin, dict):
             found[one] = Site(recipe=one, path=path, keys=("pin",), raw=pin)
-    for one in names:
-        if one not in found:
-            raise UsageError(f"train {name} has no pin of '{one}'{nearest(one, found)}")
-    return [found[one] for one in sorted(found) if not names or one in names]
+    for wanted in names:
+        if wanted not in found:
+            raise UsageError(f"train {name} has no pin of '{wanted}'{nearest(wanted, found)}")
+    return [found[name] for name in sorted(found) if not names or name in names]
 
 
 def fill_pins(chosen: Sequence[Site]) -> tuple[list[Row], tuple[Path, ...]]:
-    """Write the hashes and commits that are missing: (what became of each source, files changed)."""
+    """Write missing hashes and commits; returns a row for each source, and the files changed."""
     edits, rows, asked = _Edits(), [], SourceLookup()
     for site in chosen:
         for keys, source in site.sources():
@@ -130,7 +130,7 @@ def fill_pins(chosen: Sequence[Site]) -> tuple[list[Row], tuple[Path, ...]]:
 
 
 def check_pins(chosen: Sequence[Site]) -> list[Row]:
-    """Compare the pins with what indexes announce and repositories' tags name now."""
+    """Compare the pins with what indexes announce and tags name now."""
     rows, asked = [], SourceLookup()
     for site in chosen:
         for _, source in site.sources():
@@ -148,7 +148,7 @@ def check_pins(chosen: Sequence[Site]) -> list[Row]:
 
 
 def move_pin(site: Site, version: str) -> tuple[list[Row], tuple[Path, ...]]:
-    """Pin another version: all its sources, or nothing. Raises SourceError when one has none."""
+    """Pin another version of all its sources, or of none. Raises SourceError when one lacks it."""
     new, old = _version(version), str(site.raw.get("version", ""))
     _refuse_set(site, version)
     edits, rows, asked = _Edits(), [], SourceLookup()
@@ -171,9 +171,9 @@ def move_pin(site: Site, version: str) -> tuple[list[Row], tuple[Path, ...]]:
 
 
 def _refuse_set(site: Site, version: str) -> None:
-    """Raise UsageError for a set of wheels: one version says nothing of the versions of its parts."""
+    """Raise UsageError for a set of wheels: each of its parts has its own version."""
     wheels = [one for one in site.raw.get("sources", ()) if one.get("kind") == "wheel"]
-    projects = {str(one.get("project")) for one in wheels}
+    projects = {str(wheel.get("project")) for wheel in wheels}
     if len(projects) < 2:
         return
     raise UsageError(
@@ -193,14 +193,14 @@ def _version(text: str) -> Version:
 
 
 def _name(source: Mapping[str, Any]) -> str:
-    """How a source is shown."""
+    """Return a source's name for people."""
     if source.get("kind") == "git":
         return f"{source.get('url', '')}@{source.get('tag') or str(source.get('commit', ''))[:12]}"
     return str(source.get("filename") or source.get("url", ""))
 
 
 def _files(home: Home, folder: str) -> dict[str, Path]:
-    """The files of all data folders by their names, the first of a name wins."""
+    """Return the files of all data folders by name; the first of a name wins."""
     found: dict[str, Path] = {}
     for base in home.data:
         for path in sorted((base / folder).glob("*.toml")):
@@ -217,7 +217,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Age:
-    """One component. state: current, outdated, ahead, unknown (reason)."""
+    """One component's age; state: current, outdated, ahead, or unknown with the reason."""
 
     recipe: str
     pinned: str
@@ -227,7 +227,7 @@ class Age:
 
 
 def ages(train: Train, recipes: Mapping[str, Recipe]) -> list[Age]:
-    """Return all components of a train; what cannot be asked is unknown, with the reason."""
+    """Return the ages of a train's components; unknown, with the reason, where nothing answers."""
     indexes = configured()
     return [
         _age(name, pin, indexes, _released_as(recipes.get(name)))
@@ -236,7 +236,7 @@ def ages(train: Train, recipes: Mapping[str, Recipe]) -> list[Age]:
 
 
 def _released_as(recipe: Recipe | None) -> str:
-    """Return the name under which an index has a recipe's releases; "" for what is never a wheel.
+    """Return the name of a recipe's releases on an index; "" for what is never a wheel.
 
     A set of wheels goes by the vendor's name for the whole of it.
     """
@@ -244,7 +244,7 @@ def _released_as(recipe: Recipe | None) -> str:
 
 
 def _age(name: str, pin: Pin, indexes: Indexes, distribution: str) -> Age:
-    """Return how old a pin is: the first source that answers decides, then the distribution on the index."""
+    """Return a pin's age from the first source that answers, else from the distribution on the index."""
     sources = () if _is_set(pin.sources) else pin.sources
     asks: list[tuple[str, Callable[[], list[Version]]]] = [
         ("git" if source.kind == "git" else "index", partial(_offered, source, pin, indexes))
@@ -267,20 +267,20 @@ def _age(name: str, pin: Pin, indexes: Indexes, distribution: str) -> Age:
 
 
 def _is_set(sources: Iterable[Source]) -> bool:
-    """Return whether wheels of several projects make one component, each with a version of its own."""
+    """Return whether a component is made of wheels of several projects, with their own versions."""
     return len({source.project for source in sources if source.kind == "wheel"}) > 1
 
 
 def _released(distribution: str, indexes: Indexes) -> list[Version]:
-    """Return the versions that the index has; those with a local label are somebody's builds."""
+    """Return the versions on the index, without those with a local label."""
     facts = [facts_of(file.filename, distribution) for file in files_of(distribution, indexes)]
-    return [one[0] for one in facts if one and not one[0].local]
+    return [fact[0] for fact in facts if fact and not fact[0].local]
 
 
 def _offered(source: Source, pin: Pin, indexes: Indexes) -> list[Version]:
     if source.kind in ("sdist", "wheel"):
         facts = [facts_of(file.filename, source.project) for file in files_of(source.project, indexes)]
-        return [one[0] for one in facts if one]
+        return [fact[0] for fact in facts if fact]
     if source.kind == "archive":
         raise SourceError("an archive's server lists no versions")
     before, found, after = source.tag.partition(pin.version)
@@ -302,11 +302,11 @@ def _versions(names: Iterable[str]) -> Iterable[Version]:
 
 
 def _newest(offered: list[Version], pinned: str) -> Version:
-    """Releases count; others only when nothing else is there, or one is pinned."""
-    if any(one.is_prerelease for one in _versions([pinned])):
+    """Return the newest release; a pre-release only when there is nothing else or one is pinned."""
+    if any(version.is_prerelease for version in _versions([pinned])):
         releases = offered
     else:
-        releases = [one for one in offered if not one.is_prerelease] or offered
+        releases = [version for version in offered if not version.is_prerelease] or offered
     if not releases:
         raise SourceError("no version of it is there")
     return max(releases)
@@ -321,14 +321,14 @@ def _state(newest: Version, pin: Pin) -> str:
 
 
 def sha256_of_file(file: IndexFile, indexes: Indexes) -> str:
-    """A file's sha256: as announced, else of its content, which is read for it."""
+    """Return a file's sha256 as announced, else of its content, which is downloaded."""
     if file.sha256:
         return file.sha256
     return sha256_of_url(file.url, indexes)
 
 
 def sha256_of_url(url: str, indexes: Indexes) -> str:
-    """The sha256 of what is there now. Raises SourceError when it cannot be read."""
+    """Return the sha256 of the content at a URL. Raises SourceError when it cannot be read."""
     if not http.is_remote(url):
         path = Path(http.path_of(url))
         if not path.is_file():
@@ -358,12 +358,12 @@ class SourceLookup:
 
     @property
     def indexes(self) -> Indexes:
-        """pip's, read when first wanted."""
+        """Package indexes of pip, read on first use."""
         self._indexes = self._indexes or configured()
         return self._indexes
 
     def commit(self, url: str, tag: str) -> str:
-        """The commit of a tag; a repository that did not answer is not asked again."""
+        """Return the commit of a tag; a repository that did not answer is not asked again."""
         if url not in self._tags:
             try:
                 self._tags[url] = git_remote.remote_tags(url)
@@ -377,13 +377,13 @@ class SourceLookup:
         return known[tag]
 
     def identity(self, source: Mapping[str, Any]) -> str:
-        """What pins a source: the commit of its tag, or the sha256 of its file."""
+        """Return what pins a source: its tag's commit, or its file's sha256."""
         if source.get("kind") in ("sdist", "wheel", "git"):
             return self.announced(source)
         return sha256_of_url(str(source.get("url", "")), self.indexes)
 
     def announced(self, source: Mapping[str, Any]) -> str:
-        """As `identity`, but without downloading what a server only offers."""
+        """Return like `identity`, but without downloading."""
         if source.get("kind") == "git":
             if not source.get("tag"):
                 raise SourceError("it is pinned by a commit without a tag")
@@ -396,7 +396,7 @@ class SourceLookup:
         return sha256_of_url(str(source.get("url", "")), self.indexes)
 
     def moved(self, source: Mapping[str, Any], old: str, new: str, version: Version) -> dict[str, str]:
-        """The keys that another version changes in a source, and their new values."""
+        """Return the keys of a source that another version changes, with their new values."""
         kind = source.get("kind")
         if kind in ("sdist", "wheel"):
             file = self._file(source, version)
@@ -425,7 +425,7 @@ class SourceLookup:
 
 
 def facts_of(filename: str, project: str) -> tuple[Version, frozenset[Tag]] | None:
-    """Version and wheel tags (none: an sdist) of a project's file; None when it is no such file."""
+    """Return version and wheel tags (() for an sdist) of a project's file; None for any other file."""
     tags: frozenset[Tag] = frozenset()
     try:
         if filename.endswith(".whl"):

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from spark_build.authoring import locks
 from spark_build.authoring.pins import facts_of, sha256_of_file
 from spark_build.authoring.sdist_metadata import DESCRIBING, Sources, Survey, survey, version_in
 from spark_build.errors import HostError, SourceError, UsageError
@@ -52,7 +53,7 @@ ESTIMATE = "# estimate"
 
 
 def draft(name: str, found: Survey, pin: Pin, requires: Sequence[str], needs: Mapping[str, str]) -> Recipe:
-    """A recipe from what was found; `requires` are exact pins, `needs` go to providers store and public."""
+    """Return a recipe from a survey; `requires` are exact pins, `needs` come from store or public."""
     memory, minutes, disk = _costs(found)
     return Recipe(
         name=name,
@@ -77,7 +78,7 @@ def draft(name: str, found: Survey, pin: Pin, requires: Sequence[str], needs: Ma
 
 
 def render(recipe: Recipe, *, head: str, about_requires: str) -> str:
-    """The TOML text of a drafted recipe: parse_recipe gives the same value back.
+    """Return the TOML text of a drafted recipe, which parses to the same value.
 
     `head` and `about_requires` become comments.
     """
@@ -88,9 +89,13 @@ def render(recipe: Recipe, *, head: str, about_requires: str) -> str:
     lines += ["", "[pin]", "# For every train that does not list this component."]
     lines += _pairs(recipe.pin, "version")
     for source in recipe.pin.sources:
-        lines += ["", "[[pin.sources]]", *_pairs(source, *(one.name for one in fields(Source)), skip=True)]
+        lines += [
+            "",
+            "[[pin.sources]]",
+            *_pairs(source, *(field.name for field in fields(Source)), skip=True),
+        ]
     for need in recipe.needs:
-        lines += ["", "[[needs]]", *_pairs(need, "name", "providers", "why", skip=True)]
+        lines += ["", "[[needs]]", *_pairs(need, "name", "versions", "providers", "why", skip=True)]
         if need.when.cuda:
             lines.append("when = { cuda = true }")
     lines += ["", "[build]", *_comment(about_requires), *_list("requires", recipe.build.requires)]
@@ -107,20 +112,20 @@ def render(recipe: Recipe, *, head: str, about_requires: str) -> str:
 
 
 def _closing(recipe: Recipe) -> Iterator[str]:
-    """The last tables: what the target, the system and the wheel must have."""
+    """Yield the last tables: requirements on target, system and wheel."""
     if recipe.requires.cuda:
         yield from ("", "[requires]", "cuda = true # .cu files, and no way around them was seen")
     if recipe.system.apt:
         yield from ("", "[system]", *_pairs(recipe.system, "apt"))
     if recipe.repair.bundle:
         yield from ("", "[repair]", "bundle = true # libraries that not every Linux has go into the wheel")
-    elif recipe.repair.exclude:
-        yield from ("", "[repair]", "# Loaded before it: torch's own libraries, and those that torch brings.")
+    if recipe.repair.exclude:
+        yield "# Loaded before it: torch's own libraries, and those that torch brings."
         yield from _pairs(recipe.repair, "exclude")
 
 
 def _costs(found: Survey) -> tuple[int, float, int]:
-    """MiB per job, core minutes and MiB on disk, by the kind of code."""
+    """Return MiB per job, core minutes and MiB on disk, by the kind of code."""
     if found.torch_extension or found.cuda_files:
         memory = 4096 if found.cuda_files else 2048
         minutes = 0.5 * (found.compiled - found.cuda_files) + 2.0 * found.cuda_files
@@ -131,7 +136,7 @@ def _costs(found: Survey) -> tuple[int, float, int]:
 
 
 def _env(found: Survey, pin: Pin) -> dict[str, Variable]:
-    """Variables that keep the number of compile jobs within this machine's memory."""
+    """Return variables that keep the number of compile jobs within this machine's memory."""
     env: dict[str, Variable] = {}
     if found.ninja:
         env["MAX_JOBS"] = Variable(value="{jobs}", why="torch/utils/cpp_extension.py: passed to ninja as -j")
@@ -153,7 +158,10 @@ def _env(found: Survey, pin: Pin) -> dict[str, Variable]:
 
 def _needs(found: Survey, needs: Mapping[str, str]) -> tuple[Need, ...]:
     """Other components, and nvcc for what has CUDA code; the recipe `cuda` brings it."""
-    listed = [Need(name=need, providers=("store", "public"), why=why) for need, why in sorted(needs.items())]
+    listed = [
+        Need(name=need, versions=found.limits.get(need, ""), providers=("store", "public"), why=why)
+        for need, why in sorted(needs.items())
+    ]
     if found.cuda_files and "cuda" not in needs:
         why = "nvcc and the toolkit's headers, for the .cu files"
         listed.append(Need(name="cuda", providers=("store", "path"), why=why, when=When(cuda=True)))
@@ -173,11 +181,11 @@ def _variants(found: Survey) -> tuple[Variant, ...]:
 
 
 def _repair(found: Survey, needs: Mapping[str, str]) -> Repair:
-    """What is linked against other components finds their libraries where those are installed."""
-    if "torch" in needs:
-        cuda = ("libcudart.so.*",) if found.cuda_files else ()
-        return Repair(exclude=("libc10*.so", "libtorch*.so", *cuda))
-    return Repair(bundle=bool(found.compiled) and not needs)
+    """Return what goes into the wheel: libraries of the system, not those that torch brings."""
+    exclude: tuple[str, ...] = ()
+    if found.compiled and "torch" in needs:
+        exclude = ("libc10*.so", "libtorch*.so", *(("libcudart.so.*",) if found.cuda_files else ()))
+    return Repair(bundle=bool(found.compiled), exclude=exclude)
 
 
 def _comment(text: str) -> Iterator[str]:
@@ -186,7 +194,7 @@ def _comment(text: str) -> Iterator[str]:
 
 
 def _pairs(value: object, *names: str, skip: bool = False) -> list[str]:
-    """`name = value` for fields of a dataclass; with `skip` not for empty ones."""
+    """Return `name = value` for a dataclass's fields; `skip`: without the empty ones."""
     pairs = [(name, getattr(value, name)) for name in names]
     return [f"{name} = {_toml(value)}" for name, value in pairs if value or not skip]
 
@@ -215,7 +223,7 @@ MAX_TEXT = 4 << 20  # bytes read of a file that describes a project
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What is asked for: exactly one of sdist ("PKG==VER") and git ("URL@TAG")."""
+    """A new recipe's source: exactly one of sdist ("PKG==VER") and git ("URL@TAG")."""
 
     name: str
     base: Path  # the folder whose recipes/ gets the file
@@ -227,18 +235,49 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Created:
-    """The new recipe and its file."""
+    """A new recipe and its file."""
 
     path: Path
     recipe: Recipe
     version: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draft:
+    """What was found out about a project; nothing is written yet."""
+
+    request: Request
+    path: Path
+    found: Survey
+    pin: Pin
+    requires: tuple[str, ...]
+    needs: Mapping[str, str]  # recipe -> why
+
+    def without_needs(self, names: Collection[str]) -> Draft:
+        """Return the draft without needs that have no recipe after all."""
+        return replace(self, needs={name: why for name, why in self.needs.items() if name not in names})
+
+
 def create(request: Request, home: Home, catalogue: Catalogue, emit: Emit) -> Created:
-    """Write recipes/<name>.toml, whole or not at all.
+    """Write recipes/<name>.toml atomically.
 
     Raises UsageError for a bad request, SourceError when something cannot be had, HostError when
     this Python is not one of the project's.
+    """
+    return write(look_into(request, home, catalogue, recipes_of(catalogue), emit), home, catalogue, emit)
+
+
+def recipes_of(catalogue: Catalogue) -> dict[str, str]:
+    """Return the recipe of each distribution."""
+    return {canonicalize_name(one.distribution): one.name for one in catalogue.recipes.values()}
+
+
+def look_into(
+    request: Request, home: Home, catalogue: Catalogue, recipes: Mapping[str, str], emit: Emit
+) -> Draft:
+    """Get the source and read what builds it; raises as `create`.
+
+    recipes: distribution -> recipe, to find needs among its build requirements.
     """
     path = _free(request, home, catalogue)
     for need in request.needs:
@@ -246,9 +285,6 @@ def create(request: Request, home: Home, catalogue: Catalogue, emit: Emit) -> Cr
     with tempfile.TemporaryDirectory(prefix="spark-build-new-") as scratch:
         folder = Path(scratch)
         source, version, top = (_from_sdist if request.sdist else _from_git)(request, home, folder, emit)
-        recipes: dict[str, str] = {
-            canonicalize_name(one.distribution): one.name for one in catalogue.recipes.values()
-        }
         found = survey(read_sources(top), recipes)
         _check_python(found, version)
         version = version or _version(found, source)
@@ -256,15 +292,33 @@ def create(request: Request, home: Home, catalogue: Catalogue, emit: Emit) -> Cr
         pins = resolve(found.requires, folder)
     needs = {name: why for name, why in found.needs.items() if name != request.name}
     needs |= {name: "asked for with --needs" for name in request.needs if name not in needs}
-    recipe = draft(request.name, found, Pin(version=version, sources=(source,)), pins, needs)
+    return Draft(
+        request=request,
+        path=path,
+        found=found,
+        pin=Pin(version=version, sources=(source,)),
+        requires=pins,
+        needs=needs,
+    )
+
+
+def write(prepared: Draft, home: Home, catalogue: Catalogue, emit: Emit) -> Created:
+    """Write the recipe and its lock."""
+    name, found = prepared.request.name, prepared.found
+    recipe = draft(name, found, prepared.pin, prepared.requires, prepared.needs)
     text = render(recipe, head=_head(recipe), about_requires=_about(found))
     _check(text, recipe, catalogue)
-    write_atomically(path, text)
-    return Created(path=path, recipe=recipe, version=version)
+    write_atomically(prepared.path, text)
+    known = replace(catalogue, recipes={**catalogue.recipes, name: recipe})
+    rows, _ = locks.write_locks(home, known, [name], base=prepared.request.base)
+    for row in rows:
+        if row.state != "written":
+            emit(Note(message=f"its build requirements are not locked by hash: {row.state}"))
+    return Created(path=prepared.path, recipe=recipe, version=prepared.pin.version)
 
 
 def shadowed(name: str, catalogue: Catalogue) -> list[str]:
-    """Words for each train that lists the component itself, so that the recipe's own pin is not used."""
+    """Return a note for each train that lists the component and so overrides the recipe's own pin."""
     before = catalogue.recipes.get(name)
     own = before.pin if before else None
     pins = {train.name: train.components.get(name) for train in catalogue.trains.values()}
@@ -276,7 +330,7 @@ def shadowed(name: str, catalogue: Catalogue) -> list[str]:
 
 
 def read_sources(top: Path) -> Sources:
-    """The names of all files, and the texts of those that describe the project."""
+    """Return the names of all files, and the texts of those that describe the project."""
     paths = []
     for folder, folders, names in os.walk(top):
         folders[:] = [name for name in folders if name != ".git"]
@@ -291,7 +345,7 @@ def read_sources(top: Path) -> Sources:
     return Sources(paths=tuple(sorted(paths)), texts=texts)
 
 
-def resolve(requirements: Sequence[str], folder: Path) -> tuple[str, ...]:
+def resolve(requirements: Sequence[str], folder: Path, what: str = "what builds it") -> tuple[str, ...]:
     """Exact pins for requirements and all that they need, by pip, wheels only; nothing is installed."""
     report = folder / "report.json"
     command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
@@ -302,17 +356,17 @@ def resolve(requirements: Sequence[str], folder: Path) -> tuple[str, ...]:
     if done.returncode != 0:
         errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
         raise SourceError(
-            "what builds it cannot be had as wheels: "
+            f"{what} cannot be had as wheels: "
             + (errors[-1].removeprefix("ERROR: ") if errors else done.output[-300:]),
             hint=f"check the network and `{sys.executable} -m pip config list`; asked for: "
             + ", ".join(requirements),
         )
     found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
-    return tuple(sorted(f"{canonicalize_name(one['name'])}=={one['version']}" for one in found))
+    return tuple(sorted(f"{canonicalize_name(row['name'])}=={row['version']}" for row in found))
 
 
 def _free(request: Request, home: Home, catalogue: Catalogue) -> Path:
-    """Where the file goes; UsageError when the name is no name or taken."""
+    """Return the new recipe's file. Raises UsageError when the name is invalid or exists."""
     name = request.name
     if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name):
         raise UsageError(
@@ -329,7 +383,7 @@ def _free(request: Request, home: Home, catalogue: Catalogue) -> Path:
 
 
 def _from_sdist(request: Request, home: Home, folder: Path, emit: Emit) -> tuple[Source, str, Path]:
-    """The pinned sdist, its version and its unpacked tree."""
+    """Return the pinned sdist, its version and its unpacked tree."""
     project, version = _exact(request.sdist)
     indexes = configured()
     source = find_sdist(project, version, indexes)
@@ -350,7 +404,7 @@ def _exact(text: str) -> tuple[str, Version]:
 
 
 def find_sdist(project: str, version: Version, indexes: Indexes) -> Source:
-    """The sdist of that version with its hash; SourceError names the versions that are there."""
+    """Return the sdist of that version with its hash. Raises SourceError with the existing versions."""
     there: dict[Version, list[str]] = {}
     files = files_of(project, indexes)
     for file in files:
@@ -372,7 +426,7 @@ def find_sdist(project: str, version: Version, indexes: Indexes) -> Source:
 
 
 def _from_git(request: Request, home: Home, folder: Path, emit: Emit) -> tuple[Source, str, Path]:
-    """The pinned commit and its files; the version is found later, in the files or the tag."""
+    """Return the pinned commit and its files; the version comes later, from the files or the tag."""
     url, tag = _repository(request.git)
     emit(Note(message=f"asking {url} for {tag}"))
     known = git_remote.remote_tags(url)
@@ -389,7 +443,7 @@ def _from_git(request: Request, home: Home, folder: Path, emit: Emit) -> tuple[S
 
 
 def _repository(text: str) -> tuple[str, str]:
-    """URL and tag of URL@TAG."""
+    """Split URL@TAG into URL and tag."""
     url, _, tag = text.rpartition("@")
     example = "--git https://host/owner/project@v1.0"
     try:
@@ -414,7 +468,7 @@ def _by_version(tag: str) -> tuple[Version, str]:
 
 
 def _version(found: Survey, source: Source) -> str:
-    """A git source's version: as its files say, else as the tag, else the start of the commit."""
+    """Return a git source's version from its files, else the tag, else the start of the commit."""
     return found.version or version_in(source.tag) or source.commit[:12]
 
 
@@ -446,7 +500,7 @@ def _about(found: Survey) -> str:
 
 
 def _check(text: str, recipe: Recipe, catalogue: Catalogue) -> None:
-    """The text must say what was drafted, and fit to the other recipes."""
+    """Check that the text parses to the draft and agrees with the other recipes."""
     file = f"recipes/{recipe.name}.toml"
     read = parse_recipe(text, file)
     assert read == recipe

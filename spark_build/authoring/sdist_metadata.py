@@ -1,4 +1,4 @@
-"""What the files of a source tree say about how it is built; its code is read, never run."""
+"""Survey a source tree for how it is built; its code is read, never run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from spark_build.errors import SourceError
@@ -46,17 +47,17 @@ class Sources:
     texts: Mapping[str, str] = field(default_factory=dict)  # some of DESCRIBING
 
     def text(self, name: str) -> str:
-        """A file's text; empty when it is not there."""
+        """Return a file's text; "" when it is missing."""
         return self.texts.get(name, "")
 
     def count(self, *endings: str) -> int:
-        """Files with these endings, tests and examples left out."""
+        """Return the number of files with these endings, without tests and examples."""
         return sum(path.endswith(endings) and not _ASIDE.search(path) for path in self.paths)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """What was found. Empty texts: the sources do not say."""
+    """Facts about a source tree; "" where the sources do not tell."""
 
     distribution: str
     version: str
@@ -65,6 +66,7 @@ class Survey:
     asked: tuple[str, ...]  # the build requirements that the project names
     requires: tuple[str, ...]  # what pip is asked for: with hints and limits, without the needs
     needs: Mapping[str, str]  # recipe -> why
+    limits: Mapping[str, str]  # recipe -> the versions that the project asks for, where it says
     torch_extension: bool
     ninja: bool  # the torch extension is compiled by ninja
     cmake: bool
@@ -76,7 +78,7 @@ class Survey:
 
 
 def survey(sources: Sources, recipes: Mapping[str, str]) -> Survey:
-    """Read a tree. `recipes`: distribution -> recipe, to find needs among the build requirements.
+    """Survey a tree; `recipes`: distribution -> recipe, to find needs among the build requirements.
 
     Raises SourceError when its pyproject.toml cannot be read.
     """
@@ -96,6 +98,7 @@ def survey(sources: Sources, recipes: Mapping[str, str]) -> Survey:
         asked=asked,
         requires=_requires(asked, imported, project, sources, needs, cmake=cmake, torch=extension),
         needs=needs,
+        limits=_limits(asked, recipes),
         torch_extension=extension,
         ninja=extension and not re.search(_NO_NINJA, code),
         cmake=cmake,
@@ -122,7 +125,7 @@ def _table(raw: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
 
 
 def _strings(value: object) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _text(value: object) -> str:
@@ -130,7 +133,7 @@ def _text(value: object) -> str:
 
 
 def _setup(code: str) -> Mapping[str, Any]:
-    """The literal arguments of setup.py's call of setup(), names of module constants resolved."""
+    """Return setup.py's literal arguments of setup(), with module constants resolved."""
     tree = _tree(code)
     constants: dict[str, Any] = {}
     for node in tree.body:
@@ -170,7 +173,7 @@ def _config(text: str) -> RawConfigParser:
 def _identity(
     sources: Sources, project: Mapping[str, Any], setup: Mapping[str, Any]
 ) -> tuple[str, str, str, str]:
-    """Name, version, summary and Requires-Python: from the first file that says it outright."""
+    """Return name, version, summary and Requires-Python from the first file that states them."""
     info = parse_email(sources.text("PKG-INFO"))[0]
     table = _table(project, "project")
     config = _config(sources.text("setup.cfg"))
@@ -191,7 +194,7 @@ def _identity(
 
 
 def _asked(project: Mapping[str, Any], sources: Sources) -> tuple[str, ...]:
-    """The build requirements as the project states them; PEP 517's default without any."""
+    """Return the project's build requirements; PEP 517's default when there are none."""
     system = _table(project, "build-system")
     asked = _strings(system.get("requires")) if "requires" in system else ["setuptools>=40.8.0"]
     if _backend(project) == _SETUPTOOLS:
@@ -215,7 +218,7 @@ def _backend(project: Mapping[str, Any]) -> str:
 
 
 def _imports(sources: Sources) -> frozenset[str]:
-    """Foreign modules that setup.py imports whatever the machine."""
+    """Return the third-party modules that setup.py imports on every machine."""
     found: set[str] = set()
     for node in _tree(sources.text("setup.py")).body:
         if isinstance(node, ast.Import):
@@ -231,7 +234,7 @@ def _imports(sources: Sources) -> frozenset[str]:
 def _needs(
     asked: tuple[str, ...], imported: frozenset[str], sources: Sources, recipes: Mapping[str, str]
 ) -> dict[str, str]:
-    """Build requirements that have a recipe: they come from it, so they are no pins."""
+    """Return the build requirements that have a recipe: they are needs, not pins."""
     reasons: dict[str, str] = {canonicalize_name(name): "setup.py imports it" for name in imported}
     for requirement in map(Requirement, asked):
         if requirement.marker is None or requirement.marker.evaluate():
@@ -241,8 +244,18 @@ def _needs(
     return {recipes[name]: why for name, why in sorted(reasons.items()) if name in recipes}
 
 
+def _limits(asked: tuple[str, ...], recipes: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions that the build requirements with a recipe may have."""
+    named = [one for one in map(Requirement, asked) if one.marker is None or one.marker.evaluate()]
+    found: dict[str, SpecifierSet] = {}
+    for one in named:
+        if recipe := recipes.get(canonicalize_name(one.name)):
+            found[recipe] = found.get(recipe, SpecifierSet()) & one.specifier
+    return {recipe: str(versions) for recipe, versions in found.items() if versions}
+
+
 def _uses_cmake(sources: Sources) -> bool:
-    """Whether the build runs CMake; a CMakeLists.txt beside a setup.py that compiles itself is for others."""
+    """Return whether the build runs CMake; setup.py may compile beside a CMakeLists.txt for others."""
     setup = sources.text("setup.py")
     if re.search(r"(?i)cmake", setup):
         return bool(sources.count("CMakeLists.txt"))
@@ -259,7 +272,7 @@ def _requires(
     cmake: bool,
     torch: bool,
 ) -> tuple[str, ...]:
-    """What to ask pip for. A limit is added beside the project's own, a hint only when it says nothing."""
+    """Return the requirements for pip: the project's own without `needs`, with known limits and guesses."""
     named = {canonicalize_name(Requirement(text).name) for text in asked}
     hints = [*_BACKENDS.get(_backend(project).partition(".")[0], ()), *_BACKENDS.get(_backend(project), ())]
     hints += [_PROVIDERS[name] for name in sorted(imported & _PROVIDERS.keys())]
@@ -274,15 +287,22 @@ def _requires(
 
 
 def _wants_wheel(asked: tuple[str, ...], project: Mapping[str, Any]) -> bool:
-    """Up to 70.0 setuptools needs wheel beside it; so do many a setup.py from before pyproject.toml."""
-    setuptools = [one for one in map(Requirement, asked) if canonicalize_name(one.name) == "setuptools"]
-    old = any(not one.specifier.contains("70.1") and "<" in str(one.specifier) for one in setuptools)
-    old = old or any(str(one.specifier).startswith("==") for one in setuptools)
+    """Return whether to add wheel: setuptools before 70.1 needs it, and many an old setup.py."""
+    setuptools = [
+        requirement
+        for requirement in map(Requirement, asked)
+        if canonicalize_name(requirement.name) == "setuptools"
+    ]
+    old = any(
+        not requirement.specifier.contains("70.1") and "<" in str(requirement.specifier)
+        for requirement in setuptools
+    )
+    old = old or any(str(requirement.specifier).startswith("==") for requirement in setuptools)
     return _backend(project) == _SETUPTOOLS and (old or "requires" not in _table(project, "build-system"))
 
 
 def _cuda_only(sources: Sources) -> bool:
-    """CUDA files, and nothing that looks like a way around them."""
+    """Return whether there are CUDA files and no sign of a build without them."""
     build = sources.text("setup.py") + sources.text("CMakeLists.txt")
     around = r"CppExtension|is_available|CUDA_HOME|FORCE_CPU|(WITH|USE|ENABLE|BUILD)_CUDA|check_language"
     return sources.count(".cu") > 0 and not re.search(around, build)
@@ -291,8 +311,12 @@ def _cuda_only(sources: Sources) -> bool:
 def _notes(
     sources: Sources, project: Mapping[str, Any], imported: frozenset[str], recipes: Mapping[str, str]
 ) -> Iterator[str]:
-    """What a person should look at."""
-    unknown = sorted(imported - _PROVIDERS.keys() - recipes.keys())
+    """Yield what a person should look at."""
+    # A module of its own need not lie at the top: setup.py may put any folder on sys.path.
+    own = {
+        part.removesuffix(".py") for path in sources.paths if path.endswith(".py") for part in path.split("/")
+    }
+    unknown = sorted(imported - own - _PROVIDERS.keys() - recipes.keys())
     named = {canonicalize_name(Requirement(text).name) for text in _asked(project, sources)}
     for name in unknown:
         if canonicalize_name(name) not in named:
@@ -302,6 +326,6 @@ def _notes(
 
 
 def version_in(tag: str) -> str:
-    """The version that a tag such as v2.1.2 or release-1.0 names; empty when there is none."""
+    """Return the version in a tag such as v2.1.2 or release-1.0; "" when there is none."""
     found = re.search(r"(?:^|[^0-9.])(\d+(?:\.\d+)+(?:[-_.]?(?:a|b|rc|post|dev)\.?\d*)*)$", tag)
     return found[1] if found else ""

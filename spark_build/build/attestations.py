@@ -1,4 +1,4 @@
-"""The papers of a wheel: what is known of a build, gathered for its provenance and its SBOM.
+"""Attestations of a wheel: what is known of a build, for its provenance and its SBOM.
 
 Inside the wheel lie copies without what differs from build to build; beside it, in the store, all of it.
 """
@@ -44,7 +44,7 @@ SBOM = "sboms/spark-build.cdx.json"
 
 
 def inside(job: Job, earlier: Mapping[str, Outputs]) -> Mapping[str, Callable[[WheelContent], bytes]]:
-    """The papers within a wheel, by their name in its dist-info folder: each made from the rest of it.
+    """Return the attestations inside a wheel by their name in dist-info, each made from the other files.
 
     A wheel cannot hold its own sha256: there the subject of the provenance is its content digest.
     """
@@ -59,7 +59,7 @@ def inside(job: Job, earlier: Mapping[str, Outputs]) -> Mapping[str, Callable[[W
 
 
 def beside(job: Job, earlier: Mapping[str, Outputs], byproducts: Mapping[str, bytes]) -> dict[str, bytes]:
-    """sbom.json and provenance.json; `byproducts`: the other papers that will lie there."""
+    """Return sbom.json and provenance.json; `byproducts`: other files that are published beside them."""
     audited = earlier["audit"]
     origin = _origin(job, earlier, beside=True)
     wheel = job.out / audited["wheel"] if audited["wheel"] else None
@@ -74,7 +74,7 @@ def beside(job: Job, earlier: Mapping[str, Outputs], byproducts: Mapping[str, by
 
 
 def content_of(wheel: Path) -> WheelContent:
-    """What the papers tell of a wheel that is finished; only its dist-info folder is read."""
+    """Return the facts about a finished wheel for its attestations; reads only its dist-info folder."""
     with opened(wheel) as archive:
         folder = dist_info(archive, wheel.name)
         return WheelContent(
@@ -85,13 +85,13 @@ def content_of(wheel: Path) -> WheelContent:
 
 
 def _listed(record: bytes) -> dict[str, str]:
-    """Hex sha256 by file, as RECORD says; the audit has compared it with the files."""
+    """Return hex sha256 by file as in RECORD, which the audit compared with the files."""
     rows = csv.reader(io.StringIO(record.decode()))
     return {row[0]: hex_of(row[1]) for row in rows if row[1:] and row[1].startswith("sha256=")}
 
 
 def _foreign_sboms(archive: zipfile.ZipFile, folder: str) -> Iterator[bytes]:
-    """What other tools put there."""
+    """Yield the SBOMs that other tools put into the wheel."""
     for name in sorted(info.filename for info in files_of(archive)):
         if name.startswith(f"{folder}/sboms/") and name != f"{folder}/{SBOM}":
             yield archive.read(name)
@@ -132,7 +132,7 @@ def _sources(job: Job) -> Iterator[Material]:
 
 
 def material_of(name: str, source: Source, version: str) -> Material:
-    """Where a source comes from, but no place on this machine, and no password."""
+    """Return a source's origin, without paths of this machine and passwords."""
     if source.kind == "git":
         at = f"@refs/tags/{source.tag}" if source.tag else ""
         uri = "" if is_local(source.url) else f"git+{display_url(source.url)}{at}"
@@ -157,7 +157,7 @@ def material_of(name: str, source: Source, version: str) -> Material:
 
 
 def _requirements(job: Job, earlier: Mapping[str, Outputs]) -> Iterator[Material]:
-    """What was installed into the build environment, but for the needs."""
+    """Yield the packages of the build environment, without the needs."""
     needs = {canonicalize_name(one.provision.distribution) for one in job.provided}
     for row in sorted(earlier["environment"]["installed"], key=lambda row: str(row["name"]).lower()):
         if canonicalize_name(row["name"]) not in needs:
@@ -200,12 +200,18 @@ def _needs(job: Job, earlier: Mapping[str, Outputs], *, beside: bool) -> Iterato
             version=version,
             uri=uri or named(provision.distribution, version),
             digests=digests,
-            provider=provision.provider,
+            provider=_provider(one, entry) if beside else provision.provider,
         )
 
 
+def _provider(need: Provided, entry: stores.StoreEntry | None) -> str:
+    """Return the provider, with who vouches for a wheel that was built elsewhere."""
+    provider = need.provision.provider
+    return f"{provider}, imported ({entry.imported})" if entry and entry.imported else provider
+
+
 def _entry(job: Job, need: Provided) -> stores.StoreEntry | None:
-    """The store's entry that provides a need; None for one from elsewhere."""
+    """Return the store's entry that provides a need; None for a need from elsewhere."""
     place = need.wheel or need.prefix
     if need.provision.provider != "store" or place is None:
         return None

@@ -9,6 +9,7 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path, PurePosixPath
@@ -22,7 +23,7 @@ from pyproject_hooks import BuildBackendWarning
 from spark_build import venv
 from spark_build.build.context import NOWHERE, Job
 from spark_build.errors import AuditError, SparkBuildError, StageError
-from spark_build.files import copy_or_link, remove_tree
+from spark_build.files import copy_or_link, read_made, remove_tree
 from spark_build.recipes.evaluation import fill_placeholders
 from spark_build.recipes.model import Source, Stub
 from spark_build.wheels.reader import dist_info, files_of, is_safe, opened
@@ -58,8 +59,14 @@ class Builder(Protocol):
 
 
 def refuse_incomplete(job: Job, key: str) -> None:
-    """Raise StageError when the prefix lacks a file that the recipe expects; `key`: where it says so."""
+    """Raise StageError when the prefix lacks a file that the recipe expects; `key`: where it says so.
+
+    Also when one of its links leads to a file outside: with the prefix, others would be given that.
+    """
     recipe = job.step.recipe
+    for path in job.prefix.rglob("*"):
+        if path.is_symlink() and path.exists():
+            _refuse_outside(path, job.prefix)
     missing = [path for path in recipe.expect if not (job.prefix / path).exists()]
     if missing:
         raise StageError(f"the prefix lacks {', '.join(missing)}", where=f"recipes/{recipe.name}.toml: {key}")
@@ -84,6 +91,8 @@ def build_pep517(job: Job, runner: Runner, _values: Mapping[str, str | Callable[
         cmd: Sequence[str], cwd: str | None = None, extra_environ: Mapping[str, str] | None = None
     ) -> None:
         runner(cmd, Path(cwd) if cwd else job.source, extra_environ or {})
+        with suppress(FileNotFoundError):  # the hook's answer, which is read next
+            read_made(Path(cmd[-1], "output.json"), 0)
 
     # The backend's warnings are in the log; pyproject-hooks would repeat them on our stderr.
     warnings.simplefilter("ignore", BuildBackendWarning)
@@ -91,12 +100,18 @@ def build_pep517(job: Job, runner: Runner, _values: Mapping[str, str | Callable[
     try:
         builder = ProjectBuilder(job.source, python_executable=str(python), runner=hook)
         _check_requirements(job, builder.build_system_requires | builder.get_requires_for_build("wheel"))
-        return Product(wheel=Path(builder.build("wheel", job.dist)).name)
+        wheel = job.dist / Path(builder.build("wheel", job.dist)).name
+        read_made(wheel, 0)
+        return Product(wheel=wheel.name)
     except BuildBackendException as error:
         # The frontend wraps whatever our runner raised.
         if isinstance(error.exception, (SparkBuildError, BuildReached)):
             raise error.exception from error
         raise StageError(f"the build backend failed: {error}") from error
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ELOOP, errno.ENOENT):
+            raise
+        raise StageError(f"the build backend left no regular file: {error}") from error
 
 
 def _check_requirements(job: Job, wanted: set[str]) -> None:
@@ -136,10 +151,12 @@ def build_cmake(job: Job, runner: Runner, values: Mapping[str, str | Callable[[]
     runner(["ninja", "-C", str(tree)], job.source, {})
     staging = job.work / "staging"
     remove_tree(staging)
+    staging.mkdir()
     remove_tree(job.prefix)
     runner(["cmake", "--install", str(tree)], job.source, {"DESTDIR": str(staging)})
     made = Path(f"{staging}{installed}")
-    if not made.is_dir():
+    _refuse_outside(made, staging)
+    if not made.is_dir() or made.is_symlink():
         raise StageError(f"the install step put nothing under its prefix {installed}")
     made.rename(job.prefix)
     refuse_incomplete(job, "cmake.expect")
@@ -355,9 +372,18 @@ def build_scons(job: Job, runner: Runner, values: Mapping[str, str | Callable[[]
         if not found:
             raise StageError(f"the tree has no {pattern}", where=f"{where}.copy")
         for path in found:
+            _refuse_outside(path, job.source)
             _copy(path, job.prefix / folder / path.relative_to(job.source / _fixed(pattern)))
     refuse_incomplete(job, "scons.expect")
     return Product(prefix=True)
+
+
+def _refuse_outside(path: Path, folder: Path) -> None:
+    """Raise StageError when links that a build made lead from the folder to files of others."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise StageError(
+            f"{path.relative_to(folder)} leads out of the {folder.name} folder: {path.resolve()}"
+        )
 
 
 def _fixed(pattern: str) -> Path:

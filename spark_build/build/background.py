@@ -1,4 +1,4 @@
-"""Runs that outlive the terminal: a process of its own session, and what it keeps in runs/<id>/.
+"""Runs that outlive the terminal: a process in its own session, recorded in runs/<id>/.
 
 detached.json   its process, command and start; there as soon as it has begun
 lock            held as long as it lives: the number of a dead process comes back, its lock does not
@@ -38,7 +38,7 @@ PATIENCE = 20.0  # seconds that a run gets to end its children and itself
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Background:
-    """A detached run as it was when we looked; neither alive nor with an exit code: it was killed."""
+    """A detached run when it was looked at; one neither alive nor with an exit code was killed."""
 
     folder: Path
     pid: int
@@ -49,7 +49,7 @@ class Background:
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """Name for the user."""
         return self.folder.name
 
 
@@ -70,7 +70,7 @@ def start(folder: Path, command: Sequence[str], env: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def hold(folder: Path, command: Sequence[str]) -> Iterator[None]:
-    """Be the background process of this folder; first the lock, then the record that others look for."""
+    """Become the background process of this folder: take the lock, then write the record."""
     with locked(folder / LOCK, purpose="running in the background"):
         record = {"pid": os.getpid(), "command": list(command), "started": datetime.now(UTC).isoformat()}
         write_atomically(folder / RECORD, json.dumps(record))
@@ -78,12 +78,12 @@ def hold(folder: Path, command: Sequence[str]) -> Iterator[None]:
 
 
 def finish(folder: Path, code: int) -> None:
-    """The command has ended with this exit code."""
+    """Record the command's exit code."""
     write_atomically(folder / EXIT_CODE, f"{code}\n")
 
 
 def find(folder: Path) -> Background | None:
-    """The detached run of a folder; None when it holds none."""
+    """Return the detached run of a folder; None when it holds none."""
     try:
         record = json.loads((folder / RECORD).read_text())
         # In this order: the code is written before the lock goes.
@@ -106,13 +106,13 @@ def _exit_code(folder: Path) -> int | None:
 
 
 def find_all(runs: Path) -> list[Background]:
-    """All detached runs, the newest first."""
+    """Return all detached runs, the newest first."""
     found = [run for path in runs.glob(f"*/{RECORD}") if (run := find(path.parent)) is not None]
     return sorted(found, key=lambda run: run.started, reverse=True)
 
 
 def is_alive(folder: Path) -> bool:
-    """Whether the process of a run lives, be it one that we may not see."""
+    """Return whether a run's process lives, even one of another user."""
     try:
         descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -128,7 +128,7 @@ def is_alive(folder: Path) -> bool:
 
 
 def stop(run: Background) -> None:
-    """Make a run end in good order, and wait for it."""
+    """Ask a run to end cleanly, and wait for it."""
     try:
         handle = os.pidfd_open(run.pid)
     except ProcessLookupError:
@@ -146,7 +146,7 @@ def stop(run: Background) -> None:
 
 
 def follow(folder: Path) -> Iterator[list[tuple[float, Event]]]:
-    """What happens in a run and when (seconds since 1970), from its beginning to its end, in batches."""
+    """Yield the events of a run with their times (seconds since 1970), in batches, until it ends."""
     path, place, rest = folder / EVENTS, 0, b""
     while True:
         # Asked before reading: what was written until the end is read then.
@@ -164,7 +164,7 @@ def follow(folder: Path) -> Iterator[list[tuple[float, Event]]]:
 
 
 def _event(line: bytes) -> tuple[float, Event] | None:
-    """Time and event of a line; None for one that is not whole (a power cut) or from a newer version."""
+    """Return time and event of a line; None for a torn line or one of a newer version."""
     try:
         row = json.loads(line)
         event = decode(row) if isinstance(row, dict) else None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spark_build.errors import HostError, UsageError
+from spark_build.files import read_made, remove_any
 from spark_build.process import capture
 
 Kind = Literal["ccache", "sccache", "none"]
@@ -35,6 +36,7 @@ REMOTES = (
     "SCCACHE_REDIS_ENDPOINT",
     "SCCACHE_WEBDAV_ENDPOINT",
 )
+MOST_STATISTICS = 64 << 20  # bytes that are read: half a kilobyte for each call
 OFF = ("", "0", "false", "no", "off")
 SOCKET = b"SCCACHE_SERVER_UDS"  # versions that know the variable have its name in them
 IDLE_SECONDS = 7200  # longer than any link step; ends a server whose build was killed
@@ -43,7 +45,7 @@ INSTALL = "apt-get install ccache"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cache:
-    """Which cache builds use. reason: why this one, for a person."""
+    """The cache that builds use; `reason`: why this one, for people."""
 
     kind: Kind
     program: Path | None = None
@@ -53,7 +55,7 @@ class Cache:
 
     @property
     def marks(self) -> dict[str, str | bool]:
-        """For the provenance."""
+        """Cache, version and settings for the provenance."""
         outside = self.kind == "sccache"
         return {
             "kind": self.kind,
@@ -65,7 +67,7 @@ class Cache:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """What one build needs to use the cache; `cache` may have become none, with the reason."""
+    """A build's access to the cache; `cache` may be none, with the reason."""
 
     cache: Cache
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class Setup:
 
 
 def choose(environ: Mapping[str, str]) -> Cache:
-    """By SPARK_BUILD_CACHE; else sccache where its own variables name a remote; else ccache; else none."""
+    """Return the cache: SPARK_BUILD_CACHE, else sccache with a remote configured, else ccache, else none."""
     wanted = environ.get(CHOICE, "")
     remote = any(environ.get(name, "").lower() not in OFF for name in REMOTES)
     if wanted == "none":
@@ -101,7 +103,7 @@ def choose(environ: Mapping[str, str]) -> Cache:
 def _installed(
     kind: Literal["ccache", "sccache"], environ: Mapping[str, str], *, remote: bool, reason: str
 ) -> Cache | None:
-    """The program on PATH; None where it is not there or does not run."""
+    """Return the program on PATH; None where it is missing or does not run."""
     program = shutil.which(kind, path=environ.get("PATH", os.defpath))
     said = capture([program, "--version"], timeout=20) if program else None
     version = re.search(r"\d+(?:\.\d+)+\S*", said or "")
@@ -113,7 +115,7 @@ def _installed(
 
 
 def _refusal(found: Cache | None) -> str:
-    """Why this sccache cannot serve a build; empty when it can."""
+    """Return why this sccache cannot serve a build; "" when it can."""
     if found is None or found.program is None:
         return "sccache is not installed"
     if SOCKET in found.program.read_bytes():
@@ -130,11 +132,14 @@ def prepare(
     search: str,
     environ: Mapping[str, str],
 ) -> Setup:
-    """Make ready for one build. folder: the cache's own, shared by all builds; work: its work tree, None
-    where all builds see theirs at the same place; links: a folder of the build for wrappers and the log;
-    search: the build's PATH without ours."""
-    log = links / "stats"
-    log.unlink(missing_ok=True)
+    """Make ready for one build.
+
+    folder: the cache of the recipe; work: its work tree, None where all builds see theirs at the same place;
+    links: a folder of the build for wrappers and the log; search: the build's PATH without ours.
+    """
+    log = links / "statistics" / "log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    remove_any(log)
     if cache.kind == "ccache" and (why := _unusable(folder)):
         cache = Cache(kind="none", reason=f"cannot write to {folder}: {why}")
     if cache.program is None:
@@ -153,16 +158,16 @@ def prepare(
         cache=cache,
         variables=variables,
         path=path,
-        writable=(folder,),
+        writable=(folder, log.parent),
         readable=(cache.program,),
         log=log,
     )
 
 
 def _unusable(folder: Path) -> str:
-    """Why nothing can be written there; empty when it can."""
+    """Return why the folder cannot be written to; "" when it can."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return ""
     except OSError as error:
@@ -188,7 +193,7 @@ def _ccache_variables(
 
 @contextlib.contextmanager
 def serving(setup: Setup, *, work: Path | None, environ: Mapping[str, str]) -> Iterator[Setup]:
-    """For the time of a build: with sccache its server, outside the sandbox; else nothing more."""
+    """Run sccache's server, outside the sandbox, during a build; does nothing for other caches."""
     program = setup.cache.program
     if setup.cache.kind != "sccache" or program is None:
         yield setup
@@ -219,9 +224,9 @@ def serving(setup: Setup, *, work: Path | None, environ: Mapping[str, str]) -> I
 
 
 def use_of(log: Path) -> CacheUse:
-    """What the build took from the cache; nothing where there is no log."""
+    """Return a build's use of the cache; empty where there is no log."""
     try:
-        return parse_statistics(log.read_text(errors="replace"))
+        return parse_statistics(read_made(log, MOST_STATISTICS).decode(errors="replace"))
     except OSError:
         return CacheUse()
 
@@ -336,7 +341,7 @@ exit "$code"
 
 
 def write_compiler_wrappers(folder: Path, *, program: Path, search: str) -> tuple[Path, Path]:
-    """Write wrappers for the compilers on the PATH `search`; the folders to put before it, in order."""
+    """Write wrappers for the compilers on the PATH `search`; returns folders to prepend, in order."""
     tools, compilers = folder / "tools", folder / "compilers"
     script = _SCRIPT.replace("@CACHE@", shlex.quote(str(program))).replace("@MARK@", MARK)
     found = {
@@ -393,7 +398,7 @@ STEPS = frozenset({"CUDA (Device code)", "PTX", "CUBIN"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheUse:
-    """Compilations of one build."""
+    """Compilations of one build by their result."""
 
     hits: int = 0
     misses: int = 0
@@ -401,16 +406,16 @@ class CacheUse:
 
     @property
     def total(self) -> int:
-        """All compilations."""
+        """Number of compilations."""
         return self.hits + self.misses + self.uncacheable
 
     @property
     def rate(self) -> float | None:
-        """The share that came from the cache; None when nothing was compiled."""
+        """Share that came from the cache; None when nothing was compiled."""
         return self.hits / self.total if self.total else None
 
     def __str__(self) -> str:
-        """Words for the summary; 100% is said only when it is all of them, 0% when it is none."""
+        """Return a summary; 100% and 0% are printed only when exact."""
         if self.rate is None:
             return "nothing compiled"
         percent = 100 if self.hits == self.total else min(round(100 * self.rate), 99)
@@ -421,12 +426,12 @@ class CacheUse:
 
 
 def parse_statistics(text: str) -> CacheUse:
-    """What either tool left; never fails: statistics must not end a build that went well."""
+    """Parse either tool's statistics; never fails, because they must not end a good build."""
     return _sccache(text) if text.lstrip().startswith("{") else _ccache(text)
 
 
 def _ccache(text: str) -> CacheUse:
-    """Each call counts once: by its hit or miss, else by what kept it from the cache."""
+    """Return ccache's results; each call counts once: as hit or miss, else by why it was not cached."""
     hits = misses = uncacheable = 0
     for counters in _calls(text):
         if counters & HITS:
@@ -439,7 +444,7 @@ def _ccache(text: str) -> CacheUse:
 
 
 def _calls(text: str) -> Iterator[set[str]]:
-    """The counters of each call."""
+    """Yield the counters of each call."""
     counters = set[str]()
     for line in text.splitlines():
         if line.startswith("#"):
@@ -451,7 +456,7 @@ def _calls(text: str) -> Iterator[set[str]]:
 
 
 def _sccache(text: str) -> CacheUse:
-    """`sccache --show-stats --stats-format=json`; the server's, which served this build only."""
+    """Return the results of `sccache --show-stats --stats-format=json`; its server served this build only."""
     try:
         stats = json.loads(text)["stats"]
         return CacheUse(

@@ -14,8 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_build.build.backends import BuildReached
+from spark_build.files import read_made, write_atomically
 from spark_build.resources import jobserver, memory
+from spark_build.text import printable
 
+CALL = "build-call"  # the name of the file that the scripts write
+MOST = 4096  # bytes of it that are read
 STEP = re.compile(r"^\[\s*\d+(/\d+|%)\] ")  # ninja's, and that of CMake's makefiles
 COMPILING = re.compile(
     r"^(\S*/)?(\w+-)*(cc|c\+\+|gcc|g\+\+|clang|clang\+\+|nvcc)(-[\d.]+)? (.* )?-c .*\.(c|cc|cpp|cxx|cu|C)\b"
@@ -28,15 +32,19 @@ _STEPS = ("configure", "config.status")
 
 @dataclass(kw_only=True, slots=True)
 class Ending:
-    """The end of a run that only configures; `mark` is the file that says what it ended at."""
+    """The end of a run that only configures.
 
+    call: a file in which the scripts say what was called, and the build may put anything; mark: our own.
+    """
+
+    call: Path
     mark: Path
     root: int | None = None  # process id above the running command
 
     @property
     def variables(self) -> dict[str, str]:
         """Variables for the build, by which the scripts know; and what Python prints comes at once."""
-        return {jobserver.STOP: str(self.mark), "PYTHONUNBUFFERED": "1"}
+        return {jobserver.STOP: str(self.call), "PYTHONUNBUFFERED": "1"}
 
     def see(self, line: str) -> None:
         """Look at a line of output. Raise BuildReached when something is to be built, or is being built."""
@@ -46,13 +54,15 @@ class Ending:
             self.check()
         step, compiling = STEP.match(line), COMPILING.match(line)
         if (step or compiling) and self.root and builds(self.root, memory.CLIENTS if step else _COMPILERS):
-            self.mark.write_text(f"{line}\n")
-            raise BuildReached(line, began=True, by_itself=step is None)
+            write_atomically(self.mark, "")
+            raise BuildReached(printable(line), began=True, by_itself=step is None)
 
     def check(self) -> None:
         """Raise BuildReached when one of the scripts was asked to build."""
-        with contextlib.suppress(FileNotFoundError):
-            raise BuildReached(self.mark.read_text().strip())
+        with contextlib.suppress(OSError):
+            said = read_made(self.call, MOST).decode(errors="replace").strip()
+            write_atomically(self.mark, "")
+            raise BuildReached(printable(said))
 
 
 def builds(root: int, tools: Container[str]) -> bool:

@@ -1,4 +1,4 @@
-"""What a command works on, and what a stage gets."""
+"""Values that commands and stages work with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spark_build.wheels import model as wheels_model
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
-    """What a command works on: the folders, the recipes, the machine, the target and the train."""
+    """Everything a command works on: folders, recipes, machine, target, train."""
 
     home: Home
     catalogue: Catalogue
@@ -36,13 +36,13 @@ class Context:
 
     @property
     def is_here(self) -> bool:
-        """Whether what is built for the target also runs on this machine's interpreter."""
+        """True when what is built for the target runs on this machine's interpreter."""
         here = (self.machine.platform, self.machine.python)
         return here == (self.target.platform, self.target.python)
 
     @property
     def markers(self) -> dict[str, str]:
-        """The environment markers (PEP 508) of the target's interpreter."""
+        """Environment markers (PEP 508) of the target's interpreter."""
         from packaging.markers import default_environment
 
         if self.is_here:
@@ -51,7 +51,7 @@ class Context:
 
     @property
     def view(self) -> Path:
-        """The view of this target, train and ABI."""
+        """View of this target, train and ABI."""
         return self.home.views / evaluation.view_name(self.target, self.train.name)
 
 
@@ -77,13 +77,13 @@ def resolve_context(
 
 
 def with_limits(setting: Context, jobs: int | None, memory_mib: int | None) -> Context:
-    """The setting in which builds use at most so many jobs and so much memory together."""
+    """Return the context with limits on jobs and memory of all builds together."""
     limits = plan.limits_of(setting.machine, setting.target, jobs=jobs, memory_mib=memory_mib)
     return replace(setting, limits=limits)
 
 
 def with_local_sources(setting: Context, folders: Mapping[str, str]) -> Context:
-    """The setting in which these recipes are built from folders, as they are, instead of their pins.
+    """Return the context in which these recipes are built from folders instead of their pins.
 
     The content of a folder becomes part of the keys. Raises UsageError.
     """
@@ -105,7 +105,7 @@ Outputs = Mapping[str, Any]  # JSON values that a stage leaves for later ones, k
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One recipe being built: what, where, with how much of the machine."""
+    """One recipe being built: its step, folders and limits."""
 
     step: Step
     target: Target
@@ -126,13 +126,24 @@ class Job:
 
     @property
     def source(self) -> Path:
-        """The unpacked, patched tree."""
+        """Folder of the unpacked, patched tree."""
         return self.work / "src"
 
     @property
     def environment(self) -> Path:
-        """The build environment."""
+        """Folder of the build environment."""
         return self.work / "env"
+
+    @property
+    def writable(self) -> tuple[Path, ...]:
+        """Folders that the build's commands may write to; the rest of the work tree is ours alone."""
+        names = ("dist", "env", "extra", "home", "preflight", "src", "staging", "tmp")
+        return (*(self.work / name for name in names), self.compiler_cache)
+
+    @property
+    def compiler_cache(self) -> Path:
+        """The recipe's own: another recipe's build must not meet objects that this one's could put there."""
+        return self.home.cache / "compilers" / self.step.recipe.name
 
     @property
     def build_started(self) -> Path:
@@ -146,16 +157,16 @@ class Job:
 
     @property
     def dist(self) -> Path:
-        """What the build backend made."""
+        """Folder for what the build backend makes."""
         return self.work / "dist"
 
     @property
     def prefix(self) -> Path:
-        """What is installed for others to build against."""
+        """Folder with what is installed for others to build against."""
         return self.work / "prefix"
 
     def seen(self, text: str) -> str:
-        """A word or path of a command as the build must write it to find our folders."""
+        """Return a word or path of a command as it must be written inside the sandbox."""
         for real, place in self.places.items():
             # Not within a longer name: /usr/local/cuda-13.0 is not below /usr/local/cuda.
             pattern, shown = rf"{re.escape(str(real))}(?![\w.-])", str(place).replace("\\", r"\\")
@@ -163,14 +174,14 @@ class Job:
         return text
 
     def unseen(self, text: str) -> str:
-        """What a command of the build said, with our own paths."""
+        """Return a build command's output with the paths outside the sandbox."""
         for real, place in self.places.items():
             text = text.replace(str(place), str(real))
         return text
 
     @property
     def out(self) -> Path:
-        """What may be published."""
+        """Folder with what may be published."""
         return self.work / "out"
 
 
@@ -180,7 +191,6 @@ class Shell:
 
     args: tuple[str, ...]
     cwd: Path
-    env: Mapping[str, str]
     keep: tuple[int, ...]  # lock descriptors that it inherits
     told: str  # what one should know inside
 
@@ -191,15 +201,15 @@ class Stage(Protocol):
     NAME: str
 
     def inputs(self, job: Job) -> Any:
-        """What decides this stage's result, beyond the stages before it (JSON)."""
+        """Return the inputs that decide this stage's result, beyond the stages before it (JSON)."""
         ...
 
     def intact(self, job: Job, outputs: Outputs) -> bool:
-        """Whether what an earlier run left is still there and usable."""
+        """Return whether an earlier run's result is still there and usable."""
         ...
 
     def run(self, job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
-        """Do the work; raise a SparkBuildError when it cannot be done."""
+        """Do the work. Raises SparkBuildError when it fails."""
         ...
 
 
@@ -209,7 +219,7 @@ NOWHERE = "/opt/spark-build"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provided:
-    """A need that was found. identity: what of it goes into the build key."""
+    """A need that was found; `identity`: what of it goes into the build key."""
 
     provision: Provision
     identity: str

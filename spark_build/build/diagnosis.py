@@ -68,7 +68,7 @@ _PLACES = ("file", "line", "paren", "kind")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Error:
-    """One error in the log: `said` is its own line, `text` that and what belongs to it."""
+    """One error in the log: `said` is its own line, `text` includes the lines that belong to it."""
 
     said: str
     text: str
@@ -76,13 +76,13 @@ class _Error:
 
 
 def last_command(log: str) -> str:
-    """The part of a build log that the last command wrote: the one that failed, if one did."""
+    """Return the log of the last command, which is the failed one if any failed."""
     starts = [match.start() for match in _COMMAND.finditer(log)]
     return log[starts[-1] :] if starts else log
 
 
 def diagnose(log: str) -> LogDiagnosis | None:
-    """The first real error of a failed command's output; None when nothing in it looks like one."""
+    """Return the first real error in a failed command's output; None when nothing looks like one."""
     lines = _plain_lines(log)
     error = next(_decisive(lines), None)
     if error is None:
@@ -104,7 +104,7 @@ def diagnose(log: str) -> LogDiagnosis | None:
 
 
 def _plain_lines(log: str) -> list[str]:
-    """Lines without colours, commands, and the frame that pip draws around a backend's output."""
+    """Return lines without colours, commands, and pip's frame around a backend's output."""
     lines = _COLOUR.sub("", log).splitlines()
     framed = next((line for line in lines if "╰─>" in line), None)
     indent = len(framed) - len(framed.lstrip()) + 4 if framed else 0
@@ -116,7 +116,7 @@ def _unframed(line: str, indent: int) -> str:
 
 
 def _decisive(lines: Sequence[str]) -> Iterator[_Error]:
-    """Errors that explain every other one, wherever they stand: no memory, no disk."""
+    """Yield errors that explain all others wherever they are: no memory, no disk."""
     for problem in PROBLEMS:
         if problem.decisive:
             for line in lines:
@@ -126,7 +126,7 @@ def _decisive(lines: Sequence[str]) -> Iterator[_Error]:
 
 
 def _first(lines: Sequence[str]) -> _Error | None:
-    """The first error of the kind that tells most.
+    """Return the first error of the most specific kind.
 
     Compilers may fail on purpose while a project is configured: where ninja says what failed, their
     errors count from there on.
@@ -159,7 +159,7 @@ def _described(lines: Sequence[str], number: int, found: re.Match[str]) -> _Erro
 
 
 def _block(lines: Sequence[str], number: int, *, indented: bool) -> list[str]:
-    """What follows an error and belongs to it: CMake indents it, others write on for a few lines."""
+    """Return the lines that belong to an error: CMake indents them, others continue for a few lines."""
     if not indented:
         return [line.strip() for line in lines[number + 1 : number + 4]]
     block = []
@@ -171,7 +171,7 @@ def _block(lines: Sequence[str], number: int, *, indented: bool) -> list[str]:
 
 
 def _paragraph(block: Sequence[str]) -> list[str]:
-    """The first paragraph of a CMake message, with the one that a colon at its end announces."""
+    """Return a CMake message's first paragraph, and the next one when it ends with a colon."""
     said: list[str] = []
     for line in block:
         if line:
@@ -186,7 +186,7 @@ def _goes_on(line: str) -> bool:
 
 
 def _frame_before(lines: Sequence[str], number: int) -> str:
-    """The innermost frame, outside of installed libraries, of the traceback that ends at this line."""
+    """Return the traceback's innermost frame outside installed libraries, for the error at this line."""
     for line in reversed(lines[max(0, number - TRACEBACK) : number]):
         if line.startswith("Traceback"):
             break
@@ -211,7 +211,7 @@ _TRUE = {"1", "ON", "YES", "Y", "TRUE", "ENABLED"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DroppedFeature:
-    """A feature that the build would lack; `reason` is what was printed about it before."""
+    """A feature that the build would lack; `reason`: an earlier message about it."""
 
     feature: Feature
     found: str
@@ -226,7 +226,7 @@ class DroppedFeature:
 
 
 class FeatureWatch:
-    """Sees the lines of a build one after the other."""
+    """Watches a build's lines for features that it drops."""
 
     def __init__(self, features: Sequence[Feature]) -> None:
         self._features = tuple(features)
@@ -236,7 +236,7 @@ class FeatureWatch:
         self._warning: list[str] | None = None
 
     def see(self, line: str) -> DroppedFeature | None:
-        """The feature that this line says is missing."""
+        """Return the feature that this line reports missing."""
         if not self._features:
             return None
         plain = _COLOUR.sub("", line).rstrip()
@@ -253,16 +253,16 @@ class FeatureWatch:
         return None
 
     def unseen(self) -> tuple[Feature, ...]:
-        """Features that no line has spoken of yet."""
+        """Return the features that no line has named yet."""
         return tuple(one for one in self._features if one.name not in self._seen)
 
     @property
     def values(self) -> dict[str, str]:
-        """Features that a line has spoken of, with what the last one said."""
+        """Features that were named, with their last value."""
         return dict(self._seen)
 
     def _remember(self, line: str) -> None:
-        """Keep what may be a reason: a remark in one line, or a CMake warning in several."""
+        """Store a possible reason: a remark in one line, or a CMake warning in several."""
         if line.startswith("CMake Warning"):
             self._end_warning()
             self._warning = [line.split("):", 1)[-1].strip() if "):" in line else ""]
@@ -281,7 +281,7 @@ class FeatureWatch:
             self._warning = None
 
     def _reason(self, name: str) -> str:
-        """The last remark that names the feature: whole (cuDNN for USE_CUDNN), else a part of it."""
+        """Return the last remark that names the feature: in full (cuDNN for USE_CUDNN), else a part of it."""
         stem = re.sub(r"^(USE|BUILD|WITH|ENABLE|HAVE)_", "", name)
         words = [_letters(stem), *(_letters(part) for part in reversed(re.split(r"[_ ]", stem)))]
         for word in words:
@@ -294,7 +294,7 @@ class FeatureWatch:
 def kept(
     features: Sequence[Feature], lines: Iterable[str]
 ) -> tuple[tuple[DroppedFeature, ...], tuple[Feature, ...]]:
-    """(Missing features, those never spoken of) by a kept log: the last command that names one decides.
+    """Return (missing features, unmentioned ones) by a log; the last command that names one decides.
 
     Earlier commands may be those of an attempt that failed for the very feature.
     """
@@ -304,7 +304,7 @@ def kept(
 
 
 def judged(features: Sequence[Feature], lines: Iterable[str]) -> tuple[JudgedFeature, ...]:
-    """Return each feature with what a log says of it, by the same rule as `kept`."""
+    """Return each feature with its state in a log, by the rule of `kept`."""
     decided = _decided(features, lines)
     found = {name: lost.found if lost else value for name, (value, lost) in decided.items()}
     return tuple(
@@ -321,7 +321,7 @@ def judged(features: Sequence[Feature], lines: Iterable[str]) -> tuple[JudgedFea
 def _decided(
     features: Sequence[Feature], lines: Iterable[str]
 ) -> dict[str, tuple[str, DroppedFeature | None]]:
-    """Name -> what the last command that names it says, and whether it is missing by that."""
+    """Return name -> value in the last command that names it, and whether it is missing there."""
     decided: dict[str, tuple[str, DroppedFeature | None]] = {}
     watch, missing = FeatureWatch(features), dict[str, DroppedFeature]()
     for line in chain(lines, [COMMAND]):
@@ -334,13 +334,13 @@ def _decided(
 
 
 def dropped_features(features: Sequence[Feature], lines: Iterable[str]) -> tuple[DroppedFeature, ...]:
-    """Every feature that a whole log says is missing, in the order of its lines."""
+    """Return every feature that a complete log reports missing, in order of its lines."""
     watch = FeatureWatch(features)
     return tuple(missing for missing in map(watch.see, lines) if missing is not None)
 
 
 def feature_agrees(wanted: str, found: str) -> bool:
-    """Whether a printed value means the wanted one; ON, 1 and True are one, as in CMake."""
+    """Return whether a printed value means the wanted one; ON, 1 and True are equal, as in CMake."""
     meant = _truth(wanted)
     if meant is None:
         return wanted.casefold() == found.casefold()
@@ -357,7 +357,7 @@ def _truth(value: str) -> bool | None:
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """A line that states the feature; one of several words is a sentence that may say "without"."""
+    """Return the pattern of a line about the feature; a name of several words is a sentence."""
     if " " in name:
         sentence = re.escape(name).replace(r"\ with\ ", r"\ with(?P<out>out)?\ ")
         return re.compile(rf"^(?:--)?\s*{sentence}\s*(?:[:=]\s*(?P<value>\S*))?\s*$")

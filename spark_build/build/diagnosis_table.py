@@ -1,4 +1,4 @@
-"""The failures that builds of this stack really have: how a log shows them, why, what mends them.
+"""Known failures of builds of this stack: their pattern in a log, their cause, their fix.
 
 The order matters: the first pattern that the error matches wins. Groups of a pattern may be named
 in the texts. Each entry is tested on what a real tool printed (tests/data/logs).
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class KnownProblem(NamedTuple):
-    """`decisive`: explains every other error of the log, wherever it stands."""
+    """A known failure; `decisive`: it explains every other error of the log."""
 
     name: str
     pattern: re.Pattern[str]

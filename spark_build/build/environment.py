@@ -92,20 +92,16 @@ def library_folders(job: Job) -> list[Path]:
     return [prefix / name for prefix in prefixes for name in ("lib", "lib64") if (prefix / name).is_dir()]
 
 
-def with_needs(job: Job) -> dict[str, str]:
-    """Return the variables of a tool that must find the libraries of the needs, outside the sandbox."""
-    folders = ":".join(map(str, library_folders(job)))
-    return venv.clean_environment({"LD_LIBRARY_PATH": folders} if folders else None)
-
-
 def _pybind11_cmake_dir(job: Job) -> str:
-    found = capture([str(venv.python_of(job.environment)), "-m", "pybind11", "--cmakedir"])
+    # Not by running its interpreter: the build may write to the environment, and this is outside the sandbox.
+    pattern = "lib/python*/site-packages/pybind11/share/cmake/pybind11"
+    found = next(job.environment.glob(pattern), None)
     if found is None:
         raise StageError(
             "the build environment has no pybind11, which an environment variable refers to",
             where=f"recipes/{job.step.recipe.name}.toml",
         )
-    return found.strip()
+    return str(found)
 
 
 LOOK = """

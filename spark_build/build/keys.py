@@ -25,6 +25,7 @@ from spark_build.recipes.model import (
     Target,
     Variable,
 )
+from spark_build.text import printable
 
 # Raise when the same inputs would now give other bytes (how wheels are built, repaired, rewritten), or
 # when what is written here changes; `brought_up` then says which older inputs still name the same bytes.
@@ -35,7 +36,7 @@ RULES = 3
 
 
 def source_identity(source: Source | None) -> dict[str, Any]:
-    """What pins a source; where it is downloaded from does not matter."""
+    """Return what pins a source; download locations do not count."""
     if source is None:
         return {}
     if source.kind == "git":
@@ -53,7 +54,7 @@ def plan_inputs(
     provisions: Sequence[Provision],
     keys: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The declared inputs of a build; `keys` maps a need from the store to its plan key.
+    """Return the declared inputs of a build; `keys` maps needs from the store to their plan keys.
 
     Prose and costs are left out: nothing depends on them. What only judges is in `judgement_inputs`.
     """
@@ -62,7 +63,7 @@ def plan_inputs(
     placed = recipe.build.place
     return {
         "format": FORMAT,
-        **_asked({"locked_requirements": evaluated.locked}),
+        **_asked({"locked_requirements": {pin: list(one) for pin, one in evaluated.hashes.items()}}),
         "recipe": {
             **flags,
             "name": recipe.name,
@@ -95,12 +96,12 @@ def plan_inputs(
 
 
 def _laid(extra: Source) -> dict[str, Any]:
-    """Where the files of an extra source are laid; as with repairs, the default changes no old key."""
+    """Return the destinations of an extra source's files; the default is omitted, so that old keys stay."""
     return {key: value for key, value in (("folder", extra.folder), ("copy", extra.copy)) if value}
 
 
 def _target(recipe: Recipe, target: Target) -> dict[str, Any]:
-    """What of the target decides the bytes; an assembled prefix serves every GPU and Python of a platform."""
+    """Return what of the target decides the bytes; an assembled prefix depends on the platform only."""
     if recipe.kind == "assemble":
         return {"platform": target.platform}
     return {
@@ -111,20 +112,20 @@ def _target(recipe: Recipe, target: Target) -> dict[str, Any]:
 
 
 def _scons(scons: Scons, label: str) -> dict[str, Any]:
-    """How scons is called, and what of its tree is taken."""
+    """Return scons's arguments and the files taken from its tree."""
     arguments = {name: _value(variable, label) for name, variable in scons.argument.items()}
     return {"argument": arguments, "copy": scons.copy}
 
 
 def _prefix(prefix: Prefix) -> dict[str, Any]:
-    """How the prefix is made; what is not asked for stays out of the keys."""
+    """Return how the prefix is made, without defaults."""
     asked = {"unversioned": list(prefix.unversioned), "stubs": [asdict(one) for one in prefix.stubs]}
     always = {"copy": prefix.copy, "links": prefix.links}
     return always | {name: value for name, value in asked.items() if value}
 
 
 def _repair(repair: Repair) -> dict[str, Any]:
-    """What is done to the wheel."""
+    """Return the repair, without defaults."""
     asked = {
         "platform": repair.platform,
         "strip": repair.strip,
@@ -137,17 +138,17 @@ def _repair(repair: Repair) -> dict[str, Any]:
 
 
 def _asked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are set. What is not asked for stays out: a field that is added later changes no old key."""
+    """Return the fields that are set, so that a field added later changes no old key."""
     return {name: value for name, value in values.items() if value}
 
 
 def _value(variable: Variable, label: str) -> str:
-    """A variable's value with what is neither in the recipe nor in the pin filled in."""
+    """Return a variable's value with placeholders filled in that neither recipe nor pin defines."""
     return variable.value.replace("{label}", label)
 
 
 def _declared_need(one: Provision, keys: Mapping[str, str]) -> str:
-    """A need as any machine can name it."""
+    """Return a need as any machine can name it."""
     if one.coupling == "version" or one.provider == "public":
         return f"{one.provider} {one.version}"
     return f"store {keys[one.need]}" if one.provider == "store" else "path"
@@ -156,7 +157,7 @@ def _declared_need(one: Provision, keys: Mapping[str, str]) -> str:
 def build_inputs(
     declared: Mapping[str, Any], needs: Mapping[str, str], toolchain: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What decides the bytes: declared inputs, contents of the needs, measured tools.
+    """Return the inputs that decide the bytes: declared ones, contents of needs, measured tools.
 
     `needs` replaces the plan keys by what is really there: a content digest, a fingerprint of a
     path, or a version, by the need's coupling.
@@ -165,7 +166,7 @@ def build_inputs(
 
 
 def brought_up(inputs: Mapping[str, Any], *, network: bool) -> dict[str, Any] | None:
-    """The inputs of a build by an older program as they are written today; None where they cannot be.
+    """Return an older program's inputs in today's format; None where they cannot be converted.
 
     network: whether that build had leave to use the network, which its inputs do not say.
     """
@@ -175,7 +176,7 @@ def brought_up(inputs: Mapping[str, Any], *, network: bool) -> dict[str, Any] | 
 
 
 def judgement_inputs(recipe: Recipe, evaluated: Evaluated, policies: str) -> dict[str, Any]:
-    """What decides whether a result is good; `policies` names the data of others that the rules ask.
+    """Return the inputs of a judgement; `policies`: versions of others' data that the rules use.
 
     Checks of a recipe are left out: they run in a fresh environment after each publication.
     """
@@ -196,12 +197,12 @@ def judgement_inputs(recipe: Recipe, evaluated: Evaluated, policies: str) -> dic
 
 
 def _external(one: External) -> dict[str, Any]:
-    """What is asked of libraries that another distribution brings."""
+    """Return the requirements on libraries of another distribution."""
     return {"distribution": one.distribution, "folder": one.folder, "libraries": sorted(one.libraries)}
 
 
 def _device_rule(rule: DeviceRule) -> dict[str, Any]:
-    """What is demanded of the device code of a library."""
+    """Return the requirements on a library's device code."""
     return {
         "library": rule.library,
         "architectures": sorted(rule.architectures),
@@ -211,7 +212,7 @@ def _device_rule(rule: DeviceRule) -> dict[str, Any]:
 
 
 class KeyDifference(NamedTuple):
-    """One value that is not the same; None where there was or is none."""
+    """One value that differs; None where it is absent."""
 
     path: str  # "recipe.env.USE_CUDA"
     before: Any
@@ -219,19 +220,19 @@ class KeyDifference(NamedTuple):
 
 
 def key_differences(before: Any, now: Any) -> tuple[KeyDifference, ...]:
-    """Every leaf that differs, in order of path."""
+    """Return every leaf that differs, ordered by path."""
     return tuple(_differences(before, now, ""))
 
 
 def key_changes(before: Mapping[str, Any], now: Mapping[str, Any], *, most: int = 2) -> tuple[str, ...]:
-    """What changed since a build, in a few words: as reasons in a plan."""
+    """Return a build's changes in a few words, as reasons in a plan."""
     found = key_differences(before, now)
     said = [f"{one.path} changed: {_short(one.before)} -> {_short(one.now)}" for one in found[:most]]
     return (*said, f"{len(found) - most} more (spark-build why)") if len(found) > most else tuple(said)
 
 
 def _short(value: Any) -> str:
-    text = "none" if value is None else str(value)
+    text = "none" if value is None else printable(str(value))  # an import's may be anything
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
@@ -250,12 +251,12 @@ def _differences(before: Any, now: Any, path: str) -> Iterator[KeyDifference]:
 
 
 def _same(before: Any, now: Any) -> bool:
-    """Equal as JSON: true is not 1."""
+    """Return whether values are equal as JSON, where true is not 1."""
     return type(before) is type(now) and bool(before == now)
 
 
 def _listed(before: list[Any], now: list[Any], path: str) -> Iterator[KeyDifference]:
-    """Lists of one length differ by place; otherwise by what came and went at one place."""
+    """Yield differences of lists: by index for equal lengths, else items added and removed."""
     if len(before) == len(now):
         for place, (old, new) in enumerate(zip(before, now, strict=True)):
             yield from _differences(old, new, f"{path}[{place}]")
@@ -274,7 +275,7 @@ def _listed(before: list[Any], now: list[Any], path: str) -> Iterator[KeyDiffere
 
 
 def judgement_inputs_of(step: Step) -> dict[str, Any]:
-    """What a result of this step is judged by today."""
+    """Return the inputs by which this step's result is judged today."""
     return judgement_inputs(step.recipe, step.evaluated, _policies())
 
 

@@ -27,7 +27,7 @@ _ERROR = re.compile(r"^(?:error|fatal): (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PatchState:
-    """What a patch would do to a tree. `line` is the nearest matching place, 0 when there is none."""
+    """Effect of a patch on a tree; `line` is the nearest matching place, 0 when there is none."""
 
     state: State
     detail: str = ""
@@ -38,7 +38,7 @@ class PatchState:
 
 
 def located(patch: Patch, home: Home) -> Path:
-    """The patch's file, with the content that its recipe names; else PatchError."""
+    """Return the patch's file. Raises PatchError unless it has the content that its recipe records."""
     found = home.find(f"patches/{patch.file}")
     if found is None or sha256_of(found) != patch.sha256:
         state = "is missing" if found is None else "does not have the sha256 of its recipe"
@@ -47,7 +47,7 @@ def located(patch: Patch, home: Home) -> Path:
 
 
 def apply(patch: Path, tree: Path, ceiling: Path, log: BinaryIO | None) -> None:
-    """Apply a patch to a tree; `ceiling`: above it no repository is looked for.
+    """Apply a patch to a tree; git looks for no repository above `ceiling`.
 
     Raises PatchError naming file, hunk and the nearest matching place; nothing is changed then.
     """
@@ -71,7 +71,7 @@ def apply(patch: Path, tree: Path, ceiling: Path, log: BinaryIO | None) -> None:
 
 
 def check(patch: Path, tree: Path) -> PatchState:
-    """What a patch would do to a tree, which is not changed."""
+    """Return what a patch would do to a tree, without changing it."""
     files = _files(patch)
     if not files:
         return PatchState(state="does-not-apply", detail="it changes no file")
@@ -90,7 +90,7 @@ def check(patch: Path, tree: Path) -> PatchState:
 
 
 def copy_touched(paths: Iterable[str], tree: Path, copy: Path) -> str:
-    """Copy those of the files that there are, links as links; a reason when one must not be looked at."""
+    """Copy the files that exist, links as links; returns a reason when one must not be read."""
     copy.mkdir(parents=True, exist_ok=True)
     for path in paths:
         pure = PurePosixPath(path)
@@ -115,7 +115,7 @@ def _text(path: Path) -> str:
 
 
 def _only_removes(files: Sequence[FilePatch]) -> bool:
-    """Whether both directions fitting means "not yet applied".
+    """Return whether a patch fits in both directions because it only removes.
 
     With context on one side only, an insertion can be made twice, and a removal undone twice.
     """
@@ -136,7 +136,7 @@ def _said(done: Completed) -> str:
 
 
 def _explain(files: Sequence[FilePatch], tree: Path, done: Completed) -> PatchState:
-    """Which hunk of which file does not fit, and where it would fit best."""
+    """Return which hunk of which file does not fit, and where it would fit best."""
     match = _FAILED_AT.search(done.output)
     if match is None:
         said = _said(done)
@@ -176,7 +176,7 @@ def _explain(files: Sequence[FilePatch], tree: Path, done: Completed) -> PatchSt
 
 
 def _fingerprint(path: Path) -> str:
-    """Kind, permissions and content of a file; "" when there is none."""
+    """Return a file's kind, permissions and content; "" when it is missing."""
     if path.is_symlink():
         return f"link {path.readlink()}"
     return f"{path.stat().st_mode:o} {sha256_of(path)}" if path.is_file() else ""
@@ -193,7 +193,7 @@ _ESCAPED = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34,
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hunk:
-    """One place of a patch; `number` counts from 1 within its file, lines within the file too."""
+    """One hunk; `number` and lines count from 1 within their file."""
 
     number: int
     old_start: int
@@ -202,18 +202,18 @@ class Hunk:
 
     @property
     def old(self) -> tuple[str, ...]:
-        """What must be there: context and removed lines."""
+        """Lines before: context and removed ones."""
         return tuple(line[1:] for line in self.lines if line[0] != "+")
 
     @property
     def new(self) -> tuple[str, ...]:
-        """What is there afterwards: context and added lines."""
+        """Lines after: context and added ones."""
         return tuple(line[1:] for line in self.lines if line[0] != "-")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilePatch:
-    """What a patch does to one file; NOWHERE as `old` makes it, as `new` removes it."""
+    """Changes to one file; NOWHERE as `old` creates it, as `new` deletes it."""
 
     old: str
     new: str
@@ -221,20 +221,20 @@ class FilePatch:
 
     @property
     def path(self) -> str:
-        """The file to look at."""
+        """File to look at."""
         return self.new if self.old == NOWHERE else self.old
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HunkPlace:
-    """Where a hunk fits best: the line it would begin at (from 1), and how alike it is, 0 to 1."""
+    """Best place for a hunk: its first line (from 1) and its similarity, 0 to 1."""
 
     line: int
     similarity: float
 
 
 def parse_patch(text: str) -> tuple[FilePatch, ...]:
-    """The files of a patch in git's format, with or without its extended headers."""
+    """Parse a patch in git's format, with or without extended headers."""
     found: list[FilePatch] = []
     reader = _HunkReader(text.split("\n"))
     while reader.more():
@@ -248,12 +248,12 @@ def parse_patch(text: str) -> tuple[FilePatch, ...]:
 
 
 def touched_files(files: Sequence[FilePatch]) -> tuple[str, ...]:
-    """Every path that a patch reads or writes, sorted."""
+    """Return every path that a patch reads or writes, sorted."""
     return tuple(sorted({name for file in files for name in (file.old, file.new)} - {NOWHERE, ""}))
 
 
 def nearest_place(lines: Sequence[str], wanted: Sequence[str], expected: int) -> HunkPlace | None:
-    """Where `wanted` lies, or what comes closest to it; of equal places that nearest to line `expected`.
+    """Return the best match of `wanted`; of equal ones the nearest to line `expected`.
 
     None when there is nothing to compare.
     """
@@ -273,7 +273,7 @@ def nearest_place(lines: Sequence[str], wanted: Sequence[str], expected: int) ->
 
 
 def contains_lines(lines: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether `wanted` is somewhere in the file, exactly."""
+    """Return whether the file contains `wanted` exactly."""
     width = len(wanted)
     return any(
         lines[start] == wanted[0] and tuple(lines[start : start + width]) == tuple(wanted)
@@ -282,7 +282,7 @@ def contains_lines(lines: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 class _HunkReader:
-    """Lines, one after the other."""
+    """Reader of a patch's lines."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._lines = lines
@@ -300,7 +300,7 @@ class _HunkReader:
 
 
 def _extended(reader: _HunkReader, line: str) -> FilePatch:
-    """A file with git's own header: renames, modes and binary changes may come without hunks."""
+    """Parse git's extended header: renames, modes and binary changes may lack hunks."""
     old, new = _both(line.removeprefix("diff --git ").rstrip("\r"))
     hunks: tuple[Hunk, ...] = ()
     while reader.more() and not reader.peek().startswith("diff --git "):
@@ -348,7 +348,7 @@ def _hunks(reader: _HunkReader) -> tuple[Hunk, ...]:
 
 
 def _side(line: str) -> str:
-    """The path of a "--- a/path" or "+++ b/path" line; a time may follow after a tab."""
+    """Return the path of a "--- a/path" or "+++ b/path" line, which may have a time after a tab."""
     name = line[4:].rstrip("\r")
     quoted = _QUOTED.match(name)
     name = _unquoted(quoted[0]) if quoted else name.partition("\t")[0]
@@ -356,7 +356,7 @@ def _side(line: str) -> str:
 
 
 def _both(names: str) -> tuple[str, str]:
-    """Old and new path of "a/path b/path": equal, save in renames, which say them again."""
+    """Return old and new path of "a/path b/path", which are equal except in renames."""
     if names.startswith('"'):
         end = _QUOTED.match(names)
         first = end[0] if end else names
@@ -366,12 +366,12 @@ def _both(names: str) -> tuple[str, str]:
 
 
 def _stripped(name: str) -> str:
-    """Without its first folder, as `git apply` takes it."""
+    """Return a path without its first folder, as `git apply` does."""
     return name.partition("/")[2]
 
 
 def _unquoted(name: str) -> str:
-    """A path as git prints it: in double quotes with C's escapes, if need be."""
+    """Return a path that git may have quoted with C escapes."""
     if not name.startswith('"'):
         return name
 
@@ -387,7 +387,7 @@ def _unquoted(name: str) -> str:
 
 
 def _overlaps(lines: Sequence[str], wanted: Sequence[str], width: int) -> list[int]:
-    """For each window of `width` lines, how many of the wanted lines it has, in any order."""
+    """Return for each window of `width` lines the number of wanted lines in it, in any order."""
     want = Counter(line.strip() for line in wanted if line.strip())
     have: Counter[str] = Counter()
     counts = []
@@ -406,7 +406,7 @@ def _overlaps(lines: Sequence[str], wanted: Sequence[str], width: int) -> list[i
 
 
 def _alike(window: Sequence[str], wanted: Sequence[str]) -> float:
-    """How alike two pieces of text are: 1 only for equal ones."""
+    """Return the similarity of two texts, 1 only for equal ones."""
     if tuple(window) == tuple(wanted):
         return 1.0
     ratio = difflib.SequenceMatcher(None, "\n".join(window), "\n".join(wanted), autojunk=False).ratio()

@@ -1,4 +1,4 @@
-"""Which recipe is built, reused, skipped or blocked, in which order, and why."""
+"""Decide which recipes are built, reused, skipped or blocked, in which order, and why."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from spark_build.events import ExpectedUsage
 from spark_build.hashing import digest
 from spark_build.machine import Limits, Machine
 from spark_build.recipes.evaluation import evaluate, for_target, patches_for, pin_hint, sources_for
+from spark_build.recipes.locks import Lock
 from spark_build.recipes.model import (
     Decision,
     Estimate,
@@ -28,14 +29,16 @@ from spark_build.recipes.model import (
     Target,
     Train,
 )
+from spark_build.recipes.toml_positions import allows, version_of
 from spark_build.resources import policy
 
 
 class StoredResult(NamedTuple):
-    """What the store says of a step.
+    """The store's result for a step.
 
     missing: why it does not have it, what changed since the last build; stale: why what it has must be
-    audited again; stored_as: its key in the store, where that is an older one.
+    audited again; stored_as: its key in the store, where that is an older one or an import's; imported:
+    who signed that.
     """
 
     key: str
@@ -43,6 +46,7 @@ class StoredResult(NamedTuple):
     missing: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
     stored_as: str = ""
+    imported: str = ""
 
 
 Lookup = Callable[[Step, Mapping[str, str]], StoredResult]  # a step and the keys of its needs in the store
@@ -56,7 +60,7 @@ class _Verdict(NamedTuple):
 def closure_of(
     names: Iterable[str], recipes: Mapping[str, Recipe], elsewhere: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """The recipes asked for and all they need, needs first; alphabetical where free.
+    """Return the recipes asked for and all they need, needs first, else alphabetical.
 
     What comes from `elsewhere` is not built for others, so its own needs do not matter.
     """
@@ -80,12 +84,12 @@ def closure_of(
 
 
 def choose_source(pin: Pin, target: Target) -> Source | None:
-    """Return the first pinned source in order of preference for the target's platform."""
+    """Return the preferred pinned source for the target's platform."""
     return next((source for source in sources_for(pin, target) if source.is_pinned), None)
 
 
 def unpinned_source(pin: Pin, target: Target) -> Source | None:
-    """Return the source whose commit keeps a component from being built, an extra one last; None: none."""
+    """Return the source without a commit that blocks a component, an extra one last; None for none."""
     if choose_source(pin, target) is None:
         return next(iter(sources_for(pin, target)), None)
     extras = (one for one in pin.extra_sources.values() if one.platform in ("", target.platform))
@@ -93,13 +97,13 @@ def unpinned_source(pin: Pin, target: Target) -> Source | None:
 
 
 def limits_of(machine: Machine, target: Target, *, jobs: int | None, memory_mib: int | None) -> Limits:
-    """How much of the machine builds may use; jobs, memory_mib: what the user allows."""
+    """Return the machine's limits for builds; `jobs`, `memory_mib`: the user's."""
     reserve = policy.reserve_mib(machine.memory_mib, unified=target.unified_memory)
     return Limits(cores=jobs or machine.cores, reserve_mib=reserve, memory_mib=memory_mib)
 
 
 def jobs_for(recipe: Recipe, machine: Machine, limits: Limits, memory_per_job_mib: int = 0) -> int:
-    """Compile jobs that fit the cores and the memory that is free now when it builds alone; at least one."""
+    """Return the compile jobs that fit cores and free memory when it builds alone, at least one."""
     return policy.allowed(
         cores=limits.cores // recipe.build.threads_per_job,
         available_mib=machine.available_mib,
@@ -122,8 +126,9 @@ def make_plan(
     others: Iterable[str] = (),
     limits: Limits | None = None,
     history: Mapping[str, ExpectedUsage] | None = None,
+    lock_of: Callable[[str], Lock | None] = lambda _: None,
 ) -> Plan:
-    """Decide every recipe asked for and every one it needs. `lookup` knows the store.
+    """Decide every recipe asked for and every one it needs. `lookup` knows the store, `lock_of` the locks.
 
     provide: need -> "store", "public" or a path, where it is to come from; others: recipes that are
     decided as well, but built only where their `default` says so; limits: default, all of the machine;
@@ -138,7 +143,7 @@ def make_plan(
     order = closure_of([*names, *others], recipes, elsewhere)
     wanted = _wanted(order, recipes, named)
     for name in order:
-        draft = _draft(recipes[name], recipes, train, target, machine, steps, wished)
+        draft = _draft(recipes[name], recipes, train, target, machine, steps, wished, lock_of)
         estimate = _estimate(recipes[name], machine, limits, (history or {}).get(name))
         draft = replace(draft, estimate=estimate)
         steps[name] = _decided(draft, train, target, steps, lookup, is_wanted=name in wanted)
@@ -146,7 +151,7 @@ def make_plan(
 
 
 def _wanted(order: Iterable[str], recipes: Mapping[str, Recipe], named: Collection[str]) -> set[str]:
-    """Return what is to be built: what is named or built by default, and what that has from nowhere else."""
+    """Return the recipes to build: named or default ones, and needs that no other provider has."""
     wanted: set[str] = set()
     for name in reversed(list(order)):
         if recipes[name].default or name in named or name in wanted:
@@ -163,13 +168,17 @@ def _draft(
     machine: Machine,
     earlier: Mapping[str, Step],
     wished: Mapping[str, str],
+    lock_of: Callable[[str], Lock | None],
 ) -> Step:
-    """A step with everything but its decision."""
+    """Return a step without its decision."""
     pin = train.components.get(recipe.name, Pin(version="", sources=()))
     source = choose_source(pin, target)
     # A folder that the user names is taken as it is.
     patches = () if source and source.kind == "local" else patches_for(recipe, train)
     evaluated = evaluate(recipe, pin, target, train)
+    lock = lock_of(recipe.name) if recipe.is_compiled and pin.version else None
+    if lock is not None:
+        evaluated = replace(evaluated, hashes=lock.hashes(evaluated.requires, target.platform))
     provisions = tuple(
         _provision(
             need, recipes[need.name], train, machine, earlier.get(need.name), wished.get(need.name, "")
@@ -200,7 +209,7 @@ _WORDS: dict[str, Provider] = {"store": "store", "public": "public"}
 def _provision(
     need: Need, recipe: Recipe, train: Train, machine: Machine, step: Step | None, wish: str
 ) -> Provision:
-    """The provider asked for, else the usual one.
+    """Return the provider asked for, else the usual one.
 
     Where the store cannot have it, the system's own prefix or the public wheel will do if it is allowed.
     """
@@ -281,6 +290,12 @@ def _blocked(step: Step, earlier: Mapping[str, Step]) -> _Verdict | None:
         for one in step.provisions
         if one.provider not in allowed[one.need]
     ]
+    wanted = {need.name: need.versions for need in step.recipe.needs}
+    reasons += [
+        f"it takes {one.need} {wanted[one.need]}, and the train has {one.version}"
+        for one in step.provisions
+        if (version := version_of(one.version)) and not allows(wanted[one.need], version)
+    ]
     return _Verdict("BLOCKED", tuple(reasons)) if reasons else None
 
 
@@ -294,6 +309,8 @@ def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> 
     found = lookup(step, {name: earlier[name].stored_as for name in step.from_store})
     if found.stored:
         older = ("under the key that an older spark-build gave it",) if found.stored_as else ()
+        if found.imported:
+            older = (f"imported ({found.imported})",)
         again = tuple(f"to be audited again: {reason}" for reason in found.stale)
         reasons = ("in the store with the same inputs and toolchain", *older, *again, *others)
         return found, _Verdict("REUSE", reasons)
@@ -306,14 +323,14 @@ def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> 
 
 
 def _preflight(recipe: Recipe) -> tuple[str, ...]:
-    """Return the line of the plan on what is tried before compiling."""
+    """Return the plan's line about the preflight."""
     count = len(recipe.preflight.libraries)
     what = "a library" if count == 1 else f"{count} libraries"
     return (f"preflight first: a stub of {what} is linked, repaired, audited, imported",) if count else ()
 
 
 def _estimate(recipe: Recipe, machine: Machine, limits: Limits, past: ExpectedUsage | None) -> Estimate:
-    """From earlier builds here where there are some, else from what the recipe declares."""
+    """Return the estimate from earlier builds here, else from the recipe's declaration."""
     per_job = past.memory_per_job_mib if past else recipe.build.memory_per_job_mib
     jobs = jobs_for(recipe, machine, limits, per_job)
     known = past.seconds if past else None

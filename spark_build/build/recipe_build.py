@@ -1,8 +1,9 @@
-"""Build one recipe under its lock: keys, older results, work tree, stages."""
+"""Build one recipe under its lock: keys, earlier results, work tree, stages."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spark_build import probe
-from spark_build.build import diagnosis, environment, keys, sandbox
+from spark_build.build import compiler_cache, diagnosis, environment, keys, sandbox
 from spark_build.build.context import Context, Job, Outputs, Provided, Shell, Stage
 from spark_build.build.environment import locate, to_come
 from spark_build.build.keys import UNKNOWING, brought_up, build_inputs, key_changes
@@ -28,15 +29,17 @@ from spark_build.events import (
     StageStarted,
     Status,
 )
-from spark_build.files import discard_tree, locked, remove_tree, write_atomically
+from spark_build.files import discard_tree, locked, make_folder, remove_tree, write_atomically
 from spark_build.hashing import digest
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Step
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
+from spark_build.text import printable
 from spark_build.wheelhouse import judgements
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.judgements import last_inputs
 from spark_build.wheelhouse.store import StoreEntry
+from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels.model import Finding
 
 LOG = "build.log"
@@ -45,7 +48,7 @@ AGAIN = "again"  # below the build folder: where a build is repeated
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """What all recipes of one command share."""
+    """Values that all recipes of one command share."""
 
     setting: Context
     options: BuildOptions
@@ -54,7 +57,7 @@ class Run:
     versions: Mapping[str, str]  # of what each recipe of the plan makes
 
     def last_stage(self, step: Step) -> str:
-        """Return the last stage to run of a step. What is only unpacked has nothing to configure: all."""
+        """Return a step's last stage; repacked wheels have no configure step and run all stages."""
         stop = self.options.stop_after
         return "" if stop == CONFIGURE and not step.recipe.is_compiled else stop
 
@@ -62,7 +65,7 @@ class Run:
 def inputs_of(
     setting: Context, step: Step, keys: Mapping[str, str], expected: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], tuple[Provided, ...]]:
-    """Build key inputs and the needs they speak of: declared, found, measured.
+    """Return the build key's inputs and the needs in them: declared, found, measured.
 
     expected: versions of needs that are not built, where nothing else of them counts.
     """
@@ -77,7 +80,7 @@ def inputs_of(
 
 
 def tools_of(step: Step) -> dict[str, str]:
-    """The measured toolchain of a step; what is only repacked depends on no tool of this machine."""
+    """Return a step's measured toolchain; a repacked wheel depends on no tool of this machine."""
     if not step.recipe.is_compiled:
         return {}
     # A toolkit of the store has no path here: the key has its content.
@@ -88,7 +91,7 @@ def tools_of(step: Step) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptResult:
-    """What the store has of all that a step would make."""
+    """The store's results for a step."""
 
     entry: stores.StoreEntry
     stale: tuple[str, ...] = ()  # why it must be audited again before it is reused
@@ -96,13 +99,17 @@ class KeptResult:
 
 
 def kept_of(setting: Context, step: Step, inputs: Mapping[str, Any]) -> KeptResult | None:
-    """The entry of these inputs, under today's key or that of an older spark-build."""
+    """Return the entry of these inputs: of today's key, an older spark-build's, or a trusted signer's."""
+    store = setting.home.store
     makes_prefix = step.recipe.kind in ("cmake", "scons", "assemble") or bool(step.recipe.prefix.copy)
-    entry = stores.read(setting.home.store, digest(inputs))
+    entry = stores.read(store, digest(inputs))
     if entry is not None and makes_prefix and entry.prefix is None:
         return None  # an imported one has none
     if entry is None:
-        entry = find_older_entry(setting.home.store, step.recipe.name, inputs, with_prefix=makes_prefix)
+        entry = find_older_entry(store, step.recipe.name, inputs, with_prefix=makes_prefix)
+    if entry is None and not makes_prefix:
+        trusted = (one for one in stores.imports_of(store, digest(inputs)) if is_trusted(store.parent, one))
+        entry = next((stores.read(store, one["key"]) for one in trusted), None)
     if entry is None:
         return None
     judgement = keys.judgement_inputs_of(step)
@@ -117,7 +124,7 @@ def kept_of(setting: Context, step: Step, inputs: Mapping[str, Any]) -> KeptResu
 
 
 def build_recipe(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult:
-    """Build one recipe; a failure is a result."""
+    """Build one recipe and return its result; failures are results too."""
     start = time.monotonic()
     setting, work, stop = run.setting, _work(run, step), run.last_stage(step)
     begin = _size(work / LOG)
@@ -130,7 +137,8 @@ def build_recipe(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> R
     key = digest(inputs)
     seconds = time.monotonic() - start
     if isinstance(outputs, str):
-        return result_of(step, "reused", reasons=(outputs,), key=key)
+        found = kept_of(setting, step, inputs)  # an import has a key of its own
+        return result_of(step, "reused", reasons=(outputs,), key=found.entry.folder.name if found else key)
     if stop:
         tree = f"; its tree: {work}" if work.exists() else ""
         reason = f"after {stop}, as asked{tree}"
@@ -146,7 +154,7 @@ def build_recipe(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> R
 def _inputs(
     run: Run, step: Step, results: Mapping[str, RecipeResult]
 ) -> tuple[dict[str, Any], tuple[Provided, ...]]:
-    """As `inputs_of`; where the needs were not built because only sources are wanted, without them."""
+    """Return `inputs_of`, or inputs without the needs where those were not built (sources only)."""
     if run.options.stop_after == "fetch":
         return dict(step.declared), ()
     keys = {name: results[name].build_key for name in step.from_store}
@@ -158,7 +166,7 @@ def _inputs(
 
 
 def _only_configured(result: RecipeResult, step: Step, log: Path, begin: int) -> RecipeResult:
-    """Add what this run's part of the log says of the expected features, and how to try again."""
+    """Add the features as this run's log shows them, and how to try again."""
     if result.error is not None:
         result.error.hint = (
             result.error.hint or f"spark-build build {step.recipe.name} --stop-after {CONFIGURE}"
@@ -177,12 +185,14 @@ def _size(path: Path) -> int:
 def _build_under_lock(
     run: Run, step: Step, inputs: Mapping[str, Any], provided: tuple[Provided, ...], work: Path
 ) -> Mapping[str, Outputs] | str:
-    """Run the stages; or say why what the store has is reused, which may have been audited again."""
+    """Run the stages, or explain why the store's result, perhaps audited again, is reused."""
     with _tree(run, step, work) as held:
         found = kept_of(run.setting, step, inputs)
         if found is not None and not found.lacking:
             return _reused(run, step, inputs, found)
         stop = run.last_stage(step)
+        if run.options.require_sandbox and step.recipe.is_compiled:
+            _refuse_weak_sandbox(run, step)
         if stop == CONFIGURE:
             run.emit(Note(recipe=step.recipe.name, message=_intent(run, step)))
         if told := _fresh_tree(work, digest(inputs)):
@@ -196,15 +206,26 @@ def _build_under_lock(
     return outputs
 
 
+def _refuse_weak_sandbox(run: Run, step: Step) -> None:
+    """Raise HostError when this build could reach more than its own files, or the network."""
+    why = sandbox.choose().limits
+    if step.recipe.build.network:
+        why = why or f"recipes/{step.recipe.name}.toml lets it use the network"
+    if run.options.cached and compiler_cache.choose(os.environ).kind == "sccache":
+        why = why or "sccache compiles outside the sandbox"
+    if why:
+        raise HostError(f"no full sandbox, and --require-sandbox was given: {why}", hint="spark-build doctor")
+
+
 def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: KeptResult) -> str:
-    """Make an entry one that counts today: under today's key, judged by what is asked today."""
+    """Bring an entry to today's key and judge it by today's rules."""
     if not found.stale:
         return "in the store: what it needs came out with the same content, or another run built it"
     reasons = "; ".join(found.stale)
     run.emit(Note(recipe=step.recipe.name, message=f"in the store; auditing it again: {reasons}"))
     findings = _audited_again(run, step, found.entry, found.entry.folder / LOG)
     entry = found.entry
-    if entry.folder.name != digest(inputs):
+    if entry.folder.name != digest(inputs) and not entry.imported:
         # Judged before: what would not be reused is not taken over.
         entry = take_over(run.setting.home.store, entry, step.key, inputs)
     judgements.note(entry, keys.judgement_inputs_of(step), findings)
@@ -212,7 +233,7 @@ def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: KeptResult) 
 
 
 def _judge_what_was_there(run: Run, step: Step, inputs: Mapping[str, Any], work: Path) -> None:
-    """Judge an entry that was there before this build of the same inputs, by the log of this build."""
+    """Judge an existing entry of the same inputs by the log of this build."""
     found = kept_of(run.setting, step, inputs)
     if found is not None and found.stale:
         findings = _audited_again(run, step, found.entry, work / LOG)
@@ -229,7 +250,7 @@ def _audited_again(run: Run, step: Step, entry: stores.StoreEntry, log: Path) ->
 
 @contextmanager
 def shell(run: Run, step: Step, keys: Mapping[str, str]) -> Iterator[Shell]:
-    """A shell in the recipe's tree as a build sees it, made ready first; keys: of the needs in the store."""
+    """Open a shell in a recipe's tree as a build sees it; `keys`: of the needs in the store."""
     from spark_build.build.stages import compilation as build_stage
 
     inputs, provided = inputs_of(run.setting, step, keys)
@@ -244,7 +265,7 @@ def shell(run: Run, step: Step, keys: Mapping[str, str]) -> Iterator[Shell]:
 
 
 def repeat(run: Run, step: Step, keys: Mapping[str, str]) -> Repetition:
-    """Build once more, in another folder and without the compiler cache; compare with the store's entry.
+    """Build again in another folder without the compiler cache, and compare with the store's entry.
 
     A failed repetition leaves its tree, as any failed build; nothing else stays.
     """
@@ -285,12 +306,16 @@ def _work(run: Run, step: Step) -> Path:
 
 
 def _tree(run: Run, step: Step, work: Path) -> AbstractContextManager[int]:
-    """The lock of a recipe's tree."""
+    """Return the lock of a recipe's tree."""
     name = step.recipe.name
 
     def waiting(holder: str) -> None:
-        run.emit(Note(recipe=name, message=f"waiting for another spark-build: {holder}"))
+        # A build holds the lock's file open, and may have written to it.
+        run.emit(Note(recipe=name, message=f"waiting for another spark-build: {printable(holder)}"))
 
+    # While a build goes on it may set the set-user-ID bit of any file it has open; nobody else gets there.
+    make_folder(work.parent)
+    work.parent.chmod(0o700)
     lock = work.with_name(f"{work.name}.lock")
     return locked(lock, purpose=f"building {name}", waiting=waiting)
 
@@ -331,7 +356,7 @@ def _job(
 
 
 def _places(work: Path, provided: tuple[Provided, ...]) -> dict[Path, Path]:
-    """Where the build's commands see its tree and the prefixes of its needs."""
+    """Return the paths of the tree and of the needs' prefixes as build commands see them."""
     chosen = sandbox.choose()
     places = {work: sandbox.place_of(chosen, "tree", work)}
     for one in provided:
@@ -342,7 +367,7 @@ def _places(work: Path, provided: tuple[Provided, ...]) -> dict[Path, Path]:
 
 
 def _failure(step: Step, work: Path, error: SparkBuildError | OSError, seconds: float) -> RecipeResult:
-    """Keep the tree of a failed build, but nothing of one in which not one stage got done."""
+    """Keep a failed build's tree, unless no stage was completed in it."""
     log = work / LOG
     explained = _explained(error, log)
     if (work / "stamps").exists():
@@ -352,7 +377,7 @@ def _failure(step: Step, work: Path, error: SparkBuildError | OSError, seconds: 
 
 
 def _fresh_tree(work: Path, key: str) -> str:
-    """Keep a tree only for the build key it was made for: other tools would mix objects.
+    """Remove a tree of another build key: other tools would mix objects.
 
     Return what a user should know of one that goes; empty when none does.
     """
@@ -367,7 +392,7 @@ def _fresh_tree(work: Path, key: str) -> str:
 
 
 def _intent(run: Run, step: Step) -> str:
-    """What a run that only configures is about to do, for the user."""
+    """Return what a configure-only run is going to do, for the user."""
     setting = run.setting
     names = ", ".join(one.name for one in step.evaluated.features)
     return (
@@ -377,7 +402,7 @@ def _intent(run: Run, step: Step) -> str:
 
 
 def _explained(error: SparkBuildError | OSError, log: Path) -> SparkBuildError:
-    """A failure as the user should see it: a full disk under any tool is a full disk."""
+    """Return a failure as the user should see it: a full disk, whatever tool it stopped."""
     if isinstance(error, OSError):
         known = from_os_error(error)
         if known is None:
@@ -412,7 +437,7 @@ def result_of(
     error: SparkBuildError | None = None,
     cost: Cost | None = None,
 ) -> RecipeResult:
-    """A result of a step."""
+    """Return a step's result."""
     return RecipeResult(
         recipe=step.recipe.name,
         version=step.pin.version,
@@ -435,27 +460,27 @@ def _stages() -> tuple[Stage, ...]:
 
 
 class _Configuring:
-    """The build stage as far as the project's first build call."""
+    """The build stage up to the project's first build call."""
 
     NAME = CONFIGURE
 
     def inputs(self, job: Job) -> Any:
-        """The same as for building."""
+        """Return the inputs of the build stage."""
         return {"key": job.key}
 
     def intact(self, _job: Job, _outputs: Outputs) -> bool:
-        """Nothing is kept of it but the tree."""
+        """Return False: only the tree is kept."""
         return False
 
     def run(self, job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
-        """Configure."""
+        """Configure the project."""
         from spark_build.build.stages import compilation
 
         return compilation.configure(job, earlier)
 
 
 def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
-    """Run each stage, or keep what an earlier run left when nothing before it changed."""
+    """Run each stage, unless an earlier run's result still holds."""
     outputs: dict[str, Any] = {}
     chain = ""
     for stage in _stages():
@@ -486,7 +511,7 @@ def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
 
 
 def _before_building(job: Job, earlier: Mapping[str, Outputs]) -> None:
-    """Run the preflight of a recipe that has one, unless an earlier run passed the same.
+    """Run a recipe's preflight, unless the same one passed earlier.
 
     It is no link of the chain: another preflight makes no other build.
     """
@@ -502,7 +527,7 @@ def _before_building(job: Job, earlier: Mapping[str, Outputs]) -> None:
 
 
 def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
-    """Run one stage, and say how it went."""
+    """Run one stage and report its result."""
     start, name = time.monotonic(), job.step.recipe.name
     job.emit(StageStarted(recipe=name, stage=stage.NAME, expected=_expected(stage, job)))
     try:
@@ -513,6 +538,9 @@ def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs]) -> Output
         result = StageResult(stage=stage.NAME, status="failed", seconds=seconds, error=failure)
         job.emit(StageFinished(recipe=name, result=result))
         raise
+    finally:
+        if stage.NAME in ("build", CONFIGURE, "preflight"):
+            sandbox.clear_privileges(job.writable)
     result = StageResult(stage=stage.NAME, status="done", seconds=time.monotonic() - start)
     job.emit(StageFinished(recipe=name, result=result))
     return outputs
@@ -532,7 +560,7 @@ def _read_stamp(path: Path, chain: str) -> dict[str, Any] | None:
 
 
 def left_before_build(work: Path) -> dict[str, Outputs]:
-    """What the stages before the build left; empty when one of them is missing."""
+    """Return the outputs of the stages before the build; empty when one is missing."""
     outputs: dict[str, Outputs] = {}
     for name in ("fetch", "patch", "environment"):
         try:
@@ -549,9 +577,10 @@ OLD_KEY = f"key.format-{UNKNOWING}.json"  # key.json of the older program, which
 def find_older_entry(
     store: Path, recipe: str, inputs: Mapping[str, Any], *, with_prefix: bool
 ) -> StoreEntry | None:
-    """The newest entry of an older program that was made from just these inputs."""
+    """Return the newest entry of an older program with the same inputs."""
     key, network = digest(inputs), bool(inputs["recipe"]["network"])
-    rows = [row for row in stores.index_rows(store) if row["recipe"] == recipe and row["origin"] == "built"]
+    rows = [row for row in stores.index_rows(store) if row["recipe"] == recipe]
+    rows = [row for row in rows if row["origin"] == "built" or is_trusted(store.parent, row)]
     for row in sorted(rows, key=lambda row: str(row["committed"]), reverse=True):
         folder = stores.entry_folder(store, row["key"])
         try:
@@ -569,7 +598,7 @@ def find_older_entry(
 
 
 def take_over(store: Path, old: StoreEntry, plan_key: str, inputs: Mapping[str, Any]) -> StoreEntry:
-    """Link an older entry under the key of these inputs; whole or not at all."""
+    """Link an older entry under the key of these inputs, atomically."""
     key = digest(inputs)
     document = {"key": key, "plan_key": plan_key, "inputs": inputs, "taken_over_from": old.folder.name}
     raw = (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
@@ -577,7 +606,7 @@ def take_over(store: Path, old: StoreEntry, plan_key: str, inputs: Mapping[str, 
 
 
 def recorded_inputs(store: Path, document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The inputs in a key.json, as they are written today where that is known."""
+    """Return the inputs in a key.json, converted to today's format where possible."""
     inputs: Mapping[str, Any] = document["inputs"]
     try:
         leaves = _leaves(stores.entry_folder(store, document["key"]))
@@ -587,7 +616,7 @@ def recorded_inputs(store: Path, document: Mapping[str, Any]) -> Mapping[str, An
 
 
 def _leaves(folder: Path) -> frozenset[bool]:
-    """Whether a build had leave to use the network, by its provenance; both where that decided nothing."""
+    """Return whether a build might use the network, by its provenance; both where it made no difference."""
     provenance = json.loads((folder / "provenance.json").read_bytes())
     sandbox = provenance["predicate"]["buildDefinition"]["internalParameters"]["sandbox"]
     if sandbox["kind"] == "unknown":
@@ -598,6 +627,6 @@ def _leaves(folder: Path) -> frozenset[bool]:
 
 
 def changed_judgement(entry: StoreEntry, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is asked of the entry today and was not when it was last judged, in a few words."""
+    """Return what is judged today and was not at the last judgement, in a few words."""
     last = last_inputs(entry)
     return key_changes(last, inputs) if last is not None else ("what it was judged by is not recorded",)

@@ -1,4 +1,4 @@
-"""What differs between two results of the same build: wheels or prefixes, file by file."""
+"""Compare two results of one build, wheels or prefixes, file by file."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ NOT_ELF = (ELFError, ArithmeticError, AssertionError, AttributeError, LookupErro
 
 
 def same_bytes(first: Path, second: Path) -> bool:
-    """Whether two files have the same name and the same bytes."""
+    """Return whether two files have the same name and the same bytes."""
     return first.name == second.name and sha256_of(first) == sha256_of(second)
 
 
 def repetition(job: Job, outputs: Mapping[str, Outputs]) -> Repetition:
-    """What a job made that was built once more, against what the store has of it."""
-    entry = store.read(job.home.store, job.key)
+    """Describe what a job made that was built once more, against what the store has of it."""
+    keys = (job.key, *(row["key"] for row in store.imports_of(job.home.store, job.key)))
+    entry = next(filter(None, (store.read(job.home.store, key) for key in keys)), None)
     if entry is None:
         raise StoreError(f"{job.step.recipe.name} is not in the store", hint="build it first")
     found: tuple[FileDifference, ...] = ()
@@ -50,7 +51,7 @@ def repetition(job: Job, outputs: Mapping[str, Outputs]) -> Repetition:
 
 
 def wheels(first: Path, second: Path) -> tuple[FileDifference, ...]:
-    """What differs between two wheels; nothing only when every byte is the same."""
+    """Return the differences of two wheels; () only when every byte is the same."""
     if same_bytes(first, second):
         return ()
     with opened(first) as one, opened(second) as other:
@@ -63,7 +64,7 @@ def wheels(first: Path, second: Path) -> tuple[FileDifference, ...]:
 
 
 def folders(first: Path, second: Path) -> tuple[FileDifference, ...]:
-    """What differs between two folders: contents, links, executable bits."""
+    """Return the differences of two folders: contents, links, executable bits."""
     return tuple(_differences(_tree(first), _tree(second)))
 
 
@@ -118,7 +119,7 @@ def _difference(first: File, second: File) -> str:
 
 @contextlib.contextmanager
 def _seekable(stream: IO[bytes]) -> Iterator[IO[bytes]]:
-    """The same content where one may go back: ELF needs random access, which a zip gives slowly."""
+    """Yield the same content as a seekable stream: ELF needs random access, which is slow in a zip."""
     with tempfile.SpooledTemporaryFile(SPOOL) as spool:
         while chunk := stream.read(CHUNK):
             spool.write(chunk)
@@ -134,7 +135,7 @@ def _digest(file: IO[bytes]) -> bytes:
 
 
 def _sections(first: IO[bytes], second: IO[bytes]) -> str:
-    """Which sections of two ELF files differ."""
+    """Return the sections in which two ELF files differ."""
     one, other = _section_digests(first), _section_digests(second)
     differing = [name for name in one | other if one.get(name) != other.get(name)]
     return f"sections {', '.join(differing)}" if differing else "ELF headers"

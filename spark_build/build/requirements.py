@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,15 +26,18 @@ from spark_build.sources.download import fetch_pinned
 from spark_build.sources.simple_api import Indexes, IndexFile, best_file
 from spark_build.venv import clean_environment
 
+Hashes = Mapping[str, Sequence[str]]  # pin -> the sha256s that its wheel may have
+
 
 def wanted(step: Step, target: Target) -> tuple[str, ...]:
-    """The pins of a step's build environment; none where it is not built on this machine."""
+    """Return the pins of a step's build environment; () where it is not built on this machine."""
     here = f"{sys.platform}-{platform.machine()}"
     return () if not step.recipe.is_compiled or target.platform != here else step.evaluated.requires
 
 
 def obtain(
     pins: Sequence[str],
+    hashes: Hashes,
     *,
     folder: Path,
     scratch: Path,
@@ -42,15 +45,21 @@ def obtain(
     log: BinaryIO,
     keep: Sequence[int] = (),
 ) -> list[Path]:
-    """A kept wheel for each pin (name==version): an earlier one, one that lies here, one that pip brings.
+    """Return a wheel for each pin (name==version): kept, found locally, or downloaded by pip.
 
-    `keep`: lock descriptors that pip inherits. Raises SourceError.
+    `hashes`: the sha256s that a locked recipe allows for each pin; empty: any. `keep`: lock descriptors
+    that pip inherits. Raises SourceError.
     """
-    kept = {pin: _kept(pin, folder) for pin in pins}
+    if unlisted := [pin for pin in pins if hashes and not hashes.get(pin)]:
+        raise SourceError(
+            f"the recipe's lock lists no wheel of {', '.join(unlisted)} for this machine",
+            hint="write it anew: spark-build recipes pin RECIPE",
+        )
+    kept = {pin: _kept(pin, folder, hashes) for pin in pins}
     lacking = [pin for pin, path in kept.items() if path is None]
     if lacking:
         indexes = simple_api.configured()
-        found = {pin: _offered(pin, indexes) for pin in lacking}
+        found = {pin: _offered(pin, indexes, hashes) for pin in lacking}
         remote = [pin for pin, path in found.items() if path is None]
         if remote and offline:
             raise SourceError(
@@ -58,32 +67,35 @@ def obtain(
                 hint="bring the wheels along in a folder that PIP_FIND_LINKS names",
             )
         if remote:
-            found |= _download(remote, scratch, log, keep)
+            found |= _download(remote, hashes, scratch, log, keep)
         kept |= {pin: _keep(path, folder, indexes) for pin, path in found.items() if path}
         remove_tree(scratch)
     return [path for path in kept.values() if path]
 
 
-def missing(pins: Sequence[str], *, folder: Path, indexes: Callable[[], Indexes]) -> tuple[str, ...]:
-    """The pins that `obtain` would have to ask the network for; changes nothing."""
-    lacking = (pin for pin in pins if _kept(pin, folder) is None)
-    return tuple(pin for pin in lacking if _offered(pin, indexes()) is None)
+def missing(
+    pins: Sequence[str], hashes: Hashes, *, folder: Path, indexes: Callable[[], Indexes]
+) -> tuple[str, ...]:
+    """Return the pins that `obtain` would have to ask the network for; changes nothing."""
+    lacking = (pin for pin in pins if _kept(pin, folder, hashes) is None)
+    return tuple(pin for pin in lacking if _offered(pin, indexes(), hashes) is None)
 
 
-def _kept(pin: str, folder: Path) -> Path | None:
+def _kept(pin: str, folder: Path, hashes: Hashes) -> Path | None:
     name = Requirement(pin).name.replace("-", "_")
     paths = folder.glob(f"[0-9a-f][0-9a-f]/*/{_any_spelling(name)}-*.whl")
-    return _best(pin, [path for path in sorted(paths) if sha256_of(path) == path.parent.name])
+    allowed = [path for path in sorted(paths) if not hashes or path.parent.name in hashes[pin]]
+    return _best(pin, [path for path in allowed if sha256_of(path) == path.parent.name])
 
 
 def _any_spelling(name: str) -> str:
-    """A pattern for a project's name in file names: upper and lower case, and . - _ alike."""
+    """Return a pattern for a project's name in file names: any case, any of . - _."""
     letters = (f"[{one.lower()}{one.upper()}]" if one.isalpha() else one for one in name)
     return "".join("[-_.]" if one in "-_." else one for one in letters)
 
 
-def _offered(pin: str, indexes: Indexes) -> Path | None:
-    """The wheel that a local folder or index offers."""
+def _offered(pin: str, indexes: Indexes, hashes: Hashes) -> Path | None:
+    """Return the wheel that a local folder or index offers."""
     try:
         files = simple_api.files_of(Requirement(pin).name, indexes.local())
     except SourceError:
@@ -93,15 +105,19 @@ def _offered(pin: str, indexes: Indexes) -> Path | None:
         for file in files
         if file.filename.endswith(".whl") and not http.is_remote(file.url)
     }
-    return _best(pin, [path for path, announced in here.items() if _is_sound(path, announced)])
+    allowed = hashes.get(pin, ())
+    return _best(pin, [path for path, announced in here.items() if _is_sound(path, announced, allowed)])
 
 
-def _is_sound(path: Path, announced: str) -> bool:
-    return path.is_file() and (not announced or sha256_of(path) == announced)
+def _is_sound(path: Path, announced: str, allowed: Sequence[str]) -> bool:
+    if not path.is_file():
+        return False
+    found = sha256_of(path) if announced or allowed else ""
+    return (not announced or found == announced) and (not allowed or found in allowed)
 
 
 def _best(pin: str, paths: Sequence[Path]) -> Path | None:
-    """The wheel among these that pip would take for the pin on this interpreter."""
+    """Return the wheel that pip takes for the pin on this interpreter."""
     name, (exactly,) = canonicalize_name(Requirement(pin).name), Requirement(pin).specifier
     # A wheel's name has no dash before its version: other projects may have the same version.
     own = [path for path in paths if canonicalize_name(path.name.partition("-")[0]) == name]
@@ -111,16 +127,26 @@ def _best(pin: str, paths: Sequence[Path]) -> Path | None:
 
 
 def _download(
-    pins: Sequence[str], scratch: Path, log: BinaryIO, keep: Sequence[int]
+    pins: Sequence[str], hashes: Hashes, scratch: Path, log: BinaryIO, keep: Sequence[int]
 ) -> dict[str, Path | None]:
-    """pip downloads, and checks each file against the hash that its index announces."""
+    """Have pip download them; it checks each file against the lock, else against what its index announces."""
     remove_tree(scratch)
+    scratch.mkdir(parents=True)
+    lines = [" ".join([pin, *(f"--hash=sha256:{one}" for one in hashes.get(pin, ()))]) for pin in pins]
+    (scratch / "requirements.txt").write_text("\n".join(lines) + "\n")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
     options = ["--no-deps", "--only-binary=:all:", "--dest", str(scratch)]
-    done = run([*command, *options, *pins], env=clean_environment(), log=log, keep=keep)
+    options += ["--requirement", str(scratch / "requirements.txt")]
+    done = run([*command, *options], env=clean_environment(), log=log, keep=keep)
     if done.returncode != 0:
         remove_tree(scratch)
         errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
+        if other := re.search(r"^ {4}(\S+==\S+) from (\S+)", done.output, re.MULTILINE):
+            raise SourceError(
+                f"{other[2]}: these are not the bytes of {other[1]} that the recipe's lock names",
+                hint="remove that file if it lies here, or find out who changed the index; "
+                "to take it, write the lock anew: spark-build recipes pin RECIPE",
+            )
         raise SourceError(
             "a build requirement cannot be had: "
             + (errors[0].removeprefix("ERROR: ") if errors else done.output[-300:]),
@@ -131,7 +157,7 @@ def _download(
 
 
 def _keep(path: Path, folder: Path, indexes: Indexes) -> Path:
-    """The kept copy of a wheel."""
+    """Return the kept copy of a wheel."""
     sha256 = sha256_of(path)
     source = Source(kind="archive", url=path.absolute().as_uri(), filename=path.name, sha256=sha256)
     return fetch_pinned(source, folder=folder, indexes=indexes)
@@ -142,14 +168,14 @@ _BEFORE_ENVIRONMENT = ("fetch", "patch")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MissingSource:
-    """Something that a recipe's build takes and that is not on this machine."""
+    """An input of a recipe's build that is not on this machine."""
 
     recipe: str
     what: str
 
 
 def missing_sources(plan: Plan, home: Home, *, stop_after: str = "") -> tuple[MissingSource, ...]:
-    """All of it, for every recipe to be built; changes nothing. stop_after: the last stage that is wanted."""
+    """Return all missing inputs of all recipes to build, up to stage `stop_after`; changes nothing."""
     indexes = cache(simple_api.configured)
     public = cache(_public)
     return tuple(
@@ -158,7 +184,7 @@ def missing_sources(plan: Plan, home: Home, *, stop_after: str = "") -> tuple[Mi
         if step.decision == "BUILD"
         for what in (
             *_of_sources(step, home, indexes),
-            *missing(wanted(step, plan.target), folder=home.sources, indexes=indexes),
+            *missing(wanted(step, plan.target), step.evaluated.hashes, folder=home.sources, indexes=indexes),
             *(_of_patches(step, home) if stop_after != "fetch" else ()),
             *(_of_needs(step, home, public) if stop_after not in _BEFORE_ENVIRONMENT else ()),
         )
@@ -166,7 +192,7 @@ def missing_sources(plan: Plan, home: Home, *, stop_after: str = "") -> tuple[Mi
 
 
 def refuse(plan: Plan, home: Home, *, stop_after: str = "") -> None:
-    """SourceError that names everything that is missing, if anything is."""
+    """Raise SourceError naming every missing input, if there is any."""
     found: dict[str, list[str]] = {}
     for one in missing_sources(plan, home, stop_after=stop_after):
         found.setdefault(one.recipe, []).append(one.what)
@@ -197,7 +223,7 @@ def _of_patches(step: Step, home: Home) -> Iterator[str]:
 
 
 def _of_needs(step: Step, home: Home, public: Callable[[Provision], str]) -> Iterator[str]:
-    """Public wheels for the build environment, unless that is there already."""
+    """Yield the build environment's public wheels, unless they are installed already."""
     if not step.recipe.is_compiled or _has_environment(step, home):
         return
     for one in step.provisions:
@@ -206,7 +232,7 @@ def _of_needs(step: Step, home: Home, public: Callable[[Provision], str]) -> Ite
 
 
 def _has_environment(step: Step, home: Home) -> bool:
-    """Whether an earlier run left the environment for the very same build."""
+    """Return whether an earlier run made the environment of the same build."""
     work = home.build / step.recipe.name / step.key
     mark = work / "build-key"
     return (
@@ -218,7 +244,7 @@ def _has_environment(step: Step, home: Home) -> bool:
 
 
 def _public(one: Provision) -> str:
-    """What is missing of a public wheel and of all that it requires; "" when it could be installed."""
+    """Return what is missing of a public wheel and its requirements; "" when it can be installed."""
     wanted = f"{one.distribution}=={one.version}"
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
     options = ["--dry-run", "--ignore-installed", "--no-index", "--only-binary=:all:", "--quiet"]

@@ -1,20 +1,20 @@
-"""The cage that a build's commands run in: no network, nothing to write but the work tree.
+"""The sandbox that a build's commands run in: no network, and only the files that a build needs.
 
-bubblewrap gives all of it, and shows the work tree and the needs' prefixes at fixed places as well: the
-same bytes and cache hits wherever a checkout lies. Their real paths stay, too, because the scripts of the
-build environment name their interpreter by it. unshare closes the network only. Where neither works,
-builds run as they are, and provenance.json says so.
+bubblewrap gives all of it: an empty file system that gets the system's programs and libraries, the needs and
+the work tree, which alone can be written, in part. The work tree and the needs' prefixes are shown at fixed
+places as well: the same bytes and cache hits wherever a checkout lies. Their real paths stay, too, because
+the scripts of the build environment name their interpreter by it. unshare closes the network only. Where
+neither works, builds run as they are, and provenance.json says so.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import os
-import pwd
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,15 +26,23 @@ from spark_build.process import Completed, capture
 
 Kind = Literal["bubblewrap", "unshare", "none"]
 MOST_LINKS = 40  # on the way to one file; the kernel gives up there, too
-# Replaced by an empty read-only folder, but for what a build needs of it. /run: sockets of daemons
-# that would do for a build what it may not (docker, D-Bus).
-EMPTY = ("/home", "/root", "/run")
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+# Of /etc, what compilers, interpreters and the C library read; nothing that only root may.
+ETC = (
+    "alternatives", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version", "group",
+    "host.conf", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "magic", "mime.types",
+    "nsswitch.conf", "os-release", "passwd", "perl", "pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs",
+    "pki/tls/openssl.cnf", "protocols", "redhat-release", "services", "ssl/cert.pem", "ssl/certs",
+    "ssl/openssl.cnf", "timezone",
+)  # fmt: skip
+CPUS = "/sys/devices/system"  # how many processors there are
 SCRATCH = ("/tmp", "/var/tmp")  # noqa: S108 - empty and private inside, for tools that ignore TMPDIR
-SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr")
+# Folders that the user allows builds to read beyond that, as in PATH: compilers in /sw, say.
+ALLOWED = "SPARK_BUILD_SANDBOX_READ"
+PLACE = Path("/run/spark-build")  # fixed, and free of spaces
 # --cap-drop: root would keep all capabilities, and with them the power to remount.
-PLACE = Path("/run/spark-build")  # in the empty /run of the cage: fixed, and free of spaces
-CAGE = ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL")
-BASE = ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc")
+# --clearenv: what the recipe sets is for the build's commands; bwrap itself would load its LD_PRELOAD.
+CAGE = ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--clearenv")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +62,10 @@ class Sandbox:
         return f"{left} open to builds: {self.reason}"
 
     def mark(self, *, network: bool) -> dict[str, str | bool]:
-        """For the provenance: the kind in force, and whether the build could use the network."""
+        """For the provenance: the kind in force, which files and whether the network a build could reach."""
         kind = "none" if self.kind == "unshare" and network else self.kind
-        return {"kind": kind, "network": network or kind == "none"}
+        files = "allow-list" if self.kind == "bubblewrap" else "all"
+        return {"kind": kind, "files": files, "network": network or kind == "none"}
 
 
 @functools.cache
@@ -66,7 +75,7 @@ def choose() -> Sandbox:
     if bwrap is None:
         reason = "bubblewrap is not installed"
     else:
-        reason = _refusal([bwrap, *CAGE, *BASE])
+        reason = _refusal([bwrap, *CAGE, *_system()])
         if not reason:
             return Sandbox(kind="bubblewrap", program=(bwrap, *CAGE))
     unshare = shutil.which("unshare")
@@ -104,41 +113,44 @@ def wrap(
     sandbox: Sandbox,
     command: Sequence[str],
     *,
-    work: Path,
+    env: Mapping[str, str],
     writable: Sequence[Path] = (),
     readable: Sequence[Path] = (),
     placed: Mapping[Path, Path] | None = None,
     cwd: Path,
     network: bool = False,
 ) -> list[str]:
-    """The command line that runs `command` inside.
+    """The command line that runs `command` inside, with these variables and no others.
 
-    writable, readable: beyond `work` and the system, with the links on the way to them. The files
-    that the command names and the base of our interpreter need not be given. placed: real folder ->
-    where it is shown as well (`place_of`); only what is in `work` can be written there.
+    writable, readable: beyond the system, with the links on the way to them; what does not exist is left
+    out. The program, its script and the base of our interpreter need not be given. placed: real
+    folder -> where it is shown as well (`place_of`), with the writable folders below it.
     """
-    if sandbox.kind == "none" or (sandbox.kind == "unshare" and network):
-        return list(command)
-    if sandbox.kind == "unshare":
-        return [*sandbox.program, *command]
+    variables = {"PATH": os.defpath, **env}
+    if sandbox.kind != "bubblewrap":
+        program = () if sandbox.kind == "none" or network else sandbox.program
+        setting = [f"{name}={value}" for name, value in variables.items()]
+        return [*program, "/usr/bin/env", "-i", *setting, *command]
     named, exchange = _named(command)
     resolver = [Path("/etc/resolv.conf")] if network else []
+    allowed = [Path(one) for one in os.environ.get(ALLOWED, "").split(":") if one.startswith("/")]
     view = _view(
-        [work, *writable, *exchange],
-        [*readable, *named, *resolver, Path(sys.base_prefix), Path(sys.base_exec_prefix)],
+        [*writable, *exchange],
+        [*readable, *named, *resolver, *allowed, Path(sys.base_prefix), Path(sys.base_exec_prefix)],
         {real: place for real, place in (placed or {}).items() if place != real},
-        work,
     )
     shared = ["--share-net"] if network else []
-    return [*sandbox.program, *shared, *BASE, *view, "--chdir", str(cwd), "--", *command]
+    setting = [word for name, value in variables.items() for word in ("--setenv", name, value)]
+    inside = ["--chdir", str(cwd), "--", *command]
+    return [*sandbox.program, *shared, *_system(), *view, "--remount-ro", "/", *setting, *inside]
 
 
 def refuse_unstarted(done: Completed) -> None:
     """HostError when a sandbox could not be set up for a command, or the program is not there."""
     last = done.output.rpartition("\n")[2]
-    if done.returncode not in (1, 126, 127) or Path(done.args[0]).name not in ("bwrap", "unshare"):
+    if done.returncode not in (1, 126, 127) or Path(done.args[0]).name not in ("bwrap", "unshare", "env"):
         return
-    missing = re.fullmatch(r"(?:bwrap: execvp|unshare: failed to execute) (.*): (.*)", last)
+    missing = re.fullmatch(r"(?:bwrap: execvp |/usr/bin/env: \W)(.*?)\W?: (.*)", last)
     if missing:
         program, why = missing.groups()
         why = "it is not installed" if why == os.strerror(errno.ENOENT) else why
@@ -148,55 +160,69 @@ def refuse_unstarted(done: Completed) -> None:
 
 
 def _named(command: Sequence[str]) -> tuple[list[Path], list[Path]]:
-    """Existing files that the command names, and the folder that a build hook answers through.
+    """The program and its script, and the folder that a build hook answers through.
 
     pyproject-hooks makes that folder among our own temporary files; it is the last word.
     """
-    files = [Path(word) for word in command if word.startswith("/") and Path(word).is_file()]
+    files = [Path(word) for word in command[:2] if word.startswith("/") and Path(word).is_file()]
     is_hook = len(command) > 2 and Path(command[1]).name == "_in_process.py"
     last = Path(command[-1])
     return files, [last] if is_hook and last.is_dir() else []
 
 
-def _view(
-    writable: Iterable[Path], readable: Iterable[Path], placed: Mapping[Path, Path], work: Path
-) -> list[str]:
-    """Options that hide what is private and put back what is needed, outer folders first."""
-    hidden = _hidden()
+@functools.cache
+def _system() -> tuple[str, ...]:
+    """Options that show the system in an empty file system."""
+    found = ["--dev", "/dev", "--proc", "/proc"]
+    for name in SYSTEM:
+        path = Path(name)
+        if path.is_symlink():  # /bin -> usr/bin
+            found += ["--symlink", str(path.readlink()), name]
+        elif path.is_dir():
+            found += ["--ro-bind", name, name]
+    versions = [path.name for path in Path("/etc").glob("python3*")]  # Debian's sitecustomize.py
+    for name in (*(f"/etc/{one}" for one in (*ETC, *versions)), CPUS):
+        if Path(name).exists():
+            found += ["--ro-bind", name, name]
+    return (*found, *(word for name in SCRATCH for word in ("--tmpfs", name)))
+
+
+def _view(writable: Iterable[Path], readable: Iterable[Path], placed: Mapping[Path, Path]) -> list[str]:
+    """Options that show what is needed beside the system, outer folders first."""
+    seen = [path for path in map(Path, (*SYSTEM, "/etc/alternatives")) if not path.is_symlink()]
     links: dict[Path, str] = {}
     binds: dict[Path, str] = {}
     wanted = [*((path, "--ro-bind") for path in readable), *((path, "--bind") for path in writable)]
     for path, option in wanted:
         passed, real = _way(path)
-        links |= {link: str(link.readlink()) for link in passed if _inside(link, hidden)}
-        if real.exists() and (option == "--bind" or _inside(real, hidden)):
+        links |= {link: str(link.readlink()) for link in passed if not _inside(link, seen)}
+        if real.exists() and (option == "--bind" or not _inside(real, seen)):
             binds[real] = option
-    found = ["--tmpfs", ""] * len(hidden)
-    found[1::2] = map(str, hidden)
+    found: list[str] = []
     for path, option in sorted(binds.items()):
         if not (option == "--ro-bind" and _inside(path, [one for one in binds if one != path])):
             found += [option, str(path), str(path)]
     for link, target in sorted(links.items()):
-        if not _inside(link, binds):
+        if not _inside(link, binds) and str(link) not in SYSTEM:
             found += ["--symlink", target, str(link)]
     for real, place in placed.items():
-        found += ["--bind" if real.is_relative_to(work) else "--ro-bind", str(real), str(place)]
-    closed = [folder for folder in hidden if folder not in binds and str(folder) not in SCRATCH]
-    return [*found, *(word for folder in closed for word in ("--remount-ro", str(folder)))]
+        found += ["--ro-bind", str(real), str(place)]
+        for path in writable:
+            if path.is_relative_to(real) and path.exists():
+                found += ["--bind", str(path), str(place / path.relative_to(real))]
+    return found
 
 
-def _hidden() -> list[Path]:
-    """Existing folders that are empty inside, without those below another of them."""
-    homes = [os.environ.get("HOME", "")]
-    with contextlib.suppress(KeyError):  # a user that only has a number
-        homes.append(pwd.getpwuid(os.getuid()).pw_dir)
-    wanted = {Path(os.path.realpath(one)) for one in (*EMPTY, *SCRATCH, *homes) if one.startswith("/")}
-    usable = {
-        path
-        for path in wanted
-        if path.is_dir() and path != Path("/") and not _inside(path, map(Path, SYSTEM))
-    }
-    return sorted(path for path in usable if not _inside(path, usable - {path}))
+def clear_privileges(folders: Iterable[Path]) -> None:
+    """Take the set-user-ID and set-group-ID bits from all files below; outside they would count."""
+    for top in folders:
+        for folder, inner, names in os.walk(top):
+            for path in (Path(folder, name) for name in (*inner, *names)):
+                mode = path.lstat().st_mode
+                if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID):
+                    path.chmod(stat.S_IMODE(mode) & 0o777)
+                if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:  # hidden from the walk, not from others
+                    path.chmod(0o700)
 
 
 def _inside(path: Path, folders: Iterable[Path]) -> bool:

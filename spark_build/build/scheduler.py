@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, closing
+from functools import partial
 from graphlib import TopologicalSorter
 from typing import TypeVar
 
@@ -22,10 +23,12 @@ from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, Repetit
 from spark_build.hashing import digest
 from spark_build.process import cancel_all
 from spark_build.recipes.evaluation import for_target
+from spark_build.recipes.loader import read_lock
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Plan, Step
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
 from spark_build.wheelhouse import generations, store
+from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels.model import StoredWheel
 
 
@@ -44,12 +47,19 @@ def plan(setting: Context, names: Sequence[str] = (), also: Sequence[str] = ()) 
         if found is not None and not found.lacking:
             there = found.entry.folder.name
             older = there if there != key else ""
-            return build_plan.StoredResult(key, stored=True, stale=found.stale, stored_as=older)
+            return build_plan.StoredResult(
+                key, stored=True, stale=found.stale, stored_as=older, imported=found.entry.imported
+            )
         if found is not None:
             return build_plan.StoredResult(key, stored=False, missing=(*found.stale, found.lacking))
         last = store.last_build(setting.home.store, step.recipe.name, setting.target)
         missing = key_changes(recipe_build.recorded_inputs(setting.home.store, last), inputs) if last else ()
-        return build_plan.StoredResult(key, stored=False, missing=missing)
+        refused = tuple(
+            f"what is imported ({row['imported']}) is not reused: its signer is not trusted"
+            for row in store.imports_of(setting.home.store, key)
+            if not is_trusted(setting.home.wheelhouse, row)
+        )
+        return build_plan.StoredResult(key, stored=False, missing=(*refused, *missing))
 
     recipes = {
         name: for_target(recipe, setting.target, setting.train)
@@ -74,11 +84,12 @@ def plan(setting: Context, names: Sequence[str] = (), also: Sequence[str] = ()) 
             )
             for name, recipe in recipes.items()
         },
+        lock_of=partial(read_lock, setting.home),
     )
 
 
 def _known(setting: Context) -> Mapping[str, str]:
-    """The providers asked for; each must be for a recipe that there is."""
+    """Return the providers asked for. Raises UsageError for one of an unknown recipe."""
     for name in setting.provide:
         setting.catalogue.recipe(name)
     return setting.provide
@@ -87,7 +98,7 @@ def _known(setting: Context) -> Mapping[str, str]:
 def build(
     setting: Context, planned: Plan, emit: Emit, options: BuildOptions | None = None
 ) -> tuple[RecipeResult, ...]:
-    """Build what the plan says, side by side where nothing is needed from each other.
+    """Build the plan, independent recipes in parallel.
 
     All share one budget. After a failure nothing more is started, unless the options say so; what runs
     goes on to its end.
@@ -111,7 +122,7 @@ def build(
 
 
 def _run(setting: Context, planned: Plan, emit: Emit, options: BuildOptions) -> Run:
-    """What the recipes of one command share, the budget above all."""
+    """Return the values that the recipes of one command share, the budget among them."""
 
     def tell(jobs: int, allowed: int, memory_mib: int, budget_mib: int) -> None:
         emit(Usage(jobs=jobs, allowed=allowed, memory_mib=memory_mib, budget_mib=budget_mib))
@@ -129,7 +140,7 @@ def _run(setting: Context, planned: Plan, emit: Emit, options: BuildOptions) -> 
 def shell(
     setting: Context, planned: Plan, name: str, emit: Emit, options: BuildOptions
 ) -> AbstractContextManager[Shell]:
-    """A shell in a recipe's tree, as its build sees it; the tree is locked meanwhile."""
+    """Open a shell in a recipe's tree as its build sees it; the tree is locked meanwhile."""
     steps = {step.recipe.name: step for step in planned.steps}
     step = steps[name]
     if not step.recipe.is_compiled:
@@ -149,7 +160,7 @@ def repeat(
     emit: Emit,
     options: BuildOptions,
 ) -> tuple[Repetition, ...]:
-    """Build these recipes, which are in the store, once more elsewhere: is what comes out the same?"""
+    """Build these recipes, which are in the store, again elsewhere, and compare the results."""
     keys = {result.recipe: result.build_key for result in results}
     run = _run(setting, planned, emit, options)
     found = []
@@ -162,7 +173,7 @@ def repeat(
 
 
 def _nothing_to_configure(planned: Plan, options: BuildOptions) -> dict[str, str]:
-    """Name -> why a run that only configures leaves a recipe alone; empty for any other run."""
+    """Return name -> why a configure-only run skips a recipe; empty for other runs."""
     if options.stop_after != CONFIGURE:
         return {}
     wanted = {step.recipe.name for step in planned.steps if not options.named} | {*options.named}
@@ -182,7 +193,7 @@ def _nothing_to_configure(planned: Plan, options: BuildOptions) -> dict[str, str
 
 
 def _read_by(step: Step) -> tuple[str, ...]:
-    """Names of the needs, built here, whose files the configure step of a recipe reads."""
+    """Return the built needs whose files a recipe's configure step reads."""
     coupled = [one.need for one in step.provisions if one.coupling == "content"]
     return tuple(name for name in step.from_store if name in coupled)
 
@@ -190,7 +201,7 @@ def _read_by(step: Step) -> tuple[str, ...]:
 def _unbuilt(
     run: Run, step: Step, results: Mapping[str, RecipeResult], idle: str = ""
 ) -> RecipeResult | None:
-    """The result of a step that is not worked on; None for one that is. idle: why it is left alone."""
+    """Return the result of a step that is not built, None for one that is; `idle`: reasons to skip."""
     awaited = _read_by(step) if run.options.stop_after == CONFIGURE else step.from_store
     lost = [name for name in awaited if results[name].status in ("failed", "blocked")]
     if lost:
@@ -198,7 +209,7 @@ def _unbuilt(
     if step.decision in ("SKIP", "BLOCKED"):
         return result_of(step, "skipped" if step.decision == "SKIP" else "blocked", reasons=step.reasons)
     if step.decision == "REUSE" and (not step.stale or run.options.stop_after == "fetch"):
-        return result_of(step, "reused", reasons=step.reasons, key=step.build_key)
+        return result_of(step, "reused", reasons=step.reasons, key=step.stored_as)
     if idle:
         return result_of(step, "skipped", reasons=(idle,))
     ends = {"stopped": "was stopped", "configured": "was only configured"}
@@ -216,7 +227,7 @@ def _unbuilt(
 def publish(
     setting: Context, results: Iterable[RecipeResult], *, with_closure: bool, offline: bool, emit: Emit
 ) -> tuple[generations.Generation | None, bool]:
-    """Publish the results as a generation of the view: (generation, is it new?).
+    """Publish the results as a generation; returns it and whether it is new.
 
     Wheels of other recipes stay; a recipe's new wheel replaces its old one.
     """
@@ -263,7 +274,7 @@ JOIN_SECONDS = 6.0  # a supervisor needs up to four to end what does not want to
 def in_order(
     graph: Mapping[str, Collection[str]], work: Callable[[str], T], *, workers: int
 ) -> Generator[tuple[str, T], None, None]:
-    """Yield (name, result) as they come; `graph` maps a name to what must have been yielded before.
+    """Yield (name, result) as they finish; `graph` maps a name to its predecessors.
 
     At most `workers` at once, in the graph's order where free. When `work` raises, or the reader of this
     does, all running commands are ended before the exception goes on.

@@ -31,7 +31,7 @@ STAGES = ("fetch", "patch", "environment", "preflight", "configure", "build", "a
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildRequest:
-    """What the options of a command that builds ask for."""
+    """Options of a command that builds."""
 
     source: dict[str, str]
     jobs: int | None
@@ -42,55 +42,70 @@ class BuildRequest:
     offline: bool
     no_closure: bool
     detach: bool
+    require_sandbox: bool
 
     @property
     def configures(self) -> bool:
-        """Whether nothing is to be built."""
+        """True when the build ends after the configure step."""
         return self.stop_after == "configure"
 
     def setting(self, options: Options) -> Context:
-        """What the command works on."""
+        """Return the settings that the command works with."""
         from spark_build.build.context import with_limits, with_local_sources
 
         return with_local_sources(with_limits(options.setting(), self.jobs, self.memory), self.source)
 
     def build_options(self) -> BuildOptions:
-        """How the engine is to go about it."""
+        """Return the options for the scheduler."""
         from spark_build.recipes.model import BuildOptions
 
         return BuildOptions(
-            offline=self.offline, keep_going=self.keep_going, stop_after=self.stop_after or ""
+            offline=self.offline,
+            keep_going=self.keep_going,
+            stop_after=self.stop_after or "",
+            require_sandbox=self.require_sandbox,
         )
 
 
 def _build_options(function: Command) -> Command:
-    """Options of the commands that build, handed on as one Wish."""
+    """Add the options of commands that build, passed on as one BuildRequest."""
 
     def command(*arguments: Any, **named: Any) -> Any:
-        wish = BuildRequest(**{one.name: named.pop(one.name) for one in fields(BuildRequest)})
+        wish = BuildRequest(**{option.name: named.pop(option.name) for option in fields(BuildRequest)})
         return function(*arguments, wish=wish, **named)
 
     decorated: Command = update_wrapper(command, function)
     for declare in (
-        click.option("--no-closure", is_flag=True, help="Leave the third-party wheels out."),
-        click.option("--offline", is_flag=True, help="Use only what is here already."),
+        click.option(
+            "--no-closure", is_flag=True, help="Do not add third-party wheels that the built ones require."
+        ),
+        click.option("--offline", is_flag=True, help="Use no network, only what was fetched before."),
         click.option(
             "--ignore-memory",
             "--insist",
             "insist",
             cls=Renamed,
             is_flag=True,
-            help="Build although too little memory is free.",
+            help="Build although memory is short.",
         ),
         click.option(
             "--stop-after",
             type=click.Choice(STAGES),
-            help="Go no further than this stage; configure: the first part of build.",
+            help="Stop after this stage; configure is the first part of build.",
         ),
-        click.option("--keep-going", is_flag=True, help="After a failure start independent recipes, too."),
+        click.option(
+            "--keep-going",
+            is_flag=True,
+            help="After a failure, still build recipes that do not depend on it.",
+        ),
+        click.option("--require-sandbox", is_flag=True, help="Build only in the full sandbox."),
         click.option("--memory", type=SIZE, help="Memory for all builds together, such as 64G."),
-        click.option("--jobs", type=click.IntRange(min=1), help="Compile jobs at once (default: what fits)."),
-        click.option("--detach", is_flag=True, help="Go on in the background; `attach` shows it."),
+        click.option(
+            "--jobs",
+            type=click.IntRange(min=1),
+            help="Compile jobs at once (default: as many as fit into memory).",
+        ),
+        click.option("--detach", is_flag=True, help="Run in the background; `attach` shows it."),
         local_sources,
     ):
         decorated = declare(decorated)
@@ -100,9 +115,15 @@ def _build_options(function: Command) -> Command:
 @click.command("all")
 @click.argument("recipes", nargs=-1)
 @_build_options
-@click.option("--with", "also", metavar="NAME", multiple=True, help="Also one that is not built by default.")
-@click.option("--burn-in", is_flag=True, help="Also measure what the build is worth.")
-@click.option("--reverify", is_flag=True, help="Verify again what was verified.")
+@click.option(
+    "--with",
+    "also",
+    metavar="NAME",
+    multiple=True,
+    help="Also build this recipe, which is not built by default.",
+)
+@click.option("--burn-in", is_flag=True, help="Also compare the build's speed with the public wheels.")
+@click.option("--reverify", is_flag=True, help="Verify again even if nothing changed.")
 @shared
 def all_(
     options: Options,
@@ -112,7 +133,7 @@ def all_(
     burn_in: bool,
     reverify: bool,
 ) -> int:
-    """Build what is missing, publish it, verify it. Safe to repeat: what is done stays done."""
+    """Build what is missing, publish it and verify it. Safe to repeat: finished work is kept."""
     from spark_build.cli.verify import BurnInOptions, judge
     from spark_build.wheelhouse.store import shared_lock
 
@@ -149,8 +170,10 @@ def all_(
 @click.command()
 @click.argument("recipes", nargs=-1, required=True)
 @_build_options
-@click.option("--shell", is_flag=True, help="Enter the tree of one recipe, with its build's environment.")
-@click.option("--check-reproducible", is_flag=True, help="Build RECIPES twice: are the bytes the same?")
+@click.option(
+    "--shell", is_flag=True, help="Open a shell in one recipe's tree, with its build's environment."
+)
+@click.option("--check-reproducible", is_flag=True, help="Build RECIPES twice and compare the bytes.")
 @shared
 def build(
     options: Options, recipes: tuple[str, ...], wish: BuildRequest, shell: bool, check_reproducible: bool
@@ -204,11 +227,11 @@ def _enter(
             shell = scheduler.shell(setting, planned, recipes[0], view.emit, wish.build_options())
             command = stack.enter_context(shell)
         click.echo(f"{command.told}; `exit` leaves it", err=True)
-        return process.interactive(command.args, cwd=command.cwd, env=command.env, keep=command.keep)
+        return process.interactive(command.args, cwd=command.cwd, keep=command.keep)
 
 
 def _refuse_unbuildable(planned: Plan, recipes: Sequence[str]) -> None:
-    """What was asked for by name and cannot be built is an error, not a remark."""
+    """Raise for recipes that were named and cannot be built; others are only reported."""
     from spark_build.errors import HostError
 
     for step in planned.steps:
@@ -222,7 +245,7 @@ def _refuse_unbuildable(planned: Plan, recipes: Sequence[str]) -> None:
 def _ready(
     setting: Context, recipes: Sequence[str], emit: Emit, wish: BuildRequest, also: Sequence[str] = ()
 ) -> Plan:
-    """A plan whose requirements this machine meets; system packages are installed where allowed."""
+    """Return a plan whose requirements this machine meets; installs system packages where allowed."""
     from spark_build.build import scheduler
     from spark_build.doctor import collect as doctors
     from spark_build.errors import HostError
@@ -238,9 +261,9 @@ def _ready(
     # Configuring takes little of what building takes.
     spared = ("memory", "disk") if wish.configures else ()
     waived = ("packages", *(("memory",) if wish.insist else ()), *spared)
-    others = [one for one in failures if one.check not in waived]
+    others = [failure for failure in failures if failure.check not in waived]
     if others:
-        raise HostError("; ".join(one.message for one in others), hint=others[0].fix)
+        raise HostError("; ".join(other.message for other in others), hint=others[0].fix)
     if wish.offline:
         from spark_build.build import requirements
 
@@ -252,7 +275,7 @@ def _ready(
 
 
 def install_packages(missing: Sequence[str], suggested: Sequence[str], emit: Emit) -> bool:
-    """Install what is missing, and what is suggested where that can be done; whether anything was installed.
+    """Install missing packages, and suggested ones where possible; returns whether anything was installed.
 
     Raises HostError for what is missing only: builds work without the rest.
     """
@@ -283,7 +306,7 @@ def _repeat(
     emit: Emit,
     wish: BuildRequest,
 ) -> Outcome:
-    """Build the named recipes once more and compare; nothing after a failure, which is told anyway."""
+    """Build the named recipes a second time and compare; does nothing after a failure."""
     from spark_build.build import scheduler
 
     if not names or any(result.error for result in results):
@@ -321,7 +344,7 @@ def _build(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What came of more than building: for the document, for people, for the shell."""
+    """Results beyond the build: for the document, for people, for the shell."""
 
     document: dict[str, Any] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
@@ -329,25 +352,27 @@ class Outcome:
 
 
 def compared(repetitions: Sequence[Repetition]) -> Outcome:
-    """What building twice showed; differences count as a failed audit."""
+    """Return the outcome of building twice; differences count as a failed audit."""
     from spark_build.errors import AuditError
 
     lines: list[str] = []
-    for one in repetitions:
-        if not one.differences:
-            lines.append(f"\nreproducible: {one.product}, built twice, has the same bytes ({one.sha256})")
+    for repetition in repetitions:
+        if not repetition.differences:
+            lines.append(
+                f"\nreproducible: {repetition.product}, built twice, has the same bytes ({repetition.sha256})"
+            )
             continue
-        count = len(one.differences)
-        lines.append(f"\nnot reproducible: {one.product}, built twice, has {count} differences")
-        lines += [f"  {each.file}: {each.what}" for each in one.differences]
-    rows = [{**asdict(one), "identical": not one.differences} for one in repetitions]
-    differs = any(one.differences for one in repetitions)
+        count = len(repetition.differences)
+        lines.append(f"\nnot reproducible: {repetition.product}, built twice, has {count} differences")
+        lines += [f"  {difference.file}: {difference.what}" for difference in repetition.differences]
+    rows = [{**asdict(repetition), "identical": not repetition.differences} for repetition in repetitions]
+    differs = any(repetition.differences for repetition in repetitions)
     code = AuditError.exit_code if differs else 0
     return Outcome(document={"repetitions": rows}, lines=tuple(lines), code=code)
 
 
 def document(results: Sequence[RecipeResult], generation: Generation | None) -> dict[str, Any]:
-    """The JSON document of a build."""
+    """Return the JSON document of a build."""
     return {
         "results": [
             {
@@ -360,7 +385,7 @@ def document(results: Sequence[RecipeResult], generation: Generation | None) -> 
                 "peak_memory_mib": result.cost.peak_mib or None,
                 "cache": result.cost.cache or None,
                 "reasons": list(result.reasons),
-                "features": [_feature_row(one) for one in result.features],
+                "features": [_feature_row(feature) for feature in result.features],
                 "error": result.error.message if result.error else None,
             }
             for result in results
@@ -380,7 +405,7 @@ def _feature_row(feature: JudgedFeature) -> dict[str, Any]:
 
 
 def configured(results: Sequence[RecipeResult], named: Sequence[str]) -> Outcome:
-    """What a run that only configures showed; NothingCheckedError's code when it did not come to a recipe."""
+    """Return the outcome of a configure-only run; NothingCheckedError's code when no recipe got there."""
     from spark_build.errors import NothingCheckedError
 
     done = [result for result in results if result.status == "configured"]
@@ -394,7 +419,7 @@ def configured(results: Sequence[RecipeResult], named: Sequence[str]) -> Outcome
     for result in left or results:
         lines.append(f"\nnothing was checked of {result.recipe}: {'; '.join(result.reasons)}")
         if result.status == "stopped":
-            needs = [one.recipe for one in done if any(one.recipe in reason for reason in result.reasons)]
+            needs = [row.recipe for row in done if any(row.recipe in reason for reason in result.reasons)]
             lines += [
                 typeable(f"  next: spark-build build {name}, or --provide {name}=DIR") for name in needs
             ]
@@ -402,9 +427,13 @@ def configured(results: Sequence[RecipeResult], named: Sequence[str]) -> Outcome
 
 
 def _configured_lines(result: RecipeResult) -> list[str]:
-    """The features of one recipe as they were found, its log, and how to go on."""
-    found = [f"{one.name} {one.found or 'empty'}" for one in result.features if one.found is not None]
-    unseen = [one.name for one in result.features if one.found is None]
+    """Return one recipe's features, its log and how to continue."""
+    found = [
+        f"{feature.name} {feature.found or 'empty'}"
+        for feature in result.features
+        if feature.found is not None
+    ]
+    unseen = [feature.name for feature in result.features if feature.found is None]
     said = f"features: {', '.join(found)}" if found else "no feature was printed"
     if not result.features:
         said = "its recipe expects no features"
@@ -423,7 +452,7 @@ def conclude(
     lines: Sequence[str],
     code: int,
 ) -> int:
-    """Say how it ended; returns the exit code."""
+    """Print the outcome and return the exit code."""
     from spark_build.cli.wheelhouse import print_wheels
     from spark_build.errors import joint_exit_code
 
@@ -446,7 +475,7 @@ def conclude(
 
 
 def print_results(results: Sequence[RecipeResult]) -> None:
-    """What became of each recipe."""
+    """Print a row for each recipe."""
     rows = [
         [
             result.recipe,
@@ -479,8 +508,14 @@ def _print_failure(result: RecipeResult) -> None:
 
 @click.command()
 @click.argument("recipes", nargs=-1)
-@click.option("--with", "also", metavar="NAME", multiple=True, help="Also one that is not built by default.")
-@click.option("--offline", is_flag=True, help="Also say what a build without network would lack.")
+@click.option(
+    "--with",
+    "also",
+    metavar="NAME",
+    multiple=True,
+    help="Also build this recipe, which is not built by default.",
+)
+@click.option("--offline", is_flag=True, help="Also list what an offline build would lack.")
 @local_sources
 @shared
 def plan(
@@ -490,7 +525,7 @@ def plan(
     also: tuple[str, ...],
     offline: bool,
 ) -> None:
-    """Say for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
+    """Show for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
     from spark_build.build import scheduler
     from spark_build.build.context import with_local_sources
     from spark_build.build.requirements import missing_sources
@@ -504,12 +539,12 @@ def plan(
             "train": planned.train.name,
             "steps": [_step_document(step) for step in planned.steps],
         }
-        missed = {"missing": [dataclasses.asdict(one) for one in lacking]} if offline else {}
+        missed = {"missing": [dataclasses.asdict(need) for need in lacking]} if offline else {}
         render.print_json(document | missed)
         return
     print_plan(planned)
-    for one in lacking:
-        print(f"missing without a network: {one.recipe}: {one.what}")
+    for need in lacking:
+        print(f"missing without a network: {need.recipe}: {need.what}")
     concerned: dict[str, list[str]] = {}
     for step in planned.steps:
         for warning in step.warnings:
@@ -536,7 +571,7 @@ def _step_document(step: Step) -> dict[str, Any]:
 
 
 def print_plan(planned: Plan) -> None:
-    """The plan as a table."""
+    """Print the plan as a table."""
     target = planned.target
     print(f"plan for {target.name} ({target.platform}, {target.python}), train {planned.train.name}")
     rows = []

@@ -1,4 +1,4 @@
-"""A crash report: what is needed to mend a bug, without secrets."""
+"""Crash reports: facts for fixing a bug, without secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_build.text import scrub
 
 
 def write_report(root: str | None, error: BaseException) -> Path | None:
-    """Write the report into runs/, else into the temporary folder; None when neither works."""
+    """Write the report into runs/, else the temporary folder; returns None when neither works."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     text = scrub(
         "\n".join(

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine lacks for the recipes, and the command that mends each finding."""
+"""The command doctor: missing requirements of the recipes on this machine, with a fix for each."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("recipes", nargs=-1)
-@click.option("--fix", is_flag=True, help="Run the commands that are safe, each after asking.")
+@click.option("--fix", is_flag=True, help="Run the fixes that are safe; asks before each.")
 @click.option("--yes", is_flag=True, help="With --fix: do not ask.")
-@click.option("--cluster", is_flag=True, help="Also check what several machines together need.")
-@click.option("--bundle", metavar="FILE", help="Write a tar for somebody who helps, without secrets.")
+@click.option("--cluster", is_flag=True, help="Also check the links between several machines.")
+@click.option("--bundle", metavar="FILE", help="Write a support bundle (tar) without secrets.")
 @shared
 def doctor(
     options: Options, recipes: tuple[str, ...], fix: bool, yes: bool, cluster: bool, bundle: str | None
 ) -> int:
-    """Check this machine for what the builds need; each finding says what mends it."""
+    """Check this machine for what builds need; each finding comes with its fix."""
     from spark_build.doctor import support as bundles
     from spark_build.doctor.probe import MachineAccess
     from spark_build.errors import HostError, UsageError
@@ -49,7 +49,7 @@ def doctor(
         if mended:
             setting = options.setting()
             facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
-    document: dict[str, Any] = {"findings": [dataclasses.asdict(one) for one in findings]}
+    document: dict[str, Any] = {"findings": [dataclasses.asdict(finding) for finding in findings]}
     if fix:
         document["fixed"] = [{"command": command, "exit_code": code} for command, code in mended]
     if bundle is not None:
@@ -63,7 +63,7 @@ def doctor(
         print_findings(findings, quiet=options.verbosity < 0)
         if bundle is not None:
             print(f"{bundle} has what somebody needs who helps; look through it before you send it")
-    return HostError.exit_code if any(one.status == "fail" for one in findings) else 0
+    return HostError.exit_code if any(finding.status == "fail" for finding in findings) else 0
 
 
 def examine(
@@ -74,7 +74,7 @@ def examine(
     with_cluster: bool,
     indexes: Callable[[], IndexFacts] | None = None,
 ) -> tuple[Facts, tuple[Diagnosis, ...]]:
-    """Gather and judge everything; `indexes` instead of asking those that pip is configured for."""
+    """Collect and judge all facts; `indexes` replaces asking those that pip is configured for."""
     from spark_build.build import requirements, scheduler
     from spark_build.doctor import checks_system, collect, index_connectivity
     from spark_build.doctor.model import PlanRequirements
@@ -95,8 +95,8 @@ def _mend(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str, int]]:
     from spark_build.doctor import support
 
     def agree(command: str, mended: list[Diagnosis]) -> bool:
-        for one in mended:
-            click.echo(f"{one.check}: {one.message}", err=True)
+        for row in mended:
+            click.echo(f"{row.check}: {row.message}", err=True)
         click.echo(f"  {command}", err=True)
         return not ask or click.confirm("run it?", err=True)
 
@@ -110,24 +110,26 @@ def _mend(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str, int]]:
 
 
 def print_findings(findings: Sequence[Diagnosis], *, quiet: bool = False) -> None:
-    """A table, then what mends each finding that is not well; quiet: only those."""
-    wrong = [one for one in findings if one.status != "ok"]
+    """Print a table, then the fix of each finding that is not ok; with quiet only the fixes."""
+    wrong = [finding for finding in findings if finding.status != "ok"]
     shown = wrong if quiet else findings
-    render.print_table(["CHECK", "STATUS", "FOUND"], [[one.check, one.status, one.message] for one in shown])
+    render.print_table(
+        ["CHECK", "STATUS", "FOUND"], [[finding.check, finding.status, finding.message] for finding in shown]
+    )
     if shown:
         print()
     print_fixes(wrong)
-    count = Counter(one.status for one in findings)
+    count = Counter(finding.status for finding in findings)
     print(f"{len(findings)} checks: {count['ok']} ok, {count['warn']} warn, {count['fail']} fail")
 
 
 def print_fixes(wrong: Sequence[Diagnosis]) -> None:
-    """What mends these findings, each command once."""
+    """Print the fixes of these findings, each command once."""
     fixes: dict[str, list[str]] = {}
-    for one in wrong:
-        if one.fix:
-            fixes.setdefault(one.fix, []).append(one.check)
-    safe = {one.fix for one in wrong if one.safe}
+    for finding in wrong:
+        if finding.fix:
+            fixes.setdefault(finding.fix, []).append(finding.check)
+    safe = {finding.fix for finding in wrong if finding.safe}
     if fixes:
         print("to mend it" + (" (* runs with --fix)" if safe else ""))
         for fix, names in fixes.items():

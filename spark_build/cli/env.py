@@ -1,4 +1,4 @@
-"""`env`: virtual environments from the wheelhouse only."""
+"""The command env: virtual environments from the wheelhouse only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.group()
 @shared
 def env(_options: Options) -> None:
-    """Virtual environments from the wheelhouse only."""
+    """Make virtual environments from the wheelhouse only."""
 
 
 _folder = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
@@ -31,7 +31,7 @@ _installer = click.option(
     "--installer",
     type=click.Choice(["auto", "uv", "pip"]),
     default="auto",
-    help="What puts the wheels in; auto: uv if there is one.",
+    help="Installer to use; auto: uv if available, else pip.",
 )
 
 
@@ -39,9 +39,9 @@ _installer = click.option(
 @_folder
 @_packages
 @_installer
-@click.option("--python", "wanted", metavar="PATH|VERSION", help="The interpreter, such as 3.12.")
+@click.option("--python", "wanted", metavar="PATH|VERSION", help="Interpreter to use, such as 3.12.")
 @click.option("--without-pip", is_flag=True, help="Leave pip out of the environment.")
-@click.option("--jupyter", is_flag=True, help="Put ipykernel in and register a kernel for Jupyter.")
+@click.option("--jupyter", is_flag=True, help="Install ipykernel and register a Jupyter kernel.")
 @shared
 def create(
     options: Options,
@@ -52,9 +52,9 @@ def create(
     without_pip: bool,
     jupyter: bool,
 ) -> None:
-    """Make an environment in FOLDER: offline, hashes required, origin of every file proven.
+    """Make an environment in FOLDER: offline, with hashes, the origin of every file proven.
 
-    PACKAGE: what to put in, with all that it needs; by default everything that was built.
+    PACKAGES are installed with their requirements; by default everything that was built.
     """
     from spark_build.cli.wheelhouse import current
     from spark_build.environments import create as environments_create
@@ -80,7 +80,7 @@ def create(
         ),
     )
     kernel = interpreters.register_kernel(folder) if jupyter else None
-    installed = [f"{one.name}=={one.version}" for one in state.packages]
+    installed = [f"{package.name}=={package.version}" for package in state.packages]
     if options.json:
         about: dict[str, Any] = {
             "folder": str(folder),
@@ -98,7 +98,7 @@ def create(
 
 
 def _shown(options: Options, work: Callable[[Callable[[str], None]], Any]) -> Any:
-    """Do what may take long, showing what is told on stderr."""
+    """Run slow work and show its messages on stderr."""
     from spark_build.events import Note
 
     with render.open_view(options.verbosity) as view:
@@ -106,7 +106,7 @@ def _shown(options: Options, work: Callable[[Callable[[str], None]], Any]) -> An
 
 
 def _refuse_foreign(setting: Context) -> None:
-    """HostError where the wheels are for another platform than this machine's."""
+    """Raise HostError where the wheels are for another platform than this machine's."""
     from spark_build.errors import HostError
 
     if setting.target.platform != setting.machine.platform:
@@ -114,7 +114,7 @@ def _refuse_foreign(setting: Context) -> None:
             f"the wheels of target {setting.target.name} are for {setting.target.platform}, "
             f"this machine is {setting.machine.platform}",
             hint=f"spark-build --target {setting.target.name} wheelhouse export FILE.tar, "
-            "then on that machine: spark-build wheelhouse import FILE.tar, and env create there",
+            "then on that machine: spark-build wheelhouse import --unsigned FILE.tar, and env create there",
         )
 
 
@@ -122,9 +122,11 @@ def _refuse_foreign(setting: Context) -> None:
 @_folder
 @_packages
 @_installer
-@click.option("--generation", "number", type=int, metavar="N", help="Go to (or back to) this generation.")
-@click.option("--dry-run", is_flag=True, help="Only say what would change.")
-@click.option("--repair", is_flag=True, help="Look at every file, and put in anew what was changed.")
+@click.option(
+    "--generation", "number", type=int, metavar="N", help="Update to (or go back to) this generation."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--repair", is_flag=True, help="Compare every file, and reinstall packages that were changed.")
 @shared
 def update(
     options: Options,
@@ -135,9 +137,9 @@ def update(
     dry_run: bool,
     repair: bool,
 ) -> None:
-    """Bring the environment in FOLDER to the current generation; with PACKAGE, put that in, too.
+    """Update the environment in FOLDER to the current generation, and install PACKAGES.
 
-    What you added yourself stays. An interrupted update is finished by the next one.
+    Packages that you added stay. The next update finishes an interrupted one.
     """
     from spark_build.environments import installed
     from spark_build.environments import update as updates
@@ -156,7 +158,7 @@ def update(
 
 
 def _generation(options: Options, view: str, number: int | None) -> Generation:
-    """The generation to go to, of the environment's own view unless another is asked for."""
+    """Return the target generation, of the environment's own view unless another is asked for."""
     from spark_build.cli.wheelhouse import current
     from spark_build.errors import StoreError, UsageError
     from spark_build.wheelhouse import generations
@@ -192,7 +194,7 @@ def _as_json(
     folder: Path, before: State, generation: Generation, change: EnvironmentChange, *, dry_run: bool
 ) -> dict[str, Any]:
     def named(packages: Any) -> list[dict[str, str]]:
-        return [{"name": one.name, "version": one.version} for one in packages]
+        return [{"name": package.name, "version": package.version} for package in packages]
 
     return {
         "folder": str(folder),
@@ -202,8 +204,13 @@ def _as_json(
         "changed": not change.empty,
         "added": named(change.added),
         "replaced": [
-            {"name": one.wheel.name, "from": one.before, "to": one.wheel.version, "why": one.why}
-            for one in change.replaced
+            {
+                "name": replacement.wheel.name,
+                "from": replacement.before,
+                "to": replacement.wheel.version,
+                "why": replacement.why,
+            }
+            for replacement in change.replaced
         ],
         "removed": named(change.removed),
         "released": named(change.released),
@@ -217,11 +224,22 @@ def _print_change(
 ) -> None:
     rows = [["add", wheel.name, wheel.version, ""] for wheel in change.added]
     rows += [
-        ["replace", one.wheel.name, f"{one.before} -> {one.wheel.version}", one.why]
-        for one in change.replaced
+        [
+            "replace",
+            replacement.wheel.name,
+            f"{replacement.before} -> {replacement.wheel.version}",
+            replacement.why,
+        ]
+        for replacement in change.replaced
     ]
-    rows += [["remove", one.name, one.version, "not asked for by this generation"] for one in change.removed]
-    rows += [["leave", one.name, one.version, "you replaced it: it is yours now"] for one in change.released]
+    rows += [
+        ["remove", package.name, package.version, "not asked for by this generation"]
+        for package in change.removed
+    ]
+    rows += [
+        ["leave", package.name, package.version, "you replaced it: it is yours now"]
+        for package in change.released
+    ]
     render.print_table(["", "PACKAGE", "VERSION", "WHY"], rows)
     way = "" if before.generation == generation.number else f", from generation {before.generation}"
     if change.empty:
@@ -237,7 +255,7 @@ def _print_change(
 @_folder
 @shared
 def check(options: Options, folder: Path) -> int:
-    """Say whether every file in FOLDER still is what the wheelhouse holds."""
+    """Check that every file in FOLDER is as in the wheelhouse."""
     from spark_build.environments import installed
     from spark_build.environments import update as updates
 
@@ -246,13 +264,15 @@ def check(options: Options, folder: Path) -> int:
     faults = _shown(options, lambda _tell: list(updates.check(folder, state, options.home().store)))
     others = updates.others(folder, state)
     if options.json:
-        problems = [{"package": one.package, "file": one.file, "problem": one.problem} for one in faults]
+        problems = [
+            {"package": fault.package, "file": fault.file, "problem": fault.problem} for fault in faults
+        ]
         render.print_json(
             {
                 "folder": str(folder),
                 "view": state.view,
                 "generation": state.generation,
-                "packages": [f"{one.name}=={one.version}" for one in state.packages],
+                "packages": [f"{package.name}=={package.version}" for package in state.packages],
                 "ok": not faults and not state.unfinished,
                 "unfinished": state.unfinished,
                 "problems": problems,
@@ -261,7 +281,7 @@ def check(options: Options, folder: Path) -> int:
         )
     else:
         render.print_table(
-            ["PACKAGE", "FILE", "PROBLEM"], [[one.package, one.file, one.problem] for one in faults]
+            ["PACKAGE", "FILE", "PROBLEM"], [[fault.package, fault.file, fault.problem] for fault in faults]
         )
         if state.unfinished == "create":
             again = typeable(f"spark-build env create {quote(str(folder))}", options)

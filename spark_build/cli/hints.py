@@ -1,4 +1,4 @@
-"""The next thing to type, so that it works as it stands."""
+"""Hints that work as printed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ELSEWHERE = re.compile(r"\bmachine\b[^:]*: $")  # "on that machine: spark-build 
 
 
 def typeable(text: str, options: Options | None = None, repeat: tuple[str, ...] = VIEW) -> str:
-    """Repeat what was given of --root, --target and --train in each `spark-build COMMAND` of a text.
+    """Add the --root, --target and --train given now to each `spark-build COMMAND` in a text.
 
     Without them the line would work on something else. Those that build repeat --provide and --source,
     too; those for another machine nothing. `options` are those of the running command.
@@ -44,7 +44,7 @@ def typeable(text: str, options: Options | None = None, repeat: tuple[str, ...] 
 
 
 def nothing_checked(why: str, following: str) -> int:
-    """Say on stderr that nothing was checked, why, and what to do next; return the exit code for it.
+    """Report on stderr that nothing was checked, why, and what to do; returns the exit code.
 
     The document of --json is printed as always: it says what was looked at, which is nothing.
     """
@@ -56,7 +56,7 @@ def nothing_checked(why: str, following: str) -> int:
 
 
 def _typed(options: Mapping[str, str | None], line: str) -> str:
-    """The options that a line does not say itself, by how they begin: --root, --provide torch."""
+    """Return the options given now that a line lacks, by their beginning: --root, --provide torch."""
     typed = ""
     for start, value in options.items():
         name, _, key = start.partition(" ")

@@ -1,4 +1,4 @@
-"""The commands why and log, and attach for runs in the background."""
+"""The commands why and log, and attach for background runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNBUILT = "to be built first"
 @click.argument("recipe")
 @shared
 def why(options: Options, recipe: str) -> None:
-    """Say which inputs of RECIPE differ from those of its last build here."""
+    """Show which inputs of RECIPE changed since its last build here."""
     from spark_build.build import recipe_build, scheduler
     from spark_build.build.keys import key_differences
 
@@ -50,15 +50,20 @@ def why(options: Options, recipe: str) -> None:
             "recipe": recipe,
             "key": step.build_key or None,
             "last": last["key"] if last else None,
+            "imported": last["imported"] if last else "",
             "differences": [one._asdict() for one in found],
         }
         render.print_json(document)
         return
     if last is None:
         print(f"{recipe} was never built here for {setting.target.platform}, {setting.target.python}")
+    elif not found and step.decision == "BUILD":
+        print(f"{recipe}: nothing differs, and yet: {'; '.join(step.reasons)}")
     elif not found:
-        again = "".join(f" after another audit: {one}" for one in step.stale[:1])
+        again = "".join(f" after another audit: {reason}" for reason in step.stale[:1])
         print(f"{recipe}: nothing differs: it would be reused{again}")
+    if last and last["imported"]:
+        print(f"{recipe}: the last one was not built here: imported ({last['imported']})")
     for one in found:
         print(f"{one.path}: {_shown(one.before)} -> {_shown(one.now)}")
 
@@ -72,16 +77,16 @@ def _step(planned: Plan, recipe: str) -> Step:
 
 
 def _inputs_now(setting: Context, planned: Plan, step: Step) -> dict[str, Any]:
-    """What the build key would be made of; the content of a need that is not built yet is unknown."""
+    """Return the build key's inputs as of now; the content of an unbuilt need is unknown."""
     from spark_build.build.environment import locate
     from spark_build.build.keys import build_inputs
     from spark_build.build.recipe_build import tools_of
 
     keys = {one.recipe.name: one.stored_as for one in planned.steps if one.decision == "REUSE"}
     needs = {}
-    for one in step.provisions:
-        known = one.provider != "store" or one.need in keys
-        needs[one.need] = locate(one, setting.home.store, keys).identity if known else UNBUILT
+    for provision in step.provisions:
+        known = provision.provider != "store" or provision.need in keys
+        needs[provision.need] = locate(provision, setting.home.store, keys).identity if known else UNBUILT
     return build_inputs(step.declared, needs, tools_of(step))
 
 
@@ -93,7 +98,7 @@ def _last_build(setting: Context, recipe: str) -> Mapping[str, Any] | None:
 
 @click.command()
 @click.argument("recipe")
-@click.option("--diagnosis", is_flag=True, help="Only the first real error, why, and what mends it.")
+@click.option("--diagnosis", is_flag=True, help="Only show the first real error, its cause and its fix.")
 @shared
 def log(options: Options, recipe: str, diagnosis: bool) -> None:
     """Show the last log of RECIPE: of the running or failed build, else of the wheel in the store."""
@@ -123,7 +128,7 @@ def _explained(found: LogDiagnosis) -> list[str]:
 
 
 def _last_log(setting: Context, recipe: str) -> tuple[Path, bool]:
-    """The log and whether it is of a build that has not ended well."""
+    """Return the log, and whether its build is running or failed."""
     from spark_build.build.recipe_build import LOG
     from spark_build.errors import UsageError
     from spark_build.wheelhouse import store
@@ -140,7 +145,7 @@ def _last_log(setting: Context, recipe: str) -> tuple[Path, bool]:
 
 
 def start_background(options: Options, runs: Path, check: Callable[[Emit], object]) -> int:
-    """Run this very command line again in the background, once `check` has found nothing wrong."""
+    """Run this command line again in the background, once `check` passes."""
     from spark_build.build import background
     from spark_build.journal import new_run
 
@@ -160,13 +165,13 @@ def start_background(options: Options, runs: Path, check: Callable[[Emit], objec
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("--list", "listing", is_flag=True, help="List what was detached.")
-@click.option("--stop", is_flag=True, help="End it in good order; the next run goes on from there.")
+@click.option("--list", "listing", is_flag=True, help="List the detached runs.")
+@click.option("--stop", is_flag=True, help="Stop the run cleanly; the next one continues from there.")
 @shared
 def attach(options: Options, run: str | None, listing: bool, stop: bool) -> int:
     """Watch a detached build until it ends, then print its result and exit with its code.
 
-    RUN is what --detach printed; without it, the newest one that runs. Ctrl-C only stops watching.
+    RUN is the name that --detach printed (default: the newest that runs). Ctrl-C only stops watching.
     """
     from spark_build.build import background
 
@@ -189,13 +194,13 @@ def attach(options: Options, run: str | None, listing: bool, stop: bool) -> int:
 
 
 def _chosen(runs: Sequence[Background], name: str | None) -> Background:
-    """The run of that name; without one the newest that lives, else the newest."""
+    """Return the run of that name; by default the newest that is alive, else the newest."""
     from spark_build.errors import UsageError
 
     if name is not None:
-        found = next((one for one in runs if one.name == name), None)
+        found = next((run for run in runs if run.name == name), None)
     else:
-        found = next((one for one in runs if one.alive), runs[0] if runs else None)
+        found = next((run for run in runs if run.alive), runs[0] if runs else None)
     if found is None:
         raise UsageError(
             f"no run {name} was detached here" if name else "nothing was detached here",
@@ -205,7 +210,7 @@ def _chosen(runs: Sequence[Background], name: str | None) -> Background:
 
 
 class _Replay:
-    """The view's clock; while an event is shown it stands at the time when that happened."""
+    """A clock for the view: while an event is shown, it stands at that event's time."""
 
     def __init__(self) -> None:
         self.late = 0.0
@@ -215,7 +220,7 @@ class _Replay:
 
 
 def _watch(options: Options, run: Background) -> None:
-    """Show what has happened and what happens, as the command itself would in the foreground."""
+    """Show past and new events as the command itself does in the foreground."""
     from spark_build.build import background
 
     if run.alive and options.verbosity >= 0:
@@ -231,7 +236,7 @@ def _watch(options: Options, run: Background) -> None:
 
 
 def _left(options: Options, run: Background) -> int:
-    """Ctrl-C while watching."""
+    """Print how to return, after Ctrl-C while watching."""
     click.echo(f"{run.name} goes on", err=True)
     click.echo(f"  back: {_again(options, run.name)}", err=True)
     click.echo(f"  stop: {_again(options, '--stop', run.name)}", err=True)
@@ -241,7 +246,7 @@ def _left(options: Options, run: Background) -> int:
 
 
 def _conclude(options: Options, watched: Background) -> int:
-    """What the run printed, and its exit code."""
+    """Print the run's output and return its exit code."""
     from spark_build.build import background
     from spark_build.errors import HostError
 
@@ -261,7 +266,7 @@ def _conclude(options: Options, watched: Background) -> int:
 
 
 def _is_json(output: bytes) -> bool:
-    """Whether the run itself was asked for --json."""
+    """Return whether the run was started with --json."""
     import json
 
     with contextlib.suppress(ValueError):
@@ -271,7 +276,7 @@ def _is_json(output: bytes) -> bool:
 
 
 def _stop(options: Options, run: Background) -> int:
-    """End a run; one that has ended is fine, too."""
+    """Stop a run; one that has ended is fine."""
     from spark_build.build import background
 
     if run.alive:
@@ -314,10 +319,10 @@ def _row(run: Background) -> dict[str, Any]:
 
 
 def _command(run: Background) -> str:
-    """What the user typed."""
+    """Return the command line that the user typed."""
     return shlex.join(["spark-build", *run.command])
 
 
 def _again(options: Options, *arguments: str) -> str:
-    """An `attach` that finds the same folder."""
+    """Return an `attach` command line that finds the same folder."""
     return typeable(shlex.join(["spark-build", "attach", *arguments]), options, ("--root",))

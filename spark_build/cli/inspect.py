@@ -33,10 +33,10 @@ AUDIT_SAID_NO = 8
 @click.command()
 @click.argument("wheel")
 @click.argument("other", required=False)
-@click.option("--cross-check", is_flag=True, help="Compare the device code with what cuobjdump lists.")
+@click.option("--cross-check", is_flag=True, help="Compare the device code with cuobjdump's list.")
 @shared
 def inspect(options: Options, wheel: str, other: str | None, *, cross_check: bool) -> int:
-    """Show what is in WHEEL, a file or a name of the current generation; with OTHER, what differs."""
+    """Show the contents of WHEEL, a file or a name in the current generation; with OTHER, the differences."""
     first = _page(options, wheel, cross_check=cross_check)
     second = _page(options, other, cross_check=cross_check) if other else None
     if second is None:
@@ -55,9 +55,9 @@ def inspect(options: Options, wheel: str, other: str | None, *, cross_check: boo
 def _compare(options: Options, first: InspectPage, second: InspectPage) -> None:
     from spark_build.wheels.diff import Side, members, wheel_changes
 
-    found = wheel_changes(*(Side(facts=one.facts, members=members(one.path)) for one in (first, second)))
+    found = wheel_changes(*(Side(facts=page.facts, members=members(page.path)) for page in (first, second)))
     if options.json:
-        differences = [dataclasses.asdict(one) for one in found]
+        differences = [dataclasses.asdict(finding) for finding in found]
         other = document(second)
         render.print_json({**document(first), "other": other, "differences": differences})
     else:
@@ -65,7 +65,7 @@ def _compare(options: Options, first: InspectPage, second: InspectPage) -> None:
 
 
 def _page(options: Options, wheel: str, *, cross_check: bool) -> InspectPage:
-    """Read and judge a wheel."""
+    """Read a wheel and judge it."""
     from spark_build.wheels.diff import known_libraries
     from spark_build.wheels.reader import read_facts
     from spark_build.wheels.rules import explain_library
@@ -95,7 +95,7 @@ def _page(options: Options, wheel: str, *, cross_check: bool) -> InspectPage:
 
 
 def _located(options: Options, wheel: str) -> tuple[Path, Context | None]:
-    """The file, and by what it is judged: a name belongs to a view, a file to what --target says."""
+    """Return the wheel's file and its basis: a view for a name, --target for a file."""
     from spark_build.errors import UsageError
 
     path = Path(wheel)
@@ -115,10 +115,10 @@ def _published(found: Generation, name: str) -> Path:
     from spark_build.errors import UsageError
     from spark_build.text import did_you_mean
 
-    for one in found.wheels:
-        if canonicalize_name(one.name) == canonicalize_name(name):
-            return found.folder / one.filename
-    known = did_you_mean(name, [one.name for one in found.wheels])
+    for wheel in found.wheels:
+        if canonicalize_name(wheel.name) == canonicalize_name(name):
+            return found.folder / wheel.filename
+    known = did_you_mean(name, [wheel.name for wheel in found.wheels])
     raise UsageError(f"no wheel of generation {found.number} is named '{name}'{known}")
 
 
@@ -136,7 +136,7 @@ def _cuobjdump() -> Path:
 
 
 def _recipe(setting: Context, facts: WheelFacts) -> Recipe | None:
-    """The recipe whose wheel this is, if the train has a version of it."""
+    """Return the recipe that builds this wheel, if the train has a version of it."""
     from packaging.utils import canonicalize_name
 
     for recipe in setting.catalogue.recipes.values():
@@ -149,7 +149,7 @@ def _recipe(setting: Context, facts: WheelFacts) -> Recipe | None:
 def _judge(
     facts: WheelFacts, setting: Context | None, recipe: Recipe | None
 ) -> tuple[tuple[Finding, ...], AuditBasis]:
-    """By the recipe and its target as when publishing; without them by what the wheel says of itself."""
+    """Audit by the recipe and its target as for publication, else by the wheel's own name and tags."""
     from spark_build.wheels.audit import findings_alone
     from spark_build.wheels.diff import known_libraries, known_policies
 
@@ -202,7 +202,7 @@ SEVERITIES = ("error", "warning", "info")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditBasis:
-    """By what a wheel was judged; empty fields: by its own name and tags."""
+    """Basis of an audit; without fields, the wheel's own name and tags."""
 
     recipe: str = ""
     target: str = ""
@@ -217,7 +217,7 @@ class AuditBasis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InspectPage:
-    """What is shown of one wheel. `checked`: what cuobjdump lists otherwise; None: not asked."""
+    """Everything shown of one wheel; `checked`: where cuobjdump disagrees, None when it was not asked."""
 
     path: Path
     facts: WheelFacts
@@ -228,7 +228,7 @@ class InspectPage:
 
 
 def document(page: InspectPage) -> dict[str, Any]:
-    """A page as JSON."""
+    """Return a page as JSON."""
     facts, payload = page.facts, page.facts.payload
     codes = {code.path: code for code in facts.device_code}
     named = {library.path for library in facts.libraries}
@@ -243,7 +243,7 @@ def document(page: InspectPage) -> dict[str, Any]:
         "size": facts.size,
         "unpacked": payload.unpacked,
         "files": payload.files,
-        "largest": [asdict(one) for one in payload.largest],
+        "largest": [asdict(file) for file in payload.largest],
         "record_ok": not facts.record_problems,
         "judged_by": asdict(page.judged),
         "libraries": [_library(library, codes.get(library.path)) for library in facts.libraries],
@@ -252,11 +252,11 @@ def document(page: InspectPage) -> dict[str, Any]:
             for code in facts.device_code
             if code.path not in named
         ],
-        "needed": [asdict(one) for one in page.needed],
-        "findings": [{**asdict(one), "advice": advice(one.rule)} for one in page.findings],
+        "needed": [asdict(library) for library in page.needed],
+        "findings": [{**asdict(finding), "advice": advice(finding.rule)} for finding in page.findings],
     }
     if page.checked is not None:
-        found["cross_check"] = {path: [asdict(one) for one in rows] for path, rows in page.checked.items()}
+        found["cross_check"] = {path: [asdict(row) for row in rows] for path, rows in page.checked.items()}
     return found
 
 
@@ -272,7 +272,7 @@ def _library(library: Library, code: DeviceCode | None) -> dict[str, Any]:
 
 
 def _more(code: DeviceCode) -> dict[str, Any]:
-    """What is not loaded by itself."""
+    """Return the parts that no import loads."""
     return {
         "lto": code.loaded.lto,
         "relocatable": asdict(code.relocatable),
@@ -292,12 +292,12 @@ def show(page: InspectPage) -> None:
     print(f"  {format_size(facts.size)} packed, {files}; {record}")
     print(f"  judged by {page.judged}")
     _title("LARGEST FILES")
-    rows = [[format_size(one.size), printable(one.path)] for one in payload.largest[:LARGEST]]
+    rows = [[format_size(file.size), printable(file.path)] for file in payload.largest[:LARGEST]]
     render.print_table(["SIZE", "FILE"], rows)
     if facts.libraries:
         _title("LIBRARIES AND PROGRAMS")
         # Libraries first: of torch's 140 files of machine code most are test programs.
-        ordered = sorted(facts.libraries, key=lambda one: ".so" not in one.path.rpartition("/")[2])
+        ordered = sorted(facts.libraries, key=lambda library: ".so" not in library.path.rpartition("/")[2])
         libraries = [[printable(one.path), one.machine, printable(" ".join(one.needed))] for one in ordered]
         render.print_table(["FILE", "MACHINE", "NEEDS"], libraries[:SHOWN])
         _more_than_shown(len(libraries))
@@ -323,7 +323,7 @@ def _more_than_shown(count: int) -> None:
 
 
 def code_blocks(codes: Sequence[DeviceCode], width: int) -> list[tuple[list[str], list[list[str]]]]:
-    """The table of architectures, in as many blocks side by side as the width asks for."""
+    """Return the table of architectures in as many columns as the terminal's width allows."""
     from spark_build.wheels.diff import counts, roles
 
     short = _distinct([code.path for code in codes])
@@ -349,7 +349,7 @@ def code_blocks(codes: Sequence[DeviceCode], width: int) -> list[tuple[list[str]
 
 
 def _distinct(paths: Sequence[str]) -> dict[str, str]:
-    """The last parts of each path, as many as tell it from all others."""
+    """Return the last parts of each path, as many as make it unique."""
     found: dict[str, str] = {}
     for path in paths:
         parts = path.split("/")
@@ -367,37 +367,37 @@ def _show_checked(page: InspectPage) -> None:
     for path, differences in page.checked.items():
         said = "cuobjdump lists the same" if not differences else "cuobjdump lists something else:"
         print(f"{printable(path)}: {said}")
-        for one in differences:
-            print(f"  {one.listing} {one.target}: {one.ours} here, {one.theirs} there")
+        for row in differences:
+            print(f"  {row.listing} {row.target}: {row.ours} here, {row.theirs} there")
     if not page.checked:
         print("no device code to check")
 
 
 def _show_findings(findings: Sequence[Finding]) -> None:
-    """By severity, each with its rule and what to do."""
-    numbers = [(sum(one.severity == kind for one in findings), kind) for kind in SEVERITIES]
+    """Print findings by severity, each with its rule and its fix."""
+    numbers = [(sum(finding.severity == kind for finding in findings), kind) for kind in SEVERITIES]
     said = ", ".join(f"{number} {kind}{'s' * (number > 1)}" for number, kind in numbers if number)
     _title(f"FINDINGS: {said or 'none'}")
-    for one in sorted(findings, key=lambda one: SEVERITIES.index(one.severity)):
+    for one in sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)):
         print(f"{one.severity}: {one.rule}: {one.message}")
         if advice(one.rule):
             print(f"  next: {advice(one.rule)}")
 
 
 def show_changes(first: InspectPage, second: InspectPage, found: Sequence[WheelChange]) -> None:
-    """Print what two wheels do not have in common."""
+    """Print the differences between two wheels."""
     print(f"first:  {printable(first.facts.filename)}")
     print(f"second: {printable(second.facts.filename)}")
     if not found:
         print("\nnothing differs that is looked at")
-    for kind in dict.fromkeys(one.kind for one in found):
-        rows = [one for one in found if one.kind == kind]
+    for kind in dict.fromkeys(finding.kind for finding in found):
+        rows = [finding for finding in found if finding.kind == kind]
         _title(kind.upper())
         render.print_table(
             ["WHAT", "FIRST", "SECOND"],
             [
-                [printable(one.subject), printable(one.first) or "-", printable(one.second) or "-"]
-                for one in rows[:SHOWN]
+                [printable(row.subject), printable(row.first) or "-", printable(row.second) or "-"]
+                for row in rows[:SHOWN]
             ],
         )
         _more_than_shown(len(rows))

@@ -1,4 +1,4 @@
-"""Groups whose commands are imported when they are called, so that --help stays fast."""
+"""Groups that import a command when it is called, so that --help stays fast."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Table = Mapping[str, tuple[str, str, str]]
 
 
 class LazyGroup(click.Group):
-    """A group made of a table, in the table's order."""
+    """A group made from a table, in the table's order."""
 
     def __init__(self, *arguments: Any, table: Table, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the table."""
+        """Return the names in the table's order."""
         del ctx
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command's module."""
+        """Import and return a command."""
         del ctx
         if cmd_name not in self.table:
             return None
@@ -36,7 +36,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a suggestion for a mistyped name."""
+        """Resolve as click does, with a suggestion for a mistyped name."""
         if args and args[0] not in self.table and not args[0].startswith("-"):
             from difflib import get_close_matches
 
@@ -47,7 +47,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table, without importing anything."""
+        """Write the table without importing any command."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in self.table.items()])
@@ -57,15 +57,15 @@ class LazyGroup(click.Group):
 COMMANDS = {
     "all": ("spark_build.cli.build", "all_", "Doctor, plan, build, publish and verify."),
     "doctor": ("spark_build.cli.doctor", "doctor", "Check this machine for what the builds need."),
-    "plan": ("spark_build.cli.build", "plan", "Say what would be built, reused or skipped, and why."),
+    "plan": ("spark_build.cli.build", "plan", "Show what would be built, reused or skipped, and why."),
     "build": ("spark_build.cli.build", "build", "Build and publish recipes."),
-    "attach": ("spark_build.cli.history", "attach", "Watch a build that was detached, or stop it."),
-    "why": ("spark_build.cli.history", "why", "Say which inputs differ from the last build."),
+    "attach": ("spark_build.cli.history", "attach", "Watch or stop a detached build."),
+    "why": ("spark_build.cli.history", "why", "Show which inputs changed since the last build."),
     "log": ("spark_build.cli.history", "log", "Show the last log of a recipe; --diagnosis explains it."),
     "recipes": ("spark_build.cli.recipes", "recipes", "List, show, check, write and pin recipes."),
     "patches": ("spark_build.cli.patches", "patches", "Check the patches against their sources."),
     "wheelhouse": ("spark_build.cli.wheelhouse", "wheelhouse", "List, inspect, export and import wheels."),
-    "env": ("spark_build.cli.env", "env", "Virtual environments from the wheelhouse only."),
+    "env": ("spark_build.cli.env", "env", "Make virtual environments from the wheelhouse only."),
     "verify": ("spark_build.cli.verify", "verify", "Check the wheels; --burn-in measures them."),
     "bench": ("spark_build.cli.bench", "bench", "Run the wider suite, compare runs, report."),
 }

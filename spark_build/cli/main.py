@@ -1,4 +1,4 @@
-"""Entry point: the command table and the one place that handles errors."""
+"""Entry point: the command table and the one handler of errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ for _declare in COMMON:
 
 
 class Stopped(BaseException):
-    """A signal asked us to end; carries its number."""
+    """A signal that asks us to end; carries its number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -42,7 +42,7 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
 
 
 def run() -> None:
-    """Run the command line and exit with the code of the contract."""
+    """Run the command line and exit with its code."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _on_signal)
     # A script's shell starts what it puts into the background with interrupts ignored, and Python keeps that.
@@ -116,7 +116,7 @@ def _report_error(options: Options, error: Any) -> int:
     from spark_build.errors import RecipeError
 
     hint = typeable(error.hint, options) if error.hint else error.hint
-    problems = [str(one) for one in error.problems] if isinstance(error, RecipeError) else []
+    problems = [str(problem) for problem in error.problems] if isinstance(error, RecipeError) else []
     place = f"{error.where}: " if error.where else ""
     code = _report(
         options,
@@ -142,7 +142,7 @@ def _crash(options: Options, error: BaseException) -> int:
 
 
 def be_background(folder: str) -> int:
-    """The process that `start_background` starts; returns the exit code."""
+    """Run as the process that `start_background` starts; returns the exit code."""
     from pathlib import Path
 
     from spark_build.build import background

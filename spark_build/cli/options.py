@@ -1,4 +1,4 @@
-"""Options that every command understands, before or after its name."""
+"""Options common to all commands, before or after the command's name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DETACHED = "SPARK_BUILD_DETACHED"  # tells the process that --detach starts whic
 
 
 class Options:
-    """What was said on the command line, and what follows from it."""
+    """Values of the common options, and what follows from them."""
 
     def __init__(self) -> None:
         self.root: str | None = None
@@ -34,7 +34,7 @@ class Options:
         self.background: Path | None = None  # the run's folder, in a process that --detach started
 
     def home(self) -> Home:
-        """The folders to work with."""
+        """Folders to work with."""
         from spark_build.paths import locate
 
         return locate(self.root)
@@ -50,7 +50,7 @@ class Options:
 
 
 def _store(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """Remember an option wherever it stood; the last one said wins."""
+    """Store an option from either place; the last one wins."""
     if value is not None and value is not False:
         name = str(parameter.name)
         options = context.ensure_object(Options)
@@ -66,7 +66,7 @@ def _store(context: click.Context, parameter: click.Parameter, value: Any) -> An
 
 
 class _Size(click.ParamType[int]):
-    """Memory in MiB from what people write: 64G, 64GiB, 65536M; a bare number is MiB."""
+    """Parameter type for memory in MiB: 64G, 64GiB, 65536M; a bare number is MiB."""
 
     name = "size"
 
@@ -87,7 +87,7 @@ SIZE = _Size()
 
 
 def local_sources(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --source NAME=DIR, handed on as a dictionary."""
+    """Add --source NAME=DIR, passed on as a dictionary."""
 
     def parse(context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
         pairs = [text.partition("=") for text in values]
@@ -97,14 +97,14 @@ def local_sources(function: Callable[..., Any]) -> Callable[..., Any]:
         context.ensure_object(Options).source = found
         return found
 
-    text = "Build a recipe from a folder of yours, as it is."
+    text = "Build a recipe from the sources in DIR, unpatched."
     return click.option("--source", "source", metavar="NAME=DIR", multiple=True, callback=parse, help=text)(
         function
     )
 
 
 def _provider(text: str) -> tuple[str, str]:
-    """NAME=store, NAME=public or NAME=PATH."""
+    """Parse NAME=store, NAME=public or NAME=PATH."""
     need, _, where = text.partition("=")
     if not need or not where:
         raise click.BadParameter(f"--provide {text}: write NAME=store, NAME=public or NAME=PATH")
@@ -112,7 +112,7 @@ def _provider(text: str) -> tuple[str, str]:
 
 
 def _choice(text: str) -> tuple[tuple[str, str], str]:
-    """Read RECIPE.OPTION=VALUE; an empty value is one, too."""
+    """Parse RECIPE.OPTION=VALUE; the value may be empty."""
     name, equals, value = text.partition("=")
     recipe, _, option = name.partition(".")
     if not recipe or not option or not equals:
@@ -121,7 +121,7 @@ def _choice(text: str) -> tuple[tuple[str, str], str]:
 
 
 def shared(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the common options to a command and hand it the collected Options first."""
+    """Add the common options to a command and pass it the collected Options first."""
 
     @click.pass_context
     def command(context: click.Context, *arguments: Any, **named: Any) -> Any:
@@ -134,10 +134,10 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Renamed(click.Option):
-    """An option that is shown by its first name only; the others are what it was called before."""
+    """An option with former names, which still work and are not shown."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the names and the help text to print."""
+        """Return the option's names and its help text."""
         names, self.opts = self.opts, self.opts[:1]
         try:
             return super().get_help_record(ctx)
@@ -150,29 +150,29 @@ def _option(*names: str, **named: Any) -> Callable[[Callable[..., Any]], Callabl
 
 
 COMMON = (
-    _option("--root", metavar="DIR", help="Folder for recipes/, wheelhouse/, build/, sources/, runs/."),
-    _option("--target", metavar="NAME", help="The machine to build for; 'auto' looks (default)."),
-    _option("--train", metavar="NAME", help="Versions that belong together, such as 2.13."),
+    _option("--root", metavar="DIR", help="Folder with recipes/, wheelhouse/, build/, sources/, runs/."),
+    _option("--target", metavar="NAME", help="Machine to build for (default: auto, this machine's)."),
+    _option("--train", metavar="NAME", help="Set of versions to build, such as 2.13."),
     _option(
         "--provide",
         metavar="NAME=WHERE",
         multiple=True,
-        help="Take a need from store, public (a public wheel), or a path.",
+        help="Where a dependency comes from: store, public (a wheel from the index), or a path.",
     ),
     _option(
         "--option",
         metavar="RECIPE.OPTION=VALUE",
         multiple=True,
-        help="Choose what a recipe leaves open: `recipes show RECIPE` lists its options.",
+        help="Set an option of a recipe; `recipes show RECIPE` lists them.",
     ),
-    _option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."),
-    _option("-v", "--verbose", is_flag=True, help="Say more."),
-    _option("-q", "--quiet", is_flag=True, help="Say less."),
+    _option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else."),
+    _option("-v", "--verbose", is_flag=True, help="Print more."),
+    _option("-q", "--quiet", is_flag=True, help="Print less."),
 )
 
 
 def text_of(file: Path, hint: str) -> str:
-    """UTF-8, with a byte order mark or without. Raises UsageError; `hint` says what to give instead."""
+    """Return a UTF-8 file's text, without a byte order mark. Raises UsageError with `hint`."""
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -182,7 +182,7 @@ def text_of(file: Path, hint: str) -> str:
 
 
 def json_of(text: str, where: str, hint: str) -> Any:
-    """A document. Raises UsageError, for one that is nested too deeply too."""
+    """Return a JSON file's value. Raises UsageError, also for one nested too deeply."""
     import json
 
     try:

@@ -1,4 +1,4 @@
-"""`patches check`: does every patch of the train still fit its source?"""
+"""The command patches check: whether the patches of a train still apply."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNKNOWN = ("unknown", "unverified")  # not tried against a source
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """One patch and what was found."""
+    """One patch and the result of its check."""
 
     recipe: str
     patch: str
@@ -35,18 +35,18 @@ class _Row:
 @click.group()
 @shared
 def patches(_options: Options) -> None:
-    """The patches of the selected train."""
+    """Check the patches of the selected train."""
 
 
 @patches.command()
 @click.argument("recipes", nargs=-1)
-@click.option("--source", "given", multiple=True, metavar="NAME=DIR", help="Check against this tree.")
-@click.option("--offline", is_flag=True, help="Use only sources that are here already.")
+@click.option("--source", "given", multiple=True, metavar="NAME=DIR", help="Check against the tree in DIR.")
+@click.option("--offline", is_flag=True, help="Use no network, only sources fetched before.")
 @shared
 def check(options: Options, recipes: tuple[str, ...], given: tuple[str, ...], offline: bool) -> int:
-    """Say of each patch whether it applies, is upstream already, or does not apply, and where.
+    """Show for each patch whether it applies, is upstream already, or does not apply, and where.
 
-    Without --source a recipe's pinned source is fetched. Nothing that is given is changed.
+    Fetches the pinned sources of recipes without --source. Never changes the tree in --source.
     """
     setting = options.setting()
     trees = dict(_tree(text) for text in given)
@@ -70,7 +70,7 @@ def _tree(text: str) -> tuple[str, Path]:
 
 
 def _check_recipe(setting: Context, name: str, tree: Path | None, emit: Emit, *, offline: bool) -> list[_Row]:
-    """All patches of one recipe, in order, each on top of those before it."""
+    """Check all patches of one recipe in order, each on top of those before it."""
     from spark_build.errors import SourceError
     from spark_build.files import remove_tree
     from spark_build.recipes.evaluation import patches_for
@@ -91,7 +91,7 @@ def _check_recipe(setting: Context, name: str, tree: Path | None, emit: Emit, *,
 
 
 def _fetched(setting: Context, name: str, scratch: Path, emit: Emit, *, offline: bool) -> Path:
-    """The recipe's pinned source, unpacked."""
+    """Return the recipe's pinned source, unpacked."""
     from spark_build.errors import SourceError
     from spark_build.events import Note, Progress
     from spark_build.sources import source_types
@@ -115,7 +115,7 @@ def _fetched(setting: Context, name: str, scratch: Path, emit: Emit, *, offline:
 
 
 def _source(setting: Context, name: str) -> Source | None:
-    """What would be built here; for a component of other machines only, its first source."""
+    """Return the source that is built here; of a component for other machines, its first source."""
     from spark_build.build.plan import choose_source
 
     pin = setting.train.components.get(name)
@@ -152,7 +152,7 @@ def _check_all(setting: Context, name: str, wanted: Sequence[Patch], tree: Path,
 
 
 def _unchecked(name: str, patch: Patch, why: str) -> _Row:
-    """A patch whose source cannot be had; its own mark says more than that."""
+    """Return the row of a patch whose source cannot be fetched; its `unverified` note comes first."""
     if patch.unverified:
         return _Row(
             recipe=name, patch=patch.file, state="unverified", detail=f"{patch.unverified} (now: {why})"
@@ -170,7 +170,7 @@ def _print(options: Options, train: str, rows: Sequence[_Row]) -> None:
 
 
 def _exit_code(train: str, rows: Sequence[_Row]) -> int:
-    """6 for one that does not apply, 12 when not one was tried."""
+    """Return 6 when a patch does not apply, 12 when none could be tried, else 0."""
     from spark_build.errors import PatchError
 
     if any(row.state == "does-not-apply" for row in rows):

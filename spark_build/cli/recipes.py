@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 # name: (module, function, what `--help` says); modules load only when their command runs.
 COMMANDS = {
     "list": ("spark_build.cli.recipes", "list_", "Show all recipes with their versions in the train."),
-    "show": ("spark_build.cli.recipes", "show", "One recipe for a target and train, with reasons."),
+    "show": ("spark_build.cli.recipes", "show", "Show one recipe for a target and train, with reasons."),
     "lint": ("spark_build.cli.recipes", "lint", "Check recipes, trains and targets without building."),
     "schema": ("spark_build.cli.recipes", "schema", "Print the JSON Schema of the files, for editors."),
     "new": ("spark_build.cli.recipes", "new", "Write a pinned recipe for any sdist or git tag."),
-    "pin": ("spark_build.cli.recipes", "pin", "Write missing hashes, or move to another version."),
+    "pin": ("spark_build.cli.recipes", "pin", "Write missing hashes and locks, or move to another version."),
     "outdated": ("spark_build.cli.recipes", "outdated", "Compare pins with the newest versions."),
 }
 
@@ -42,7 +42,7 @@ COMMANDS = {
 @click.group(cls=LazyGroup, table=COMMANDS)
 @shared
 def recipes(_options: Options) -> None:
-    """The recipes: what there is to build, whether it is sound, and your own."""
+    """List, show and check recipes, and write your own."""
 
 
 @click.command("list")
@@ -84,7 +84,7 @@ FOLDERS = ("recipes", "recipes/trains", "recipes/targets")
 @click.argument("recipes", nargs=-1)
 @shared
 def lint(options: Options, recipes: tuple[str, ...]) -> int:
-    """Check recipes, trains and targets, for all targets and trains; exit 3 when there are errors."""
+    """Check all recipes, trains and targets together; exits 3 when there are errors."""
     from spark_build.errors import RecipeError, UsageError
     from spark_build.recipes.lint import lint_texts
     from spark_build.recipes.loader import load
@@ -103,13 +103,15 @@ def lint(options: Options, recipes: tuple[str, ...]) -> int:
         if not error.problems:
             raise
         problems = error.problems
-    findings = [one for one in lint_texts(texts, problems) if not recipes or one.recipe in recipes]
+    findings = [
+        finding for finding in lint_texts(texts, problems) if not recipes or finding.recipe in recipes
+    ]
     _print(options, findings)
-    return RecipeError.exit_code if any(one.severity == "error" for one in findings) else 0
+    return RecipeError.exit_code if any(finding.severity == "error" for finding in findings) else 0
 
 
 def _texts(data: Sequence[Path]) -> dict[str, str]:
-    """All TOML files by display name; the first file of a name wins."""
+    """Return all TOML files by display name; the first file of a name wins."""
     texts: dict[str, str] = {}
     for base in data:
         for folder in FOLDERS:
@@ -121,12 +123,12 @@ def _texts(data: Sequence[Path]) -> dict[str, str]:
 
 def _print(options: Options, findings: Sequence[LintFinding]) -> None:
     if options.json:
-        render.print_json({"findings": [dataclasses.asdict(one) for one in findings]})
+        render.print_json({"findings": [dataclasses.asdict(finding) for finding in findings]})
         return
-    for one in findings:
-        if one.severity == "error" or options.verbosity >= 0:
-            print(one)
-    errors = sum(one.severity == "error" for one in findings)
+    for finding in findings:
+        if finding.severity == "error" or options.verbosity >= 0:
+            print(finding)
+    errors = sum(finding.severity == "error" for finding in findings)
     if options.verbosity >= 0:
         sys.stdout.flush()
         said = f"{errors} error{'s' * (errors != 1)}, {len(findings) - errors} warnings"
@@ -137,7 +139,7 @@ def _print(options: Options, findings: Sequence[LintFinding]) -> None:
 @click.argument("kind", type=click.Choice(("recipe", "train", "target")), default="recipe")
 @shared
 def schema(_options: Options, kind: str) -> None:
-    """Print the JSON Schema of recipe, train or target files; editors check and complete with it."""
+    """Print the JSON Schema of recipe, train or target files, for use in editors."""
     from spark_build.recipes.loader import schema_text
 
     print(schema_text(kind), end="")
@@ -148,17 +150,17 @@ Document = dict[str, Any]
 
 @click.command()
 @click.argument("name")
-@click.option("--env", "only_env", is_flag=True, help="Only the environment variables.")
+@click.option("--env", "only_env", is_flag=True, help="Show only the environment variables.")
 @shared
 def show(options: Options, name: str, *, only_env: bool) -> None:
-    """Show a recipe as it is for the selected target and train; what only a build knows stays in {}."""
+    """Show a recipe for the selected target and train; {...} is filled in by the build."""
     from spark_build.errors import UsageError
 
     setting = options.setting()
     recipe = setting.catalogue.recipe(name)
     pin = setting.train.components.get(name)
     if pin is None:
-        having = sorted(one.name for one in setting.catalogue.trains.values() if name in one.components)
+        having = sorted(train.name for train in setting.catalogue.trains.values() if name in train.components)
         raise UsageError(
             f"train {setting.train.name} has no version of {name}",
             hint=f"trains that have one: {', '.join(having)}" if having else None,
@@ -203,7 +205,10 @@ def _document(setting: Context, recipe: Recipe, pin: Pin) -> Document:
         "cmake": dataclasses.asdict(recipe.cmake) if recipe.kind == "cmake" else None,
         "scons": dataclasses.asdict(recipe.scons) if recipe.kind == "scons" else None,
         "prefix": dataclasses.asdict(recipe.prefix) if recipe.kind in ("repack", "assemble") else None,
-        "features": [{"name": one.name, "value": one.value, "why": one.why} for one in evaluated.features],
+        "features": [
+            {"name": feature.name, "value": feature.value, "why": feature.why}
+            for feature in evaluated.features
+        ],
         "system": {"apt": list(evaluated.apt), "dnf": list(evaluated.dnf)},
         "costs": {
             "memory_per_job_mib": recipe.build.memory_per_job_mib,
@@ -221,7 +226,7 @@ def _document(setting: Context, recipe: Recipe, pin: Pin) -> Document:
 
 
 def _environment(setting: Context, recipe: Recipe, pin: Pin, evaluated: Evaluated) -> Document:
-    """Each variable with its value as far as it is known here, as it stands in the file, and its reason."""
+    """Return each variable: its value as far as known, its text in the file, its reason."""
     from spark_build.build.plan import jobs_for
     from spark_build.recipes import evaluation
     from spark_build.recipes.evaluation import label
@@ -232,7 +237,10 @@ def _environment(setting: Context, recipe: Recipe, pin: Pin, evaluated: Evaluate
         "version": pin.version,
         "label": label(setting.target, setting.train),
         "wheel_version": evaluated.wheel_version,
-        **{f"arch_list:{one}": evaluation.arch_list(one, capabilities) for one in evaluation.CONSUMERS},
+        **{
+            f"arch_list:{consumer}": evaluation.arch_list(consumer, capabilities)
+            for consumer in evaluation.CONSUMERS
+        },
         **{f"version:{name}": one.version for name, one in setting.train.components.items()},
     }
     return {
@@ -254,7 +262,7 @@ def _patch(patch: Patch) -> Document:
 
 
 def _env_lines(env: Mapping[str, Document]) -> list[str]:
-    """NAME=value, with the reason behind it; reasons are aligned where values are short."""
+    """Return NAME=value lines with their reasons, aligned where values are short."""
     pairs = [f"{name}={one['value']}" for name, one in env.items()]
     width = max((len(pair) for pair in pairs if len(pair) <= 60), default=0)
     return [f"{pair:<{width}}  # {one['why']}" for pair, one in zip(pairs, env.values(), strict=True)]
@@ -270,17 +278,20 @@ def _print_recipe(document: Document) -> None:
     for name, source in pinned:
         place = source.get("filename") or source.get("url", "none")
         print(f"  {name}: {place} {source.get('commit') or source.get('sha256', '')}".rstrip())
-    _block("patches", [_patch_line(one) for one in document["patches"]])
-    _block("needs", [_need_line(one) for one in document["needs"]])
+    _block("patches", [_patch_line(patch) for patch in document["patches"]])
+    _block("needs", [_need_line(need) for need in document["needs"]])
     _block("build environment", [" ".join(document["requires"])] if document["requires"] else [])
     _block("options", [_option_line(document["recipe"], *one) for one in document["options"].items()])
     _block("variables", _env_lines(document["env"]))
     _block("compiler flags", document["compile_flags"])
     _kind_blocks(document)
-    _block("must be on", [f"{one['name']} = {one['value']}  # {one['why']}" for one in document["features"]])
+    _block(
+        "must be on",
+        [f"{feature['name']} = {feature['value']}  # {feature['why']}" for feature in document["features"]],
+    )
     _block("repair", _repair_lines(document["repair"]))
     stub = document["preflight"]["libraries"]
-    _block("preflight", [f"{one['path']} links {' '.join(one['links'])}" for one in stub])
+    _block("preflight", [f"{library['path']} links {' '.join(library['links'])}" for library in stub])
     _block("device code", _audit_lines(document["audit"]))
     packages = {key: " ".join(names) for key, names in document["system"].items() if names}
     _block("system packages", [f"{key}: {names}" for key, names in packages.items()])
@@ -291,7 +302,7 @@ def _print_recipe(document: Document) -> None:
 
 
 def _kind_blocks(document: Document) -> None:
-    """What only one kind of build has."""
+    """Print the fields that only one kind of build has."""
     if document["cmake"]:
         defined = {f"-D{name}": one for name, one in document["cmake"]["define"].items()}
         _block(f"cmake of {document['cmake']['source']}", _env_lines(defined))
@@ -314,7 +325,7 @@ def _patch_line(patch: Document) -> str:
 
 
 def _repair_lines(repair: Document) -> list[str]:
-    """What is done to the wheel."""
+    """Return the changes made to the wheel."""
     said = {
         "bundle": "copies into it what not every Linux has",
         "exclude": f"leaves outside: {' '.join(repair['exclude'])}",
@@ -325,10 +336,12 @@ def _repair_lines(repair: Document) -> list[str]:
     }
     lines = [text for option, text in said.items() if repair[option]]
     folders: dict[str, list[str]] = {}
-    for one in repair["external"]:
-        folders.setdefault(one["folder"], []).append(one["distribution"])
+    for external in repair["external"]:
+        folders.setdefault(external["folder"], []).append(external["distribution"])
     lines += [f"{folder} has libraries of {', '.join(names)}" for folder, names in folders.items()]
-    return lines + [f"requires {one['requirement']}  # {one['why']}" for one in repair["requires"]]
+    return lines + [
+        f"requires {required['requirement']}  # {required['why']}" for required in repair["requires"]
+    ]
 
 
 def _audit_lines(audit: Document) -> list[str]:
@@ -342,11 +355,12 @@ def _audit_lines(audit: Document) -> list[str]:
 
 def _need_line(need: Document) -> str:
     anew = "content changes" if need["coupling"] == "content" else "version changes"
-    return f"{need['name']} from {', '.join(need['providers'])}; built anew when its {anew}  # {need['why']}"
+    name = " ".join(filter(None, [need["name"], need["versions"]]))
+    return f"{name} from {', '.join(need['providers'])}; built anew when its {anew}  # {need['why']}"
 
 
 def _option_line(recipe: str, name: str, option: Document) -> str:
-    choices = ", ".join(one or "''" for one in option["choices"])
+    choices = ", ".join(choice or "''" for choice in option["choices"])
     return f"{recipe}.{name}={option['value']}{f' (of {choices})' if choices else ''}  # {option['why']}"
 
 
@@ -364,9 +378,17 @@ def _block(title: str, lines: list[str]) -> None:
 
 
 @click.command("new")
-@click.argument("name")
+@click.argument("name", default="")
 @click.option("--sdist", metavar="PKG==VER", default="", help="A source release on the configured index.")
 @click.option("--git", metavar="URL@TAG", default="", help="A tag of a git repository.")
+@click.option(
+    "-r",
+    "--requirement",
+    "requirements",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Every project that a requirements file names, in one resolution.",
+)
 @click.option("--needs", metavar="RECIPE", multiple=True, help="A recipe that it is built against.")
 @click.option(
     "--in", "folder", metavar="DIR", type=click.Path(file_okay=False), help="Write DIR/recipes/NAME.toml."
@@ -378,20 +400,30 @@ def new(
     name: str,
     sdist: str,
     git: str,
+    requirements: Path | None,
     needs: tuple[str, ...],
     folder: str | None,
     *,
     force: bool,
 ) -> int:
-    """Write a pinned recipe for any library that has an sdist or a repository."""
+    """Write a pinned recipe for any library that has an sdist or a repository.
+
+    With -r FILE instead of NAME: for every project that the file names, with versions that fit each other.
+    """
     from spark_build.authoring.scaffold import Request, create, shadowed
     from spark_build.errors import UsageError
     from spark_build.recipes.loader import load
 
-    if bool(sdist) == bool(git):
-        raise UsageError("give one source", hint="--sdist PKG==VER or --git URL@TAG")
     home = options.home()
     base = Path(folder).expanduser().absolute() if folder else _own_folder(home)
+    if requirements is not None:
+        if name or sdist or git or needs:
+            raise UsageError("-r stands alone: each project is named in the file", hint="recipes new -r FILE")
+        return _new_set(options, requirements, base, force=force)
+    if not name or bool(sdist) == bool(git):
+        raise UsageError(
+            "give a name and one source", hint="NAME --sdist PKG==VER, NAME --git URL@TAG, or -r FILE"
+        )
     request = Request(name=name, base=base, sdist=sdist, git=git, needs=needs, force=force)
     catalogue = load(home.data)
     with render.open_view(options.verbosity) as view:
@@ -410,6 +442,42 @@ def new(
         print(f"  note: {note}")
     print(f"next: {following}")
     return 0
+
+
+def _new_set(options: Options, file: Path, base: Path, *, force: bool) -> int:
+    """Write recipes for all projects of a requirements file; 5 when one of them has none."""
+    from spark_build.authoring.recipe_set import create_set, parse_requirements
+    from spark_build.recipes.loader import load
+
+    home = options.home()
+    wanted = parse_requirements(file.read_text(errors="replace"), str(file))
+    if not wanted:
+        return nothing_checked(f"{file} names no project", "one NAME or NAME==VERSION on a line")
+    with render.open_view(options.verbosity) as view:
+        done = create_set(wanted, base, home, load(home.data), view.emit, force=force)
+    names = [one.recipe.name for one in done.created]
+    following = shlex.join(["spark-build", *_root_option(options, base), "build", *names]) if names else ""
+    if options.json:
+        render.print_json(
+            {
+                "recipes": [_created_document(one) for one in done.created],
+                "kept": list(done.kept),
+                "failed": {name: error.message for name, error in done.failed.items()},
+                "next": following,
+            }
+        )
+    else:
+        rows = [
+            [one.recipe.name, one.version, " ".join(need.name for need in one.recipe.needs), str(one.path)]
+            for one in done.created
+        ]
+        rows += [[name, "", "", "there is a recipe already (--force replaces it)"] for name in done.kept]
+        render.print_table(["RECIPE", "VERSION", "NEEDS", "FILE"], rows)
+        if following:
+            print(f"next: {following}")
+    for name, error in done.failed.items():
+        click.echo(f"error: {name}: {error.message}", err=True)
+    return 5 if done.failed else 0
 
 
 def _created_document(created: Created) -> dict[str, Any]:
@@ -431,9 +499,14 @@ def _created_document(created: Created) -> dict[str, Any]:
 @click.option("--version", "moves", metavar="NAME=VER", multiple=True, help="Pin another version.")
 @shared
 def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, only_check: bool) -> int:
-    """Write missing hashes into the selected train, compare them, or move to another version."""
-    from spark_build.authoring import pins
+    """Write missing hashes and locks, compare them, or move to another version.
+
+    Hashes and commits of sources go into the selected train, those of the wheels that a build environment is
+    made of into recipes/locks/.
+    """
+    from spark_build.authoring import locks, pins
     from spark_build.errors import UsageError
+    from spark_build.recipes.loader import load
 
     home = options.home()
     if moves and (names or only_check):
@@ -448,17 +521,20 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
             rows += moved
             changed += map(str, files)
     elif only_check:
-        rows = pins.check_pins(pins.sites(home, options.train, names))
+        chosen = pins.sites(home, options.train, names)
+        rows = pins.check_pins(chosen) + locks.check_locks(home, [site.recipe for site in chosen])
     else:
-        rows, files = pins.fill_pins(pins.sites(home, options.train, names))
+        chosen = pins.sites(home, options.train, names)
+        rows, files = pins.fill_pins(chosen)
+        if not any(map(_is_unknown, rows)):  # else the files may be no recipes yet
+            more, written = locks.write_locks(home, load(home.data), [site.recipe for site in chosen])
+            rows, files = [*rows, *more], (*files, *written)
         changed += map(str, files)
     _show(options, rows, list(dict.fromkeys(changed)))
-    lost = [
-        row for row in rows if row.state == "changed" or (not only_check and row.state.startswith("unknown"))
-    ]
+    lost = [row for row in rows if row.state == "changed" or (not only_check and _is_unknown(row))]
     for row in lost:
         click.echo(f"error: {row.recipe}: {row.source}: {_why(row)}", err=True)
-    if only_check and all(row.state.startswith("unknown") for row in rows):
+    if only_check and all(map(_is_unknown, rows)):
         return _unasked(options.train or "selected", rows[0].state if rows else "")
     return 5 if lost else 0
 
@@ -484,7 +560,7 @@ def outdated(options: Options) -> int:
 
 
 def _unasked(train: str, state: str) -> int:
-    """Nobody answered for any pin of a train, or it has none; `state` is that of the first."""
+    """Report why no pin of a train could be compared; returns the exit code."""
     if not state:
         return nothing_checked(f"train {train} pins nothing", "spark-build recipes list")
     return nothing_checked(
@@ -502,6 +578,10 @@ def _show(options: Options, rows: list[Row], changed: list[str]) -> None:
         print(f"wrote {path}")
 
 
+def _is_unknown(row: Row) -> bool:
+    return row.state.startswith("unknown")
+
+
 def _why(row: Row) -> str:
     if row.state == "changed":
         return f"pinned {row.pinned}, but now it is {row.found}"
@@ -509,13 +589,13 @@ def _why(row: Row) -> str:
 
 
 def _own_folder(home: Home) -> Path:
-    """Where one's own recipes are: with the state, unless that lies in the user's data folders."""
+    """Return the folder of the user's own recipes: with the state, unless that is in the data folders."""
     base = home.wheelhouse.parent
     return base if home.build.parent == base else Path.cwd()
 
 
 def _root_option(options: Options, base: Path) -> list[str]:
-    """--root, when the recipe would not be found without it."""
+    """Return "--root ..." when the recipe would not be found without it, else ""."""
     from spark_build.paths import locate
 
     return [] if options.root is None and base in locate(None).data else ["--root", str(base)]

@@ -1,4 +1,4 @@
-"""The commands export, import and serve."""
+"""The commands export, import, trust and serve."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from spark_build.transfer.bundle_import import Judgement
     from spark_build.wheelhouse.generations import Generation
     from spark_build.wheelhouse.server import Tls
+    from spark_build.wheelhouse.trust import Signer
 
+KEY = click.Path(path_type=Path, dir_okay=False)
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".tgz", ".zst")
 
 
@@ -32,9 +35,18 @@ PACKED = (".gz", ".bz2", ".xz", ".zip", ".tgz", ".zst")
 @click.option("--to", metavar="URL", help="Write to ssh://[USER@]NODE[:PORT]/PATH, or where fsspec can.")
 @click.option("--generation", "number", type=int, metavar="N", help="Not the current one.")
 @click.option("--without-spark-build", is_flag=True, help="Leave out spark-build itself.")
+@click.option(
+    "--sign", "key", type=KEY, metavar="KEY", help="Sign with this ssh key, such as ~/.ssh/id_ed25519."
+)
 @shared
 def export(
-    options: Options, what: tuple[str, ...], to: str | None, number: int | None, *, without_spark_build: bool
+    options: Options,
+    what: tuple[str, ...],
+    to: str | None,
+    number: int | None,
+    key: Path | None,
+    *,
+    without_spark_build: bool,
 ) -> None:
     """Write wheels for another machine: FILE.tar, FILE.tar.zst, or a folder.
 
@@ -44,7 +56,7 @@ def export(
         raise click.UsageError("where to? Name FILE.tar, FILE.tar.zst or a folder; or --to URL")
     place, packages = (to, what) if to else (what[0], what[1:])
     with render.open_view(options.verbosity) as view:
-        found, parcel = _packed(options, packages, number, view.emit, with_tool=not without_spark_build)
+        found, parcel = _packed(options, packages, number, key, view.emit, with_tool=not without_spark_build)
         count = _send(parcel, place, _progress(view.emit, "export"), view.emit, remote=bool(to))
     chosen = dataclasses.replace(found, wheels=parcel.wheels)
     shown = to or str(Path(place).absolute())
@@ -55,16 +67,25 @@ def export(
 
 
 def _packed(
-    options: Options, packages: tuple[str, ...], number: int | None, emit: Emit, *, with_tool: bool
+    options: Options,
+    packages: tuple[str, ...],
+    number: int | None,
+    key: Path | None,
+    emit: Emit,
+    *,
+    with_tool: bool,
 ) -> tuple[Generation, Bundle]:
     from spark_build.events import Note
     from spark_build.transfer.bundle import pack, select, wheels_of_itself
+    from spark_build.wheelhouse.trust import UNSIGNED
 
     setting = options.setting()
     found = current(options) if number is None else _generation(setting.view, number)
     wheels, missing = select(found.wheels, packages, setting.markers)
     if missing:
         emit(Note(message=f"not in it, and needed to install all of it: {', '.join(missing)}"))
+    if key and (unproven := [wheel.name for wheel in wheels if wheel.imported == UNSIGNED]):
+        emit(Note(message=f"you vouch for what came to you unsigned: {', '.join(unproven)}"))
     tool: tuple[Path, ...] = ()
     if with_tool:
         tool = wheels_of_itself(
@@ -80,6 +101,7 @@ def _packed(
         python=setting.target.python,
         tool=tool,
         options=f"--target {setting.target.name} --train {setting.train.name} ",
+        key=key,
     )
 
 
@@ -126,21 +148,33 @@ def _progress(emit: Emit, stage: str) -> Progress:
 
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path, exists=True))
+@click.option("--unsigned", is_flag=True, help="Also an export that nobody trusted signed.")
+@click.option("--allow-downgrade", is_flag=True, help="Also an older export than the last one.")
 @shared
-def import_(options: Options, file: Path) -> None:
-    """Take in what `export` wrote, or a folder or tar of foreign wheels, after proving every wheel."""
+def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool) -> None:
+    """Take in what `export` wrote, or a folder or tar of third-party wheels, after proving every wheel."""
     from spark_build.recipes.model import Target
-    from spark_build.transfer.bundle_import import import_bundle
+    from spark_build.transfer.bundle_import import Allowed, import_bundle
 
     def view() -> tuple[str, Target]:
         setting = options.setting()
         return setting.view.name, setting.target
+
+    def targets() -> list[Target]:
+        from spark_build.probe import probe
+        from spark_build.recipes.evaluation import resolve_target
+        from spark_build.recipes.loader import load
+
+        machine = probe()
+        return [resolve_target(one, machine) for one in load(options.home().data).targets.values()]
 
     with render.open_view(options.verbosity) as shown:
         taken = import_bundle(
             options.home(),
             file,
             view,
+            targets=targets,
+            allowed=Allowed(unsigned=unsigned, downgrade=allow_downgrade),
             copying=_progress(shown.emit, "import"),
             checking=_progress(shown.emit, "check"),
         )
@@ -148,10 +182,15 @@ def import_(options: Options, file: Path) -> None:
     if options.json:
         foreign = [dataclasses.asdict(one) for one in taken.judgements]
         replaced = [{"name": one.name, "version": one.version, "key": one.key} for one in taken.replaced]
-        render.print_json({"new": taken.new, **listing(found), "replaced": replaced, "foreign": foreign})
+        signer = taken.signer.name if taken.signer else None
+        render.print_json(
+            {"new": taken.new, **listing(found), "replaced": replaced, "foreign": foreign, "signer": signer}
+        )
         return
     print(f"generation {found.number} in {found.folder}" + ("" if taken.new else " (had it already)"))
     print_wheels(found)
+    if taken.signer and taken.signer.key:
+        print(f"signed by {taken.signer.name}, {taken.signer.fingerprint}")
     for one in taken.judgements:
         _print_judgement(one)
     for gone in taken.replaced:
@@ -169,6 +208,56 @@ def _print_judgement(one: Judgement) -> None:
     for finding in one.findings:
         if finding.severity == "warning":
             print(f"{one.filename}: {finding.message}")
+
+
+@click.group()
+@shared
+def trust(_options: Options) -> None:
+    """Who may sign the exports that `import` takes in and `plan` reuses."""
+
+
+@trust.command()
+@click.argument("name")
+@click.argument("file", type=KEY, metavar="KEY.pub")
+@shared
+def add(options: Options, name: str, file: Path) -> None:
+    """Trust the owner of a public ssh key, under NAME. Have the key from its owner, not with an export."""
+    from spark_build.wheelhouse import trust as signatures
+
+    _print_signers(options, [signatures.add(options.home().wheelhouse, name, file)], "trusted")
+
+
+@trust.command("list")
+@shared
+def list_(options: Options) -> None:
+    """Show who is trusted, with the fingerprints of their keys."""
+    from spark_build.wheelhouse import trust as signatures
+
+    found = signatures.signers(options.home().wheelhouse)
+    if not found and not options.json:
+        print("nobody is trusted yet: spark-build wheelhouse trust add NAME KEY.pub")
+    _print_signers(options, found, "trusted")
+
+
+@trust.command()
+@click.argument("name")
+@shared
+def remove(options: Options, name: str) -> None:
+    """Trust no key of NAME any more: its wheels stay where they are, and are not reused by builds."""
+    from spark_build.wheelhouse import trust as signatures
+
+    _print_signers(options, signatures.remove(options.home().wheelhouse, name), "not trusted any more")
+
+
+def _print_signers(options: Options, signers: Sequence[Signer], state: str) -> None:
+    from spark_build.wheelhouse.trust import file_of
+
+    if options.json:
+        rows = [{"name": one.name, "fingerprint": one.fingerprint, "key": one.key} for one in signers]
+        render.print_json({"signers": rows, "file": str(file_of(options.home().wheelhouse))})
+        return
+    for one in signers:
+        print(f"{state}: {one.name} {one.fingerprint} ({one.key.split()[0]})")
 
 
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)

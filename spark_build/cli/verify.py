@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import update_wrapper
@@ -130,6 +131,7 @@ def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
 COMMANDS = {
     "compare": ("spark_build.cli.verify", "compare", "Say what changed between two burn-ins."),
     "gate": ("spark_build.cli.verify", "gate", "For CI: is it as fast as it must be?"),
+    "history": ("spark_build.cli.verify", "history", "Show this machine's burn-ins over time."),
 }
 
 
@@ -206,7 +208,7 @@ def judge(
             f"target {setting.target.name} is {setting.target.platform}, {setting.target.python}, "
             "and this machine is not",
             "spark-build wheelhouse export FILE.tar, then on that machine: "
-            "spark-build wheelhouse import FILE.tar, and verify there",
+            "spark-build wheelhouse import --unsigned FILE.tar, and verify there",
         )
     checked = _checked(setting, generation, folder, emit, reverify=reverify)
     if burn_in is None:
@@ -349,14 +351,15 @@ def compare(options: Options, old: Path, new: Path, arm: str | None) -> int:
 @click.option(
     "--against", type=FILE, metavar="OLD.json", help="Compare with this run, not with the baseline."
 )
+@click.option("--every-case", is_flag=True, help="No case may be left undecided.")
 @shared
-def gate(options: Options, new: Path | None, min_ratio: float, against: Path | None) -> int:
+def gate(options: Options, new: Path | None, min_ratio: float, against: Path | None, every_case: bool) -> int:
     """Exit 0 when NEW.json (default: the last burn-in) is fast enough, 9 when not, 11 when unknown."""
     from spark_build.errors import InconclusiveError, VerificationError
     from spark_build.measure.compare_runs import gate_run
 
     file = new or _last(options)
-    decision, why = gate_run(_read(file), min_ratio, _read(against) if against else None)
+    decision, why = gate_run(_read(file), min_ratio, _read(against) if against else None, every=every_case)
     code = {"pass": 0, "fail": VerificationError.exit_code, "inconclusive": InconclusiveError.exit_code}[
         decision
     ]
@@ -366,6 +369,35 @@ def gate(options: Options, new: Path | None, min_ratio: float, against: Path | N
     else:
         print(f"{decision}: {why}")
     return code
+
+
+@click.command()
+@shared
+def history(options: Options) -> int:
+    """Show this machine's burn-ins over time, and how much they vary from run to run."""
+    from spark_build.errors import SparkBuildError
+    from spark_build.measure.compare_runs import history_of
+
+    documents = []
+    for file in sorted(options.home().runs.glob("*/burn-in.json")):
+        try:
+            documents.append(_read(file))
+        except SparkBuildError as error:
+            print(f"left out: {error}", file=sys.stderr)
+    groups = history_of(documents)
+    if options.json:
+        render.print_json({"arms": [dataclasses.asdict(each) for each in groups], "exit_code": 0})
+        return 0
+    rows = [
+        [each.headline, each.arm, when[:16].replace("T", " "), format_flops(rate)]
+        for each in groups
+        for when, rate in zip(each.started, each.rates, strict=True)
+    ]
+    render.print_table(["CASE", "ARM", "WHEN", "RATE"], rows)
+    for each in groups:
+        known = "not known from fewer than 3 runs" if each.spread is None else f"{each.spread:.2%}"
+        print(f"{each.headline}, {each.arm}: standard deviation from run to run {known}")
+    return 0
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -35,6 +35,7 @@ COMMANDS = {
     "check": ("spark_build.cli.wheelhouse", "check", "See whether everything is whole; --repair mends."),
     "export": ("spark_build.cli.transfer", "export", "Write a generation for another machine."),
     "import": ("spark_build.cli.transfer", "import_", "Take in wheels, after proving every one."),
+    "trust": ("spark_build.cli.transfer", "trust", "Say who may sign what is taken in."),
     "serve": ("spark_build.cli.transfer", "serve", "Serve the wheels to other nodes over HTTP."),
 }
 
@@ -72,6 +73,7 @@ def listing(found: Generation) -> dict[str, Any]:
                 "sha256": wheel.sha256,
                 "key": wheel.key,
                 "origin": wheel.origin,
+                "imported": wheel.imported,
                 "size": wheel.size,
                 "path": str(found.folder / wheel.filename),
             }
@@ -83,7 +85,7 @@ def listing(found: Generation) -> dict[str, Any]:
 def print_wheels(found: Generation) -> None:
     """A generation as a table."""
     rows = [
-        [wheel.name, wheel.version, wheel.origin, format_size(wheel.size), wheel.filename]
+        [wheel.name, wheel.version, wheel.shown_origin, format_size(wheel.size), wheel.filename]
         for wheel in sorted(found.wheels, key=lambda wheel: (wheel.origin, wheel.name))
     ]
     render.print_table(["NAME", "VERSION", "ORIGIN", "SIZE", "FILE"], rows)

@@ -1,4 +1,4 @@
-"""Checks that a build depends on."""
+"""Checks of what a build needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMESPACE_SWITCHES = {
 
 
 def target(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
-    """Whether what is to be compiled can be compiled here, for that platform and Python."""
+    """Check that this machine can compile for the target's platform and Python."""
     goal, machine = wants.plan.target, facts.machine
     compiled = [step.recipe for step in wants.compiled]
     if compiled and goal.platform != machine.platform:
@@ -48,7 +48,7 @@ def target(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
 
 
 def writable(facts: Basics, _wants: PlanRequirements) -> tuple[Diagnosis, ...]:
-    """Whether we may write where our files are."""
+    """Check that we may write to the folders that we use."""
     fix = "spark-build --root DIR ... with a folder of yours"
     return tuple(
         Diagnosis(check="writable", status="ok", message=f"{folder} can be written")
@@ -59,7 +59,7 @@ def writable(facts: Basics, _wants: PlanRequirements) -> tuple[Diagnosis, ...]:
 
 
 def disk(facts: Basics, wants: PlanRequirements) -> Diagnosis:
-    """Whether the plan fits on the disk."""
+    """Check that the plan fits on the disk."""
     building = wants.building
     needed = sum(step.recipe.build.disk_mib for step in building) + (RESERVE_MIB if building else 0)
     free = facts.disk_free_mib
@@ -74,7 +74,7 @@ def disk(facts: Basics, wants: PlanRequirements) -> Diagnosis:
 
 
 def largest_job(wants: PlanRequirements) -> tuple[str, int]:
-    """The recipe whose compile jobs take most memory, and how much (MiB); nothing compiled: ("", 0)."""
+    """Return the recipe with the largest compile jobs and their memory in MiB; ("", 0) without any."""
     sizes = {
         step.recipe.name: step.estimate.memory_per_job_mib
         for step in wants.compiled
@@ -85,8 +85,10 @@ def largest_job(wants: PlanRequirements) -> tuple[str, int]:
 
 
 def room(machine: Machine, wants: PlanRequirements) -> int:
-    """Memory that builds may use, MiB. On unified memory the GPU's use counts by itself: the kernel's
-    available memory is without it."""
+    """Return the memory that builds may use, in MiB.
+
+    On unified memory the GPU's use is already counted: MemAvailable is without it.
+    """
     return policy.room(
         budget_mib=wants.limits.memory_mib,
         available_mib=machine.available_mib,
@@ -96,7 +98,7 @@ def room(machine: Machine, wants: PlanRequirements) -> int:
 
 
 def memory(facts: Basics, wants: PlanRequirements) -> Diagnosis:
-    """Whether the largest compile job fits into what may be used."""
+    """Check that the largest compile job fits into the memory that builds may use."""
     limits, available = wants.limits, facts.machine.available_mib
     free = room(facts.machine, wants)
     name, size = largest_job(wants)
@@ -112,7 +114,7 @@ def memory(facts: Basics, wants: PlanRequirements) -> Diagnosis:
 
 
 def python(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
-    """The interpreter that we run on, which is the one that is built for."""
+    """Report the interpreter that runs us; wheels are built for it."""
     if version(facts.python) >= (3, 11):
         return Diagnosis(check="python", status="ok", message=f"Python {facts.python}")
     message = f"Python {facts.python}, and spark-build needs 3.11 or newer"
@@ -122,7 +124,7 @@ def python(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
 
 
 def gpu(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
-    """Whether what is built for a GPU can be run here."""
+    """Check that this machine's GPU can run what is built for the target."""
     if not wants.is_for_gpu:
         return None
     found = ", ".join(f"{one.name} ({one.capability})" for one in facts.machine.gpus)
@@ -132,7 +134,7 @@ def gpu(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
 
 
 def toolkit(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
-    """Whether what is compiled for the GPU has a CUDA toolkit that is new enough."""
+    """Check that CUDA code is compiled with a toolkit that is new enough."""
     if not wants.is_for_gpu:
         return None
     wanted, home = wants.plan.target.cuda, wants.toolkit
@@ -160,7 +162,7 @@ def toolkit(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
 
 
 def packages(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
-    """Whether the system packages that the recipes name are there."""
+    """Check that the system packages that the recipes name are installed."""
     missing = facts.missing_packages
     if not missing:
         return Diagnosis(check="packages", status="ok", message="all system packages are there")
@@ -172,9 +174,11 @@ def packages(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
 
 
 def sandbox(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
-    """Never a failure: without one a build works, and its provenance says so."""
+    """Report the sandbox; never a failure, because a build works without one and its provenance says so."""
     if facts.sandbox == "bubblewrap":
-        return Diagnosis(check="sandbox", status="ok", message="bubblewrap keeps builds in their tree")
+        return Diagnosis(
+            check="sandbox", status="ok", message="bubblewrap: no network, only files that builds need"
+        )
     safe = facts.has_apt and not facts.has_bubblewrap
     fix = (
         "allow unprivileged user namespaces (in a container: let the host's administrator do so; "
@@ -188,7 +192,7 @@ def sandbox(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
 
 
 def _switches(facts: Basics) -> list[tuple[str, str]]:
-    """Settings in force that forbid user namespaces, each with what mends it."""
+    """Return the settings in force that forbid user namespaces, each with its fix."""
     return [
         (name, fix)
         for name, (forbidding, fix) in NAMESPACE_SWITCHES.items()
@@ -197,12 +201,12 @@ def _switches(facts: Basics) -> list[tuple[str, str]]:
 
 
 def _is_safe(facts: Basics, setting: str) -> bool:
-    """A new profile may be written; one that is there is somebody's, a kernel setting everybody's."""
+    """Return whether a fix only creates an AppArmor profile; it never edits a profile or a sysctl."""
     return setting == APPARMOR and not facts.has_profile
 
 
 def namespaces(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
-    """Whether ordinary users may have the namespaces that sandboxes are made of."""
+    """Check that ordinary users may create the namespaces that sandboxes need."""
     forbidding = _switches(facts)
     if not forbidding and facts.has_bubblewrap and facts.sandbox != "bubblewrap":
         message = (
@@ -225,7 +229,7 @@ def namespaces(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
 
 
 def cache(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
-    """Never a failure: without one everything is compiled anew."""
+    """Report the compiler cache; never a failure, because without one everything is compiled anew."""
     if facts.cache:
         return Diagnosis(check="cache", status="ok", message=facts.cache)
     said = f"no compiler cache: {facts.cache_reason}"
@@ -250,7 +254,7 @@ REQUIRED: tuple[Check[Basics], ...] = (
 
 
 def judge(checks: Iterable[Check[Known]], facts: Known, wants: PlanRequirements) -> tuple[Diagnosis, ...]:
-    """The findings of these checks, those that do not apply left out."""
+    """Return the findings of these checks, without the checks that do not apply."""
     found: list[Diagnosis] = []
     for check in checks:
         finding = check(facts, wants)
@@ -262,7 +266,7 @@ def judge(checks: Iterable[Check[Known]], facts: Known, wants: PlanRequirements)
 
 
 def required(facts: Basics, wants: PlanRequirements) -> tuple[Diagnosis, ...]:
-    """What can stop a build."""
+    """Return the findings that can stop a build."""
     return judge(REQUIRED, facts, wants)
 
 
@@ -270,7 +274,7 @@ JOBSERVER = (1, 13)  # the first ninja that speaks make's protocol for sharing j
 
 
 def _without(facts: Facts, tool: str) -> str:
-    """How to be rid of one that does not run; pip refuses to where the system owns its Python."""
+    """Return the command that reinstalls or removes a tool that does not run."""
     path = facts.tools.paths.get(tool, tool)
     if path.startswith(("/usr/bin/", "/bin/")):
         package = {"ninja": "ninja-build"}.get(tool, tool)
@@ -279,7 +283,7 @@ def _without(facts: Facts, tool: str) -> str:
 
 
 def cmake(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
-    """A cmake on PATH that does not run is found by projects that look for one."""
+    """Check that cmake on PATH runs: projects that look for one find a broken one too."""
     found = facts.tools.cmake
     if found is None:
         return Diagnosis(check="cmake", status="ok", message="none on PATH; builds bring their own")
@@ -290,7 +294,7 @@ def cmake(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
 
 
 def ninja(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
-    """Whether it takes its jobs from the budget."""
+    """Check that ninja takes its jobs from the budget."""
     found = facts.tools.ninja
     if found is None:
         return Diagnosis(check="ninja", status="ok", message="none on PATH; builds bring their own")
@@ -304,7 +308,7 @@ def ninja(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
 
 
 def python_headers(facts: Facts, wants: PlanRequirements) -> Diagnosis:
-    """Extension modules are compiled against them."""
+    """Check that the headers that extension modules are compiled against are installed."""
     if facts.tools.python_headers:
         return Diagnosis(check="python-headers", status="ok", message="Python.h is there")
     number = ".".join(facts.basics.python.split(".")[:2])

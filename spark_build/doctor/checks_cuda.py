@@ -24,7 +24,7 @@ SYSTEM_NVCC = "/usr/bin/nvcc"  # of Ubuntu's nvidia-cuda-toolkit: years behind
 
 
 def driver(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
-    """The driver's two halves are of one version, new enough for what the toolkit builds."""
+    """Check that both halves of the driver have one version, new enough for what the toolkit builds."""
     found = facts.driver
     if not wants.is_for_gpu or not (found.module or found.libraries or found.problem):
         return None  # the check of the GPU says so
@@ -49,24 +49,26 @@ def driver(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
 
 
 def nvccs(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
-    """One CUDA compiler on PATH: two of different versions end in headers that do not fit."""
+    """Check that PATH has one CUDA compiler: two versions end in headers that do not fit."""
     if not wants.is_for_gpu or not facts.nvccs:
         return None  # the check of the toolkit says so
-    reachable = sorted((one for one in facts.nvccs if one.rank is not None), key=lambda one: one.rank or 0)
+    reachable = sorted(
+        (nvcc for nvcc in facts.nvccs if nvcc.rank is not None), key=lambda nvcc: nvcc.rank or 0
+    )
     taken = facts.nvccs[0]
-    versions = {one.version for one in reachable} | {taken.version}
-    said = ", ".join(f"{one.version} ({one.path})" for one in facts.nvccs)
+    versions = {nvcc.version for nvcc in reachable} | {taken.version}
+    said = ", ".join(f"{nvcc.version} ({nvcc.path})" for nvcc in facts.nvccs)
     if len(versions) == 1:
         return Diagnosis(check="nvcc", status="ok", message=f"nvcc {said}")
     message = f"several nvcc: {said}; builds take the first, your shell {reachable[0].path}"
     fix = f"export PATH={taken.path.removesuffix('/nvcc')}:$PATH"
-    if any(one.path == SYSTEM_NVCC for one in reachable):
+    if any(nvcc.path == SYSTEM_NVCC for nvcc in reachable):
         fix = "sudo apt-get remove nvidia-cuda-toolkit"
     return Diagnosis(check="nvcc", status="warn", message=message, fix=fix)
 
 
 def headers(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
-    """The toolkit's headers and libraries for this processor: targets/sbsa-linux, targets/x86_64-linux."""
+    """Check the toolkit's headers and libraries for this processor (targets/sbsa-linux, x86_64-linux)."""
     if not wants.toolkit or not facts.basics.nvcc:
         return None
     found = facts.toolkit
@@ -86,10 +88,10 @@ def headers(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
 def _library(
     facts: Facts, wants: PlanRequirements, name: str, check: str
 ) -> tuple[HostLibrary, str, Diagnosis | None]:
-    """What was found of a library, its version, and the finding when that is not enough to build with."""
+    """Return a library as found, its version, and the finding when it cannot be built with."""
     found = facts.libraries.get(name, HostLibrary())
     package = wants.packages.get(name, "")
-    numbers = [one for one in (*found.headers.values(), *found.files.values()) if one]
+    numbers = [version for version in (*found.headers.values(), *found.files.values()) if version]
     known = numbers[0] if numbers else "of unknown version"
     fix = install_line([package]) if package else ""
     linkable = any(path.endswith(".so") for path in found.files)
@@ -106,7 +108,7 @@ def _library(
 
 
 def cudnn(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
-    """cuDNN 9 with headers."""
+    """Check cuDNN 9 and its headers."""
     if not wants.toolkit:
         return None
     _, number, finding = _library(facts, wants, "cuDNN", "cudnn")
@@ -122,7 +124,7 @@ def cudnn(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
 
 
 def cublas(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
-    """cuBLAS; on a Spark the one that is fast there."""
+    """Check cuBLAS; on a Spark, that it is the fast one there."""
     if not wants.toolkit:
         return None
     _, number, finding = _library(facts, wants, "cuBLAS", "cublas")
@@ -138,7 +140,7 @@ def cublas(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
 
 
 def cufile(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
-    """cuFile, and whether it really is direct or copies through the processor's memory."""
+    """Check cuFile, and whether it is direct or copies through the processor's memory."""
     if not wants.toolkit:
         return None
     found, number, finding = _library(facts, wants, "cuFile", "cufile")
@@ -158,13 +160,13 @@ def cufile(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
 
 
 def nccl(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
-    """NCCL, in one version."""
+    """Check that NCCL is there in one version."""
     if not wants.toolkit:
         return None
     found, number, finding = _library(facts, wants, "NCCL", "nccl")
     if finding is not None:
         return finding
-    several = {one for one in (*found.headers.values(), *found.files.values()) if one}
+    several = {version for version in (*found.headers.values(), *found.files.values()) if version}
     if len(several) == 1:
         return Diagnosis(check="nccl", status="ok", message=f"NCCL {number}")
     places = ", ".join(
@@ -175,7 +177,7 @@ def nccl(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
 
 
 def compiler(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
-    """A C++ compiler that the recipes' standard and nvcc take."""
+    """Check for a C++ compiler that supports the recipes' standard and nvcc accepts."""
     tools, limits = facts.tools, facts.toolkit
     needed = bool(wants.compiled)
     status = wants.severity(needed=needed)
@@ -198,7 +200,7 @@ def compiler(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
 
 
 def _take_gcc(number: int) -> str:
-    """Install a gcc beside the one that is there, and let it be c++ (builds) and gcc (nvcc) from now on."""
+    """Return the fix that installs a gcc beside the present one and makes it c++ (builds) and gcc (nvcc)."""
     links = {"c++": "g++", "g++": "g++", "gcc": "gcc"}
     # Each on its own: slaves of c++ would vanish with the choice of an alternative that has none.
     chosen = [
@@ -223,7 +225,7 @@ UNPLUG = (
 
 
 def busy(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
-    """Others on the GPU slow measurements down, and on unified memory they take the builds' memory."""
+    """Report others on the GPU: they slow measurements and, on unified memory, take the builds' memory."""
     if not facts.gpus:
         return None
     used = [gpu for gpu in facts.gpus if (gpu.processes or 0) > 0 or (gpu.utilisation or 0.0) >= IN_USE]
@@ -244,9 +246,11 @@ def _use(gpu: GpuFacts) -> str:
 
 
 def clocks(facts: Facts, _wants: PlanRequirements) -> Diagnosis | None:
-    """Power state and clocks against what is known to be good; the worst GPU speaks."""
+    """Check power state and clocks against known good values; reports the worst GPU."""
     findings = [_clock(gpu) for gpu in facts.gpus]
-    return next((one for one in findings if one.status != "ok"), findings[0] if findings else None)
+    return next(
+        (finding for finding in findings if finding.status != "ok"), findings[0] if findings else None
+    )
 
 
 def _clock(gpu: GpuFacts) -> Diagnosis:

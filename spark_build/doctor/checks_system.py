@@ -1,4 +1,4 @@
-"""Checks of the system and of clusters; the complete list."""
+"""Checks of the system and of clusters, and the complete list of checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NTP = "sudo timedatectl set-ntp true"
 
 
 def platform(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
-    """A processor that recipes know."""
+    """Check that recipes know this processor."""
     here = facts.basics.machine.platform
     what = f"{here}, {facts.basics.machine.cores} cores"
     if facts.system.product:
@@ -43,7 +43,7 @@ def platform(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
 
 
 def distribution(facts: Facts, wants: PlanRequirements) -> Diagnosis:
-    """DGX OS, Ubuntu or Debian of a release that CUDA supports; others may work."""
+    """Check for DGX OS, Ubuntu or Debian in a release that CUDA supports; others may work."""
     release = facts.system.os
     name = release.get("PRETTY_NAME") or "an unknown distribution"
     if facts.system.dgx:
@@ -64,7 +64,7 @@ def distribution(facts: Facts, wants: PlanRequirements) -> Diagnosis:
 
 
 def kernel(facts: Facts, wants: PlanRequirements) -> Diagnosis:
-    """New enough for the driver, and the one that is installed."""
+    """Check that the running kernel is new enough for the driver and is the installed one."""
     running = facts.system.kernel
     if facts.system.restart_wanted:
         message = f"Linux {running}; installed updates (kernel, driver) wait for a restart"
@@ -86,7 +86,7 @@ def _is_spark(facts: Facts) -> bool:
 
 
 def swap(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
-    """Full swap means that memory is short already; without swap the budget is the only guard."""
+    """Check swap: full swap means that memory is short; without swap only the budget limits builds."""
     total, used = facts.system.swap_total_mib, facts.system.swap_used_mib
     if used <= SWAPPED * facts.basics.machine.memory_mib:
         message = f"{used} of {total} MiB used" if total else "none: the memory budget keeps builds in bounds"
@@ -97,7 +97,7 @@ def swap(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
 
 
 def pressure(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
-    """What the kernel says about waiting for memory; the budget steers by it."""
+    """Check that the kernel reports memory pressure, which steers the budget."""
     shares = facts.system.pressure
     if shares is None:
         message = "the kernel does not tell of memory pressure; builds are steered by free memory alone"
@@ -112,9 +112,9 @@ def pressure(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
 
 
 def clock(facts: Facts, wants: PlanRequirements) -> Diagnosis:
-    """Certificates and build tools decide by the time of day."""
+    """Check the time of day: certificates and build tools decide by it."""
     system = facts.system
-    ahead = [one.ahead for one in facts.indexes.asked if one.ahead is not None]
+    ahead = [answer.ahead for answer in facts.indexes.asked if answer.ahead is not None]
     if system.now < system.installed - DAY:
         days = (system.installed - system.now) / DAY
         message = f"the clock is {days:.0f} days behind the files of spark-build itself"
@@ -132,7 +132,7 @@ def clock(facts: Facts, wants: PlanRequirements) -> Diagnosis:
 
 
 def locale(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
-    """File names and logs are UTF-8; builds themselves always get C.UTF-8."""
+    """Check that file names and logs are UTF-8; builds themselves always get C.UTF-8."""
     system = facts.system
     mend = "export LC_ALL=C.UTF-8"
     if not system.locale_usable:
@@ -146,7 +146,7 @@ def locale(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
 
 
 def proxies(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
-    """Whether the proxy variables make sense together."""
+    """Check that the proxy variables agree."""
     found = {name: value for name, value in facts.system.proxies.items() if value}
     named = {name: value for name, value in found.items() if name.lower() != "no_proxy"}
     for name, value in named.items():
@@ -179,22 +179,22 @@ def _is_address(value: str) -> bool:
 
 
 def index(facts: Facts, wants: PlanRequirements) -> Diagnosis:
-    """Whether the package indexes that pip is configured for answer."""
+    """Check that the package indexes that pip is configured for answer."""
     found = facts.indexes
     fix = "pip config list; a folder of files instead: export PIP_FIND_LINKS=DIR (docs/offline.md)"
     if found.problem:
         return Diagnosis(
             check="index", status=wants.severity(needed=bool(wants.building)), message=found.problem, fix=fix
         )
-    silent = [one for one in found.asked if one.failure]
-    answering = [one.where for one in found.asked if not one.failure]
+    silent = [answer for answer in found.asked if answer.failure]
+    answering = [answer.where for answer in found.asked if not answer.failure]
     if not found.asked:
         message = "pip is configured with no index" + (", only with find-links" if found.links else "")
         status = "ok" if found.links or found.lacking == 0 else wants.severity(needed=bool(wants.building))
         return Diagnosis(check="index", status=status, message=message, fix="" if status == "ok" else fix)
     if not silent:
         return Diagnosis(check="index", status="ok", message=_answers(answering))
-    said = "; ".join(f"{one.where}: {one.failure}" for one in silent)
+    said = "; ".join(f"{answer.where}: {answer.failure}" for answer in silent)
     if answering or found.lacking == 0:
         rest = f"; {_answers(answering)}" if answering else "; all that the builds need is here"
         return Diagnosis(check="index", status="warn", message=said + rest, fix=fix)
@@ -212,9 +212,9 @@ PER_PORT = 2  # a Spark's socket for the cable is two interfaces of half its spe
 
 
 def nccl(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
-    """NCCL 2.28.3 or newer."""
+    """Check for NCCL 2.28.3 or newer."""
     found = facts.libraries.get("NCCL", HostLibrary())
-    numbers = [one for one in (*found.files.values(), *found.headers.values()) if one]
+    numbers = [version for version in (*found.files.values(), *found.headers.values()) if version]
     wanted = ".".join(map(str, NCCL))
     fix = install_line(["libnccl2", "libnccl-dev"])
     if not numbers:
@@ -228,31 +228,31 @@ def nccl(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
 
 
 def links(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
-    """Both interfaces of the cable are up: one alone has half the speed."""
+    """Check that both interfaces of the cable are up: one alone has half the speed."""
     found = _cluster(facts)
     up = _up(found)
     if len(up) >= PER_PORT:
-        said = ", ".join(f"{one.name} ({one.device})" for one in up)
+        said = ", ".join(f"{link.name} ({link.device})" for link in up)
         return Diagnosis(check="cluster-links", status="ok", message=f"RoCE is up on {said}")
     if not found.links:
         message = "no network card that speaks RDMA: machines talk over plain TCP"
         return Diagnosis(check="cluster-links", status="fail", message=message, fix="rdma link show")
-    down = ", ".join(one.name for one in found.links if not one.up)
+    down = ", ".join(link.name for link in found.links if not link.up)
     message = f"{len(up)} of {PER_PORT} RoCE interfaces are up (down: {down})"
     fix = "plug the cable in at both ends; sudo ip link set NAME up"
     return Diagnosis(check="cluster-links", status="fail", message=message, fix=fix)
 
 
 def mtu(facts: Facts, _wants: PlanRequirements) -> Diagnosis | None:
-    """Jumbo frames on all of them."""
+    """Check that all links use jumbo frames."""
     up = _up(_cluster(facts))
     if not up:
         return None
-    small = [one for one in up if one.mtu < MTU]
+    small = [link for link in up if link.mtu < MTU]
     if not small:
         return Diagnosis(check="cluster-mtu", status="ok", message=f"{MTU} bytes on all RoCE interfaces")
-    said = ", ".join(f"{one.name} {one.mtu}" for one in small)
-    fix = "; ".join(f"sudo ip link set {one.name} mtu {MTU}" for one in small)
+    said = ", ".join(f"{link.name} {link.mtu}" for link in small)
+    fix = "; ".join(f"sudo ip link set {link.name} mtu {MTU}" for link in small)
     return Diagnosis(
         check="cluster-mtu",
         status="fail",
@@ -262,14 +262,14 @@ def mtu(facts: Facts, _wants: PlanRequirements) -> Diagnosis | None:
 
 
 def addresses(facts: Facts, _wants: PlanRequirements) -> Diagnosis | None:
-    """Addresses that stay."""
+    """Check that the links' addresses are permanent."""
     up = _up(_cluster(facts))
     if not up:
         return None
-    without = [one.name for one in up if not one.addresses]
-    moving = [one.name for one in up if one.addresses and set(one.addresses) <= set(one.dynamic)]
+    without = [link.name for link in up if not link.addresses]
+    moving = [link.name for link in up if link.addresses and set(link.addresses) <= set(link.dynamic)]
     if not without and not moving:
-        said = ", ".join(f"{one.name} {one.addresses[0]}" for one in up)
+        said = ", ".join(f"{link.name} {link.addresses[0]}" for link in up)
         return Diagnosis(check="cluster-addresses", status="ok", message=f"static: {said}")
     problems = [f"{name} has none" for name in without]
     problems += [f"{name} has one from DHCP or of its own making" for name in moving]
@@ -278,9 +278,9 @@ def addresses(facts: Facts, _wants: PlanRequirements) -> Diagnosis | None:
 
 
 def rdma(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
-    """GPUDirect RDMA as the driver answers; a Spark has none, and must not be thought to."""
+    """Report GPUDirect RDMA as the driver does; a Spark has none, and this says so."""
     found = _cluster(facts)
-    spark = any("GB10" in one.name for one in facts.basics.machine.gpus)
+    spark = any("GB10" in gpu.name for gpu in facts.basics.machine.gpus)
     if found.rdma is None:
         return Diagnosis(
             check="cluster-rdma", status="warn", message="the driver cannot be asked for GPUDirect RDMA"
@@ -306,7 +306,7 @@ def _cluster(facts: Facts) -> Cluster:
 
 
 def _up(cluster: Cluster) -> list[Link]:
-    return [one for one in cluster.links if one.up]
+    return [link for link in cluster.links if link.up]
 
 
 NAMESPACES: tuple[Check[Basics], ...] = (checks_build.namespaces,)
@@ -344,7 +344,7 @@ CLUSTER: tuple[Check[Facts], ...] = (
 
 
 def everything(facts: Facts, wants: PlanRequirements) -> tuple[Diagnosis, ...]:
-    """All that is worth knowing; the cluster's part where its facts were gathered."""
+    """Return the findings of all checks, those of a cluster only where its facts were gathered."""
     found = checks_build.required(facts.basics, wants) + judge(NAMESPACES, facts.basics, wants)
     found += judge(THOROUGH, facts, wants)
     return found if facts.cluster is None else found + judge(CLUSTER, facts, wants)

@@ -47,7 +47,7 @@ def collect_facts(
     indexes: Callable[[], IndexFacts],
     with_cluster: bool = False,
 ) -> Facts:
-    """Look at everything; nothing is changed. indexes: asks them, which takes longest."""
+    """Collect all facts without changing anything. `indexes`: ask them too, which takes longest."""
     with ThreadPoolExecutor(max_workers=8) as pool:
         asked = pool.submit(indexes)
         cards = pool.submit(_cards, access, needed=wants.is_for_gpu or bool(machine.gpus))
@@ -78,7 +78,7 @@ def _cards(access: MachineAccess, *, needed: bool) -> tuple[Driver, tuple[GpuFac
 
 
 def system(access: MachineAccess) -> SystemFacts:
-    """The operating system and the user's session."""
+    """Return the operating system and the user's session."""
     memory = probe.meminfo(access.read("/proc/meminfo"))
     environ = access.environ
     total = memory.get("SwapTotal", 0)
@@ -106,7 +106,7 @@ def system(access: MachineAccess) -> SystemFacts:
 
 
 def tools(access: MachineAccess) -> ToolFacts:
-    """The compiler that builds take, and what the user's PATH has besides."""
+    """Return the compiler that builds use, and the tools on the user's PATH."""
     compiler = next(iter(access.which_all("c++", SYSTEM_PATH)), "")
     kind, number = probe.compiler(access.ask([compiler, "--version"]) or "") if compiler else ("", "")
     paths = {
@@ -125,7 +125,7 @@ def tools(access: MachineAccess) -> ToolFacts:
 
 
 def _version(access: MachineAccess, path: str | None) -> str | None:
-    """What a program says; empty when it does not run, None when it is not there."""
+    """Return a tool's version as it prints it; "" when it does not run, None when it is missing."""
     return None if path is None else probe.tool_version(access.ask([path, "--version"]) or "")
 
 
@@ -153,13 +153,13 @@ def _cluster(access: MachineAccess) -> Cluster:
 
 
 def examine(home: Home, plan: Plan, machine: Machine, limits: Limits) -> tuple[Diagnosis, ...]:
-    """Look at all that can stop a build of the recipes to be built; nothing is changed."""
+    """Return the findings that can stop a build of these recipes; changes nothing."""
     wants = PlanRequirements(plan=plan, limits=limits)
     return checks_build.required(collect_basics(MachineAccess(), home, wants, machine), wants)
 
 
 def collect_basics(access: MachineAccess, home: Home, wants: PlanRequirements, machine: Machine) -> Basics:
-    """What decides whether a build may start."""
+    """Collect the facts that decide whether a build may start."""
     folders = sorted({_existing(folder) for folder in (home.wheelhouse, home.build, home.sources)})
     place = _existing(home.build)
     with ThreadPoolExecutor() as pool:  # each of them starts a program and waits
@@ -208,13 +208,13 @@ def _existing(folder: Path) -> Path:
 
 
 def packages_to_install(plan: Plan) -> tuple[str, ...]:
-    """System packages that the recipes to be built lack."""
+    """Return the missing system packages that the recipes to be built need."""
     wanted = {name for step in plan.steps if step.decision == "BUILD" for name in step.evaluated.apt}
     return probe.missing_packages(sorted(wanted))
 
 
 def packages_to_suggest(plan: Plan) -> tuple[str, ...]:
-    """System packages without which the builds work, but not as well: the sandbox, the compiler cache."""
+    """Return missing system packages that builds only profit from: sandbox, compiler cache."""
     compiles = any(step.decision == "BUILD" and step.recipe.is_compiled for step in plan.steps)
     wanted = {"bubblewrap": "bwrap", "ccache": "ccache"}
     if os.environ.get(compiler_cache.CHOICE) == "none":
@@ -257,7 +257,7 @@ LIBRARIES = {
 
 
 def compilers(access: MachineAccess, home: str) -> tuple[Nvcc, ...]:
-    """Every nvcc: that of the toolkit of builds, those on the user's PATH, those in other toolkits."""
+    """Return every nvcc: of the builds' toolkit, on the user's PATH, in other toolkits."""
     shell = access.which_all("nvcc", access.environ.get("PATH", ""))
     every = [*access.which_all("nvcc", f"{home}/bin"), *shell, *access.glob("/usr/local/cuda*/bin/nvcc")]
     distinct = {access.real(path): path for path in reversed(every)}
@@ -274,7 +274,7 @@ def compilers(access: MachineAccess, home: str) -> tuple[Nvcc, ...]:
 
 
 def toolkit(access: MachineAccess, platform: str, home: str) -> Toolkit:
-    """What is in the folder of the toolkit for this processor; nothing without a toolkit."""
+    """Return the toolkit's contents for this processor; empty without a toolkit."""
     if not home:
         return Toolkit()
     folder = _folder(access, platform, home)
@@ -294,13 +294,13 @@ def toolkit(access: MachineAccess, platform: str, home: str) -> Toolkit:
 
 
 def _folder(access: MachineAccess, platform: str, home: str) -> str:
-    """Where headers and libraries for a processor are: NVIDIA's packages have a folder for each."""
+    """Return the toolkit's folder for a processor: NVIDIA's packages have one for each."""
     folder = f"{home}/targets/{TARGETS.get(platform, 'x86_64-linux')}"
     return folder if access.exists(folder) else home
 
 
 def libraries(access: MachineAccess, platform: str, home: str) -> dict[str, HostLibrary]:
-    """cuDNN, cuBLAS, cuFile and NCCL: their headers and files, in the toolkit and beside it."""
+    """Return headers and files of cuDNN, cuBLAS, cuFile and NCCL, in the toolkit and beside it."""
     triplet = TRIPLETS.get(platform, "")
     kit = _folder(access, platform, home)
     includes = _folders(
@@ -327,14 +327,14 @@ def libraries(access: MachineAccess, platform: str, home: str) -> dict[str, Host
 
 
 def _folders(access: MachineAccess, *wanted: str) -> list[str]:
-    """Those that are there, none of them twice under another name."""
+    """Return the folders that exist, each under one name."""
     return list(
         {access.real(folder): folder for folder in reversed(wanted) if access.exists(folder)}.values()
     )[::-1]
 
 
 def survey_gpus(access: MachineAccess) -> tuple[Driver, tuple[GpuFacts, ...]]:
-    """The driver and what each GPU does now."""
+    """Return the driver and the state of each GPU."""
     module = probe.driver_module(access.read("/proc/driver/nvidia/version"))
     nvml = access.nvml()
     if nvml is not None:
@@ -357,7 +357,7 @@ def _driver(nvml: Any, module: str) -> Driver:
 
 
 def through_nvml(nvml: Any) -> tuple[GpuFacts, ...]:
-    """All GPUs; what NVML answers "Not Supported" to stays unknown."""
+    """Return all GPUs as NVML describes them; values it does not support stay unknown."""
     count = _ask(nvml, "nvmlDeviceGetCount") or 0
     handles = [_ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
     return tuple(_gpu(nvml, handle) for handle in handles if handle is not None)
@@ -388,7 +388,7 @@ def _gpu(nvml: Any, handle: Any) -> GpuFacts:
 
 
 def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
-    """An answer of NVML; None where it is not supported, or older than the question."""
+    """Return an answer of NVML; None where the GPU or an old driver does not support the question."""
     try:
         return getattr(nvml, function)(*arguments)
     except (nvml.NVMLError, AttributeError):
@@ -396,14 +396,14 @@ def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
 
 
 def failure(text: str) -> tuple[str, str]:
-    """Why nvidia-smi gave no answer, and the version of its library where it says that."""
+    """Return the reason why nvidia-smi failed, and its library's version where it says it."""
     library = re.search(r"NVML library version: (\d+(?:\.\d+)+)", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[0] if lines else "nvidia-smi gives no answer"), (library[1] if library else "")
 
 
 def parse_smi(text: str) -> tuple[str, str, tuple[GpuFacts, ...]] | None:
-    """Driver, newest CUDA and GPUs of `nvidia-smi -q -x`; None when that is something else.
+    """Return driver, newest CUDA and GPUs from `nvidia-smi -q -x`; None for any other text.
 
     "N/A", "Not Supported" and the like leave a value unknown.
     """
@@ -449,5 +449,5 @@ def _gpu_of_smi(node: ET.Element) -> GpuFacts:
 
 
 def _computing(processes: ET.Element) -> int:
-    """Those that compute; what draws the desktop is no concern."""
-    return sum("C" in (one.findtext("type") or "") for one in processes.iter("process_info"))
+    """Return the processes that compute, without those that draw the desktop."""
+    return sum("C" in (process.findtext("type") or "") for process in processes.iter("process_info"))

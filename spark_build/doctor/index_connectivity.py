@@ -1,4 +1,4 @@
-"""Which package indexes answer, found out within seconds: all are asked at once."""
+"""Find out which package indexes answer, within seconds: all are asked at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reachable(lacking: Callable[[], int]) -> IndexFacts:
         answers.get(url) or IndexAnswer(where=http.host_of(url), failure=silent) for url in found.urls
     )
     links = bool(found.links)
-    if all(one.failure for one in asked):
+    if all(answer.failure for answer in asked):
         return IndexFacts(asked=asked, links=links, lacking=lacking())
     return IndexFacts(asked=asked, links=links)
 
@@ -68,7 +68,7 @@ def _ask_index(url: str, config: PipConfig) -> IndexAnswer:
 
 
 def _ahead(date: str) -> float | None:
-    """How far a server's clock is ahead of ours, in seconds."""
+    """Return how far a server's clock is ahead of ours, in seconds."""
     try:
         return parsedate_to_datetime(date).timestamp() - time.time()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Facts about a machine, and what a plan needs of it."""
+"""Facts about a machine, and what a plan needs from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Nvcc:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostLibrary:
-    """What a compiler and a linker would find of one library: paths -> versions (empty: unknown)."""
+    """A library as a compiler and a linker find it: paths -> versions ("" where unknown)."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class ToolFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexAnswer:
-    """One package index: who, why not, and how far its clock is ahead of ours (seconds)."""
+    """A package index's answer: its address, the reason of a failure, its clock's lead in seconds."""
 
     where: str
     failure: str = ""
@@ -109,7 +109,7 @@ class IndexAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexFacts:
-    """What pip is configured to ask."""
+    """Package indexes that pip is configured for, with their answers."""
 
     asked: tuple[IndexAnswer, ...] = ()
     links: bool = False  # folders or pages of its own (find-links)
@@ -131,7 +131,7 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """What several machines that compute together need."""
+    """Facts about the links between machines that compute together."""
 
     links: tuple[Link, ...]
     rdma: bool | None  # whether network cards may read the GPU's memory, as the driver answers
@@ -140,7 +140,7 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """All of it."""
+    """All facts about a machine."""
 
     basics: Basics
     system: SystemFacts
@@ -158,7 +158,7 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Basics:
-    """What decides whether a build may start."""
+    """Facts that decide whether a build may start."""
 
     machine: Machine
     python: str  # 3.12.3
@@ -195,42 +195,49 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanRequirements:
-    """A plan and how much of the machine it may use, with what follows from them."""
+    """A plan, the share of the machine it may use, and what follows from both."""
 
     plan: Plan
     limits: Limits
 
     @property
     def building(self) -> tuple[Step, ...]:
-        """Steps that make something."""
+        """Steps that build something."""
         return tuple(step for step in self.plan.steps if step.decision == "BUILD")
 
     @property
     def compiled(self) -> tuple[Step, ...]:
-        """Steps that compile; a vendor's wheel that is repacked does not."""
+        """Steps that compile; repacking a vendor's wheel does not."""
         return tuple(step for step in self.building if step.recipe.is_compiled)
 
     @property
     def cuda(self) -> bool:
-        """Whether CUDA code is compiled."""
+        """True when CUDA code is compiled."""
         return bool(self.plan.target.cuda_architectures and self.compiled)
 
     @property
     def toolkit(self) -> str:
-        """The folder of the system's CUDA toolkit that is compiled with; empty where a recipe brings it."""
-        given = (one.path for step in self.compiled for one in step.provisions if one.need == "cuda")
+        """Folder of the system's CUDA toolkit that builds use; "" where a recipe provides the toolkit."""
+        given = (
+            provision.path
+            for step in self.compiled
+            for provision in step.provisions
+            if provision.need == "cuda"
+        )
         return next(filter(None, given), "")
 
     @property
     def brings_toolkit(self) -> str:
-        """The version of the toolkit that the recipe `cuda` makes for what is compiled; empty without one."""
+        """Version of the toolkit that the recipe `cuda` provides for this plan; "" without one."""
         brought = any("cuda" in step.from_store for step in self.compiled)
-        return next((one.pin.version for one in self.plan.steps if brought and one.recipe.name == "cuda"), "")
+        return next(
+            (step.pin.version for step in self.plan.steps if brought and step.recipe.name == "cuda"), ""
+        )
 
     @property
     def lacks_toolkit(self) -> tuple[str, ...]:
-        """What cannot be built because neither the train nor the machine has a toolkit."""
-        lost = {one.recipe.name for one in self.plan.steps if one.decision in ("SKIP", "BLOCKED")}
+        """Names of the recipes that cannot be built because neither train nor machine has a toolkit."""
+        lost = {step.recipe.name for step in self.plan.steps if step.decision in ("SKIP", "BLOCKED")}
         return tuple(
             step.recipe.name
             for step in self.plan.steps
@@ -239,28 +246,28 @@ class PlanRequirements:
 
     @property
     def is_for_gpu(self) -> bool:
-        """Whether the target has a GPU."""
+        """True when the target has a GPU."""
         return bool(self.plan.target.cuda_architectures)
 
     @property
     def packages(self) -> Mapping[str, str]:
-        """CUDA libraries that torch wants beside a toolkit by path -> the package that brings them."""
-        return PACKAGES if self.toolkit and any(one.recipe.name == "torch" for one in self.compiled) else {}
+        """CUDA libraries that torch needs beside a toolkit given by path -> packages that provide them."""
+        return PACKAGES if self.toolkit and any(step.recipe.name == "torch" for step in self.compiled) else {}
 
     @property
     def torch(self) -> str:
-        """Version of the torch that is compiled, or whose headers are; empty without one."""
+        """Version of the torch that is compiled, or whose headers are used; "" without one."""
         pin = self.plan.train.components.get("torch")
         near = any(step.recipe.name == "torch" or "torch" in step.needs for step in self.compiled)
         return pin.version if pin is not None and near else ""
 
     def severity(self, *, needed: bool) -> Status:
-        """Of something that is wrong: a failure where this plan needs it."""
+        """Return "fail" where this plan needs what is wrong, else "warn"."""
         return "fail" if needed else "warn"
 
 
 def install_line(packages: Sequence[str]) -> str:
-    """The line that installs packages on Debian, Ubuntu and DGX OS; NVIDIA's by a command of their own.
+    """Return the line that installs packages on Debian, Ubuntu and DGX OS; NVIDIA's have one of their own.
 
     What begins with - is an option of apt-get; the names stand behind -- and are quoted.
     """
@@ -273,7 +280,7 @@ def install_line(packages: Sequence[str]) -> str:
 
 
 def repository_note(packages: Iterable[str]) -> str:
-    """What to add to a message that asks for packages which only NVIDIA's repository has."""
+    """Return a note for messages about packages that only NVIDIA's repository has."""
     theirs = [name for name in packages if name.startswith(NVIDIA)]
     if not theirs:
         return ""
@@ -281,7 +288,7 @@ def repository_note(packages: Iterable[str]) -> str:
 
 
 def version(text: str) -> tuple[int, ...]:
-    """Leading numbers of a version: 580.65.06 is (580, 65, 6); () when there are none."""
+    """Return the leading numbers of a version: (580, 65, 6) for 580.65.06; () when there are none."""
     numbers: list[int] = []
     for part in text.removeprefix("V").replace("-", ".").split("."):
         if not part.isdecimal():

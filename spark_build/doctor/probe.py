@@ -32,7 +32,7 @@ TIMEOUT = 10.0  # seconds for one command; nvidia-smi hangs on a driver that is 
 
 
 class MachineAccess:
-    """This machine."""
+    """Read access to this machine; tests use one to a copy in files."""
 
     def __init__(self) -> None:
         self.root = Path("/")
@@ -41,14 +41,14 @@ class MachineAccess:
         self.python = platform.python_version()
 
     def read(self, path: str) -> str:
-        """A text file; empty when it cannot be read."""
+        """Return the text of a file; "" when it cannot be read."""
         try:
             return (self.root / path.lstrip("/")).read_text(errors="replace")
         except OSError:
             return ""
 
     def head(self, path: str, size: int = 64) -> bytes:
-        """The first bytes of a file; none when it cannot be read."""
+        """Return the first bytes of a file; b"" when it cannot be read."""
         try:
             with (self.root / path.lstrip("/")).open("rb") as file:
                 return file.read(size)
@@ -56,20 +56,20 @@ class MachineAccess:
             return b""
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Return whether the file or folder exists."""
         return (self.root / path.lstrip("/")).exists()
 
     def glob(self, pattern: str) -> list[str]:
-        """Absolute paths that match, sorted."""
+        """Return the absolute paths that match, sorted."""
         return sorted("/" + str(path.relative_to(self.root)) for path in self.root.glob(pattern.lstrip("/")))
 
     def real(self, path: str) -> str:
-        """The same without symbolic links."""
+        """Return the path without symbolic links."""
         found = (self.root / path.lstrip("/")).resolve()
         return "/" + str(found.relative_to(self.root.resolve()))
 
     def which_all(self, program: str, search: str) -> list[str]:
-        """Programs of that name in the folders of a PATH, in order."""
+        """Return the programs of that name on a PATH, in its order."""
         found = [f"{folder.rstrip('/')}/{program}" for folder in search.split(":") if folder.startswith("/")]
         return [path for path in dict.fromkeys(found) if self._runs(path)]
 
@@ -77,11 +77,11 @@ class MachineAccess:
         return os.access(self.root / path.lstrip("/"), os.X_OK)
 
     def ask(self, args: Sequence[str], *, check: bool = True) -> str | None:
-        """What a command prints; None when it is missing, hangs or (`check`) fails."""
+        """Return a command's output; None when it is missing, hangs or (`check`) fails."""
         return capture(args, env={**self.environ, "LC_ALL": "C"}, timeout=TIMEOUT, check=check)
 
     def nvml(self) -> Any:
-        """NVML, ready to be asked; None without the package, the driver or its library."""
+        """Return NVML, initialised; None without the package, the driver or its library."""
         try:
             module = importlib.import_module("pynvml")
             module.nvmlInit()
@@ -90,40 +90,40 @@ class MachineAccess:
         return module
 
     def sandbox(self) -> Sandbox:
-        """The strongest that works."""
+        """Return the strongest sandbox that works."""
         return sandbox.choose()
 
     def cache(self) -> Cache:
-        """The compiler cache that builds would use."""
+        """Return the compiler cache that builds would use."""
         return compiler_cache.choose(self.environ)
 
     def missing_packages(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Of these system packages those that lack."""
+        """Return those of these system packages that are missing."""
         return missing_packages(names)
 
     def python_headers(self) -> bool:
-        """Whether C extensions can be compiled."""
+        """Return whether C extensions can be compiled."""
         return probe.has_python_headers()
 
     def free_mib(self, folder: Path) -> int:
-        """Room on the folder's disk."""
+        """Return the free space on the folder's disk, in MiB."""
         return shutil.disk_usage(folder).free >> 20
 
     def now(self) -> float:
-        """The time of day, seconds since 1970."""
+        """Return the time of day in seconds since 1970."""
         return time.time()
 
     def installed(self) -> float:
-        """When our own files were written."""
+        """Return the time when our own files were written."""
         return Path(spark_build.__file__).stat().st_mtime
 
     def encoding(self) -> str:
-        """Of text files and names."""
+        """Return the encoding of text files and file names."""
         return locale.getencoding()
 
     @functools.cached_property
     def locale_usable(self) -> bool:
-        """Whether the locale that the environment names is installed."""
+        """Return whether the locale that the environment names is installed."""
         before = locale.setlocale(locale.LC_CTYPE)
         try:
             locale.setlocale(locale.LC_CTYPE, "")
@@ -134,11 +134,11 @@ class MachineAccess:
         return True
 
     def largest_users(self) -> tuple[tuple[str, int], ...]:
-        """Processes that hold most memory, MiB."""
+        """Return the processes with most memory, in MiB."""
         return tuple(memory.largest_users())
 
     def rdma(self) -> bool | None:
-        """Whether the driver offers GPUDirect RDMA for the first GPU; None when it cannot be asked."""
+        """Return whether the driver offers GPUDirect RDMA for the first GPU; None when it cannot be asked."""
         said = self.ask([sys.executable, "-I", "-S", "-c", RDMA])
         return {"0": False, "1": True}.get((said or "").strip())
 
@@ -155,7 +155,7 @@ print("" if failed else answer.value)
 
 
 def missing_packages(packages: Sequence[str]) -> tuple[str, ...]:
-    """Of these Debian packages, those that are not installed and really lack here.
+    """Return those of these Debian packages that are not installed and really missing.
 
     python3-dev counts only when the interpreter in use has no headers: one from pyenv, uv or conda
     brings its own.
@@ -168,14 +168,14 @@ def missing_packages(packages: Sequence[str]) -> tuple[str, ...]:
 
 
 def can_install() -> bool:
-    """Whether packages can be installed without asking for a password."""
+    """Return whether packages can be installed without asking for a password."""
     return shutil.which("apt-get") is not None and (
         os.geteuid() == 0 or capture(["sudo", "-n", "true"], timeout=10) is not None
     )
 
 
 def apt_install(packages: Sequence[str], log: BinaryIO | None = None) -> None:
-    """Install through apt; HostError with the line to type where that is not allowed or fails."""
+    """Install through apt. Raises HostError with the command to type where that is not allowed or fails."""
     hint = install_line(packages)
     if not can_install():
         raise HostError(f"missing system packages: {', '.join(packages)}", hint=hint)
@@ -195,7 +195,7 @@ _NUMBER = r"\d+(?:\.\d+)+"
 
 
 def shell_values(text: str) -> dict[str, str]:
-    """NAME="value" lines, as in /etc/os-release."""
+    """Return the NAME="value" lines of a file such as /etc/os-release."""
     found = {}
     for line in text.splitlines():
         name, equals, value = line.strip().partition("=")
@@ -209,44 +209,44 @@ def shell_values(text: str) -> dict[str, str]:
 
 
 def meminfo(text: str) -> dict[str, int]:
-    """/proc/meminfo in MiB."""
+    """Return /proc/meminfo in MiB."""
     rows = re.findall(r"^(\S+):\s+(\d+) kB", text, re.MULTILINE)
     return {name: int(kib) // 1024 for name, kib in rows}
 
 
 def pressure(text: str) -> dict[str, float] | None:
-    """Averages over 10 s of /proc/pressure/*, in per cent; None when the kernel has none."""
+    """Return averages over 10 s of /proc/pressure/*, in per cent; None when the kernel has none."""
     rows = re.findall(r"^(some|full) avg10=(\d+(?:\.\d+)?)", text, re.MULTILINE)
     return {kind: float(share) for kind, share in rows} or None
 
 
 def macros(text: str, *names: str) -> str:
-    """A version from a header's `#define NAME number` lines; empty unless all are there."""
+    """Return a version from a header's `#define NAME number` lines; empty unless all are there."""
     found = dict(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)\b", text, re.MULTILINE))
     numbers = [found[name] for name in names if name in found]
     return ".".join(numbers) if len(numbers) == len(names) else ""
 
 
 def version_of_file(name: str) -> str:
-    """The version in a library's file name: libnccl.so.2.28.3; empty for libnccl.so.2."""
+    """Return the version in a library's file name: libnccl.so.2.28.3; empty for libnccl.so.2."""
     found = re.search(rf"\.so\.({_NUMBER})$", name)
     return found[1] if found else ""
 
 
 def driver_module(text: str) -> str:
-    """Version in /proc/driver/nvidia/version."""
+    """Return the version in /proc/driver/nvidia/version."""
     found = re.search(rf"Kernel Module.*?\s({_NUMBER})\s", text)
     return found[1] if found else ""
 
 
 def nvcc(text: str) -> tuple[str, str]:
-    """Release and version that nvcc tells: ("13.0", "13.0.88")."""
+    """Return release and version as nvcc prints them: ("13.0", "13.0.88")."""
     found = re.search(rf"release (\d+\.\d+), V({_NUMBER})", text)
     return (found[1], found[2]) if found else ("", "")
 
 
 def compiler(text: str) -> tuple[str, str]:
-    """Kind and version of a C++ compiler from its --version."""
+    """Return kind and version of a C++ compiler from its --version."""
     first = re.sub(r"\([^)]*\)", "", text.partition("\n")[0])  # the packager's words
     found = re.search(rf"(?<![\w.-])({_NUMBER})", first)
     if not found:
@@ -255,26 +255,26 @@ def compiler(text: str) -> tuple[str, str]:
 
 
 def tool_version(text: str) -> str:
-    """The first version number in what a tool prints."""
+    """Return the first version number in what a tool prints."""
     found = re.search(_NUMBER, text)
     return found[0] if found else ""
 
 
 def host_limits(text: str) -> tuple[int | None, int | None]:
-    """Newest gcc, and the clang from which on it is too new, by CUDA's crt/host_config.h."""
+    """Return the newest supported gcc and the first unsupported clang, from CUDA's crt/host_config.h."""
     gcc = re.search(r"gcc versions later than (\d+)", text)
     clang = re.search(r"clang version must be less than (\d+)", text)
     return (int(gcc[1]) if gcc else None), (int(clang[1]) if clang else None)
 
 
 def allows_compat(text: str) -> bool | None:
-    """allow_compat_mode of a cufile.json, which is JSON with comments."""
+    """Return allow_compat_mode of a cufile.json, which is JSON with comments."""
     found = re.search(r'^[^/\n]*"allow_compat_mode"\s*:\s*(true|false)', text, re.MULTILINE)
     return found[1] == "true" if found else None
 
 
 def elf_machine(head: bytes) -> str:
-    """The platform of a little-endian ELF file by its first bytes; empty for anything else."""
+    """Return the platform of a little-endian ELF file by its first bytes; empty for anything else."""
     if len(head) < 20 or head[:4] != b"\x7fELF" or head[5] != 1:
         return ""
     number = int.from_bytes(head[18:20], "little")
@@ -282,7 +282,7 @@ def elf_machine(head: bytes) -> str:
 
 
 def addresses(text: str) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Of `ip -j addr`: interface -> (its addresses, those of them that may change)."""
+    """Return the addresses of each interface, and the temporary ones, from `ip -j addr`."""
     try:
         rows = json.loads(text)
         return {row["ifname"]: _addresses(row.get("addr_info", [])) for row in rows}

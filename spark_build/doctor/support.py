@@ -46,7 +46,7 @@ Look through it before you send it all the same.
 
 
 def refuse_bundle(path: Path) -> None:
-    """UsageError when a bundle cannot be written there: nothing is overwritten."""
+    """Raise UsageError when no bundle can be written there; nothing is overwritten."""
     if path.exists() or path.is_symlink():
         raise UsageError(f"--bundle {path}: it exists already", hint="give another name")
     if not path.parent.is_dir():
@@ -54,7 +54,7 @@ def refuse_bundle(path: Path) -> None:
 
 
 def write_support_bundle(path: Path, home: Home, facts: Facts, findings: Sequence[Diagnosis]) -> list[str]:
-    """Write the tar, compressed when its name says so; the names of what is in it."""
+    """Write the tar, compressed when its name says so; returns the names of its files."""
     held = io.BytesIO()
     names = []
     packed = path.suffix in (".gz", ".tgz")
@@ -71,7 +71,7 @@ def write_support_bundle(path: Path, home: Home, facts: Facts, findings: Sequenc
 
 def _parts(home: Home, facts: Facts, findings: Sequence[Diagnosis]) -> Iterator[tuple[str, str]]:
     yield "README.txt", README
-    yield "findings.json", _json([dataclasses.asdict(one) for one in findings])
+    yield "findings.json", _json([dataclasses.asdict(finding) for finding in findings])
     yield "facts.json", _json(dataclasses.asdict(facts))
     yield "versions.json", _json(_versions())
     yield "environment.json", _json({name: value for name, value in os.environ.items() if _concerns(name)})
@@ -82,7 +82,7 @@ def _parts(home: Home, facts: Facts, findings: Sequence[Diagnosis]) -> Iterator[
 
 
 def _run(home: Home) -> Iterator[tuple[str, str]]:
-    """The newest run, and the newest crash report."""
+    """Yield the files of the newest run, and the newest crash report."""
     runs = _newest([path.parent for path in home.runs.glob(f"*/{EVENTS}")])
     for file in sorted(runs[0].rglob("*")) if runs else ():
         if (
@@ -100,7 +100,7 @@ def _newest(paths: Sequence[Path]) -> list[Path]:
 
 
 def _text(path: Path) -> str:
-    """The end of a file without secrets; JSON stays JSON."""
+    """Return the end of a file without secrets; JSON stays valid JSON."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - LONGEST))
@@ -125,7 +125,9 @@ def _json(value: object) -> str:
 
 
 def _versions() -> dict[str, object]:
-    packages = {one.name: one.version for one in importlib.metadata.distributions()}
+    packages = {
+        distribution.name: distribution.version for distribution in importlib.metadata.distributions()
+    }
     return {
         "spark-build": __version__,
         "python": sys.version,
@@ -143,18 +145,18 @@ AS_ROOT = 'command -v sudo >/dev/null || sudo() { "$@"; }; '
 
 
 def remedies(findings: Iterable[Diagnosis]) -> dict[str, list[Diagnosis]]:
-    """Safe commands -> what each of them mends; one command mends several findings only once."""
+    """Return safe commands with the findings that each fixes; a command appears once."""
     found: dict[str, list[Diagnosis]] = {}
-    for one in findings:
-        if one.safe and one.fix and one.status != "ok":
-            found.setdefault(one.fix, []).append(one)
+    for finding in findings:
+        if finding.safe and finding.fix and finding.status != "ok":
+            found.setdefault(finding.fix, []).append(finding)
     return found
 
 
 def mend(
     findings: Iterable[Diagnosis], agree: Callable[[str, list[Diagnosis]], bool]
 ) -> list[tuple[str, int]]:
-    """Run every remedy that `agree` agrees to; the commands with their exit codes."""
+    """Run every remedy that `agree` accepts; returns the commands with their exit codes."""
     done = []
     for command, mended in remedies(findings).items():
         if not agree(command, mended):

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from packaging.tags import Tag, sys_tags
 
@@ -22,6 +23,7 @@ from spark_build.venv import clean_environment
 from spark_build.wheelhouse import resolve as wheelhouse_resolve
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
+from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels import model as wheels_model
 from spark_build.wheels.model import StoredWheel
 from spark_build.wheels.reader import content_digest, read_facts
@@ -32,7 +34,7 @@ ELSEWHERE = Path(__file__).with_name("pip_cross_platform.py")
 def closure_key(
     built: Sequence[StoredWheel], pins: Mapping[str, str], python: str, *, foreign: Target | None = None
 ) -> str:
-    """What decides a closure: the wheels it completes, the train's pins, the interpreter."""
+    """Return the key of a closure: the wheels it completes, the train's pins, the interpreter."""
     decisive = {"wheels": sorted(wheel.sha256 for wheel in built), "pins": dict(pins), "python": python}
     # Earlier versions judged markers as on this machine: such a closure is resolved once more.
     return digest({**decisive, "markers": wheels_model.markers(foreign)} if foreign else decisive)
@@ -46,7 +48,7 @@ def resolve(
     offline: bool,
     foreign: Target | None = None,
 ) -> tuple[StoredWheel, ...]:
-    """The public wheels that `built` need, downloaded by pip and committed to the store.
+    """Download the public wheels that `built` need with pip, and commit them to the store.
 
     foreign: the target, when it is not this machine; files and requirements are then chosen as there.
     pip checks each file against the hash that the index announces. Never runs project code: only
@@ -62,7 +64,9 @@ def resolve(
         _download(built, pins, store, folder, foreign, offline=offline)
         own = {wheel.filename for wheel in built}
         public = [path for path in sorted(folder.glob("*.whl")) if path.name not in own]
-        return tuple(_commit(path, store, {wheel.name for wheel in built}) for path in public)
+        names = {wheel.name for wheel in built}
+        imported = {row["sha256"]: row["key"] for row in _public_wheels(store) if row["imported"]}
+        return tuple(_commit(path, store, names, imported if offline else {}) for path in public)
 
 
 def _download(
@@ -89,7 +93,10 @@ def _download(
     options += tags(foreign) if foreign else []
     if offline:
         # What this store already has may still complete the set.
-        options += ["--no-index", *(f"--find-links={path.parent}" for path in _public_wheels(store))]
+        options += [
+            "--no-index",
+            *(f"--find-links={stores.entry_folder(store, row['key'])}" for row in _public_wheels(store)),
+        ]
     done = run([*pip_for(foreign), *options, *wheels], env=clean_environment())
     if done.returncode != 0:
         errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
@@ -102,7 +109,7 @@ def _download(
 
 
 def pip_for(foreign: Target | None) -> list[str]:
-    """pip, in the place of the target where that is not this machine."""
+    """Return pip's command line, run as if on the target where that is not this machine."""
     options = ["--disable-pip-version-check", "--no-input"]
     if foreign is None:
         return [sys.executable, "-m", "pip", *options]
@@ -111,7 +118,7 @@ def pip_for(foreign: Target | None) -> list[str]:
 
 
 def tags(target: Target) -> list[str]:
-    """What tells pip to choose files for another machine."""
+    """Return the options that make pip choose files for another machine."""
     return [
         *(f"--platform={name}" for name in wheels_model.platforms(target)),
         f"--python-version={wheels_model.python_version(target)}",
@@ -120,21 +127,26 @@ def tags(target: Target) -> list[str]:
     ]
 
 
-def _public_wheels(store: Path) -> list[Path]:
+def _public_wheels(store: Path) -> list[dict[str, Any]]:
+    """Return the rows of those that were downloaded here, or imported from a signer who is trusted."""
     return [
-        stores.entry_folder(store, row["key"]) / row["filename"]
+        row
         for row in stores.index_rows(store)
-        if row["origin"] == "public"
+        if row["origin"] == "public" and (not row["imported"] or is_trusted(store.parent, row))
     ]
 
 
-def _commit(path: Path, store: Path, built: set[str]) -> StoredWheel:
+def _commit(path: Path, store: Path, built: set[str], imported: Mapping[str, str]) -> StoredWheel:
+    """Commit a download; one that is here by an import (sha256 -> key) stays marked as that."""
     facts = read_facts(path)
     if facts.unsafe:
         raise StoreError(f"the public wheel {path.name} is not taken: {facts.unsafe[0]}")
     if facts.name in built:
         raise StoreError(f"pip would take {path.name} from the index instead of the wheel built here")
     sha256 = sha256_of(path)
+    there = stores.read(store, imported[sha256]) if sha256 in imported else None
+    if there is not None and there.wheel is not None:
+        return there.wheel
     entry = stores.commit(
         store,
         key=sha256,
@@ -157,7 +169,7 @@ HERE = f"{sys.platform}-{platform.machine()}"
 
 
 def prove_installable(generation: Generation, target: Target, *, installer: str = "auto") -> tuple[str, ...]:
-    """What keeps the generation's wheels from being installed on the target; () when a resolver finds a way.
+    """Return the conflicts that keep the generation from being installed on the target; () for none.
 
     uv resolves where there is one, else pip, both for any target from any machine. Asked for are the newest
     of all that is not public, together, and every older version alone.
@@ -182,7 +194,7 @@ def _tags(target: Target) -> frozenset[Tag]:
 
 
 def _resolve(folder: Path, wheels: Sequence[StoredWheel], target: Target, tool: str) -> str:
-    """Why the resolver finds no way to install these; "" when it finds one."""
+    """Return the resolver's reason why these cannot be installed; "" when they can."""
     with tempfile.TemporaryDirectory() as scratch:
         wanted = Path(scratch, "requirements.in")
         wanted.write_text("".join(f"{wheel.name}=={wheel.version}\n" for wheel in wheels))

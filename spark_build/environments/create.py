@@ -1,4 +1,4 @@
-"""Virtual environments filled from one generation only, and the proof that they were."""
+"""Create virtual environments from one generation, and prove that they hold nothing else."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Tell = Callable[[str], None]
 
 
 def silent(_message: str) -> None:
-    """Tell nobody."""
+    """Discard the message."""
 
 
 def waiting(tell: Tell) -> Tell:
-    """Tells who else is at an environment."""
+    """Return a function that reports who else holds an environment."""
     return lambda holder: tell(f"waiting for another spark-build: {holder}")
 
 
 def view_of(generation: Generation) -> str:
-    """The name of the view that a generation belongs to."""
+    """Return the name of the view that a generation belongs to."""
     return generation.folder.parent.parent.name
 
 
@@ -46,7 +46,7 @@ def choose(
     everything: bool | None = None,
     markers: Mapping[str, str] | None = None,
 ) -> tuple[StoredWheel, ...]:
-    """The wheels that `names` need, from this generation, for the interpreter with these markers.
+    """Return the wheels of this generation that `names` need under these markers.
 
     everything: all that is here for its own sake, too; so it is by default without names.
     """
@@ -76,9 +76,9 @@ def choose(
 def install(
     generation: Generation, folder: Path, names: Sequence[str], *, with_pip: bool, installer: str = "auto"
 ) -> tuple[str, ...]:
-    """`create`, for the interpreter that runs this. Returns "name==version" of what is in it."""
+    """Create an environment for the interpreter that runs this; returns "name==version" of its packages."""
     state = create(generation, folder, names, everything=not names, with_pip=with_pip, installer=installer)
-    return tuple(f"{one.name}=={one.version}" for one in state.packages)
+    return tuple(f"{package.name}=={package.version}" for package in state.packages)
 
 
 def create(
@@ -92,7 +92,7 @@ def create(
     installer: str = "auto",
     tell: Tell = silent,
 ) -> State:
-    """Make an environment in `folder` from the generation: offline, hashes required, origin proven.
+    """Create an environment in `folder` from the generation: offline, with hashes, its origin proven.
 
     A folder with anything in it is refused, unless an earlier `create` was killed in it; after a failure
     nothing is left.
@@ -132,7 +132,7 @@ def create(
 
 
 def _refuse_taken(folder: Path) -> None:
-    """UsageError for a place with anything in it but what a killed `create` left."""
+    """Raise UsageError for a folder that holds anything but the rest of a killed `create`."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder} is no new or empty folder", hint="choose another, or remove it first")
     if folder.is_dir() and not installed.is_unfinished_creation(folder):
@@ -146,14 +146,14 @@ def _refuse_taken(folder: Path) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a killed `create` left; the marker last."""
+    """Remove what a killed `create` left, its marker last."""
     left = [path for path in folder.iterdir() if path.name not in (LOCK, installed.NAME)]
     for path in left:
         path.unlink() if path.is_symlink() or not path.is_dir() else remove_tree(path)
 
 
 def _make(folder: Path, python: Interpreter, ours: AbstractSet[str], *, with_pip: bool) -> tuple[str, ...]:
-    """The environment without any of `ours`; returns the names of what the interpreter put in."""
+    """Make the environment without any of `ours`; returns the packages that the interpreter added."""
     venv.create(folder, python=python.base, clear=False)
     if not with_pip:
         return ()
@@ -164,7 +164,7 @@ def _make(folder: Path, python: Interpreter, ours: AbstractSet[str], *, with_pip
 
 
 def finished(folder: Path, state: State, generation: Generation, wheels: Sequence[StoredWheel]) -> State:
-    """Write down that the environment now holds exactly these wheels of the generation."""
+    """Record that the environment now holds exactly these wheels of the generation."""
     present = installed.present(folder)
     done = replace(
         state,
@@ -180,7 +180,7 @@ def finished(folder: Path, state: State, generation: Generation, wheels: Sequenc
 
 
 def row_of(wheel: StoredWheel, record: str = "") -> Installed:
-    """A wheel as a package of an environment."""
+    """Return a wheel as a package of an environment."""
     return Installed(
         name=wheel.name,
         version=wheel.version,
@@ -192,6 +192,6 @@ def row_of(wheel: StoredWheel, record: str = "") -> Installed:
 
 
 def described(wheels: Sequence[StoredWheel]) -> str:
-    """How many wheels, and how large."""
+    """Return the number of wheels and their size as text."""
     total = format_size(sum(wheel.size for wheel in wheels))
     return f"{len(wheels)} package{'' if len(wheels) == 1 else 's'} ({total})"

@@ -1,4 +1,4 @@
-"""Is everything in the wheelhouse as it was recorded? Each fault, what to type, and mending it.
+"""Check the wheelhouse against its records: faults, what to type, repair.
 
 The shallow check looks at names, links, sizes and papers; the deep one reads every byte. What can be
 mended is: links, an installer's papers, manifests, leftovers, and wheels of which the same bytes lie
@@ -33,10 +33,10 @@ def check(
     told: fsck.Told,
     waiting: Callable[[str], None] | None = None,
 ) -> tuple[WheelhouseFault, ...]:
-    """Everything that is wrong in the store and in all views; `repair` mends what it can."""
+    """Return every fault in the store and in all views; `repair` fixes those it can."""
     wheels: dict[str, StoredWheel] = {}
     suspects = _of_store(home, wheels, deep, told) if home.store.is_dir() else []
-    found = [one.mended() if repair else one.fault for one in suspects]
+    found = [suspect.mended() if repair else suspect.fault for suspect in suspects]
 
     def find(key: str) -> StoredWheel | None:
         if key not in wheels:  # committed since
@@ -50,7 +50,7 @@ def check(
     for view in sorted(path for path in home.views.glob("*") if path.is_dir()):
         with _undisturbed(view, waiting):
             suspects = list(fsck.of_view(view, home.store, find))
-            found += [one.mended() if repair else one.fault for one in suspects]
+            found += [suspect.mended() if repair else suspect.fault for suspect in suspects]
     return tuple(found)
 
 
@@ -64,7 +64,7 @@ def is_empty(home: Home) -> bool:
 def unresolved(
     home: Home, targets: Iterable[Target], *, most: int | None, told: Callable[[str], None]
 ) -> tuple[WheelhouseFault, ...]:
-    """What keeps the current generations from being installed, by a real resolver, offline.
+    """Return what keeps the current generations from being installed, by a real resolver, offline.
 
     Views of more than `most` wheels are only told of: a resolver takes seconds for hundreds.
     """
@@ -89,7 +89,7 @@ def unresolved(
 
 
 def _target_of(view: str, targets: Iterable[Target]) -> Target | None:
-    """The target of a view by its name, with the platform of this machine where it means that."""
+    """Return the target of a view by its name; a target that means this machine gets its platform."""
     name, _, python = view.rpartition("-")
     for target in targets:
         if name.startswith(f"{target.name}-") and python.startswith("cp"):
@@ -110,7 +110,7 @@ def _of_store(home: Home, wheels: dict[str, StoredWheel], deep: bool, told: fsck
 
 @contextlib.contextmanager
 def _undisturbed(view: Path, waiting: Callable[[str], None] | None) -> Iterator[None]:
-    """Nobody publishes or collects meanwhile. A wheelhouse that we may only read is looked at as it is."""
+    """Keep others from publishing and collecting; does nothing in a wheelhouse that is read-only for us."""
     with contextlib.ExitStack() as stack:
         if os.access(view, os.W_OK):
             stack.enter_context(generations.held(view, "checking", waiting))

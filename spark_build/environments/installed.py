@@ -1,4 +1,4 @@
-"""The state file of an environment, its installed packages, and the installers."""
+"""The state file of an environment, its installed packages, and its installers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Package:
 
 
 def present(folder: Path) -> dict[str, Package]:
-    """What is installed, by normalised name. Of two folders for one name one is shown."""
+    """Return the installed packages by normalised name; of two folders for one name, one."""
     return {package.name: package for package in _packages(site_packages(folder))}
 
 
@@ -58,7 +58,7 @@ def _packages(site: Path) -> Iterator[Package]:
 
 
 def remove(folder: Path, names: Collection[str], leftovers: Iterable[Path] = ()) -> None:
-    """Take packages out, and `leftovers`, files of an installation that did not come to its end.
+    """Remove packages, and `leftovers`, files of an interrupted installation.
 
     A file that another package lists too stays. May be interrupted at any point and called again: the
     list of a package's files goes last.
@@ -83,7 +83,7 @@ def remove(folder: Path, names: Collection[str], leftovers: Iterable[Path] = ())
 
 
 def _files(info: Path, folder: Path) -> Iterator[Path]:
-    """The files that a package lists; never one outside of the environment."""
+    """Yield the files that a package lists, except those outside the environment."""
     try:
         rows = list(csv.reader((info / "RECORD").read_text().splitlines()))
     except (OSError, ValueError, csv.Error):
@@ -95,7 +95,7 @@ def _files(info: Path, folder: Path) -> Iterator[Path]:
 
 
 def _unlink(path: Path) -> None:
-    """Remove a file and the bytecode that was compiled from it."""
+    """Remove a file and its bytecode."""
     with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
         path.unlink()
     if path.suffix == ".py":
@@ -104,7 +104,7 @@ def _unlink(path: Path) -> None:
 
 
 def _prune(folders: Iterable[Path], site: Path) -> None:
-    """Remove the folders in site-packages that became empty, bottom up."""
+    """Remove folders in site-packages that became empty, bottom up."""
     for folder in sorted(folders, key=lambda path: -len(path.parts)):
         place = folder
         while place != site and place.is_relative_to(site):
@@ -124,13 +124,13 @@ SCHEMA = 1
 
 
 def write(folder: Path, state: State) -> None:
-    """Keep a state; whole or not at all."""
+    """Write the state atomically."""
     text = json.dumps({"schema": SCHEMA, **asdict(state)}, indent=1)
     write_atomically(folder / NAME, text + "\n")
 
 
 def read(folder: Path) -> State:
-    """The state of an environment that was made here; UsageError for any other folder."""
+    """Return the state of an environment of ours. Raises UsageError for any other folder."""
     try:
         raw: dict[str, Any] = json.loads((folder / NAME).read_text())
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -158,7 +158,7 @@ def _unreadable(folder: Path, error: Exception) -> StoreError:
 
 
 def is_unfinished_creation(folder: Path) -> bool:
-    """Whether `env create` was killed in this folder."""
+    """Return whether `env create` was killed in this folder."""
     try:
         return read(folder).unfinished == "create"
     except (UsageError, StoreError):
@@ -166,7 +166,7 @@ def is_unfinished_creation(folder: Path) -> bool:
 
 
 def exists(folder: Path) -> bool:
-    """Whether an environment was made here, or begun."""
+    """Return whether an environment of ours is here, finished or not."""
     return (folder / NAME).is_file()
 
 
@@ -174,7 +174,7 @@ _PLACEHOLDER = b"#!python"  # the first line of a script for which an installer 
 
 
 def site_packages(folder: Path) -> Path:
-    """Where an environment's packages lie; StoreError where there is no such place."""
+    """Return the environment's site-packages. Raises StoreError when it has none."""
     found = [path for path in folder.glob("lib/python*/site-packages") if path.is_dir()]
     if len(found) != 1:
         raise StoreError(f"{folder} is no virtual environment any more", hint=f"rm -r {quote(str(folder))}")
@@ -193,7 +193,7 @@ def prove_origin(folder: Path, generation: Generation, wheels: Sequence[StoredWh
 
 
 def changed_files(folder: Path, wheel: Path) -> Iterator[tuple[str, Path]]:
-    """(name in the wheel, where it should be) of each file that is missing or has other bytes."""
+    """Yield (name in the wheel, installed path) of each file that is missing or differs."""
     with opened(wheel) as archive:
         for name, path, listed in _placed(archive, wheel.name, folder):
             if not listed or name.endswith(".pyc"):
@@ -203,7 +203,7 @@ def changed_files(folder: Path, wheel: Path) -> Iterator[tuple[str, Path]]:
 
 
 def files_of(folder: Path, wheel: Path) -> Iterator[Path]:
-    """Every file that installing the wheel writes into the environment, commands included."""
+    """Yield every file that installing the wheel writes, commands included."""
     with opened(wheel) as archive:
         yield from (path for _, path, _ in _placed(archive, wheel.name, folder))
         for command in _commands(archive, wheel.name):
@@ -211,7 +211,7 @@ def files_of(folder: Path, wheel: Path) -> Iterator[Path]:
 
 
 def _placed(archive: zipfile.ZipFile, filename: str, folder: Path) -> Iterator[tuple[str, Path, str]]:
-    """(name, where it is installed, hash as RECORD writes it) of a wheel's files."""
+    """Yield (name, installed path, hash as in RECORD) of a wheel's files."""
     site = site_packages(folder)
     bases = {"purelib": site, "platlib": site, "data": folder, "scripts": folder / "bin"}
     record = archive.read(f"{dist_info(archive, filename)}/RECORD").decode()
@@ -233,7 +233,7 @@ def _matches(path: Path, listed: str) -> bool:
 
 
 def _is_script(archive: zipfile.ZipFile, name: str, path: Path) -> bool:
-    """Whether it is the wheel's script with nothing but its first line rewritten by an installer."""
+    """Return whether a file is the wheel's script with only its first line rewritten."""
     if ".data/scripts/" not in name or not path.is_file():
         return False
     first, _, rest = archive.read(name).partition(b"\n")
@@ -242,7 +242,7 @@ def _is_script(archive: zipfile.ZipFile, name: str, path: Path) -> bool:
 
 
 def _commands(archive: zipfile.ZipFile, filename: str) -> Iterator[str]:
-    """The commands that an installer makes of a wheel's entry points."""
+    """Return the commands that an installer makes of a wheel's entry points."""
     file = f"{dist_info(archive, filename)}/{ENTRY_POINTS}"
     if file in archive.namelist():
         yield from (name for name in commands(archive.read(file)) if "/" not in name)
@@ -252,7 +252,7 @@ SCRATCH = ".spark-build-"  # begins the name of what an interrupted installation
 
 
 def find_uv() -> str | None:
-    """A uv that runs: on PATH, else the one installed beside spark-build."""
+    """Return a uv that runs: on PATH, else the one installed beside spark-build."""
     for found in (shutil.which("uv"), str(Path(sys.executable).with_name("uv"))):
         if found and _runs(found):
             return found
@@ -261,12 +261,12 @@ def find_uv() -> str | None:
 
 @cache
 def _runs(program: str) -> bool:
-    """pyenv puts a uv on PATH that only says that no version with uv is selected."""
+    """Return whether this uv runs: pyenv's only says that no version with uv is selected."""
     return capture([program, "--version"], env=unconfigured(), timeout=20) is not None
 
 
 def choose_installer(wanted: str = "auto") -> InstallerName:
-    """uv if there is one, else pip; HostError for a uv that is asked for and not there."""
+    """Return uv if there is one, else pip. Raises HostError when uv is asked for and missing."""
     if wanted == "pip":
         return "pip"
     if find_uv() is not None:
@@ -277,7 +277,7 @@ def choose_installer(wanted: str = "auto") -> InstallerName:
 
 
 def unconfigured() -> dict[str, str]:
-    """This process's environment without what configures pip and uv: no index of the user's has a say.
+    """Return the process's environment without pip's and uv's settings, so that no index is used.
 
     pip's --isolated would still read PIP_CONFIG_FILE and the machine's file.
     """
@@ -290,7 +290,7 @@ def unconfigured() -> dict[str, str]:
 
 
 def fill(installer: InstallerName, folder: Path, source: Path, wheels: Sequence[StoredWheel]) -> None:
-    """Install these wheels, which lie in `source`, into the environment: offline, hashes required."""
+    """Install these wheels from `source` into the environment: offline, with hashes."""
     if not wheels:
         return
     # Beside the packages, so that uv can link what it unpacked; never the user's cache.
@@ -325,7 +325,7 @@ def _command(installer: InstallerName, folder: Path, scratch: Path) -> list[str]
 
 
 def installer_error(output: str) -> str:
-    """What pip or uv gives as its reason, on one line."""
+    """Return the reason that pip or uv prints, on one line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
     first = next((at for at, line in enumerate(lines) if line.startswith(("error:", "\u00d7"))), 0)  # uv's
@@ -333,7 +333,7 @@ def installer_error(output: str) -> str:
 
 
 def add_pip(folder: Path) -> None:
-    """Give the user pip inside; from the interpreter's own bundle, without any index."""
+    """Install pip from the interpreter's own bundle, without any index."""
     python = str(venv.python_of(folder))
     done = run([python, "-m", "ensurepip", "--upgrade"], env=unconfigured())
     if done.returncode != 0:

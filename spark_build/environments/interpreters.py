@@ -52,7 +52,7 @@ print(json.dumps({
 
 @cache
 def inspect(path: Path) -> Interpreter | None:
-    """What an interpreter says of itself; None for what is no working Python 3."""
+    """Return an interpreter's description of itself; None when it is no working Python 3."""
     said = capture([str(path), "-I", "-c", _ASK], env=clean_environment(), timeout=20)
     try:
         return Interpreter(path=str(path), **json.loads(said or ""))
@@ -61,18 +61,18 @@ def inspect(path: Path) -> Interpreter | None:
 
 
 def own() -> Interpreter:
-    """The interpreter that runs this."""
+    """Return the interpreter that runs this."""
     found = inspect(Path(sys.executable))
     assert found is not None
     return found
 
 
 def find_interpreter(wanted: str) -> Interpreter:
-    """The interpreter that --python means: a path, a version such as 3.12, or a command."""
+    """Return the interpreter for --python: a path, a version such as 3.12, or a command."""
     if re.fullmatch(r"\d+\.\d+(\.\d+)?t?", wanted):
-        for one in known():
-            if one.version == wanted.removesuffix("t") or _short(one.abi) == wanted:
-                return one
+        for interpreter in known():
+            if interpreter.version == wanted.removesuffix("t") or _short(interpreter.abi) == wanted:
+                return interpreter
         raise UsageError(f"there is no Python {wanted} on this machine", hint=_there_are(tuple(known())))
     named = shutil.which(Path(wanted).expanduser()) if wanted else None
     path = Path(named).absolute() if named else Path(wanted).expanduser().absolute()
@@ -83,12 +83,12 @@ def find_interpreter(wanted: str) -> Interpreter:
 
 
 def _short(abi: str) -> str:
-    """3.12 of cp312, 3.13t of cp313t."""
+    """Return "3.12" for cp312 and "3.13t" for cp313t."""
     return re.sub(r"^cp(\d)", r"\1.", abi)
 
 
 def known() -> Iterator[Interpreter]:
-    """The interpreters of this machine: on PATH, of pyenv, of uv; each once, as they are found."""
+    """Yield this machine's interpreters, each once: on PATH, of pyenv, of uv."""
     seen = set()
     for path in _candidates():
         found = inspect(path)
@@ -102,7 +102,7 @@ def _candidates() -> Iterator[Path]:
     for entry in os.get_exec_path():
         folder = Path(entry)
         if not (folder.name == "shims" and (folder.parent / "versions").is_dir()):  # pyenv's: see below
-            yield from (one for one in _executables(folder) if os.access(one, os.X_OK))
+            yield from (executable for executable in _executables(folder) if os.access(executable, os.X_OK))
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     yield from sorted(root.glob("versions/*/bin/python"))
     uv = find_uv()
@@ -118,26 +118,26 @@ def _candidates() -> Iterator[Path]:
 
 def _executables(folder: Path) -> list[Path]:
     try:
-        found = [one for one in folder.iterdir() if re.fullmatch(r"python3(\.\d+)?t?", one.name)]
+        found = [path for path in folder.iterdir() if re.fullmatch(r"python3(\.\d+)?t?", path.name)]
     except OSError:
         return []
     return sorted(found)
 
 
 def _there_are(found: Sequence[Interpreter]) -> str:
-    return "there are " + ", ".join(f"{one.version} ({one.path})" for one in found)
+    return "there are " + ", ".join(f"{interpreter.version} ({interpreter.path})" for interpreter in found)
 
 
 def refuse_other_abi(view: str, python: Interpreter, command: str) -> None:
-    """UsageError unless the interpreter has the ABI that the view is for; names those that have it.
+    """Raise UsageError unless the interpreter has the view's ABI; names those that have it.
 
     command: what to type, to which --python is added.
     """
     abi = view.rpartition("-")[2]
     if python.abi == abi:
         return
-    fitting = [one for one in known() if one.abi == abi]
-    others = ", ".join(f"{one.path} ({one.version})" for one in fitting)
+    fitting = [interpreter for interpreter in known() if interpreter.abi == abi]
+    others = ", ".join(f"{interpreter.path} ({interpreter.version})" for interpreter in fitting)
     told = f"the wheels of {view} are for {abi} (Python {_short(abi)}); {python.path} is {python.abi}"
     if fitting:
         raise UsageError(
@@ -155,7 +155,7 @@ def refuse_other_abi(view: str, python: Interpreter, command: str) -> None:
 
 
 def refuse_unfit(wheels: Sequence[StoredWheel], python: Interpreter) -> None:
-    """HostError when a wheel cannot be installed into this interpreter's environments at all."""
+    """Raise HostError when a wheel cannot be installed for this interpreter."""
     fitting = _tags(python)
     for wheel in wheels:
         tags = parse_wheel_filename(wheel.filename)[3]
@@ -167,7 +167,7 @@ def refuse_unfit(wheels: Sequence[StoredWheel], python: Interpreter) -> None:
 
 
 def _tags(python: Interpreter) -> frozenset[Tag]:
-    """The wheel tags that installers accept for a CPython of this machine."""
+    """Return the wheel tags that installers accept for a CPython of this machine."""
     version = tuple(int(part) for part in python.version.split(".")[:2])
     platforms = list(platform_tags())
     native = cpython_tags(version, abis=[python.abi], platforms=platforms)
@@ -178,7 +178,7 @@ PACKAGE = "ipykernel"
 
 
 def refuse_without(generation: Generation) -> None:
-    """StoreError when the wheelhouse has no ipykernel: a kernel without it cannot start."""
+    """Raise StoreError when the wheelhouse lacks ipykernel, without which a kernel cannot start."""
     if any(wheel.name == PACKAGE for wheel in generation.wheels):
         return
     fetch = f"pip download --only-binary=:all: --dest kernel {PACKAGE}"
@@ -190,7 +190,7 @@ def refuse_without(generation: Generation) -> None:
 
 
 def register_kernel(folder: Path) -> tuple[str, Path]:
-    """Register the environment as a kernel of this user's: (its name, the folder of its kernel.json)."""
+    """Register the environment as a kernel of this user; returns its name and its kernel.json's folder."""
     name = re.sub(r"[^a-z0-9._-]+", "-", folder.name.lower()).strip("-") or "env"
     done = _install(folder, name, check=True)
     if done is None:  # another environment of that name has it
@@ -201,7 +201,7 @@ def register_kernel(folder: Path) -> tuple[str, Path]:
 
 
 def _install(folder: Path, name: str, *, check: bool) -> Path | None:
-    """Where the kernel `name` now lies; None where (`check`) another environment's is."""
+    """Install the kernel `name`; returns its folder, or None where (`check`) another environment's is."""
     place = _kernels_of(folder) / name
     try:
         known = json.loads((place / "kernel.json").read_text())["argv"][0]
@@ -222,7 +222,7 @@ def _install(folder: Path, name: str, *, check: bool) -> Path | None:
 
 
 def _kernels_of(folder: Path) -> Path:
-    """Where this user's kernels are, as the environment's own jupyter_core sees it."""
+    """Return the folder of this user's kernels, as the environment's own jupyter_core reports it."""
     code = "from jupyter_core.paths import jupyter_data_dir; print(jupyter_data_dir())"
     said = capture([str(venv.python_of(folder)), "-c", code], env=venv.clean_environment())
     if not said:

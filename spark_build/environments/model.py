@@ -1,4 +1,4 @@
-"""What is known about Python interpreters, and about the environments that were made from a wheelhouse."""
+"""Python interpreters, and environments made from a wheelhouse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ InstallerName = Literal["uv", "pip"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interpreter:
-    """A Python on this machine, as it describes itself. `markers`: what environment markers ask for."""
+    """A Python on this machine, as it describes itself; `markers`: its environment markers."""
 
     path: str
     base: str  # the interpreter that environments are made from; another one when `path` is in one
@@ -28,7 +28,7 @@ class Interpreter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Installed:
-    """A package that was put into an environment. `record`: sha256 of the RECORD that its installer left."""
+    """A package that was installed; `record`: sha256 of the RECORD that the installer left."""
 
     name: str
     version: str
@@ -40,7 +40,7 @@ class Installed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """What an environment holds from the wheelhouse, and what it was asked for.
+    """Contents of an environment from the wheelhouse, and the packages that were asked for.
 
     unfinished: "" or the command that did not come to its end; then any of `doubtful` may be there in
     part, with `files` (relative to the environment) the ones that its installer was about to write.
@@ -60,7 +60,7 @@ class State:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replacement:
-    """One package whose wheel gives way to another, or to the same one anew."""
+    """A package whose wheel is replaced by another, or reinstalled."""
 
     before: str  # version that is there
     wheel: StoredWheel
@@ -69,7 +69,7 @@ class Replacement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentChange:
-    """What an update does to an environment."""
+    """Changes that an update makes to an environment."""
 
     added: tuple[StoredWheel, ...] = ()
     replaced: tuple[Replacement, ...] = ()
@@ -80,16 +80,16 @@ class EnvironmentChange:
 
     @property
     def installs(self) -> tuple[StoredWheel, ...]:
-        """The wheels that an installer has to put in."""
-        return (*self.added, *(one.wheel for one in self.replaced))
+        """Wheels to install."""
+        return (*self.added, *(replacement.wheel for replacement in self.replaced))
 
     @property
     def empty(self) -> bool:
-        """Whether the environment already is as it should be."""
+        """True when the environment is already as it should be."""
         return not (self.added or self.replaced or self.removed)
 
 
 def merged(asked: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
-    """What is asked for when `more` comes on top: a later wish about a package replaces the earlier."""
+    """Return both requests together; a later one for the same package replaces the earlier."""
     wishes = {canonicalize_name(Requirement(text).name): text for text in (*asked, *more)}
     return tuple(wishes.values())

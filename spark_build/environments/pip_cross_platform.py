@@ -1,4 +1,4 @@
-"""Runs pip as if on another machine: python elsewhere.py MARKERS-AS-JSON ARGUMENT...
+"""Run pip as if on another machine: python pip_cross_platform.py MARKERS-AS-JSON ARGUMENT...
 
 pip's --platform and --python-version choose among files; requirements with markers it still judges as
 on the machine that runs it, and it has no option for that. So this tells the judge, packaging's
@@ -12,7 +12,7 @@ import sys
 
 
 def main() -> int:
-    """pip's exit code; 3 when this pip has no such place, so that nobody trusts a wrong answer."""
+    """Return pip's exit code; 3 when this pip cannot be redirected, so that nobody trusts a wrong answer."""
     try:
         from pip._internal.cli.main import main as pip
         from pip._vendor.packaging import markers

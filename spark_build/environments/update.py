@@ -43,7 +43,7 @@ from spark_build.wheels.model import StoredWheel
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpdateOptions:
-    """How an environment is to be updated: more packages, another installer, a closer look."""
+    """Options of an update: more packages, another installer, comparing every file."""
 
     more: Sequence[str] = ()
     installer: str = "auto"
@@ -53,7 +53,7 @@ class UpdateOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentFault:
-    """Something in an environment that is not as it was put in; `file` is "" for the whole package."""
+    """A difference from what was installed; `file` is "" for the whole package."""
 
     package: str
     file: str
@@ -63,7 +63,7 @@ class EnvironmentFault:
 def update(
     folder: Path, generation: Generation, wish: UpdateOptions, *, kept: Path, tell: Tell = silent
 ) -> tuple[State, EnvironmentChange]:
-    """Bring the environment to the generation: (its state before, what changed).
+    """Bring the environment to the generation; returns the state before, and the changes.
 
     kept: the store. What the user added stays. UsageError for an environment that was not made here.
     """
@@ -84,7 +84,7 @@ def update(
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what killed processes were writing beside the packages."""
+    """Remove temporary files that killed processes left beside the packages."""
     for path in folder.glob(f"{BEGUN}*"):
         if path.is_dir():
             remove_tree(path)
@@ -93,7 +93,7 @@ def _tidy(folder: Path) -> None:
 
 
 def _is_news(asked: State, state: State, generation: Generation, change: EnvironmentChange) -> bool:
-    """Whether there is something to write down although no package changes."""
+    """Return whether the state file changes although no package does."""
     now = (view_of(generation), generation.number)
     return asked != state or bool(change.released) or now != (state.view, state.generation)
 
@@ -160,7 +160,7 @@ def _apply(
 
 
 def _refuse_damaged(generation: Generation, wheels: Sequence[StoredWheel]) -> None:
-    """StoreError, before anything is taken out, when a wheel is not what the generation says."""
+    """Raise StoreError, before anything is removed, for a wheel that differs from the generation's record."""
     for wheel in wheels:
         _sound(generation.folder / wheel.filename, wheel.sha256)
 
@@ -179,7 +179,7 @@ def _sound(path: Path, sha256: str) -> None:
 
 
 def check(folder: Path, state: State, kept: Path) -> Iterator[EnvironmentFault]:
-    """What is not as it was put in: every file of ours against the wheels in the store."""
+    """Compare every file of ours with the store's wheels; returns the differences."""
     present = installed.present(folder)
     for one in state.packages:
         if one.name in state.doubtful:
@@ -209,7 +209,7 @@ def _faults_in(folder: Path, package: Installed, wheel: Path) -> Iterator[Enviro
 
 
 def others(folder: Path, state: State) -> tuple[str, ...]:
-    """Name and version of the packages that the user added."""
+    """Return name and version of the packages that the user added."""
     ours = {one.name for one in state.packages} | set(state.bundled)
     found = installed.present(folder).values()
     return tuple(f"{one.name} {one.version}" for one in found if one.name not in ours)
@@ -222,7 +222,7 @@ def environment_change(
     *,
     damaged: Collection[str] = (),
 ) -> EnvironmentChange:
-    """The way from `state` to `wanted`.
+    """Return the changes that lead from `state` to `wanted`.
 
     present: name -> (version, sha256 of RECORD) of everything installed; damaged: names whose files were
     found to differ. What an interrupted command was at is put in anew.
@@ -261,7 +261,7 @@ def _why(
     present: Mapping[str, tuple[str, str]],
     damaged: Collection[str],
 ) -> str:
-    """Why a wheel has to be installed; "" when it is there."""
+    """Return the reason why a wheel has to be installed; "" when it is installed."""
     if wheel.name in state.doubtful:
         return "an interrupted command was at it"
     if wheel.name not in present:
@@ -280,6 +280,6 @@ def _is_ours(installed: Installed, present: Mapping[str, tuple[str, str]]) -> bo
 
 
 def still_there(asked: Sequence[str], wheels: Sequence[StoredWheel]) -> tuple[str, ...]:
-    """Those of the wishes for which there is any wheel."""
+    """Return those of the requests for which there is a wheel."""
     have = {wheel.name for wheel in wheels}
     return tuple(text for text in asked if canonicalize_name(Requirement(text).name) in have)

@@ -1,10 +1,12 @@
-"""Two burn-ins of different days compared, and a gate for CI; from their JSON documents.
+"""Burn-ins of different days compared, and a gate for CI; from their JSON documents.
 
-Rounds of different runs are no pairs: Welch's interval and the Mann-Whitney test, both needed for a claim.
+A machine is not as fast on one day as on another, so two runs are compared by the ratios to an arm that both
+have. Rounds of different runs are no pairs: Welch's interval and the Mann-Whitney test must agree on a claim.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,12 +14,23 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from spark_build.errors import UsageError
-from spark_build.measure.model import Case
-from spark_build.measure.statistics import ALPHA, MARGIN, holm, mann_whitney, unpaired_interval, welch
+from spark_build.measure.gates import number_problem
+from spark_build.measure.model import Case, Finding
+from spark_build.measure.statistics import (
+    ALPHA,
+    holm,
+    interval,
+    mann_whitney,
+    outside,
+    standard_error,
+    two_sided,
+    welch_effect,
+)
 
 SCHEMA = 1
 DECIDING = ("device", "driver", "threads")  # of the scope: else two numbers are of different things
-LEAST = 3  # rounds on either side
+LEAST = 3  # rounds on either side; runs before a variance from day to day is told
+UNKNOWN = "variance from day to day unknown: no other arm is the same in both runs"
 HINT = "give the burn-in.json that `spark-build verify --burn-in` wrote"
 NEEDED = (
     "claim",
@@ -31,13 +44,13 @@ NEEDED = (
     "scope",
     "round_results",
 )
-Finding = Literal["faster", "slower", "equivalent", "unclear"]
 Decision = Literal["pass", "fail", "inconclusive"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RateChange:
-    """One case then and now: rates in FLOP/s (geometric means), ratio now/then, two-sided p."""
+    """One case then and now: rates in FLOP/s (geometric means), ratio now/then (of the ratios to the arm that
+    both runs share, if there is one), two-sided p."""
 
     case: str
     headline: bool
@@ -55,6 +68,7 @@ class CrossRun:
     arms: tuple[str, str]
     changes: tuple[RateChange, ...]
     doubts: tuple[str, ...]
+    shared: str = ""  # the arm through which the runs are compared
 
     @property
     def headline(self) -> RateChange | None:
@@ -74,35 +88,47 @@ def check_document(raw: Any, where: str) -> dict[str, Any]:
         )
     if missing := [name for name in NEEDED if name not in raw]:
         raise UsageError(f"a burn-in without {', '.join(missing)}", where=where, hint=HINT)
+    rates = (one["rate"] for each in raw["round_results"] for one in each["measurements"])
+    if problem := number_problem(*rates):
+        raise UsageError(f"a rate of {problem}", where=where, hint=HINT)
     return raw
 
 
 def compare_runs(old: Mapping[str, Any], new: Mapping[str, Any], arm: str | None = None) -> CrossRun:
     """Compare one arm (default: the candidate, else the baseline) of two documents. Raises UsageError."""
     arms = _arm_of(old, arm), _arm_of(new, arm)
-    then, now = _rates(old, arms[0]), _rates(new, arms[1])
-    shared = [case for case in now if min(len(then.get(case, ())), len(now[case])) >= LEAST]
-    if not shared:
+    shared = _shared(old, new, arms)
+    then, now = _speeds(old, arms[0], shared), _speeds(new, arms[1], shared)
+    cases = [case for case in now if min(len(then.get(case, ())), len(now[case])) >= LEAST]
+    if not cases:
         raise UsageError(
             f"the two runs share no case with {LEAST} rounds or more",
             hint="repeat one of them with the other's --dtype, --size and --layout",
         )
-    rest = [case for case in shared if case != new["headline"]]
-    ps = {case: _claim_p(then[case], now[case]) for case in shared}
+    rest = [case for case in cases if case != new["headline"]]
+    ps = {case: _claim_p(then[case], now[case]) for case in cases}
     corrected = dict(zip(rest, holm([ps[case] for case in rest]), strict=True))
+    rates = _speeds(old, arms[0]), _speeds(new, arms[1])
     changes = tuple(
-        _change(case, case == new["headline"], then[case], now[case], corrected.get(case, ps[case]))
-        for case in shared
+        RateChange(
+            case=case,
+            headline=case == new["headline"],
+            rates=(_mean(rates[0][case]), _mean(rates[1][case])),
+            **_change(then[case], now[case], corrected.get(case, ps[case]), claims=bool(shared)),
+        )
+        for case in cases
     )
-    return CrossRun(arms=arms, changes=changes, doubts=tuple(_doubts(old, new)))
+    doubts = (*_doubts(old, new), *(() if shared else (UNKNOWN,)))
+    return CrossRun(arms=arms, changes=changes, doubts=doubts, shared=shared)
 
 
 def gate_run(
-    new: Mapping[str, Any], least: float, old: Mapping[str, Any] | None = None
+    new: Mapping[str, Any], least: float, old: Mapping[str, Any] | None = None, *, every: bool = False
 ) -> tuple[Decision, str]:
-    """Is the headline at least `least` times as fast as its baseline (or as in `old`)?
+    """Decide whether the headline is at least `least` times as fast as its baseline (or as in `old`).
 
-    pass: its whole interval is; fail: none of it is, or it computes wrong results; else inconclusive.
+    pass: its whole interval is; fail: none of it is, another case is slower, or results are wrong; else
+    inconclusive, with `every` also where a case is left undecided.
     """
     if new["verdict"] == "FUNCTIONAL-FAIL":
         return "fail", f"{new['claim']}: {new['explanation']}"
@@ -111,6 +137,8 @@ def gate_run(
         return "inconclusive", f"validity gates failed: {', '.join(spoilt)}"
     if new["indicative"]:
         return "inconclusive", "a quick run is only indicative: repeat it with --full"
+    if other := _other_cases(new, every=every):
+        return other
     if old is None:
         if not any(arm["role"] == "candidate" for arm in new["arms"]) or new["ci95"] is None:
             return "inconclusive", "only one environment was measured: name two arms, or --against OLD.json"
@@ -120,8 +148,19 @@ def gate_run(
         return "inconclusive", f"the older run has no {new['headline']}"
     if crossed.doubts:
         return "inconclusive", "; ".join(crossed.doubts)
+    if slower := [each.case for each in crossed.changes if each.finding == "slower" and not each.headline]:
+        return "fail", f"slower than in the older run: {', '.join(slower)}"
     seen = crossed.headline
     return _decide(seen.ratio, seen.ci95, least, f"{seen.case}, against the older run")
+
+
+def _other_cases(new: Mapping[str, Any], *, every: bool) -> tuple[Decision, str] | None:
+    """What cases beside the headline decide; None where they leave it to that."""
+    if slower := new.get("slower"):
+        return "fail", f"slower than the baseline beyond the tolerance: {', '.join(slower)}"
+    if every and (undecided := new.get("undecided")):
+        return "inconclusive", f"not shown to be as fast as the baseline: {', '.join(undecided)}"
+    return None
 
 
 def _decide(ratio: float, interval: Sequence[float], least: float, what: str) -> tuple[Decision, str]:
@@ -142,38 +181,100 @@ def _arm_of(document: Mapping[str, Any], wanted: str | None) -> str:
     return found[0]
 
 
-def _rates(document: Mapping[str, Any], arm: str) -> dict[str, list[float]]:
-    """Logarithms of the rates of every case."""
-    found: dict[str, list[float]] = {}
+def _shared(old: Mapping[str, Any], new: Mapping[str, Any], arms: tuple[str, str]) -> str:
+    """The baseline, where it is the same in both runs and none of those compared; "" where it is not."""
+    there = {each["name"]: _identity(each) for each in old["arms"] if each["role"] == "baseline"}
+    same = (each["name"] for each in new["arms"] if there.get(each["name"]) == _identity(each))
+    return next((name for name in same if name not in arms), "")
+
+
+def _identity(arm: Mapping[str, Any]) -> tuple[object, ...]:
+    names = ("role", "origin", "versions", "threads", "env", "image", "swapped")
+    return tuple(arm.get(name) or None for name in names)
+
+
+def _speeds(document: Mapping[str, Any], arm: str, against: str = "") -> dict[str, list[float]]:
+    """Logarithms of the rates of every case, or of their ratios to those of another arm in the same visit."""
+    found: dict[str, dict[str, dict[int, float]]] = {}
     for each in document["round_results"]:
-        if each["slot"]["arm"] == arm and not each["problem"]:
-            for measured in each["measurements"]:
-                found.setdefault(str(Case(**measured["case"])), []).append(math.log(measured["rate"]))
-    return found
+        for measured in each["measurements"] if not each["problem"] else ():
+            own = found.setdefault(str(Case(**measured["case"])), {}).setdefault(each["slot"]["arm"], {})
+            own[each["slot"]["visit"]] = math.log(measured["rate"])
+    bases = {case: dict.fromkeys(arms.get(arm, {}), 0.0) for case, arms in found.items()}
+    if against:
+        bases = {case: arms.get(against, {}) for case, arms in found.items()}
+    return {
+        case: logs
+        for case, arms in found.items()
+        if (logs := [log - bases[case][at] for at, log in arms.get(arm, {}).items() if at in bases[case]])
+    }
+
+
+def _mean(logs: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(logs))
 
 
 def _claim_p(then: Sequence[float], now: Sequence[float]) -> float:
-    return max(welch(then, now), mann_whitney(then, now))
+    return max(two_sided(welch_effect(then, now)), mann_whitney(then, now))
 
 
-def _change(case: str, headline: bool, then: Sequence[float], now: Sequence[float], p: float) -> RateChange:
-    low, high = unpaired_interval(then, now)
-    within = unpaired_interval(then, now, 1 - 2 * ALPHA)
+def _change(then: Sequence[float], now: Sequence[float], p: float, *, claims: bool) -> dict[str, Any]:
+    effect = welch_effect(then, now)
+    low, high = interval(effect)
     finding: Finding = "unclear"
-    if math.log1p(-MARGIN) < within[0] and within[1] < math.log1p(MARGIN):
+    if claims and outside(effect) < ALPHA:
         finding = "equivalent"
-    elif p < ALPHA:
+    elif claims and p < ALPHA:
         finding = "faster" if low > 0 else "slower"
-    means = statistics.fmean(then), statistics.fmean(now)
-    return RateChange(
-        case=case,
-        headline=headline,
-        rates=(math.exp(means[0]), math.exp(means[1])),
-        ratio=math.exp(means[1] - means[0]),
-        ci95=(math.exp(low), math.exp(high)),
-        p=p,
-        finding=finding,
+    found = {"ratio": math.exp(effect.offset), "ci95": (math.exp(low), math.exp(high)), "p": p}
+    return {**found, "finding": finding}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DayToDay:
+    """One arm's headline over several runs: rates in FLOP/s, oldest first; `spread` is relative."""
+
+    device: str
+    headline: str
+    arm: str
+    started: tuple[str, ...]
+    rates: tuple[float, ...]
+    spread: float | None  # standard deviation from run to run beyond that of the rounds; None: too few runs
+
+
+def history_of(documents: Sequence[Mapping[str, Any]]) -> tuple[DayToDay, ...]:
+    """Group the runs by device, headline and arm, and estimate how much each arm varies from run to run."""
+    groups: dict[tuple[object, ...], list[tuple[str, list[float]]]] = {}
+    for document in documents:
+        for arm in document["arms"]:
+            logs = _speeds(document, arm["name"]).get(document["headline"])
+            if logs and len(logs) > 1 and arm["role"] != "control":
+                where = document["scope"].get("device", ""), document["headline"], arm["name"]
+                began = min(each["started"] for each in document["round_results"])
+                key = (*where, json.dumps(_identity(arm), sort_keys=True))
+                groups.setdefault(key, []).append((began, logs))
+    for runs in groups.values():
+        runs.sort(key=lambda run: run[0])
+    return tuple(
+        DayToDay(
+            device=str(key[0]),
+            headline=str(key[1]),
+            arm=str(key[2]),
+            started=tuple(began for began, _ in runs),
+            rates=tuple(_mean(logs) for _, logs in runs),
+            spread=_spread([logs for _, logs in runs]),
+        )
+        for key, runs in groups.items()
     )
+
+
+def _spread(runs: Sequence[Sequence[float]]) -> float | None:
+    """Standard deviation of the runs' means beyond what their rounds explain."""
+    if len(runs) < LEAST:
+        return None
+    between = statistics.variance(statistics.fmean(logs) for logs in runs)
+    within = statistics.fmean(standard_error(logs) ** 2 for logs in runs)
+    return math.sqrt(max(0.0, between - within))
 
 
 def _doubts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from spark_build.errors import InconclusiveError, UsageError, VerificationError
 from spark_build.events import Gate
 from spark_build.measure.bounds import kinds
-from spark_build.measure.compare_runs import DECIDING
+from spark_build.measure.compare_runs import DECIDING, UNKNOWN
 from spark_build.measure.gates import machine_gates
 from spark_build.measure.model import (
     Bench,
@@ -347,6 +347,12 @@ def joined(old: Trial, new: Trial) -> Trial:
     if not pairs:
         there = f"{', '.join(old.arms)} in the first, {', '.join(new.arms)} in the second"
         raise UsageError(f"the two have no arm in common: {there}", hint="name one of each: --arm A --arm B")
+    base = old.arms[0] if old.arms[0] == new.arms[0] and len(shared) > 1 else ""
+    doubts = [] if base else [UNKNOWN]
+    level = {
+        name: geometric_mean(list(found.values())) for (arm, name), found in old.values.items() if arm == base
+    }
+    old, new = (_held_against(run, base, level) for run in (old, new))
     then, now = _labelled(old, "old"), _labelled(new, "new")
     before, after = ({case.name: case for case in run.cases} for run in (old, new))
     alone = set(old.arms) ^ set(new.arms) if shared else set()
@@ -364,16 +370,35 @@ def joined(old: Trial, new: Trial) -> Trial:
         arms=(*then.arms, *now.arms),
         cases=tuple(replace(case, kind=classes.get(case.name, case.kind)) for case in cases),
         values={**then.values, **now.values},
-        contrasts=tuple((f"{a}, old", f"{b}, new") for a, b in pairs),
+        contrasts=tuple((f"{a}, old", f"{b}, new") for a, b in pairs if a != base),
         paired=False,
         calls={**then.calls, **now.calls},
         memory={**then.memory, **now.memory},
         more=old.more,
         quick=old.quick or new.quick,
-        doubts=(*_elsewhere(old, new), *then.doubts, *now.doubts),
+        doubts=(*_elsewhere(old, new), *then.doubts, *now.doubts, *doubts),
         left_out=tuple(left_out),
-        notes=(*then.notes, *now.notes),
+        notes=(
+            *then.notes,
+            *now.notes,
+            *([f"both runs are held against {base}, which both have"] * bool(base)),
+        ),
     )
+
+
+def _held_against(trial: Trial, base: str, level: Mapping[str, float]) -> Trial:
+    """Speeds as if the base had run at `level` in each launch: what a day does to all arms is taken out."""
+    known = {name: trial.values.get((base, name), {}) for name in level} if base else {}
+    held = {
+        (arm, name): {
+            at: value * (level[name] / own[at] if own else 1.0)
+            for at, value in found.items()
+            if not own or at in own
+        }
+        for (arm, name), found in trial.values.items()
+        for own in [known.get(name, {})]
+    }
+    return replace(trial, values=held)
 
 
 def _difference(old: TrialCase, new: TrialCase) -> str:

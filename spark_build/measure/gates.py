@@ -6,13 +6,15 @@ read is unknown, not zero.
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from spark_build.events import Gate, GateStatus
 from spark_build.measure.model import CaseResult, Device, Reference, Round, Settings, Telemetry
 from spark_build.measure.statistics import differs, equivalent, variation
+from spark_build.text import format_flops
 
 BUSY = 0.8  # least share of the window in which the work really ran
 OTHERS_FAIL, OTHERS_WARN = 0.10, 0.05  # processor time taken by other processes
@@ -21,6 +23,70 @@ CLOCK_CV = 0.05
 RATE_CV = 0.05
 CAPPED = 0.01  # share of the time at the power cap that is worth telling
 FREE_MIB_FAIL, FREE_MIB_WARN = 1024, 4096
+SLACK = 0.1  # of a window: what its ticks may miss of it, or exceed it by
+IN_FLIGHT = 0.05  # seconds of a batch that was under way when a window began or ended
+ABOVE_NOMINAL = 1.1  # clocks beyond those of a data sheet
+# More than any device to date: FLOP per cycle of a multiprocessor or a processor core, and Hz.
+PER_CYCLE: dict[str, dict[str, int]] = {
+    "cuda": {"fp32": 256, "tf32": 4096, "fp16": 8192, "bf16": 8192, "fp8": 16384, "fp4": 32768},
+    "cpu": {"fp32": 64, "bf16": 2048, "fp8": 4096},
+}
+FASTEST = {"cuda": 3.2e9, "cpu": 6.5e9}
+
+
+def window_problem(
+    begin: float,
+    start: float,
+    end: float,
+    ticks: Sequence[Sequence[float]],
+    within: tuple[float, float],
+    *,
+    waits: bool = False,
+) -> str:
+    """Say why a timed window cannot be as its arm tells it; "" where it can.
+
+    `begin` of the warm-up, `start` and `end` of the window, and `within` (the parent's, around the process)
+    are seconds of CLOCK_MONOTONIC; ticks are (seconds, calls). `waits`: it may do more than what is timed.
+    """
+    times = (begin, start, end)
+    if problem := number_problem(*times, *(value for tick in ticks for value in tick)) or (
+        not ticks and "no ticks"
+    ):
+        return problem
+    if not within[0] <= begin <= start < end <= within[1]:
+        return f"its times ({begin:.3f} to {end:.3f}) are not within the round's by the parent's clock"
+    told, took = math.fsum(seconds for seconds, _ in ticks), end - start
+    room = SLACK * took + 2 * max(IN_FLIGHT, *(seconds / calls for seconds, calls in ticks))
+    if told > took + room or (told < took - room and not waits):
+        return f"its ticks add up to {told:.3f} s, and the window took {took:.3f} s by the clock"
+    return ""
+
+
+def number_problem(*values: object, least: float = 0.0) -> str:
+    """Say which of an arm's numbers is none, or not finite and above `least`; "" where all are well."""
+    bad = (each for each in values if type(each) not in (int, float) or not least < each < math.inf)  # type: ignore[operator] # a number
+    return next((f"{each} where a number above {least:g} must be" for each in bad), "")
+
+
+def rate_problem(
+    dtype: str, rate: float, device: Device, report: Mapping[str, Any], reference: Reference | None
+) -> str:
+    """Say why a rate in FLOP/s cannot be: not above 0, or more than the device has on paper; "" where it can.
+
+    Without a reference the limit is what no device to date does per cycle. `report` is the arm's own.
+    """
+    if problem := number_problem(rate):
+        return problem
+    paper = reference.nominal.get(dtype) if reference else None
+    whose = reference.name if paper and reference else "any such device"
+    units = report.get("device", {}).get("multiprocessors")
+    if device == "cpu":
+        units = report.get("torch", {}).get("threads")
+    if paper is None and units and dtype in PER_CYCLE[device]:
+        paper = units * PER_CYCLE[device][dtype] * FASTEST[device]
+    if paper is None or rate <= ABOVE_NOMINAL * paper:
+        return ""
+    return f"{format_flops(rate)} is more than the {format_flops(paper)} of {whose} on paper"
 
 
 class Observed(Protocol):
@@ -58,7 +124,7 @@ def judge(
     """All gates of a burn-in in the order in which they are shown."""
     good = [each for each in rounds if not each.problem]
     gates = [
-        _complete(planned, good, [each for each in rounds if each.killed]),
+        _complete(planned, good, [each for each in rounds if each.killed or each.invalid]),
         _control(cases),
         _busy(good),
         _load("other processes", [each.telemetry.others for each in good], OTHERS_WARN, OTHERS_FAIL),
@@ -85,10 +151,10 @@ def _worse(value: float, warn: float, fail: float) -> GateStatus:
     return "fail" if value > fail else "warn" if value > warn else "ok"
 
 
-def _complete(planned: int, good: Sequence[Round], killed: Sequence[Round]) -> Gate:
-    if killed:
-        where = ", ".join(str(each.slot.index + 1) for each in killed)
-        return _gate("rounds", "fail", f"round {where} was killed from outside (out of memory?)")
+def _complete(planned: int, good: Sequence[Round], spoilt: Sequence[Round]) -> Gate:
+    if spoilt:
+        said = [f"round {one.slot.index + 1} of {one.slot.arm} {one.problem}" for one in spoilt]
+        return _gate("rounds", "fail", "; ".join(said))
     status: GateStatus = "ok" if len(good) == planned else "fail"
     return _gate("rounds", status, f"{len(good)} of {planned} rounds finished")
 

@@ -11,7 +11,8 @@ CheckStatus = Literal["ok", "fail", "skipped"]
 Role = Literal["baseline", "candidate", "control", "variant"]  # variant: measured, but decides nothing
 Mode = Literal["quick", "full"]
 Device = Literal["cpu", "cuda"]
-VerdictWord = Literal["UPLIFT", "EQUIVALENT", "REGRESSION", "FUNCTIONAL-FAIL", "INCONCLUSIVE"]
+VerdictWord = Literal["UPLIFT", "EQUIVALENT", "REGRESSION", "MIXED", "FUNCTIONAL-FAIL", "INCONCLUSIVE"]
+Finding = Literal["faster", "slower", "equivalent", "unclear"]
 Attribution = Literal["cublas", "build", "unresolved"]
 Tick = tuple[float, float]  # seconds since the case began, FLOP/s
 Sample = dict[str, float]  # one look at the machine; what cannot be read is missing, never 0
@@ -80,11 +81,12 @@ class Settings:
     notes: tuple[str, ...] = ()  # what was left out, and why
     patience: float | None = None  # seconds after which a round counts as hung; None: by its length
     inject: str = ""  # an error to plant, for tests of this program
+    most: int = 0  # pairs at most: more than `pairs` are measured until the headline's interval is narrow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
-    """A place in the order of rounds; `visit` counts an arm's rounds from 0."""
+    """A place in the order of rounds; `visit` counts an arm's rounds from 0, `block` the balanced sets."""
 
     index: int
     visit: int
@@ -141,6 +143,7 @@ class Round:
     seconds: float
     problem: str = ""
     killed: bool = False  # by SIGKILL from outside: out of memory, or somebody
+    invalid: bool = False  # it tells what cannot be: nothing of it counts
     measurements: tuple[Measurement, ...] = ()
     checks: tuple[Check, ...] = ()
     telemetry: Telemetry = field(default_factory=Telemetry)
@@ -150,19 +153,34 @@ class Round:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    """Statistics of paired rates. Ratios are second over first; p-values two-sided."""
+class Effect:
+    """A log ratio, its standard error and the degrees of freedom of that."""
 
-    pairs: int
-    ratio: float  # geometric mean
-    ci95: tuple[float, float]  # t-based, on log ratios
-    t_p: float
-    wilcoxon_p: float
-    tost_p: float  # for a difference of at least +-2%
+    offset: float
+    error: float
+    freedom: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contrast:
+    """Two samples of launches. Ratios are second over first, above 1 is better; p-values two-sided."""
+
+    paired: bool
+    counts: tuple[int, int]  # launches of either; of pairs: twice the same
+    ratio: float  # trimmed geometric mean of the pairs' ratios, else ratio of the geometric means
+    ci95: tuple[float, float]  # by t on log ratios, or by Welch where nothing pairs the launches
+    p: float  # of the same test
+    rank_p: float  # Wilcoxon's signed ranks for pairs, else Mann-Whitney
+    flip_p: float | None  # of the pairs' signs; a claim about pairs needs it
+    tost_p: float  # small: within +-2%
+    slower_p: float  # one-sided; small: slower by more than the margin
+    not_slower_p: float  # one-sided; small: not slower by more than the margin
     welch_p: float
     mann_whitney_p: float
-    cohen_d: float | None  # of the two samples of log rates; None without any spread
-    detectable: float  # smallest relative difference found 4 times out of 5 at this spread
+    normal_p: float | None  # Shapiro-Wilk, of log ratios or of the less normal arm; None: too few
+    cohen_d: float | None  # None without any spread
+    detectable: float  # smallest relative difference found 4 times out of 5
+    power: float  # chance to find a difference of 5%
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,11 +192,12 @@ class CaseResult:
     second: str
     role: Role  # of the second arm
     headline: bool
-    comparison: Comparison
+    comparison: Contrast
     rates: tuple[float, float]  # geometric means, FLOP/s
     ratios: tuple[float, ...]  # one for each pair, in order
-    holm_p: float | None  # None for the headline, which is tested alone
-    finding: Literal["faster", "slower", "equivalent", "unclear"]
+    holm_p: float | None  # that it is slower beyond the margin; None for the headline, which is tested alone
+    finding: Finding
+    undecided: bool = False  # neither shown to be slower beyond the margin nor shown not to be
     per_clock: float | None = None  # ratio of the rates for each GHz; None: no clock can be read
 
 
@@ -206,6 +225,8 @@ class Verdict:
     indicative: bool
     attribution: Attribution | None = None
     headline: CaseResult | None = None
+    slower: tuple[str, ...] = ()  # other cases that are shown to be slower beyond the margin
+    undecided: tuple[str, ...] = ()  # other cases of which that is neither shown nor excluded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -246,11 +267,13 @@ def burn_in_json(result: BurnIn, *, raw: bool = False) -> dict[str, Any]:
         "ratio": headline.comparison.ratio if headline else None,
         "ci95": list(headline.comparison.ci95) if headline else None,
         "attribution": result.verdict.attribution,
+        "slower": list(result.verdict.slower),
+        "undecided": list(result.verdict.undecided),
         "rounds": len(result.rounds),
         "gates": [asdict(gate) for gate in result.gates],
         "headline": str(result.settings.headline),
         "arms": [asdict(arm) for arm in result.arms],
-        "cases": [asdict(case) for case in result.cases],
+        "cases": [_case_json(case) for case in result.cases],
         "kernels": result.kernels,
         "breaks": list(result.breaks),
         "notes": list(result.notes),
@@ -262,6 +285,13 @@ def burn_in_json(result: BurnIn, *, raw: bool = False) -> dict[str, Any]:
         "folder": result.folder,
         "report": result.report,
     }
+
+
+def _case_json(case: CaseResult) -> dict[str, Any]:
+    """With the names that a comparison's numbers have in a burn-in."""
+    seen = case.comparison
+    named = {"pairs": seen.counts[0], "t_p": seen.p, "wilcoxon_p": seen.rank_p}
+    return {**asdict(case), "comparison": {**asdict(seen), **named}}
 
 
 SCHEMA = 1
@@ -306,6 +336,7 @@ class BenchRound:
     started: str  # ISO 8601, UTC
     seconds: float
     problem: str = ""
+    invalid: bool = False  # it tells what cannot be: nothing of it counts
     figures: tuple[Figure, ...] = ()
     checks: tuple[Check, ...] = ()  # of the suite's own assertions
     telemetry: Telemetry = field(default_factory=Telemetry)
@@ -353,9 +384,6 @@ def bench_json(result: Bench) -> dict[str, Any]:
     return {"schema": SCHEMA, "kind": "bench", **asdict(result)}
 
 
-Finding = Literal["faster", "slower", "equivalent", "unclear"]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
     """A sample in the unit of its values."""
@@ -366,25 +394,6 @@ class Summary:
     median: float
     p95: float
     p99: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Contrast:
-    """Two samples of launches. Ratios are second over first, above 1 is better; p-values two-sided."""
-
-    paired: bool
-    counts: tuple[int, int]  # launches of either; of pairs: twice the same
-    ratio: float  # of the geometric means
-    ci95: tuple[float, float]  # by t on log ratios, or by Welch where nothing pairs the launches
-    p: float  # of the same test
-    rank_p: float  # Wilcoxon's signed ranks for pairs, else Mann-Whitney
-    tost_p: float  # small: within +-2%
-    welch_p: float
-    mann_whitney_p: float
-    normal_p: float | None  # Shapiro-Wilk, of log ratios or of the less normal arm; None: too few
-    cohen_d: float | None  # None without any spread
-    detectable: float  # smallest relative difference found 4 times out of 5
-    power: float  # chance to find a difference of 5%
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

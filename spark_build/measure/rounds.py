@@ -7,17 +7,21 @@ import datetime as dt
 import hashlib
 import itertools
 import json
+import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from spark_build.events import Emit, Note, Progress
 from spark_build.files import sha256_of, write_atomically
 from spark_build.measure import arms
+from spark_build.measure.bounds import LINKS
+from spark_build.measure.gates import number_problem, rate_problem, window_problem
 from spark_build.measure.model import (
     Arm,
     BenchRound,
@@ -26,6 +30,7 @@ from spark_build.measure.model import (
     Device,
     Figure,
     Measurement,
+    Reference,
     Round,
     Sample,
     Settings,
@@ -36,6 +41,7 @@ from spark_build.measure.model import (
 from spark_build.measure.monitor import MARK, Silent, Watcher
 from spark_build.measure.statistics import drop, variation
 from spark_build.measure.telemetry import NvmlProbe, Sampler, mean_of, probes_for, summarise
+from spark_build.measure.verdict import reference_for
 from spark_build.process import Completed, run
 
 SCHEMA = 1
@@ -46,6 +52,7 @@ KEPT_VARIABLES = (
 )  # fmt: skip
 PRELOAD = "LD_PRELOAD"
 STEP = "@step "  # then DONE and TOTAL: how a script of several steps tells how far it is
+WINOGRAD = 2.25  # times fewer products than a convolution's formula counts
 PAUSE = 60  # seconds between two rounds that are a break, whoever made it
 TIMED_OUT, KILLED = 124, 137  # exit statuses of coreutils' timeout; 137 also for SIGKILL from outside
 
@@ -73,10 +80,11 @@ class Program(Generic[R]):
     scripts: tuple[str, ...] = ("*.py",)  # what runs, as patterns beside the script
     stops: Callable[[R], bool] = failed  # what ends it: no number after that could change what is said
     before: Callable[[], None] = field(default=lambda: None)  # each round that is measured now
+    enough: Callable[[Sequence[R]], bool] = lambda _: False  # whether the rest need not be measured
     watch: Watcher[R] = field(default_factory=Silent)
 
 
-def burn_in_program(settings: Settings) -> Program[Round]:
+def burn_in_program(settings: Settings, references: Sequence[Reference] = ()) -> Program[Round]:
     """The matrix products of a burn-in."""
     cases = ",".join(f"{case.dtype}:{case.size}:{case.layout}" for case in settings.cases)
     options = {
@@ -94,7 +102,7 @@ def burn_in_program(settings: Settings) -> Program[Round]:
         device=settings.device,
         threads=settings.threads,
         limit=time_limit(settings),
-        read=read_round,
+        read=partial(read_round, references=references),
         facts=asdict(settings),
     )
 
@@ -153,6 +161,8 @@ def run_rounds(
         program.watch.end(rounds, kept=slot in kept)
         if program.stops(done):
             emit(Note(message=f"round {slot.index + 1} of {slot.arm} failed: the {program.name} ends here"))
+            break
+        if program.enough(rounds):
             break
     tell(0)
     return tuple(rounds), (*notes, *_breaks(rounds))
@@ -327,15 +337,13 @@ def _now() -> str:
 CLOCK_STILL = 5  # MHz
 
 
-def read_round(file: Path) -> Round:
-    """A round as its file tells it."""
+def read_round(file: Path, references: Sequence[Reference] = ()) -> Round:
+    """Return a round as its file tells it; an invalid one tells what cannot be, and has no measurements."""
     raw = json.loads(file.read_text())
-    report = raw["report"]
-    cases = report.get("cases", [])
-    windows = [(each["window"]["start"], each["window"]["end"]) for each in cases]
-    passed = sum(end - start for start, end in windows)
-    own = sum(each["window"]["cpu_seconds"] for each in cases) / passed if passed else None
     rows = [(float(when), sample) for when, sample in raw["telemetry"]]
+    raw, invalid = _vetted(raw, "cases", references, (rows[0][0], rows[-1][0]), _case_problem)
+    report, cases = raw["report"], raw["report"].get("cases", [])
+    windows, own = _work_of([each["window"] for each in cases])
     return Round(
         slot=Slot(**raw["slot"]),
         launch=raw["launch"],
@@ -343,6 +351,7 @@ def read_round(file: Path) -> Round:
         seconds=raw["seconds"],
         problem=raw["problem"],
         killed=raw["killed"],
+        invalid=invalid,
         measurements=tuple(_measurement(each, raw, rows) for each in cases),
         checks=tuple(Check(**each) for each in report.get("checks", [])),
         telemetry=summarise(rows, windows, own),
@@ -354,6 +363,67 @@ def read_round(file: Path) -> Round:
         samples=tuple((round(when - rows[0][0], 3), sample) for when, sample in rows),
         file=str(file),
     )
+
+
+def _vetted(
+    raw: dict[str, Any],
+    what: str,
+    references: Sequence[Reference],
+    within: tuple[float, float],
+    problem_of: Callable[..., str],
+) -> tuple[dict[str, Any], bool]:
+    """The document, with the problem in place of what it measured where that cannot be; and whether so."""
+    report = raw["report"]
+    known = reference_for(references, str(report.get("device", {}).get("name", "")))
+    for each in report.get(what, []):
+        try:
+            problem = problem_of(each, raw, within, known)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            problem = f"is damaged: {type(error).__name__}: {error}"
+        if problem:
+            return {**raw, "problem": f"is invalid: {problem}", "report": {**report, what: []}}, True
+    return raw, False
+
+
+def _case_problem(
+    case: Mapping[str, Any], raw: Mapping[str, Any], within: tuple[float, float], known: Reference | None
+) -> str:
+    """Say why a case of a burn-in cannot be as it is told."""
+    window, name = case["window"], Case(dtype=case["dtype"], size=case["size"], layout=case["layout"])
+    problem = window_problem(case["warmup"]["start"], window["start"], window["end"], window["ticks"], within)
+    problem = problem or number_problem(*(value for tick in case["warmup"]["ticks"] for value in tick))
+    problem = problem or number_problem(window["cpu_seconds"], least=-1e-9)
+    if not problem:
+        seconds, calls = (math.fsum(values) for values in zip(*window["ticks"], strict=True))
+        rate = case["flops"] * calls / seconds
+        problem = rate_problem(case["dtype"], rate, raw["device"], raw["report"], known)
+    return problem and f"{name}: {problem}"
+
+
+def _figure_problem(
+    figure: Mapping[str, Any], raw: Mapping[str, Any], within: tuple[float, float], known: Reference | None
+) -> str:
+    """Say why a figure of the suite cannot be as it is told."""
+    work = Work(**{each["name"]: each for each in raw["report"]["works"]}[figure["work"]])
+    own = [(figure["seconds"], figure["count"])]
+    times = figure["warmup"], figure["start"], figure["end"]
+    problem = window_problem(*times, own, within, waits=work.operation in LINKS)
+    problem = problem or number_problem(*figure["calls"])
+    problem = problem or number_problem(figure["cpu_seconds"], *figure["peak"].values(), least=-1e-9)
+    if not problem and not math.isclose(figure["rate"], work.amount * figure["count"] / figure["seconds"]):
+        problem = f"a rate of {figure['rate']:.4g} {work.unit} is not what was done in the time it took"
+    if not problem and work.flops:
+        faster = WINOGRAD if work.operation in ("convolution", "model") else 1.0
+        rate = work.flops * figure["rate"] / work.amount / faster
+        problem = rate_problem(work.dtype, rate, raw["device"], raw["report"], known)
+    return problem and f"{work.name}: {problem}"
+
+
+def _work_of(windows: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[float, float]], float | None]:
+    """Start and end of all windows, and how many processors the arm kept busy in them, mean."""
+    spans = [(each["start"], each["end"]) for each in windows]
+    passed = sum(end - start for start, end in spans)
+    return spans, sum(each["cpu_seconds"] for each in windows) / passed if passed else None
 
 
 def _measurement(
@@ -407,21 +477,20 @@ def _series(ticks: Sequence[tuple[float, int]], flops: float, begin: float) -> t
 ENVIRONMENT = ("device", "python", "torch", "called_versions", "libraries", "variables", "ceilings")
 
 
-def read_suite_round(file: Path) -> BenchRound:
-    """A round as its file tells it."""
+def read_suite_round(file: Path, references: Sequence[Reference] = ()) -> BenchRound:
+    """Return a round as its file tells it; an invalid one tells what cannot be, and has no figures."""
     raw = json.loads(file.read_text())
-    report = raw["report"]
-    figures = report.get("figures", [])
-    windows = [(each["start"], each["end"]) for each in figures]
-    passed = sum(end - start for start, end in windows)
-    own = sum(each["cpu_seconds"] for each in figures) / passed if passed else None
     rows = [(float(when), sample) for when, sample in raw["telemetry"]]
+    raw, invalid = _vetted(raw, "figures", references, (rows[0][0], rows[-1][0]), _figure_problem)
+    report, figures = raw["report"], raw["report"].get("figures", [])
+    windows, own = _work_of(figures)
     return BenchRound(
         slot=Slot(**raw["slot"]),
         launch=raw["launch"],
         started=raw["started"],
         seconds=raw["seconds"],
         problem=raw["problem"],
+        invalid=invalid,
         figures=tuple(_figure(each, rows[0][0]) for each in figures),
         checks=tuple(Check(**each) for each in report.get("checks", [])),
         telemetry=summarise(rows, windows, own),
@@ -495,21 +564,39 @@ def cool_down(
     return "" if now is not None else "no temperature can be read here: no cool-down"
 
 
-def block_order(arms: Sequence[str], pairs: int, seed: int) -> tuple[Slot, ...]:
-    """`pairs` rounds of every arm. With two arms: a random ABBA or BAAB for every two pairs.
+def balanced_order(arms: Sequence[str], pairs: int, seed: int, most: int = 0) -> tuple[Slot, ...]:
+    """Return the places of `pairs` rounds of every arm, and of more up to `most`; a seed gives one order.
 
-    More arms give a random permutation followed by its mirror image (ABCCBA). An odd number of
-    pairs ends with half a block. The same seed gives the same order.
+    Rows of a Williams design in random order: within a set of them every arm has every place and follows
+    every other arm equally often, so that drift and what a round leaves behind cancel, and chance keeps what
+    comes and goes with the rounds from favouring an arm. What is no whole set has rows with their reverse.
+    Raises ValueError for arms that are not distinct.
     """
     if len(set(arms)) != len(arms) or not arms:
         raise ValueError(f"arms must be distinct and at least one: {list(arms)}")
-    chance = random.Random(seed)
-    slots: list[Slot] = []
-    for visit in range(0, pairs, 2):
-        forward = list(arms)
-        chance.shuffle(forward)
-        halves = (forward, forward[::-1]) if visit + 1 < pairs else (forward,)
-        for offset, half in enumerate(halves):
-            for arm in half:
-                slots.append(Slot(index=len(slots), visit=visit + offset, block=visit // 2, arm=arm))
+    chance, slots = random.Random(seed), list[Slot]()
+    rows: list[tuple[int, tuple[str, ...]]] = []
+    for count in (pairs, most - pairs):
+        wanted = len(rows) + max(0, count)
+        while len(rows) < wanted:
+            named = chance.sample(list(arms), len(arms))
+            couples = list(_williams(len(arms)))
+            chance.shuffle(couples)
+            drawn = [row for couple in couples for row in chance.sample(couple, len(couple))]
+            part = drawn[: wanted - len(rows)]
+            chance.shuffle(part)
+            block = rows[-1][0] + 1 if rows else 0
+            rows += [(block, tuple(named[place] for place in row)) for row in part]
+    for visit, (block, row) in enumerate(rows):
+        slots += [
+            Slot(index=len(slots) + at, visit=visit, block=block, arm=arm) for at, arm in enumerate(row)
+        ]
     return tuple(slots)
+
+
+def _williams(count: int) -> Iterator[list[tuple[int, ...]]]:
+    """Rows of a Williams design for so many treatments, each with its reverse."""
+    zigzag = [(place + 1) // 2 if place % 2 else -place // 2 for place in range(count)]
+    for shift in range(count if count % 2 else count // 2):
+        row = tuple((place + shift) % count for place in zigzag)
+        yield [row, row[::-1]] if count > 1 else [row]

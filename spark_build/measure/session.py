@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import math
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -42,13 +43,15 @@ from spark_build.measure.model import (
     burn_in_json,
 )
 from spark_build.measure.monitor import ArmMonitor
-from spark_build.measure.rounds import block_order, burn_in_program, name_kernels, run_rounds
+from spark_build.measure.rounds import balanced_order, burn_in_program, name_kernels, run_rounds
 from spark_build.measure.telemetry import prepare_memory, probes_for
 from spark_build.measure.verdict import (
     LEAST_PAIRS,
+    NARROW,
     assess,
     compare_cases,
     name_headline,
+    narrow_enough,
     parse_reference,
     reference_for,
 )
@@ -233,7 +236,7 @@ def resume_burn_in(unfinished: Path, seed: int | None) -> tuple[Path | None, int
 
 
 NO_FP16 = "FP16 is left out: a CPU computes it at 1 GFLOP/s or less, which says nothing about a build"
-QUICK_PAIRS = 6
+QUICK_PAIRS, MOST_PAIRS = 6, 20
 START = 6.0  # seconds of a round before its first warm-up: Python, torch, the checks
 # warm-up, window, tick in seconds; sizes
 PROTOCOL: dict[tuple[Device, Mode], tuple[float, float, float, tuple[int, ...]]] = {
@@ -278,6 +281,7 @@ def plan_burn_in(
         cases=cases,
         headline=name_headline(device, cases),
         pairs=_enough(mode, pairs),
+        most=0 if pairs or mode == "quick" else MOST_PAIRS,
         seed=secrets.randbelow(2**31) if seed is None else seed,
         threads=len(os.sched_getaffinity(0)),
         warmup=min(warmup, window),
@@ -313,9 +317,9 @@ def burn_in(
     """
     _require()
     everyone = _with_control(arms)
-    order = block_order([arm.name for arm in everyone], settings.pairs, settings.seed)
+    order = balanced_order([arm.name for arm in everyone], settings.pairs, settings.seed, settings.most)
     told = (*settings.notes, *prepare_memory(settings.device))
-    for note in (*told, _expected(settings, len(order))):
+    for note in (*told, *_expected(settings, len(everyone))):
         emit(Note(message=note))
     waiting = "another burn-in is running in this folder: waiting for it"
     with locked(folder / ".lock", purpose="burn-in", waiting=lambda _: emit(Note(message=waiting))) as lock:
@@ -323,16 +327,19 @@ def burn_in(
             emit(Note(message="an operator check failed: no round is measured, speed would not matter"))
             order = ()
         program = replace(
-            burn_in_program(settings), watch=_watched(settings, everyone, len(order), references, emit)
+            burn_in_program(settings, references),
+            enough=lambda done: narrow_enough(settings, everyone, done),
+            watch=_watched(settings, everyone, len(order), references, emit),
         )
         rounds, breaks = run_rounds(program, everyone, order, folder, emit, keep=(lock,))
         emit(BurnInFinished())
+        planned = len(rounds) if rounds and narrow_enough(settings, everyone, rounds) else len(order)
         kernels = {}
-        if settings.device == "cuda" and rounds and len(rounds) == len(order):
+        if settings.device == "cuda" and rounds and len(rounds) == planned:
             kernels = name_kernels(settings, everyone, folder, keep=(lock,))
         scope = _scope(settings, rounds)
         known = reference_for(references, scope.get("device", ""))
-        verdict, cases, gates = assess(settings, everyone, len(order), rounds, breaks, checks, known)
+        verdict, cases, gates = assess(settings, everyone, planned, rounds, breaks, checks, known)
         result = BurnIn(
             settings=settings,
             arms=everyone,
@@ -362,9 +369,17 @@ def _round_seconds(settings: Settings) -> float:
     return len(settings.cases) * (settings.warmup + settings.window) + START
 
 
-def _expected(settings: Settings, rounds: int) -> str:
-    each = _round_seconds(settings)
-    return f"{rounds} rounds of about {each:.0f} s: {rounds * each / 60:.0f} min or more"
+def _expected(settings: Settings, arms: int) -> list[str]:
+    """What is about to be measured, and what ends it: said before, so that no result decides it."""
+    each, rounds = _round_seconds(settings), settings.pairs * arms
+    said = [f"{rounds} rounds of about {each:.0f} s: {rounds * each / 60:.0f} min or more"]
+    if settings.most > settings.pairs:
+        width = math.expm1(NARROW)
+        said.append(
+            f"then more, until the headline's 95% interval is within {width:.1%} of its ratio, "
+            f"or {settings.most} rounds of each arm are measured"
+        )
+    return said
 
 
 def _watched(

@@ -8,64 +8,103 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from spark_build.measure.model import Comparison, Contrast, Finding, Summary
+from spark_build.measure.model import Contrast, Effect, Finding, Summary
 
 MARGIN = 0.02  # differences below this are not worth a word
 ALPHA = 0.05
 POWER = 0.8
-RANK_PAIRS = math.floor(math.log2(2 / ALPHA)) + 1  # with fewer the signed-rank test never reaches ALPHA
+RANK_PAIRS = math.floor(math.log2(2 / ALPHA)) + 1  # with fewer the sign-flip test never reaches ALPHA
+TRIM = 10  # one pair in so many is left out at either end
+EXACT = 12  # pairs up to which all combinations of signs are tried
 HUGE = 690.0  # logarithm of what a float can just hold, with room to spare
 
 
-def compare(first: Sequence[float], second: Sequence[float]) -> Comparison:
-    """Compare paired positive rates (any unit); raises ValueError for fewer than two pairs."""
-    if len(first) != len(second) or len(first) < 2:
-        raise ValueError(f"need two or more complete pairs, not {len(first)} and {len(second)}")
-    logs = [math.log(b / a) for a, b in zip(first, second, strict=True)]
-    low, high = mean_interval(logs)
-    a, b = [math.log(value) for value in first], [math.log(value) for value in second]
-    return Comparison(
-        pairs=len(logs),
-        ratio=math.exp(statistics.fmean(logs)),
-        ci95=(math.exp(low), math.exp(high)),
-        t_p=t_test(logs),
-        wilcoxon_p=wilcoxon(logs),
-        tost_p=tost(logs),
-        welch_p=welch(a, b),
-        mann_whitney_p=mann_whitney(a, b),
-        cohen_d=cohen_d(a, b),
-        detectable=detectable(logs),
+def differs(seen: Contrast) -> bool:
+    """Whether a difference may be claimed: the t-interval and the sign-flip (or rank) test agree."""
+    low, high = seen.ci95
+    return (low > 1 or high < 1) and (seen.rank_p if seen.flip_p is None else seen.flip_p) < ALPHA
+
+
+def equivalent(seen: Contrast) -> bool:
+    """Whether the two are shown to differ by less than the margin."""
+    return seen.tost_p < ALPHA
+
+
+def paired_effect(values: Sequence[float]) -> Effect:
+    """Effect of paired log ratios: their mean without every tenth at either end (Yuen), so that one slow
+    round moves it little.
+
+    A balanced order draws positions without replacement: what alternates with them varies by n/(n-1) more
+    than in independent draws, and the standard error is widened by that.
+    """
+    count, cut = len(values), len(values) // TRIM
+    ranked = sorted(values)
+    kept = ranked[cut : count - cut]
+    if kept[0] == kept[-1]:
+        return Effect(offset=kept[0], error=0.0, freedom=len(kept) - 1)
+    drawn_in = [kept[0]] * cut + kept + [kept[-1]] * cut
+    mean = statistics.fmean(drawn_in)
+    squares = math.fsum((value - mean) ** 2 for value in drawn_in) / (len(kept) * (len(kept) - 1))
+    return Effect(
+        offset=statistics.fmean(kept), error=math.sqrt(squares * count / (count - 1)), freedom=len(kept) - 1
     )
 
 
-def differs(comparison: Comparison) -> bool:
-    """Whether a difference may be claimed: the t-interval and the signed-rank test agree."""
-    low, high = comparison.ci95
-    return (low > 1 or high < 1) and comparison.wilcoxon_p < ALPHA
+def welch_effect(first: Sequence[float], second: Sequence[float]) -> Effect:
+    """Effect of two independent samples of logarithms, second less first (Welch)."""
+    error, freedom = welch_error(first, second)
+    return Effect(offset=statistics.fmean(second) - statistics.fmean(first), error=error, freedom=freedom)
 
 
-def equivalent(comparison: Comparison) -> bool:
-    """Whether the two are shown to differ by less than the margin."""
-    return comparison.tost_p < ALPHA
+def interval(effect: Effect, level: float = 0.95) -> tuple[float, float]:
+    """t-based confidence interval of an effect."""
+    reach = _t_quantile((1 + level) / 2, effect.freedom) * effect.error if effect.error else 0.0
+    return effect.offset - reach, effect.offset + reach
 
 
-def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """t-based confidence interval of the mean."""
-    mean, error = statistics.fmean(values), standard_error(values)
-    reach = _t_quantile((1 + level) / 2, len(values) - 1) * error
-    return mean - reach, mean + reach
+def below(effect: Effect, limit: float) -> float:
+    """One-sided p of the effect being `limit` or more; small: it is shown to lie below."""
+    if effect.error == 0:
+        return 0.0 if effect.offset < limit else 1.0
+    return _t_below((effect.offset - limit) / effect.error, effect.freedom)
 
 
-def t_test(values: Sequence[float], around: float = 0.0) -> float:
-    """Two-sided p of a one-sample t-test."""
-    return two_sided(statistics.fmean(values) - around, standard_error(values), len(values) - 1)
+def above(effect: Effect, limit: float) -> float:
+    """One-sided p of the effect being `limit` or less; small: it is shown to lie above."""
+    return below(Effect(offset=-effect.offset, error=effect.error, freedom=effect.freedom), -limit)
 
 
-def two_sided(offset: float, error: float, freedom: float) -> float:
-    """Two-sided p of an offset with this standard error."""
-    if error == 0:
-        return 1.0 if offset == 0 else 0.0
-    return 2 * _t_below(-abs(offset) / error, freedom)
+def outside(effect: Effect, margin: float = MARGIN) -> float:
+    """p of two one-sided tests of a ratio outside 1/(1 + margin) to 1 + margin; small: equivalent."""
+    reach = math.log1p(margin)
+    return max(above(effect, -reach), below(effect, reach))
+
+
+def two_sided(effect: Effect) -> float:
+    """Two-sided p of an effect of 0."""
+    if effect.error == 0:
+        return 1.0 if effect.offset == 0 else 0.0
+    return 2 * _t_below(-abs(effect.offset) / effect.error, effect.freedom)
+
+
+def sign_flips(values: Sequence[float]) -> float:
+    """Two-sided p of the trimmed mean among those with every combination of signs (drawn ones beyond EXACT).
+
+    Exact for arms that differ in nothing, whatever the noise: which of a pair came first was drawn. It cannot
+    go below 2/2^n.
+    """
+    import numpy as np
+
+    logs, count = np.asarray(values), len(values)
+    if count <= EXACT:
+        signs = 1 - 2 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
+    else:
+        signs = np.random.default_rng(0).choice((-1, 1), size=(2**EXACT, count))
+        signs[0] = 1
+    cut = count // TRIM
+    means = np.abs(np.sort(signs * logs, axis=1)[:, cut : count - cut].mean(axis=1))
+    seen = abs(paired_effect(values).offset) * math.sqrt((count - 1) / count)
+    return float((means >= seen * (1 - 1e-12)).mean())
 
 
 def wilcoxon(values: Sequence[float]) -> float:
@@ -85,35 +124,6 @@ def _signed_rank(values: tuple[float, ...]) -> float:
     from scipy import stats
 
     return float(stats.wilcoxon(values).pvalue)
-
-
-def tost(values: Sequence[float], margin: float = MARGIN) -> float:
-    """p of two one-sided tests that exp(mean) lies outside 1 +- margin; small: equivalent."""
-    return outside(statistics.fmean(values), standard_error(values), len(values) - 1, margin)
-
-
-def outside(offset: float, error: float, freedom: float, margin: float = MARGIN) -> float:
-    """The same of a log ratio with this standard error."""
-    low, high = math.log1p(-margin), math.log1p(margin)
-    if error == 0:
-        return 0.0 if low < offset < high else 1.0
-    return max(_t_below((low - offset) / error, freedom), _t_below((offset - high) / error, freedom))
-
-
-def welch(first: Sequence[float], second: Sequence[float]) -> float:
-    """Two-sided p of Welch's t-test for independent samples of unequal variance."""
-    error, freedom = welch_error(first, second)
-    return two_sided(statistics.fmean(first) - statistics.fmean(second), error, freedom)
-
-
-def unpaired_interval(
-    first: Sequence[float], second: Sequence[float], level: float = 0.95
-) -> tuple[float, float]:
-    """Welch's confidence interval of the difference of the means, second less first."""
-    error, freedom = welch_error(first, second)
-    offset = statistics.fmean(second) - statistics.fmean(first)
-    reach = _t_quantile((1 + level) / 2, freedom) * error if error else 0.0
-    return offset - reach, offset + reach
 
 
 def welch_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
@@ -140,27 +150,23 @@ def cohen_d(first: Sequence[float], second: Sequence[float]) -> float | None:
     return (statistics.fmean(second) - statistics.fmean(first)) / math.sqrt(variance)
 
 
-def detectable(values: Sequence[float], power: float = POWER) -> float:
-    """Smallest relative difference that this spread and number of pairs would show.
+def smallest(effect: Effect, power: float = POWER) -> float:
+    """Smallest relative difference that such a standard error would show.
 
     The usual approximation: (t at 97.5% + t at `power`) standard errors.
     """
-    return smallest(standard_error(values), len(values) - 1, power)
+    reach = _t_quantile(1 - ALPHA / 2, effect.freedom) + _t_quantile(power, effect.freedom)
+    return math.expm1(min(reach * effect.error, HUGE))
 
 
-def smallest(error: float, freedom: float, power: float = POWER) -> float:
-    """The same of a log ratio with this standard error."""
-    reach = _t_quantile(1 - ALPHA / 2, freedom) + _t_quantile(power, freedom)
-    return math.expm1(min(reach * error, HUGE))
-
-
-def power_to_find(error: float, freedom: float, effect: float) -> float:
-    """Chance that a t-test finds a true relative difference at this standard error (noncentral t)."""
+def power_to_find(effect: Effect, difference: float) -> float:
+    """Chance that a t-test finds a true relative difference at such a standard error (noncentral t)."""
     from scipy import stats
 
-    if error == 0:
+    if effect.error == 0:
         return 1.0
-    shift, limit = math.log1p(effect) / error, _t_quantile(1 - ALPHA / 2, freedom)
+    freedom = effect.freedom
+    shift, limit = math.log1p(difference) / effect.error, _t_quantile(1 - ALPHA / 2, freedom)
     power = float(stats.nct.sf(limit, freedom, shift))
     # Far out the series does not converge: there the answer is 1.
     return 1.0 if math.isnan(power) else min(1.0, power + float(stats.nct.cdf(-limit, freedom, shift)))
@@ -264,25 +270,27 @@ def contrast(first: Sequence[float], second: Sequence[float], *, paired: bool) -
         raise ValueError(f"need two or more launches of either arm, not {len(first)} and {len(second)}")
     a, b = [math.log(value) for value in first], [math.log(value) for value in second]
     logs = [y - x for x, y in zip(a, b, strict=True)] if paired else []
-    error, freedom = (standard_error(logs), len(logs) - 1.0) if paired else welch_error(a, b)
-    offset = statistics.fmean(b) - statistics.fmean(a)
-    low, high = mean_interval(logs) if paired else unpaired_interval(a, b)
+    effect = paired_effect(logs) if paired else welch_effect(a, b)
+    low, high = interval(effect)
     ranks = mann_whitney(a, b)
     normal = [p for p in map(normality, (logs,) if paired else (a, b)) if p is not None]
     return Contrast(
         paired=paired,
         counts=(len(a), len(b)),
-        ratio=_exp(offset),
+        ratio=_exp(effect.offset),
         ci95=(_exp(low), _exp(high)),
-        p=two_sided(offset, error, freedom),
+        p=two_sided(effect),
         rank_p=wilcoxon(logs) if paired else ranks,
-        tost_p=outside(offset, error, freedom),
-        welch_p=welch(a, b),
+        flip_p=sign_flips(logs) if paired else None,
+        tost_p=outside(effect),
+        slower_p=below(effect, -math.log1p(MARGIN)),
+        not_slower_p=above(effect, -math.log1p(MARGIN)),
+        welch_p=two_sided(welch_effect(a, b)),
         mann_whitney_p=ranks,
         normal_p=min(normal, default=None),
         cohen_d=cohen_d(a, b),
-        detectable=smallest(error, freedom),
-        power=power_to_find(error, freedom, POWER_AT),
+        detectable=smallest(effect),
+        power=power_to_find(effect, POWER_AT),
     )
 
 
@@ -298,7 +306,7 @@ def finding(seen: Contrast, holm_p: float) -> Finding:
     if seen.tost_p < ALPHA:
         return "equivalent"
     low, high = seen.ci95
-    agrees = seen.rank_p <= max(ALPHA, _floor(seen)) + 1e-9
+    agrees = (seen.rank_p if seen.flip_p is None else seen.flip_p) <= max(ALPHA, _floor(seen)) + 1e-9
     if (low > 1 or high < 1) and holm_p < ALPHA and agrees:
         return "faster" if seen.ratio > 1 else "slower"
     return "unclear"

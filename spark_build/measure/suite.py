@@ -12,7 +12,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import GenericAlias
 from typing import Any, Literal
@@ -36,14 +36,15 @@ from spark_build.measure.model import (
     Device,
     Figure,
     Mode,
+    Reference,
     bench_json,
 )
 from spark_build.measure.report import markdown, suite_html
 from spark_build.measure.report.suite_view import view_of
 from spark_build.measure.rounds import (
     Program,
+    balanced_order,
     bare,
-    block_order,
     command_of,
     cool_down,
     read_suite_round,
@@ -152,7 +153,7 @@ def measure_suite(
     settings = plan_suite(replace(wish, seed=seed), script)
     arms = arms_of(home, train, generation, folder, emit, wish)
     write_atomically(unfinished, json.dumps({"folder": str(folder), "seed": settings.seed}))
-    rounds, breaks, notes = run_suite(settings, arms, folder, emit)
+    rounds, breaks, notes = run_suite(settings, arms, folder, emit, references)
     scope = _scope(settings, rounds)
     result = Bench(
         settings=settings,
@@ -171,10 +172,14 @@ def measure_suite(
 
 
 def run_suite(
-    settings: BenchSettings, arms: Sequence[Arm], folder: Path, emit: Emit
+    settings: BenchSettings,
+    arms: Sequence[Arm],
+    folder: Path,
+    emit: Emit,
+    references: Sequence[Reference] = (),
 ) -> tuple[tuple[BenchRound, ...], tuple[str, ...], tuple[str, ...]]:
     """Rounds, what interrupted them, and what is worth knowing about them."""
-    order = block_order([arm.name for arm in arms], settings.pairs, settings.seed)
+    order = balanced_order([arm.name for arm in arms], settings.pairs, settings.seed)
     notes = [*settings.notes, *prepare_memory(settings.device)]
     for note in notes:
         emit(Note(message=note))
@@ -189,12 +194,16 @@ def run_suite(
 
     waiting = "another run is going on in this folder: waiting for it"
     with locked(folder / ".lock", purpose="bench", waiting=lambda _: emit(Note(message=waiting))) as lock:
-        program = program_of(settings, before)
+        program = program_of(settings, before, references)
         rounds, breaks = run_rounds(program, arms, order, folder, emit, keep=(lock,))
     return rounds, breaks, tuple(notes)
 
 
-def program_of(settings: BenchSettings, before: Callable[[], None] = lambda: None) -> Program[BenchRound]:
+def program_of(
+    settings: BenchSettings,
+    before: Callable[[], None] = lambda: None,
+    references: Sequence[Reference] = (),
+) -> Program[BenchRound]:
     """The suite as rounds run it. It ends workloads that hang by itself; the limit is for all of it."""
     patience = settings.patience or START + 5 * (3 * settings.warmup + settings.window)
     options: dict[str, object] = {
@@ -216,7 +225,7 @@ def program_of(settings: BenchSettings, before: Callable[[], None] = lambda: Non
         device=settings.device,
         threads=settings.threads,
         limit=START + MOST_CASES * len(settings.workloads) * patience,
-        read=read_suite_round,
+        read=partial(read_suite_round, references=references),
         facts=asdict(settings),
         stops=_useless,
         before=before,

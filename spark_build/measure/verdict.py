@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 from spark_build.errors import InconclusiveError, UsageError, VerificationError
 from spark_build.events import Gate
@@ -16,8 +17,9 @@ from spark_build.measure.model import (
     Case,
     CaseResult,
     Check,
-    Comparison,
+    Contrast,
     Device,
+    Finding,
     Reference,
     Round,
     Settings,
@@ -28,19 +30,19 @@ from spark_build.measure.statistics import (
     ALPHA,
     MARGIN,
     RANK_PAIRS,
-    compare,
+    contrast,
     differs,
     equivalent,
     geometric_mean,
     holm,
 )
 
-LEAST_PAIRS = 10  # below, the signed-rank test hardly can say anything
+LEAST_PAIRS = 10  # below, one slow round decides, and the sign-flip test hardly can say anything
+NARROW = math.log1p(MARGIN) / 2  # half of an interval that needs no more pairs
 TOO_FEW = (
-    f"no difference can be claimed from fewer than {RANK_PAIRS} pairs (signed-rank test): "
+    f"no difference can be claimed from fewer than {RANK_PAIRS} pairs (sign-flip test): "
     f"--rounds {LEAST_PAIRS}"
 )
-Finding = Literal["faster", "slower", "equivalent", "unclear"]
 
 
 def name_headline(device: Device, cases: Sequence[Case]) -> Case:
@@ -59,27 +61,32 @@ def compare_cases(settings: Settings, arms: Sequence[Arm], rounds: Sequence[Roun
     base = next(arm for arm in arms if arm.role == "baseline")
     results: list[CaseResult] = []
     for arm in (each for each in arms if each is not base):
-        found = [(case, _pairs(case, base.name, arm.name, rounds)) for case in settings.cases]
-        seen = {case: compare(*pairs) for case, pairs in found if len(pairs[0]) >= 2}
+        found = {case: _pairs(case, base.name, arm.name, rounds) for case in settings.cases}
+        seen = {case: contrast(*two, paired=True) for case, two in found.items() if len(two[0]) >= 2}
         rest = [case for case in seen if case != settings.headline]
-        corrected = dict(zip(rest, holm([_claim_p(seen[case]) for case in rest]), strict=True))
-        for case, (first, second) in found:
-            if case in seen:
-                results.append(
-                    CaseResult(
-                        case=case,
-                        first=base.name,
-                        second=arm.name,
-                        role=arm.role,
-                        headline=case == settings.headline,
-                        comparison=seen[case],
-                        rates=(geometric_mean(first), geometric_mean(second)),
-                        ratios=tuple(b / a for a, b in zip(first, second, strict=True)),
-                        holm_p=corrected.get(case),
-                        finding=_finding(seen[case], corrected.get(case)),
-                        per_clock=ratio_per_clock(case, base.name, arm.name, rounds),
-                    )
+        slower = dict(zip(rest, holm([seen[case].slower_p for case in rest]), strict=True))
+        not_slower = dict(zip(rest, holm([seen[case].not_slower_p for case in rest]), strict=True))
+        differing = dict(zip(rest, holm([seen[case].p for case in rest]), strict=True))
+        for case, held in seen.items():
+            first, second = found[case]
+            word = _finding(held, differing.get(case))
+            shown = case in rest and slower[case] < ALPHA and held.counts[0] >= RANK_PAIRS
+            results.append(
+                CaseResult(
+                    case=case,
+                    first=base.name,
+                    second=arm.name,
+                    role=arm.role,
+                    headline=case == settings.headline,
+                    comparison=held,
+                    rates=(geometric_mean(first), geometric_mean(second)),
+                    ratios=tuple(b / a for a, b in zip(first, second, strict=True)),
+                    holm_p=slower.get(case),
+                    finding="slower" if shown else "unclear" if case in rest and word == "slower" else word,
+                    undecided=case in rest and not shown and not_slower[case] >= ALPHA,
+                    per_clock=ratio_per_clock(case, base.name, arm.name, rounds),
                 )
+            )
     return tuple(results)
 
 
@@ -91,9 +98,9 @@ def decide(
     gates: Sequence[Gate],
     checks: Sequence[Check] = (),
 ) -> Verdict:
-    """What may be claimed: function first, then validity, then the headline case."""
+    """Decide what may be claimed: function first, then validity, then the headline, then all other cases."""
     indicative = settings.mode == "quick" or settings.pairs < LEAST_PAIRS
-    broken = _broken(rounds, checks)
+    broken = _broken(rounds, checks) + _unequal(settings, arms, rounds)
     second = "candidate" if any(arm.role == "candidate" for arm in arms) else "control"
     headline = next((each for each in cases if each.headline and each.role == second), None)
     if broken:
@@ -107,7 +114,52 @@ def decide(
         return _verdict("INCONCLUSIVE", f" ({names_of})", text, indicative, headline)
     if second == "control":
         return _of_control(headline, indicative)
-    return _of_candidate(headline, indicative, effects_of(settings, arms, rounds, cases, headline))
+    claimed = _of_candidate(headline, indicative, effects_of(settings, arms, rounds, cases, headline))
+    return _over_all(claimed, [each for each in cases if each.role == second and not each.headline])
+
+
+def _over_all(claimed: Verdict, others: Sequence[CaseResult]) -> Verdict:
+    """The headline's verdict, unless another case is shown to be slower; those left undecided are named."""
+    slower = [each for each in others if each.finding == "slower"]
+    undecided = tuple(str(each.case) for each in others if each.undecided)
+    text = claimed.explanation
+    if undecided:
+        text += f" Not shown to be within {MARGIN:.0%} of the baseline, nor slower: {', '.join(undecided)}."
+    found = replace(
+        claimed, explanation=text, undecided=undecided, slower=tuple(str(one.case) for one in slower)
+    )
+    if not slower:
+        return found
+    named = ", ".join(f"{one.case} {one.comparison.ratio:.3f}x" for one in slower)
+    word: VerdictWord = "MIXED" if claimed.word == "UPLIFT" else "REGRESSION"
+    claim = f"{claimed.claim}; slower on {named}" if word == claimed.word else f"{word} (slower on {named})"
+    text += f" Slower by more than {MARGIN:.0%} (one-sided t tests with Holm's correction): {named}."
+    return replace(found, word=word, claim=claim, explanation=text)
+
+
+def _unequal(settings: Settings, arms: Sequence[Arm], rounds: Sequence[Round]) -> list[str]:
+    """What the baseline measures and another environment does not, in words."""
+    done = [each for each in rounds if not each.problem]
+    has = {(one.slot.arm, each.case) for one in done for each in one.measurements}
+    base = next(arm for arm in arms if arm.role == "baseline")
+    lacking = [
+        (arm.name, case)
+        for arm in arms
+        if arm is not base and any(one.slot.arm == arm.name for one in done)
+        for case in settings.cases
+        if (base.name, case) in has and (arm.name, case) not in has
+    ]
+    said = {
+        (one.slot.arm, check.name): check.evidence
+        for one in done
+        for check in one.checks
+        if check.status == "skipped"
+    }
+    return [
+        f"{case} works in {base.name} and not in {name} "
+        f"({said.get((name, f'gemm.{case.dtype}.{case.size}'), 'no reason is told')})"
+        for name, case in lacking
+    ]
 
 
 def effects_of(
@@ -129,7 +181,8 @@ def effects_of(
     if problem := swap_problem(derived, headline.second, rounds):
         return Effects(problem=problem)
     pairs = _pairs(settings.headline, derived.name, headline.second, rounds)
-    return Effects(library=library.comparison, build=compare(*pairs) if len(pairs[0]) >= 2 else None)
+    build = contrast(*pairs, paired=True) if len(pairs[0]) >= 2 else None
+    return Effects(library=library.comparison, build=build)
 
 
 def assess(
@@ -148,7 +201,7 @@ def assess(
 
 
 def exit_code(verdict: Verdict) -> int:
-    """0; 9 for a regression or a functional failure; 11 when nothing can be said.
+    """0; 9 for a regression, mixed findings or a functional failure; 11 when nothing can be said.
 
     What is only indicative exits 0. A wrong product is wrong after one round: never indicative.
     """
@@ -156,7 +209,7 @@ def exit_code(verdict: Verdict) -> int:
         return VerificationError.exit_code
     if verdict.indicative:
         return 0
-    if verdict.word == "REGRESSION":
+    if verdict.word in ("REGRESSION", "MIXED"):
         return VerificationError.exit_code
     return InconclusiveError.exit_code if verdict.word == "INCONCLUSIVE" else 0
 
@@ -172,16 +225,11 @@ def _pairs(case: Case, first: str, second: str, rounds: Sequence[Round]) -> tupl
     return [rates[first, visit] for visit in whole], [rates[second, visit] for visit in whole]
 
 
-def _claim_p(comparison: Comparison) -> float:
-    """A claim needs both tests, so the larger p counts."""
-    return max(comparison.t_p, comparison.wilcoxon_p)
-
-
-def _finding(comparison: Comparison, holm_p: float | None) -> Finding:
-    if equivalent(comparison):
+def _finding(seen: Contrast, holm_p: float | None) -> Finding:
+    if equivalent(seen):
         return "equivalent"
-    if differs(comparison) and (holm_p is None or holm_p < ALPHA):
-        return "faster" if comparison.ratio > 1 else "slower"
+    if differs(seen) and (holm_p is None or holm_p < ALPHA):
+        return "faster" if seen.ratio > 1 else "slower"
     return "unclear"
 
 
@@ -197,7 +245,7 @@ def _broken(rounds: Sequence[Round], checks: Sequence[Check]) -> list[str]:
     crashed = [
         f"round {each.slot.index + 1} of {each.slot.arm} {each.problem}"
         for each in rounds
-        if each.problem and not each.killed
+        if each.problem and not (each.killed or each.invalid)
     ]
     return failed + wrong + crashed
 
@@ -221,9 +269,9 @@ def _verdict(
     )
 
 
-def _interval(comparison: Comparison) -> str:
+def _interval(comparison: Contrast) -> str:
     low, high = comparison.ci95
-    return f"95% interval {low:.3f} to {high:.3f}, {comparison.pairs} pairs"
+    return f"95% interval {low:.3f} to {high:.3f}, {comparison.counts[0]} pairs"
 
 
 def _of_control(headline: CaseResult, indicative: bool) -> Verdict:
@@ -232,23 +280,23 @@ def _of_control(headline: CaseResult, indicative: bool) -> Verdict:
     could = f"this machine could tell differences of about {seen.detectable:.1%} or more"
     text = (
         f"One environment was measured against itself (A/A control), so this says nothing about a build; "
-        f"on {headline.case} {TOO_FEW if seen.pairs < RANK_PAIRS else could} ({_interval(seen)})."
+        f"on {headline.case} {TOO_FEW if seen.counts[0] < RANK_PAIRS else could} ({_interval(seen)})."
     )
     if equivalent(seen):
         return _verdict("EQUIVALENT", f" +-{MARGIN:.0%}", text, indicative, headline)
     return _verdict("INCONCLUSIVE", f" (interval wider than +-{MARGIN:.0%})", text, indicative, headline)
 
 
-def _undecided(seen: Comparison) -> tuple[str, str]:
+def _undecided(seen: Contrast) -> tuple[str, str]:
     """Why neither a difference nor its absence may be claimed: (in a word or two, the sentence's rest)."""
     low, high = seen.ci95
     looks = "" if low <= 1 <= high else f"looks {'faster' if seen.ratio > 1 else 'slower'}, but "
-    if seen.pairs < RANK_PAIRS:
+    if seen.counts[0] < RANK_PAIRS:
         return "too few pairs", f"{looks or 'decides nothing: '}{TOO_FEW}"
     if not looks:
         could = f"about {seen.detectable:.1%} could have been told"
         return "neither different nor equivalent", f"proves neither a difference nor its absence; {could}"
-    return "two tests disagree", f"{looks}the signed-rank test does not agree (p = {seen.wilcoxon_p:.2f})"
+    return "two tests disagree", f"{looks}the sign-flip test does not agree (p = {seen.flip_p:.2f})"
 
 
 def _of_candidate(headline: CaseResult, indicative: bool, effects: Effects) -> Verdict:
@@ -277,8 +325,8 @@ def _of_candidate(headline: CaseResult, indicative: bool, effects: Effects) -> V
 class Effects:
     """The two factors whose product is the ratio of candidate to baseline; "" or why there are none."""
 
-    library: Comparison | None = None
-    build: Comparison | None = None
+    library: Contrast | None = None
+    build: Contrast | None = None
     problem: str = ""
 
 
@@ -343,17 +391,30 @@ def ratio_per_clock(case: Case, first: str, second: str, rounds: Sequence[Round]
     return geometric_mean(ratios) if ratios else None
 
 
+def narrow_enough(settings: Settings, arms: Sequence[Arm], rounds: Sequence[Round]) -> bool:
+    """Whether the headline's interval needs no more pairs: asked after whole visits, from `pairs` on."""
+    if len(rounds) % len(arms) or len(rounds) < settings.pairs * len(arms):
+        return False
+    role = "candidate" if any(arm.role == "candidate" for arm in arms) else "control"
+    one, other = (next(arm.name for arm in arms if arm.role == wanted) for wanted in ("baseline", role))
+    first, second = _pairs(settings.headline, one, other, rounds)
+    if len(first) < 2:
+        return True
+    low, high = contrast(first, second, paired=True).ci95
+    return math.log(high / low) / 2 <= NARROW
+
+
 def headline_of(cases: Sequence[CaseResult], arm: str) -> CaseResult | None:
     """The headline case of one arm."""
     return next((each for each in cases if each.headline and each.second == arm), None)
 
 
-def _moves(effect: Comparison) -> bool:
+def _moves(effect: Contrast) -> bool:
     """Whether an effect is proven, and worth a word."""
     return differs(effect) and not equivalent(effect)
 
 
-def _seen(effect: Comparison) -> str:
+def _seen(effect: Contrast) -> str:
     return f"{effect.ratio:.3f} [{effect.ci95[0]:.3f}, {effect.ci95[1]:.3f}]"
 
 

@@ -1,1 +1,1 @@
-"""Recipes, trains and targets: TOML files become checked, evaluated values."""
+"""Recipes, trains and targets: from TOML files to checked, evaluated values."""

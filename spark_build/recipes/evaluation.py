@@ -43,12 +43,12 @@ def holds(when: When, recipe: Recipe, target: Target, train: Train) -> bool:
 
 
 def for_target(recipe: Recipe, target: Target, train: Train) -> Recipe:
-    """Return the recipe as it is for this target: its needs, its costs, what it requires, its default.
+    """Return the recipe for this target: its needs, costs, requirements and default.
 
     Variables, pins and features are settled by `evaluate`.
     """
     variants = _variants(recipe, target, train)
-    default = [one.default for one in variants if one.default is not None]
+    default = [variant.default for variant in variants if variant.default is not None]
     without_cuda = recipe.requires.cpu and not target.cuda_architectures
     return replace(
         recipe,
@@ -63,23 +63,27 @@ def for_target(recipe: Recipe, target: Target, train: Train) -> Recipe:
         preflight=replace(
             recipe.preflight,
             libraries=tuple(
-                one for one in recipe.preflight.libraries if holds(one.when, recipe, target, train)
+                library
+                for library in recipe.preflight.libraries
+                if holds(library.when, recipe, target, train)
             ),
         ),
     )
 
 
 def _repair(recipe: Recipe, target: Target, train: Train) -> Repair:
-    """Return the repair with its conditions settled; what stays outside does so under every condition."""
+    """Return the repair with its conditions settled; external libraries stay so under every condition."""
     asked = recipe.repair
     return replace(
         asked,
         exclude=asked.outside,
-        external=tuple(one for one in asked.external if holds(one.when, recipe, target, train)),
+        external=tuple(
+            external for external in asked.external if holds(external.when, recipe, target, train)
+        ),
         requires=tuple(
-            replace(one, requirement=_pinned(one.requirement, target, train))
-            for one in asked.requires
-            if holds(one.when, recipe, target, train)
+            replace(required, requirement=_pinned(required.requirement, target, train))
+            for required in asked.requires
+            if holds(required.when, recipe, target, train)
         ),
     )
 
@@ -88,7 +92,7 @@ _PIN = re.compile(r"\{(version|wheel):([^{}]*)\}")
 
 
 def _pinned(text: str, target: Target, train: Train) -> str:
-    """Return a requirement with the train's versions; what the train does not pin stays as it is."""
+    """Return a requirement with the train's versions; without a pin it stays as it is."""
     wheels = {
         canonicalize_name(source.project): str(parse_wheel_filename(source.filename)[1])
         for pin in train.components.values()
@@ -106,34 +110,34 @@ def _pinned(text: str, target: Target, train: Train) -> str:
 
 
 def _variants(recipe: Recipe, target: Target, train: Train) -> list[Variant]:
-    return [one for one in recipe.build.variants if holds(one.when, recipe, target, train)]
+    return [variant for variant in recipe.build.variants if holds(variant.when, recipe, target, train)]
 
 
 def _costs(build: Build, variants: Iterable[Variant]) -> Build:
-    """Return the build with what its variants say of memory, time and disk; the last one counts."""
-    for one in variants:
+    """Return the build with its variants' memory, time and disk; the last variant wins."""
+    for variant in variants:
         build = replace(
             build,
-            memory_per_job_mib=one.memory_per_job_mib or build.memory_per_job_mib,
-            core_minutes=one.core_minutes or build.core_minutes,
-            disk_mib=one.disk_mib or build.disk_mib,
+            memory_per_job_mib=variant.memory_per_job_mib or build.memory_per_job_mib,
+            core_minutes=variant.core_minutes or build.core_minutes,
+            disk_mib=variant.disk_mib or build.disk_mib,
         )
     return build
 
 
 def label(target: Target, train: Train) -> str:
-    """The local version label of our builds: cu130.spark1, or cpu.spark1 without CUDA."""
+    """Return the local version label of our builds: cu130.spark1, or cpu.spark1 without CUDA."""
     kind = "cu" + target.cuda.replace(".", "") if target.cuda_architectures else "cpu"
     return f"{kind}.spark{train.revision}"
 
 
 def sources_for(pin: Pin, target: Target) -> tuple[Source, ...]:
-    """The sources for the target's platform, in order of preference; an assembled prefix is made of all."""
+    """Return the sources for the platform by preference; an assembled prefix uses all of them."""
     return tuple(source for source in pin.sources if source.platform in ("", target.platform))
 
 
 def pin_hint(recipe: str, source: Source, train: str) -> str:
-    """Return what a git source without a commit lacks, and the line that writes it.
+    """Return what a git source lacks without a commit, and the command that writes it.
 
     train: "" for a pin in the recipe itself.
     """
@@ -164,7 +168,7 @@ def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluate
         apt=tuple(apt),
         dnf=tuple(dnf),
         compile_flags=_flags(recipe),
-        features=tuple(one for one in recipe.features if holds(one.when, recipe, target, train)),
+        features=tuple(feature for feature in recipe.features if holds(feature.when, recipe, target, train)),
         extra_sources=_extra_sources(recipe, pin, target, env),
         label=names["label"],
         wheel_version=fill_placeholders(
@@ -181,21 +185,21 @@ def _with_options(variables: Mapping[str, Variable], recipe: Recipe) -> dict[str
 
 
 def _chosen(text: str, recipe: Recipe) -> str:
-    """Return the text with the recipe's options filled in; what else stands in braces stays."""
+    """Return the text with the recipe's options filled in; other placeholders stay."""
     return _OPTION.sub(lambda found: recipe.options[found[1]].value, text)
 
 
 def _flags(recipe: Recipe) -> tuple[str, ...]:
     """Return the compiler flags, without those whose option is empty."""
     flags = recipe.build.compile_flags
-    wanted = [one for one in flags if all(recipe.options[name].value for name in _OPTION.findall(one))]
-    return tuple(_chosen(one, recipe) for one in wanted)
+    wanted = [flag for flag in flags if all(recipe.options[name].value for name in _OPTION.findall(flag))]
+    return tuple(_chosen(flag, recipe) for flag in wanted)
 
 
 def _extra_sources(
     recipe: Recipe, pin: Pin, target: Target, env: Mapping[str, Variable]
 ) -> dict[str, Source]:
-    """Return the sources beside the component's own that the build refers to, or that are assembled."""
+    """Return the extra sources that the build refers to or assembles."""
     if recipe.kind == "assemble":
         return {source.filename: source for source in sources_for(pin, target)[1:]}
     referring = (
@@ -217,7 +221,7 @@ PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_:.-]+)\}")
 
 
 def fill_placeholders(text: str, values: Mapping[str, str | Callable[[], str]], *, where: str) -> str:
-    """Replace every {name}; a value may be a function, called only when it is wanted."""
+    """Replace every {name}; a function as value is called only when its name occurs."""
 
     def value_of(match: re.Match[str]) -> str:
         value = values.get(match.group(1))
@@ -243,7 +247,7 @@ def resolve_target(target: Target, machine: Machine) -> Target:
 
 
 def detect_target(targets: Mapping[str, Target], machine: Machine) -> Target:
-    """The target that fits this machine: by GPU name, else by capability, else the CPU."""
+    """Return the target for this machine: by GPU name, else by capability, else the CPU."""
     if not machine.gpus:
         return resolve_target(targets[HOST_CPU], machine)
     gpu = machine.gpus[0]
@@ -271,7 +275,7 @@ def _by_gpu(targets: Iterable[Target], gpu: Gpu, platform: str) -> Target:
 
 
 def view_name(target: Target, train: str) -> str:
-    """Name of the view folder: what one target, train and ABI sees."""
+    """Return the name of the view of one target, train and ABI."""
     return f"{target.name}-{train}-{target.python}"
 
 
@@ -319,19 +323,19 @@ _ENTRY = re.compile(r"(\d{1,2}\.\d)([af]?)(\+PTX)?")
 
 
 def arch_list(consumer: str, capabilities: Sequence[str]) -> str:
-    """The list for these compute capabilities ("12.1"), as this consumer wants it."""
+    """Return the architecture list for these capabilities ("12.1") in the consumer's syntax."""
     _known(consumer)
     wanted = set(capabilities)
     if consumer == TORCH and "12.1" in wanted:
         wanted.add("12.0")  # cmake/Codegen.cmake adds 121a only where compute_120 is in the list
     ordered = sorted(wanted, key=_order)
     if consumer == FLASH_ATTN:
-        ordered = [_FLASH_BRANCH.get(one, one.replace(".", "")) for one in ordered]
+        ordered = [_FLASH_BRANCH.get(capability, capability.replace(".", "")) for capability in ordered]
     return ";".join(dict.fromkeys(ordered))
 
 
 def rejected_architectures(consumer: str, text: str) -> tuple[str, ...]:
-    """What this consumer would refuse, drop silently or misread in a list; empty when all is well."""
+    """Return why the consumer would refuse, drop or misread the list; "" when it is fine."""
     _known(consumer)
     entries = [entry for entry in re.split(r"[;, ]+", text) if entry]
     if not entries:
@@ -349,7 +353,7 @@ def rejected_architectures(consumer: str, text: str) -> tuple[str, ...]:
 
 
 def minimum_cuda(capability: str) -> str:
-    """The first CUDA that can compile for a capability ("12.1", "12.0f"); empty for an unknown one."""
+    """Return the first CUDA that compiles for a capability ("12.1", "12.0f"); "" for an unknown one."""
     plain = capability.removesuffix("+PTX")
     return _LATER.get(plain) or _MINIMUM.get(plain.rstrip("af"), "")
 
@@ -395,5 +399,5 @@ def _known(consumer: str) -> None:
 
 
 def patches_for(recipe: Recipe, train: Train) -> tuple[Patch, ...]:
-    """The patches that this train's version wants."""
+    """Return the patches for this train's version."""
     return tuple(patch for patch in recipe.patches if not patch.trains or train.name in patch.trains)

@@ -35,7 +35,7 @@ _Context = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LintFinding:
-    """One finding with its place; `line` counts from 1, 0 when the whole file is meant."""
+    """One finding with its place; `line` counts from 1, 0 means the whole file."""
 
     severity: Severity
     file: str
@@ -51,7 +51,7 @@ class LintFinding:
 
 
 def lint_texts(texts: Mapping[str, str], problems: Iterable[Problem] = ()) -> tuple[LintFinding, ...]:
-    """Problems that are known already, and the findings on all files that can be read.
+    """Return problems known already and the findings on all files that parse.
 
     `texts`: the files by display name, such as "recipes/trains/2.13.toml".
     """
@@ -70,12 +70,12 @@ def lint_texts(texts: Mapping[str, str], problems: Iterable[Problem] = ()) -> tu
     known = [
         LintFinding(
             severity="error",
-            file=one.file,
-            line=one.line,
-            message=one.message,
-            recipe=_subject(one.file, ()),
+            file=problem.file,
+            line=problem.line,
+            message=problem.message,
+            recipe=_subject(problem.file, ()),
         )
-        for one in problems
+        for problem in problems
     ]
     return _ordered([*known, *lint(recipes, trains, targets, texts)])
 
@@ -86,7 +86,7 @@ def lint(
     targets: Mapping[str, Target],
     texts: Mapping[str, str],
 ) -> tuple[LintFinding, ...]:
-    """All findings, errors and warnings, by file and line. `texts`: the files by display name."""
+    """Return all findings by file and line. `texts`: the files by display name."""
     seen: dict[Remark, set[_Context]] = {}
     for context, remark in _remarks(recipes, trains, targets):
         seen.setdefault(remark, set()).add(context)
@@ -106,11 +106,13 @@ def lint(
 
 
 def _ordered(findings: Iterable[LintFinding]) -> tuple[LintFinding, ...]:
-    return tuple(sorted(findings, key=lambda one: (one.file, one.line, one.severity, one.message)))
+    return tuple(
+        sorted(findings, key=lambda finding: (finding.file, finding.line, finding.severity, finding.message))
+    )
 
 
 def _subject(file: str, path: Path) -> str:
-    """The recipe that a finding concerns; empty for targets and for trains as a whole."""
+    """Return the recipe that a finding is about; "" for targets and for trains as a whole."""
     folder, _, name = file.removesuffix(".toml").rpartition("/")
     if folder == "recipes":
         return name
@@ -122,35 +124,35 @@ def _remarks(
 ) -> Iterator[tuple[_Context, Remark]]:
     nowhere = ("", "")
     for recipe in recipes.values():
-        yield from ((nowhere, one) for one in recipe_remarks(recipe, trains.keys()))
+        yield from ((nowhere, remark) for remark in recipe_remarks(recipe, trains.keys()))
         if recipe.pin is not None:
             found = pin_remarks(recipe_file(recipe.name), ("pin",), recipe.name, recipe.pin)
-            yield from ((nowhere, one) for one in found)
+            yield from ((nowhere, remark) for remark in found)
     for train in trains.values():
-        yield from ((nowhere, one) for one in train_remarks(train))
+        yield from ((nowhere, remark) for remark in train_remarks(train))
     for target in targets.values():
-        yield from ((nowhere, one) for one in target_remarks(target))
+        yield from ((nowhere, remark) for remark in target_remarks(target))
     for train in trains.values():
         for target in (one for each in targets.values() for one in _settled(each)):
             context = (train.name, target.name)
-            yield from ((context, one) for one in pair_remarks(train, target))
+            yield from ((context, remark) for remark in pair_remarks(train, target))
             for name, recipe in recipes.items():
                 pin = train.components.get(name) or recipe.pin
                 if pin is not None:
                     found = context_remarks(recipe, pin, target, train)
-                    yield from ((context, one) for one in found)
-    yield from ((nowhere, one) for one in unused_extras(recipes, trains, targets))
+                    yield from ((context, remark) for remark in found)
+    yield from ((nowhere, remark) for remark in unused_extras(recipes, trains, targets))
 
 
 def _settled(target: Target) -> tuple[Target, ...]:
-    """A target that means this machine stands for every platform."""
+    """Return the target itself, or one for each platform when it means this machine."""
     if target.platform != "host":
         return (target,)
     return tuple(replace(target, platform=platform) for platform in PLATFORMS)
 
 
 def _where(contexts: set[_Context], trains: Mapping[str, Train], targets: Mapping[str, Target]) -> str:
-    """For which trains and targets a remark holds, as far as that says anything."""
+    """Return the trains and targets that a remark is about, as far as that is informative."""
     if ("", "") in contexts:
         return ""
     held = {train for train, _ in contexts}, {target for _, target in contexts}
@@ -183,7 +185,7 @@ Placed = dict[str, tuple[Path, Variable]]
 
 
 def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Iterator[Remark]:
-    """What is wrong with a recipe for this target and train."""
+    """Yield the mistakes of a recipe for this target and train."""
     recipe = for_target(recipe, target, train)
     if recipe.requires.cuda and not target.cuda_architectures:
         return
@@ -200,7 +202,7 @@ def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> I
 
 
 def settled(recipe: Recipe, target: Target, train: Train) -> Placed:
-    """The environment of this target and train, each variable with the place it comes from."""
+    """Return the environment for this target and train, each variable with its place."""
     listed: list[tuple[Path, Mapping[str, Variable]]] = [(("build",), recipe.build.env)]
     listed += [
         (("build", "variants", index), variant.env)
@@ -216,7 +218,7 @@ def settled(recipe: Recipe, target: Target, train: Train) -> Placed:
 
 
 def _extras(recipe: Recipe, pin: Pin, target: Target, env: Placed) -> Iterator[Remark]:
-    """{extra:NAME} must be among the pin's extra sources."""
+    """Check that {extra:NAME} names one of the pin's extra sources."""
     values = [((*path, "value"), one.value) for path, one in env.values()]
     values += [(("cmake", "define", name, "value"), one.value) for name, one in recipe.cmake.define.items()]
     values += [(("build", "place", name, "value"), one.value) for name, one in recipe.build.place.items()]
@@ -235,10 +237,10 @@ def _extras(recipe: Recipe, pin: Pin, target: Target, env: Placed) -> Iterator[R
 
 
 def _required(recipe: Recipe) -> Iterator[Remark]:
-    """What the finished wheel requires has the versions of the train."""
-    for one in recipe.repair.requires:
-        for text in re.findall(r"\{[^{}]*\}", one.requirement):
-            say = f"{text} in '{one.requirement}': the train has no such version"
+    """Check that the wheel's requirements have the train's versions."""
+    for required in recipe.repair.requires:
+        for text in re.findall(r"\{[^{}]*\}", required.requirement):
+            say = f"{text} in '{required.requirement}': the train has no such version"
             hint = "pin it in the train, else the wheel is not finished"
             yield Remark("warning", recipe_file(recipe.name), ("repair", "requires"), say, hint)
 
@@ -255,7 +257,7 @@ def _must_set(recipe: Recipe, env: Placed) -> Iterator[Remark]:
 
 
 def _downloads(recipe: Recipe, pin: Pin, env: Placed) -> Iterator[Remark]:
-    """A build that is known to download something by itself must be told not to."""
+    """Check that a build known to download something is told not to."""
     version = version_of(pin.version)
     if recipe.build.network or version is None:
         return
@@ -276,7 +278,7 @@ def _consumer(recipe: Recipe, variable: str) -> str:
 
 
 def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Remark]:
-    """Architecture lists: by placeholder for the right reader, or by hand and accepted by it."""
+    """Check architecture lists: by placeholder for the right reader, or written and accepted by it."""
     file = recipe_file(recipe.name)
     wanted = _MUST_HAVE_LIST.get(recipe.name)
     if wanted and wanted not in env and recipe.requires.cuda:
@@ -301,14 +303,14 @@ def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Remark]:
 
 
 def _covers(text: str, target: Target) -> bool:
-    """Whether a list has something that runs on the target: the same major version, no higher minor one."""
-    listed = [one.replace(".", "") for one in re.findall(r"\d+\.?\d", text)]
-    wanted = [one.replace(".", "") for one in target.cuda_architectures]
+    """Return whether a list runs on the target: same major version, no higher minor one."""
+    listed = [number.replace(".", "") for number in re.findall(r"\d+\.?\d", text)]
+    wanted = [architecture.replace(".", "") for architecture in target.cuda_architectures]
     return any(have[:-1] == want[:-1] and have[-1] <= want[-1] for have in listed for want in wanted)
 
 
 def _effective(recipe: Recipe, target: Target, env: Placed) -> set[str]:
-    """The architectures that a component is built for."""
+    """Return the architectures that a component is built for."""
     found: set[str] = set()
     for name in _LISTS.keys() & env.keys():
         value = env[name][1].value
@@ -316,12 +318,12 @@ def _effective(recipe: Recipe, target: Target, env: Placed) -> set[str]:
         filled = value.replace(
             f"{{arch_list:{consumer}}}", evaluation.arch_list(consumer, target.cuda_architectures)
         )
-        found |= {re.sub(r"[af]?(\+PTX)?$", "", one) for one in re.split(r"[;, ]+", filled)}
+        found |= {re.sub(r"[af]?(\+PTX)?$", "", architecture) for architecture in re.split(r"[;, ]+", filled)}
     return found
 
 
 def _patches(recipe: Recipe, pin: Pin, target: Target, train: Train, env: Placed) -> Iterator[Remark]:
-    """Patches without which the result is wrong; only a warning where the train says that one is lacking."""
+    """Check for patches without which the result is wrong; a warning where the train lacks one knowingly."""
     version = version_of(pin.version)
     have = [patch.file for patch in patches_for(recipe, train)]
     for component, versions, condition, wanted, stake in NEEDED_PATCHES:
@@ -353,7 +355,7 @@ _FILE = re.compile(
 
 
 def recipe_remarks(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
-    """What is wrong with a recipe, whatever the train and target."""
+    """Yield the mistakes of a recipe that hold for every train and target."""
     for path, name, variable in variables(recipe):
         yield from _variable(recipe.name, path, name, variable)
         yield from _versions(recipe, path, variable)
@@ -368,7 +370,7 @@ def recipe_remarks(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
 
 
 def variables(recipe: Recipe) -> Iterator[tuple[Path, str, Variable]]:
-    """Every environment variable, also those of variants, and where it stands."""
+    """Yield every environment variable with its place, those of variants included."""
     for name, variable in recipe.build.env.items():
         yield ("build", "env", name), name, variable
     for index, variant in enumerate(recipe.build.variants):
@@ -399,7 +401,7 @@ def _variable(component: str, path: Path, name: str, variable: Variable) -> Iter
 
 
 def _versions(recipe: Recipe, path: Path, variable: Variable) -> Iterator[Remark]:
-    """{version:NAME} is filled in for needs: what is no need may change without a rebuild."""
+    """Check that {version:NAME} names a need: other versions may change without a rebuild."""
     needs = {need.name for need in recipe.needs}
     for name in re.findall(r"\{version:([^{}]*)\}", variable.value):
         if name not in needs:
@@ -408,7 +410,7 @@ def _versions(recipe: Recipe, path: Path, variable: Variable) -> Iterator[Remark
 
 
 def _label(recipe: Recipe) -> Iterator[Remark]:
-    """A label that the wheel must carry has to reach the build."""
+    """Check that a label that the wheel must carry reaches the build."""
     wanted = LABEL_VARIABLE.get(recipe.name)
     if wanted is None or "{label}" not in recipe.wheel.version:
         return
@@ -420,7 +422,7 @@ def _label(recipe: Recipe) -> Iterator[Remark]:
 
 
 def _build_number(recipe: Recipe) -> Iterator[Remark]:
-    """torch reads its version and its number together or not at all."""
+    """Check that torch gets its version and its build number together: it ignores one alone."""
     env = recipe.build.env
     version, number = env.get("PYTORCH_BUILD_VERSION"), env.get("PYTORCH_BUILD_NUMBER")
     if recipe.name != "torch" or version is None:
@@ -437,7 +439,7 @@ def _build_number(recipe: Recipe) -> Iterator[Remark]:
 
 
 def _threads(recipe: Recipe) -> Iterator[Remark]:
-    """What a job costs must count the threads that it starts."""
+    """Check that a job's costs count the threads that it starts."""
     threads = recipe.build.env.get("NVCC_THREADS")
     if threads and threads.value.isdigit() and int(threads.value) != recipe.build.threads_per_job:
         path: Path = ("build", "env", "NVCC_THREADS", "value")
@@ -446,7 +448,7 @@ def _threads(recipe: Recipe) -> Iterator[Remark]:
 
 
 def _trains(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
-    """A condition on a train that does not exist never holds."""
+    """Check that conditions name trains that exist."""
     places: list[tuple[Path, tuple[str, ...]]] = [
         (("patches", index, "trains"), patch.trains) for index, patch in enumerate(recipe.patches)
     ]
@@ -477,7 +479,7 @@ def _trains(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
 
 
 def train_remarks(train: Train) -> Iterator[Remark]:
-    """What is wrong with a train alone."""
+    """Yield the mistakes of a train by itself."""
     for name, pin in train.components.items():
         yield from pin_remarks(train_file(train.name), ("components", name), name, pin)
     yield from _contradictions(train)
@@ -485,7 +487,7 @@ def train_remarks(train: Train) -> Iterator[Remark]:
 
 
 def target_remarks(target: Target) -> Iterator[Remark]:
-    """What is wrong with a target alone."""
+    """Yield the mistakes of a target by itself."""
     file = f"recipes/targets/{target.name}.toml"
     for index, capability in enumerate(target.cuda_architectures):
         lowest = minimum_cuda(capability)
@@ -498,7 +500,7 @@ def target_remarks(target: Target) -> Iterator[Remark]:
 
 
 def pair_remarks(train: Train, target: Target) -> Iterator[Remark]:
-    """What a train wants of a target."""
+    """Check what a train requires of a target."""
     for component, versions, cuda, python in TOOLCHAIN:
         pin = train.components.get(component)
         version = version_of(pin.version) if pin else None
@@ -515,7 +517,7 @@ def pair_remarks(train: Train, target: Target) -> Iterator[Remark]:
 
 
 def pin_remarks(file: str, where: Path, name: str, pin: Pin) -> Iterator[Remark]:
-    """What is wrong with a pin, in a train or in a recipe."""
+    """Yield the mistakes of a pin, in a train or in a recipe."""
     for index, entry in enumerate(pin.unestablished):
         yield Remark("warning", file, (*where, "unestablished", index), f"{name}: not established: {entry}")
     listed: list[tuple[Path, Source]] = [
@@ -539,12 +541,12 @@ def pin_remarks(file: str, where: Path, name: str, pin: Pin) -> Iterator[Remark]
 
 
 def _train_of(file: str) -> str:
-    """Return the name of the train whose display name `file` is; "" for a recipe's."""
+    """Return the train's name for its display name `file`; "" for a recipe's file."""
     return file.removeprefix("recipes/trains/").removesuffix(".toml") if "/trains/" in file else ""
 
 
 def _contradictions(train: Train) -> Iterator[Remark]:
-    """Wheels of one train must accept each other."""
+    """Check that the wheels of one train accept each other."""
     pins = {name: pin.version for name, pin in train.components.items()}
     for component, versions, other, wanted, where in REQUIRES:
         version = version_of(pins.get(component, ""))
@@ -559,7 +561,7 @@ def _contradictions(train: Train) -> Iterator[Remark]:
 
 
 def _llvm(train: Train) -> Iterator[Remark]:
-    """Triton is written against one LLVM commit."""
+    """Check that Triton gets the one LLVM commit that it is written against."""
     triton, llvm = train.components.get("triton"), train.components.get("llvm")
     commit = TRITON_LLVM.get(triton.version) if triton else None
     if triton is None or llvm is None or commit is None:
@@ -574,8 +576,8 @@ def _llvm(train: Train) -> Iterator[Remark]:
 def unused_extras(
     recipes: Mapping[str, Recipe], trains: Mapping[str, Train], targets: Mapping[str, Target]
 ) -> Iterator[Remark]:
-    """Yield an error for each extra source that no value of its recipe refers to, whatever the target."""
-    machines = [replace(one, platform=platform) for one in targets.values() for platform in PLATFORMS]
+    """Yield an error for each extra source that its recipe never refers to."""
+    machines = [replace(target, platform=platform) for target in targets.values() for platform in PLATFORMS]
     for name, recipe in recipes.items():
         for file, path, pin, held in _pins(name, recipe, trains):
             used: set[str] = set()
@@ -592,7 +594,7 @@ def unused_extras(
 def _pins(
     name: str, recipe: Recipe, trains: Mapping[str, Train]
 ) -> Iterator[tuple[str, Path, Pin, list[Train]]]:
-    """Yield every pin of a recipe with its file, its place in it and the trains that it counts for."""
+    """Yield every pin of a recipe with its file, its place and its trains."""
     for train in trains.values():
         if name in train.components:
             yield train_file(train.name), ("components", name), train.components[name], [train]
@@ -615,10 +617,10 @@ class Remark(NamedTuple):
 
 
 def recipe_file(name: str) -> str:
-    """The display name of a recipe's file."""
+    """Return the display name of a recipe's file."""
     return f"recipes/{name}.toml"
 
 
 def train_file(name: str) -> str:
-    """The display name of a train's file."""
+    """Return the display name of a train's file."""
     return f"recipes/trains/{name}.toml"

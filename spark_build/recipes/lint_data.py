@@ -1,4 +1,4 @@
-"""What upstream's files say, as data for `recipes lint`: who reads which variable, who requires whom.
+"""Data for `recipes lint` from upstream's files: readers of variables, requirements between wheels.
 
 Read in the projects' own files (torch: setup.py, tools/setup_helpers/cmake.py, CMakeLists.txt, cmake/).
 """

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, TypeAdapter
 
 from spark_build.errors import Problem, RecipeError, UsageError
+from spark_build.paths import Home
+from spark_build.recipes.locks import Lock, lock_file, parse_lock
 from spark_build.recipes.model import Pin, Recipe, Target, Train
 from spark_build.recipes.parse import joint_error, parse_recipe, parse_target, parse_train
 from spark_build.recipes.toml_positions import Positions
@@ -23,37 +25,56 @@ T = TypeVar("T", Recipe, Train, Target)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Catalogue:
-    """Everything by name."""
+    """All recipes, trains and targets by name."""
 
     recipes: dict[str, Recipe]
     trains: dict[str, Train]
     targets: dict[str, Target]
 
     def recipe(self, name: str) -> Recipe:
-        """The recipe of that name; UsageError names the near ones."""
+        """Return the recipe of that name. Raises UsageError with similar names."""
         return _find(self.recipes, name, "recipe")
 
     def with_options(self, choices: Mapping[tuple[str, str], str]) -> Catalogue:
-        """Return the catalogue in which recipes have these options: (recipe, option): value."""
+        """Return a catalogue whose recipes have these options, given as (recipe, option): value."""
         recipes = dict(self.recipes)
         for (name, option), value in choices.items():
             recipes[name] = _with_option(recipes.get(name) or self.recipe(name), option, value)
         return replace(self, recipes=recipes)
 
     def train(self, name: str | None = None) -> Train:
-        """The train of that name, else the default one; UsageError when there is none."""
+        """Return the train of that name, else the default one. Raises UsageError when there is none."""
         if name is None:
             # In the order of the folders, so that a user's own default comes before the shipped one.
             name = next((train.name for train in self.trains.values() if train.default), "default")
         return _find(self.trains, name, "train")
 
     def target(self, name: str) -> Target:
-        """The target of that name; UsageError names the near ones. `auto` is resolved by the caller."""
+        """Return the target of that name; the caller resolves `auto`. Raises UsageError for another."""
         return _find(self.targets, name, "target")
 
 
+def read_lock(home: Home, recipe: str) -> Lock | None:
+    """Return the lock of a recipe's build requirements; None when it has none.
+
+    It counts only from the folder that the recipe comes from: a recipe of the same name elsewhere asks for
+    other things. Raises RecipeError when it cannot be read.
+    """
+    base = next((one for one in home.data if (one / "recipes" / f"{recipe}.toml").is_file()), None)
+    path = base / lock_file(recipe) if base else None
+    if path is None or not path.exists():
+        return None
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(
+            f"{path} cannot be read: {error}", hint="delete it, then: spark-build recipes pin"
+        ) from error
+    return parse_lock(text, lock_file(recipe))
+
+
 def load(data: Sequence[Path]) -> Catalogue:
-    """Read every base's recipes/, the first file of a name wins; RecipeError holds all problems."""
+    """Read every base's recipes/; the first file of a name wins. Raises RecipeError with all problems."""
     reader = _TomlReader()
     recipes: dict[str, Recipe] = {}
     trains: dict[str, Train] = {}
@@ -78,7 +99,7 @@ def load(data: Sequence[Path]) -> Catalogue:
 
 
 def _completed(trains: Mapping[str, Train], own: Mapping[str, Pin]) -> dict[str, Train]:
-    """The trains, with the recipes' own pins where a train lists none."""
+    """Return the trains, with the recipes' own pins where a train lists none."""
     return {
         name: replace(train, components={**own, **train.components}) if own else train
         for name, train in trains.items()
@@ -86,14 +107,14 @@ def _completed(trains: Mapping[str, Train], own: Mapping[str, Pin]) -> dict[str,
 
 
 class _TomlReader:
-    """Reads files and collects what is wrong with them."""
+    """Reads files and collects their problems."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}  # by display name
         self.problems: list[Problem] = []
 
     def read(self, base: Path, folder: str, parse: Callable[[str, str], T], into: dict[str, T]) -> None:
-        """Parse <base>/<folder>/*.toml in order of their names, save those that were seen before."""
+        """Parse <base>/<folder>/*.toml in the order of their names, without those read before."""
         for path in sorted((base / folder).glob("*.toml")):
             shown = f"{folder}/{path.name}"
             if shown in self.texts or path.name.startswith("."):
@@ -112,7 +133,7 @@ class _TomlReader:
                 self.problems.extend(error.problems)
 
     def check_defaults(self, names: set[str], trains: Mapping[str, Train]) -> None:
-        """Within one folder at most one train may be the default."""
+        """Check that a folder has at most one default train."""
         defaults = sorted(name for name in names if trains[name].default)
         for name in defaults[1:]:
             file = f"recipes/trains/{name}.toml"
@@ -127,7 +148,7 @@ def _with_option(recipe: Recipe, name: str, value: str) -> Recipe:
         known = ", ".join(sorted(recipe.options)) or "none"
         raise UsageError(f"{recipe.name} has no option '{name}'", hint=f"options: {known}")
     if option.choices and value not in option.choices:
-        choices = ", ".join(one or "'' (empty)" for one in option.choices)
+        choices = ", ".join(choice or "'' (empty)" for choice in option.choices)
         raise UsageError(f"--option {recipe.name}.{name}={value}: choose one of {choices}")
     return replace(recipe, options={**recipe.options, name: replace(option, value=value)})
 
@@ -145,7 +166,7 @@ KINDS: dict[str, type] = {"recipe": Recipe, "train": Train, "target": Target}
 
 
 def json_schema(kind: str) -> dict[str, Any]:
-    """The schema of "recipe", "train" or "target" files."""
+    """Return the JSON Schema of "recipe", "train" or "target" files."""
     listed: Any = GenericAlias(list, (KINDS[kind],))  # the list hands its configuration to what is inside
     whole = TypeAdapter(listed, config=ConfigDict(extra="forbid")).json_schema()
     definitions = whole["$defs"]
@@ -159,5 +180,5 @@ def json_schema(kind: str) -> dict[str, Any]:
 
 
 def schema_text(kind: str) -> str:
-    """The schema as it is kept in recipes/schema/<kind>.schema.json."""
+    """Return the schema as kept in recipes/schema/<kind>.schema.json."""
     return json.dumps(json_schema(kind), indent=2, sort_keys=True) + "\n"

@@ -14,7 +14,7 @@ Coupling = Literal["content", "version"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class When:
-    """A condition; empty fields say nothing, all given ones must hold."""
+    """A condition; all fields that are given must hold."""
 
     platforms: tuple[str, ...] = ()
     trains: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class When:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """One pinned place a component comes from.
+    """One pinned origin of a component.
 
     sdist, wheel: `project` and `filename` on the configured index, `sha256`.
     archive: `url` and `sha256`. git: `url`, `tag` and full `commit`. `mirrors`: other places of the
@@ -49,13 +49,13 @@ class Source:
 
     @property
     def is_pinned(self) -> bool:
-        """Return whether its content is settled; a tag alone can move."""
+        """Return whether its content is fixed; a tag alone can move."""
         return self.kind != "git" or bool(self.commit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patch:
-    """A patch under patches/: why it exists, where upstream discusses it, for which trains."""
+    """A patch below patches/: its reason, upstream discussion and trains."""
 
     file: str
     why: str
@@ -67,14 +67,15 @@ class Patch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
-    """Another component that must be there to build this one.
+    """Another component that this one needs to build.
 
     providers: where it may come from, the usual one first. coupling "content": this component is
     built anew whenever the need's content changes (it is linked against it); "version": only when
-    its version does.
+    its version does. versions: those that will do, such as ">=2.4,<3"; empty: any.
     """
 
     name: str
+    versions: str = ""
     providers: tuple[Provider, ...] = ("store",)
     coupling: Coupling = "content"
     why: str = ""
@@ -83,7 +84,7 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variable:
-    """An environment variable of the build, with the file that reads it as its reason."""
+    """An environment variable of the build; the reason names the file that reads it."""
 
     value: str
     why: str
@@ -92,7 +93,7 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """What a user may choose with --option RECIPE.NAME=VALUE; {option:NAME} stands for the value."""
+    """A choice for --option RECIPE.NAME=VALUE; {option:NAME} is replaced by the value."""
 
     value: str  # unless another one is asked for
     why: str
@@ -101,7 +102,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
-    """What is different under a condition: pins, variables and costs replace those of the same name."""
+    """Differences under a condition: its pins, variables and costs replace those of the same name."""
 
     when: When
     requires: tuple[str, ...] = ()
@@ -116,7 +117,7 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Build:
-    """How the build runs and what it costs."""
+    """Settings and costs of a build."""
 
     requires: tuple[str, ...] = ()  # exact pins, the whole closure: name==version
     memory_per_job_mib: int = 1024
@@ -141,7 +142,7 @@ class Cmake:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stub:
-    """A library to link with in the place of one that only the GPU driver brings; made from a header."""
+    """A link-time substitute, made from a header, for a library of the GPU driver."""
 
     library: str  # "lib/stubs/libcuda.so"
     soname: str  # "libcuda.so.1"
@@ -152,7 +153,7 @@ class Stub:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prefix:
-    """A development prefix made from one vendor's wheel (repack) or from several (assemble)."""
+    """A development prefix from one vendor's wheel (repack) or several (assemble)."""
 
     copy: dict[str, str] = field(
         default_factory=dict
@@ -164,7 +165,7 @@ class Prefix:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Feature:
-    """Something that a build would switch off silently: what the configure summary must say."""
+    """A feature that a build may drop silently, and the configure summary that proves it."""
 
     name: str
     value: str = "ON"
@@ -174,14 +175,14 @@ class Feature:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Naming:
-    """The version that the wheel must carry; {version} and {label} are filled in."""
+    """Version that the wheel must carry; {version} and {label} are filled in."""
 
     version: str = "{version}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class System:
-    """Distribution packages that the build needs, by the package manager that knows the names."""
+    """Distribution packages that the build needs, by package manager."""
 
     apt: tuple[str, ...] = ()  # Debian, Ubuntu, DGX OS
     dnf: tuple[str, ...] = ()  # Fedora, RHEL: only named, never installed
@@ -198,7 +199,7 @@ class Required:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class External:
-    """Libraries that another distribution brings: they stay outside the wheel and are found in its folder."""
+    """Libraries of another distribution: left out of the wheel, found in that one's folder."""
 
     distribution: str  # what the wheel must require: "nvidia-cudnn-cu13", "cuda-toolkit[cublas]"
     folder: str  # below site-packages: "nvidia/cudnn/lib"
@@ -208,7 +209,7 @@ class External:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repair:
-    """What is done to the wheel after the build; nothing unless asked for."""
+    """Changes to the wheel after the build; none by default."""
 
     bundle: bool = False  # copy the non-system shared libraries into the wheel (auditwheel)
     exclude: tuple[str, ...] = ()  # sonames that stay outside
@@ -228,7 +229,7 @@ class Repair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Linked:
-    """A library of the wheel as far as the loader is concerned: where it lies and what it links."""
+    """A library of the wheel for the loader: its path and its linked libraries."""
 
     path: str  # in the wheel: "torch/lib/libtorch_cuda.so"
     links: tuple[str, ...]  # as the linker names them: "cublas" for libcublas.so
@@ -237,7 +238,7 @@ class Linked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preflight:
-    """A stub that is linked like the real thing, repaired, audited and imported before hours of compiling."""
+    """A stub linked like the real thing, repaired, audited and imported before hours of compiling."""
 
     package: str = ""  # what is imported in the end
     libraries: tuple[Linked, ...] = ()  # none: there is no preflight
@@ -245,7 +246,7 @@ class Preflight:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scons:
-    """A build of kind scons: build in the source's tree, copy files of it into a prefix."""
+    """A build of kind scons: build in the source's tree, copy files into a prefix."""
 
     argument: dict[str, Variable] = field(default_factory=dict)  # NAME=value of the command line
     copy: dict[str, str] = field(
@@ -256,7 +257,7 @@ class Scons:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Requires:
-    """What a target must offer for this recipe to make sense there."""
+    """Requirements of a recipe on its target."""
 
     cuda: bool = False
     cpu: bool = False  # with cuda: may also be built for a target without CUDA
@@ -272,7 +273,7 @@ class Verify:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceRule:
-    """What the device code of one library must be; of all together that a wildcard names.
+    """Requirements on the device code of one library, or of all that a wildcard names.
 
     Each GPU of the target must have something that runs; beyond that, what is required and forbidden.
     """
@@ -286,7 +287,7 @@ class DeviceRule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audit:
-    """What the audit of the wheel cannot know by itself."""
+    """Facts that the wheel's audit cannot find out itself."""
 
     host_only: str = ""  # why a wheel for CUDA has no device code
     device: tuple[DeviceRule, ...] = ()
@@ -294,7 +295,7 @@ class Audit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """How to build one component. Versions and pins come from the train, else from its own pin."""
+    """A component's build; versions and pins come from the train, else from its own pin."""
 
     name: str
     distribution: str  # the name in the wheel's metadata
@@ -321,12 +322,12 @@ class Recipe:
 
     @property
     def expect(self) -> tuple[str, ...]:
-        """Files that its prefix must have, by the kind of its build."""
+        """Files that its prefix must contain, by the kind of its build."""
         return self.scons.expect if self.kind == "scons" else self.cmake.expect
 
     @property
     def is_compiled(self) -> bool:
-        """Whether its build executes anything; vendors' wheels are only unpacked, on any machine."""
+        """True when its build compiles; a vendor's wheel is only unpacked, on any machine."""
         return self.kind not in ("repack", "assemble")
 
 
@@ -388,18 +389,19 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildOptions:
-    """How to go about a build."""
+    """Options of a build."""
 
     offline: bool = False
     keep_going: bool = False  # start independent recipes after a failure, too
     stop_after: str = ""  # the last stage to run, or CONFIGURE; empty: all of them
     named: tuple[str, ...] = ()  # the recipes that were asked for; empty: all of the plan
     cached: bool = True  # whether the compiler cache may be used
+    require_sandbox: bool = False  # refuse to build where the sandbox is not the full one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluated:
-    """What is left of a recipe when target and train are known; placeholders are still in it."""
+    """A recipe for a known target and train; placeholders are still in it."""
 
     requires: tuple[str, ...]
     env: dict[str, Variable]
@@ -410,12 +412,13 @@ class Evaluated:
     extra_sources: dict[str, Source]  # those that a variable refers to; others are not fetched
     label: str  # local version label of our builds: cu130.spark1
     wheel_version: str  # "2.13.0+cu130.spark1"
-    locked: str = ""  # sha256 of the locked build requirements; empty: they are pinned by version only
+    # Pin -> the sha256s that its wheel may have here; empty: the pins are held by version only.
+    hashes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provision:
-    """Where a need comes from; `path` is an environment or a prefix that is there already."""
+    """Provider of a need; `path` is an existing environment or prefix."""
 
     need: str
     distribution: str
@@ -434,7 +437,7 @@ class Provision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """One recipe in a plan. `key` is the plan key; `source` the one that would be used."""
+    """One recipe in a plan; `key` is the plan key, `source` the source that is used."""
 
     recipe: Recipe
     pin: Pin
@@ -449,18 +452,18 @@ class Step:
     estimate: Estimate | None = None
     build_key: str = ""  # known once every need is in the store
     stale: tuple[str, ...] = ()  # why what the store has is to be audited again before it is reused
-    stored_as: str = ""  # the key under which the store has it: an older one before it is taken over
+    stored_as: str = ""  # its key in the store: an older one before it is taken over, or an import's
     warnings: tuple[str, ...] = ()
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Names of what must be there first."""
-        return tuple(one.need for one in self.provisions)
+        """Names of the recipes that must be built before."""
+        return tuple(provision.need for provision in self.provisions)
 
     @property
     def from_store(self) -> tuple[str, ...]:
-        """Names of the needs that are built here."""
-        return tuple(one.need for one in self.provisions if one.provider == "store")
+        """Names of the needs that come from the store."""
+        return tuple(provision.need for provision in self.provisions if provision.provider == "store")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

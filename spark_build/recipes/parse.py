@@ -1,4 +1,4 @@
-"""From TOML text to recipes, trains and targets; every mistake of a text is reported at once."""
+"""Parse TOML texts into recipes, trains and targets; report all mistakes of a text at once."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ _NOUNS = {
 
 
 def parse_recipe(text: str, file: str) -> Recipe:
-    """A recipe from recipes/<name>.toml; RecipeError holds all its problems."""
+    """Parse recipes/<name>.toml. Raises RecipeError with all its problems."""
     return _parse(text, file, Recipe, recipe_findings)
 
 
 def parse_train(text: str, file: str) -> Train:
-    """A train from recipes/trains/<name>.toml; RecipeError holds all its problems."""
+    """Parse recipes/trains/<name>.toml. Raises RecipeError with all its problems."""
     return _parse(text, file, Train, train_findings)
 
 
 def parse_target(text: str, file: str) -> Target:
-    """A target from recipes/targets/<name>.toml; RecipeError holds all its problems."""
+    """Parse recipes/targets/<name>.toml. Raises RecipeError with all its problems."""
     return _parse(text, file, Target, target_findings)
 
 
 def joint_error(problems: Sequence[Problem]) -> RecipeError:
-    """One error for all problems; there must be at least one."""
+    """Return one error for all problems, of which there is at least one."""
     files = list(dict.fromkeys(problem.file for problem in problems))
     subject = f"{files[0]} has" if len(files) == 1 else f"{len(files)} files have"
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -71,7 +71,7 @@ def _parse(text: str, file: str, kind: type[T], rules: Callable[[Mapping[str, An
 
 
 def _load(text: str, file: str) -> dict[str, Any]:
-    """The tables of a TOML text; RecipeError when it is none."""
+    """Parse a TOML text. Raises RecipeError when it is none."""
     try:
         return read_toml(text)
     except tomllib.TOMLDecodeError as error:
@@ -79,7 +79,7 @@ def _load(text: str, file: str) -> dict[str, Any]:
 
 
 def _syntax_problem(message: str, text: str, file: str) -> Problem:
-    """tomllib writes the place into its message: "... (at line 3, column 5)"."""
+    """Return the problem with its line, which tomllib puts into its message "(at line 3, column 5)"."""
     match = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
     line = int(match[1]) if match and match[1] else max(1, len(text.splitlines()))
     return Problem(
@@ -88,7 +88,7 @@ def _syntax_problem(message: str, text: str, file: str) -> Problem:
 
 
 def _name_findings(raw: Mapping[str, Any], file: str) -> Iterable[Finding]:
-    """A file is found by its name, so the name inside must be the same."""
+    """Check that a file's name is the name inside: files are found by it."""
     stem = file.rsplit("/", 1)[-1].removesuffix(".toml")
     name = raw.get("name")
     if isinstance(name, str) and name != stem:
@@ -97,13 +97,13 @@ def _name_findings(raw: Mapping[str, Any], file: str) -> Iterable[Finding]:
 
 @cache
 def _adapter(kind: type) -> TypeAdapter[Any]:
-    """Checks shape and types. The list around the type hands the configuration to every class inside."""
+    """Return the adapter that checks shape and types; its list type configures every class inside."""
     listed: Any = GenericAlias(list, (kind,))
     return TypeAdapter(listed, config=ConfigDict(extra="forbid", strict=True))
 
 
 def _validate(raw: Mapping[str, Any], kind: type[T]) -> tuple[T | None, list[Finding]]:
-    """By way of JSON: there pydantic's strict mode takes arrays for tuples and tables for classes."""
+    """Validate as JSON, where pydantic's strict mode takes arrays for tuples and tables for classes."""
     key: Any = kind
     try:
         values = _adapter(key).validate_json(json.dumps([raw], default=lambda _: {}))
@@ -115,7 +115,7 @@ def _validate(raw: Mapping[str, Any], kind: type[T]) -> tuple[T | None, list[Fin
 
 
 def _findings(details: Sequence[tuple[Path, Any]], raw: Mapping[str, Any], kind: type) -> list[Finding]:
-    """What pydantic found, in plain English; a misspelt key is not also reported as missing."""
+    """Return pydantic's findings in plain English; a misspelt key is not also reported as missing."""
     missing = {path for path, detail in details if detail["type"] == "missing"}
     findings: list[Finding] = []
     for path, detail in details:
@@ -134,7 +134,7 @@ def _findings(details: Sequence[tuple[Path, Any]], raw: Mapping[str, Any], kind:
 
 
 def _say(path: Path, detail: Any, raw: Mapping[str, Any]) -> str:
-    """A wrong value in plain English."""
+    """Return a plain message for a wrong value."""
     value: Any = raw
     for part in path:
         value = value[part]
@@ -147,7 +147,7 @@ def _say(path: Path, detail: Any, raw: Mapping[str, Any]) -> str:
 
 
 def _describe(value: Any) -> str:
-    """A TOML value in a sentence."""
+    """Return a TOML value in words."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -162,7 +162,7 @@ def _inside(path: Path) -> str:
 
 
 def _dotted(path: Path) -> str:
-    """A key path as one would write it: build.env.MAX_JOBS, needs[0].name."""
+    """Return a key path as people write it: build.env.MAX_JOBS, needs[0].name."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -175,7 +175,7 @@ def _dotted(path: Path) -> str:
 
 
 def _keys_at(kind: Any, path: Path) -> list[str]:
-    """The keys that a table at this path may have."""
+    """Return the keys that a table at this path may have."""
     for part in path:
         if is_dataclass(kind):
             kind = get_type_hints(kind)[str(part)]

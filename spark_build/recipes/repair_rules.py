@@ -1,4 +1,4 @@
-"""What must hold in the parts of a recipe that are about the finished wheel: [repair] and [preflight]."""
+"""Rules for [repair] and [preflight], the parts of a recipe about the finished wheel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SONAME = r"[^\s/*?][^\s/]*\.so[^\s/]*"
 
 
 def repair_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield what is wrong with what is done to the wheel after its build."""
+    """Yield the mistakes in [repair]."""
     repair, kind = table(raw, "repair"), raw.get("kind")
     useful = {"repack": ("exclude",), "cmake": (), "scons": (), "assemble": ()}.get(str(kind), tuple(repair))
     for key in repair:
@@ -58,7 +58,7 @@ def _excluded(repair: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _external(one: Mapping[str, Any], path: Path) -> Iterator[Finding]:
-    """A distribution by its name, with the extras that bring the libraries, and no version."""
+    """Check a distribution that brings libraries: name and extras, no version."""
     text = one.get("distribution")
     if isinstance(text, str):
         found = _requirement(text)
@@ -76,7 +76,7 @@ def _external(one: Mapping[str, Any], path: Path) -> Iterator[Finding]:
 
 
 def _required(one: Mapping[str, Any], path: Path) -> Iterator[Finding]:
-    """A requirement as METADATA has it, with versions of the train in it."""
+    """Check a requirement for METADATA, which may hold versions of the train."""
     text = one.get("requirement")
     if isinstance(text, str):
         filled = re.sub(r"\{(version|wheel):[^{}]+\}", "1", text)
@@ -96,7 +96,7 @@ def _requirement(text: str) -> Requirement | None:
 
 
 def preflight_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield what is wrong with the stub that is tried before the build."""
+    """Yield the mistakes in [preflight]."""
     preflight = table(raw, "preflight")
     if "preflight" in raw and raw.get("kind") != "pep517":
         yield (

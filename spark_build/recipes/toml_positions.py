@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -70,20 +70,20 @@ def _refuse_excess(raw: Mapping[str, Any]) -> None:
 
 
 class Positions:
-    """Where each key of a TOML text stands; lines count from 1."""
+    """Line of each key in a TOML text; lines count from 1."""
 
     def __init__(self, text: str) -> None:
         self._lines = _Scanner(text).scan()
 
     def line(self, path: Path) -> int:
-        """The line of a key path such as ("sources", 0, "sha256"), else of its nearest known ancestor."""
+        """Return the line of a key path such as ("sources", 0, "sha256"), or of its nearest known parent."""
         while path and path not in self._lines:
             path = path[:-1]
         return self._lines.get(path, 1)
 
 
 class _Scanner:
-    """One pass over valid TOML; on anything else it stops early with what it has."""
+    """One pass over TOML; on invalid text it stops early with what it has."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -108,21 +108,21 @@ class _Scanner:
         return self.lines
 
     def skip(self, pattern: re.Pattern[str]) -> None:
-        """Move behind what the pattern matches here."""
+        """Advance past what the pattern matches here."""
         match = pattern.match(self.text, self.at)
         if match is None:
             raise _BrokenError
         self.at = match.end()
 
     def eat(self, literal: str) -> bool:
-        """Move behind `literal` when it stands here."""
+        """Advance past `literal` if it is here."""
         found = self.text.startswith(literal, self.at)
         if found:
             self.at += len(literal)
         return found
 
     def note(self, path: Path, line: int, *, implied: bool = False) -> None:
-        """Remember the first mention; a later full mention is better than one in passing."""
+        """Record the first mention of a key; a later full one replaces a mention in passing."""
         if path in self.lines and (implied or path not in self.implied):
             return
         self.lines[path] = line
@@ -132,7 +132,7 @@ class _Scanner:
         return bisect_right(self.starts, self.at)
 
     def header(self) -> Path:
-        """[table] or [[array of tables]]; gives the path that the keys below it belong to."""
+        """Read [table] or [[array of tables]]; returns the path of the keys below it."""
         line = self.here()
         array = self.eat("[[")
         if not array:
@@ -152,12 +152,12 @@ class _Scanner:
         return path
 
     def enter(self, path: Path, line: int) -> Path:
-        """A table on the way to another; in an array of tables, its latest element."""
+        """Return the path through a table; in an array of tables, its latest element."""
         self.note(path, line, implied=True)
         return (*path, self.counts[path] - 1) if path in self.counts else path
 
     def pair(self, table: Path) -> None:
-        """One `key = value` below `table`."""
+        """Read one `key = value` below `table`."""
         line = self.here()
         path = table
         parts = self.key()
@@ -172,7 +172,7 @@ class _Scanner:
         self.value(path)
 
     def key(self) -> list[str]:
-        """A bare, quoted or dotted key, with the space around it."""
+        """Read a bare, quoted or dotted key with the space around it."""
         parts: list[str] = []
         while True:
             self.skip(_SPACE)
@@ -190,7 +190,7 @@ class _Scanner:
                 return parts
 
     def value(self, path: Path) -> None:
-        """Move behind a value, noting what it contains."""
+        """Advance past a value and record its keys."""
         quote = self.text[self.at : self.at + 1]
         if quote in _STRING_END:
             multiline = self.eat(quote * 3)
@@ -226,11 +226,11 @@ class _Scanner:
 
 
 class _BrokenError(Exception):
-    """The text is no TOML from here on."""
+    """The text is invalid TOML from here on."""
 
 
 def _unquote(token: str) -> str:
-    """The key that a quoted token stands for."""
+    """Return the key of a quoted token."""
     if "\\" not in token or token.startswith("'"):
         return token[1:-1]
     try:
@@ -243,7 +243,7 @@ _VALUE = r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 
 
 def set_string(text: str, path: Path, value: str, *, file: str = "") -> str:
-    """The text with `value` at the key path; its table must be there, the key need not.
+    """Return the text with `value` at the key path, whose table must exist.
 
     Tries each place where the edit may belong and takes the one after which the text says exactly
     what it should. Raises RecipeError when there is none.
@@ -280,7 +280,7 @@ def _with(raw: dict[str, Any], path: Path, value: str) -> dict[str, Any]:
 
 
 def _candidates(text: str, path: Path, value: str, *, present: bool) -> Iterator[str]:
-    """Texts that may be the one wanted."""
+    """Yield edited texts, of which the first that parses to the right value is taken."""
     lines = re.findall(r"[^\n]*\n|[^\n]+", text)
     starts = [0]
     for line in lines:
@@ -309,38 +309,38 @@ PLATFORMS = ("linux-x86_64", "linux-aarch64")
 
 
 def table(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The table at a key; an empty one when there is none."""
+    """Return the table at a key; empty when there is none."""
     value = raw.get(key)
     return value if isinstance(value, dict) else {}
 
 
 def items(raw: Mapping[str, Any], key: str) -> list[Any]:
-    """The array at a key; an empty one when there is none."""
+    """Return the array at a key; empty when there is none."""
     value = raw.get(key)
     return value if isinstance(value, list) else []
 
 
 def tables(raw: Mapping[str, Any], key: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The tables of an array of tables, with their index."""
+    """Yield the tables of an array of tables with their index."""
     for index, value in enumerate(items(raw, key)):
         if isinstance(value, dict):
             yield index, value
 
 
 def one_of(value: object, options: tuple[str, ...], path: Path, what: str) -> Iterator[Finding]:
-    """A string must be one of these."""
+    """Check that a string is one of these."""
     if isinstance(value, str) and value not in options:
         yield path, f"{what} must be one of {', '.join(options)}, not '{value}'"
 
 
 def platforms(raw: Mapping[str, Any], path: Path) -> Iterator[Finding]:
-    """Every entry of `platforms` must be a platform."""
+    """Check that every entry of `platforms` is a platform."""
     for index, platform in enumerate(items(raw, "platforms")):
         yield from one_of(platform, PLATFORMS, (*path, "platforms", index), "platform")
 
 
 def name_rule(value: object, path: Path) -> Iterator[Finding]:
-    """Names of recipes and packages have one spelling."""
+    """Check that a recipe's or package's name is normalised."""
     if isinstance(value, str) and not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", value):
         yield (
             path,
@@ -349,25 +349,34 @@ def name_rule(value: object, path: Path) -> Iterator[Finding]:
 
 
 def below(value: object, path: Path, what: str) -> Iterator[Finding]:
-    """A relative path that stays inside."""
+    """Check that a path is relative and stays inside."""
     if isinstance(value, str) and (not value or value.startswith("/") or ".." in value.split("/")):
         yield path, f"{what} '{value}' must be a relative path without '..'"
 
 
 def version_of(text: str) -> Version | None:
-    """A version, or None for what is none."""
+    """Return a parsed version; None for invalid text."""
     try:
         return Version(text)
     except InvalidVersion:
         return None
 
 
+def is_specifier(text: str) -> bool:
+    """Return whether a text such as ">=2.9,<2.15" says which versions will do."""
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        return False
+    return True
+
+
 def allows(specifiers: str, version: Version) -> bool:
-    """Whether ">=2.9,<2.15" takes a version, a pre-release too; a local label does not matter."""
+    """Return whether ">=2.9,<2.15" allows a version; pre-releases count, local labels do not."""
     return SpecifierSet(specifiers).contains(version, prereleases=True)
 
 
 def quote(text: str) -> str:
-    """A TOML basic string."""
+    """Return a TOML basic string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", escaped) + '"'

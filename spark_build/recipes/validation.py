@@ -1,4 +1,4 @@
-"""Rules that recipes, trains and targets must keep, alone and together."""
+"""Rules for recipes, trains and targets, alone and together."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from spark_build.recipes.toml_positions import (
     Path,
     Positions,
     below,
+    is_specifier,
     items,
     name_rule,
     one_of,
@@ -53,7 +54,7 @@ _URL = re.compile(r"(https?|ssh|git|file)://\S+|/\S+")
 
 
 def recipe_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
-    """What is wrong with the values of a recipe."""
+    """Yield the mistakes in a recipe's values."""
     yield from name_rule(raw.get("name"), ("name",))
     needs = [need.get("name") for _, need in tables(raw, "needs")]
     yield from build_findings(raw, needs)
@@ -70,7 +71,7 @@ def recipe_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def train_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
-    """What is wrong with the pins of a train."""
+    """Yield the mistakes in a train's pins."""
     for name, version in table(raw, "closure").items():
         yield from name_rule(name, ("closure", name))
         yield from _version_rule(version, ("closure", name))
@@ -82,7 +83,7 @@ def train_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def target_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
-    """What is wrong with the description of a machine."""
+    """Yield the mistakes in the description of a machine."""
     yield from one_of(raw.get("platform"), (*PLATFORMS, "host"), ("platform",), "platform")
     python = raw.get("python")
     if isinstance(python, str) and not re.fullmatch(r"cp3\d+t?|host", python):
@@ -100,7 +101,7 @@ def target_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _pin_rules(path: Path, name: str, pin: Mapping[str, Any]) -> Iterator[Finding]:
-    """A component's pin: in a train, or in its own recipe."""
+    """Check a component's pin, in a train or in its own recipe."""
     sources = list(tables(pin, "sources"))
     if pin.get("sources") == [] and not pin.get("unestablished"):
         yield (
@@ -136,7 +137,7 @@ def _pin_rules(path: Path, name: str, pin: Mapping[str, Any]) -> Iterator[Findin
 
 
 def _source_rules(path: Path, source: Mapping[str, Any]) -> Iterator[Finding]:
-    """Each kind of source has its own way to be pinned."""
+    """Check that a source is pinned as its kind requires."""
     kind = source.get("kind")
     if kind == "local":
         yield (*path, "kind"), "a folder is no pinned source: name it with --source NAME=DIR"
@@ -159,7 +160,7 @@ def _source_rules(path: Path, source: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _url_rules(path: Path, source: Mapping[str, Any]) -> Iterator[Finding]:
-    """The places of a source: each one an address, none of them twice."""
+    """Check a source's places: each one an address, no duplicates."""
     listed = [((*path, "mirrors", index), place) for index, place in enumerate(items(source, "mirrors"))]
     seen: set[str] = set()
     for where, place in [((*path, "url"), source.get("url")), *listed]:
@@ -177,7 +178,7 @@ def _url_rules(path: Path, source: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _filename_rule(path: Path, source: Mapping[str, Any], version: object) -> Iterator[Finding]:
-    """The file must be of this project and version: a pin updated by half is caught here."""
+    """Check that the file is of this project and version, which catches half an update of a pin."""
     filename, project, kind = source.get("filename"), source.get("project"), source.get("kind")
     if kind not in ("sdist", "wheel") or not isinstance(filename, str) or not filename:
         return
@@ -207,6 +208,11 @@ def _need_rules(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
         yield from platforms(table(need, "when"), ("needs", index, "when"))
         if need.get("providers") == []:
             yield ("needs", index, "providers"), f"the need '{name}' has no provider: store, public or path"
+        if isinstance(versions := need.get("versions"), str) and not is_specifier(versions):
+            yield (
+                ("needs", index, "versions"),
+                f"'{versions}' does not say which versions will do: \">=2.4,<3\"",
+            )
 
 
 def _patch_rules(path: Path, patch: Mapping[str, Any]) -> Iterator[Finding]:
@@ -229,7 +235,7 @@ def _version_rule(value: object, path: Path) -> Iterator[Finding]:
 
 
 def _is_hash_version(version: object, commits: list[str]) -> bool:
-    """Components without releases of their own (Triton's LLVM) go by the start of their commit."""
+    """Return whether a version is the start of a commit, as for Triton's LLVM."""
     return isinstance(version, str) and len(version) >= 7 and any(c.startswith(version) for c in commits)
 
 
@@ -251,7 +257,7 @@ _TARGET = re.compile(r"(sm|compute)_(\d{2,3}[af]?|\d{0,3}\*)")
 
 
 def build_findings(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding]:
-    """What is wrong with how a recipe is built."""
+    """Yield the mistakes in how a recipe is built."""
     build = table(raw, "build")
     yield from _amounts(build, ("build",))
     yield from _changes(build, ("build",), needs)
@@ -278,7 +284,7 @@ def build_findings(raw: Mapping[str, Any], needs: list[Any]) -> Iterator[Finding
 
 
 def _amounts(part: Mapping[str, Any], path: Path) -> Iterator[Finding]:
-    """Yield the costs, of [build] or of one variant, that are no amounts."""
+    """Yield invalid costs of [build] or of one variant."""
     for key in ("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib"):
         amount = part.get(key, 1)
         if isinstance(amount, int | float) and not (math.isfinite(amount) and amount > 0):
@@ -303,7 +309,7 @@ def _packages(raw: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _changes(part: Mapping[str, Any], path: Path, needs: list[Any]) -> Iterator[Finding]:
-    """The pins and variables of [build] or of one variant."""
+    """Check the pins and variables of [build] or of one variant."""
     yield from _requirements(part, path)
     for name, variable in table(part, "env").items():
         if not re.fullmatch(_NAME, name):
@@ -334,7 +340,7 @@ def _requirements(part: Mapping[str, Any], path: Path) -> Iterator[Finding]:
 
 
 def _variable(name: str, variable: object, path: Path, needs: list[Any]) -> Iterator[Finding]:
-    """A variable of the environment or of CMake: it has a reason, and known placeholders."""
+    """Check a variable of the environment or of CMake: its reason, its placeholders."""
     if not isinstance(variable, dict):
         return
     if variable.get("why") == "":
@@ -347,7 +353,7 @@ def _variable(name: str, variable: object, path: Path, needs: list[Any]) -> Iter
 
 
 def _placed(folder: str, variable: object, path: Path) -> Iterator[Finding]:
-    """What is placed in the source comes from an extra source."""
+    """Check that files placed in the source come from an extra source."""
     if not isinstance(variable, dict):
         return
     if variable.get("why") == "":
@@ -358,7 +364,7 @@ def _placed(folder: str, variable: object, path: Path) -> Iterator[Finding]:
 
 
 def _placeholder(text: str, needs: list[Any]) -> str:
-    """What is wrong with {text}; empty when nothing is."""
+    """Return what is wrong with {text}; "" when nothing is."""
     verb, _, argument = text.partition(":")
     if argument and verb == "need" and argument not in needs:
         return f"{{{text}}}: this recipe has no need '{argument}'"
@@ -424,7 +430,7 @@ def _prefix(raw: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _assembled(raw: Mapping[str, Any], prefix: Mapping[str, Any]) -> Iterator[Finding]:
-    """What only a prefix of several wheels has, and what it must have."""
+    """Check the fields that a prefix of several wheels has alone, and must have."""
     if raw.get("kind") == "assemble" and not table(prefix, "copy"):
         yield ("kind",), "a recipe of kind assemble needs [prefix] copy: which folders of the wheels to take"
     for key in ("unversioned", "stubs"):
@@ -502,7 +508,7 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
 def condition_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield what is wrong with the conditions: platforms and options that do not exist."""
+    """Yield conditions on platforms and options that do not exist."""
     options = table(raw, "options")
     for path, part in _conditional(raw):
         when = table(part, "when")
@@ -517,7 +523,7 @@ def condition_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def option_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield what is wrong with the options and with the values that refer to them."""
+    """Yield the mistakes in the options and in the values that refer to them."""
     options, requires = table(raw, "options"), table(raw, "requires")
     for name, option in options.items():
         if isinstance(option, dict):
@@ -590,13 +596,13 @@ def _unknown(name: str, options: Mapping[str, Any]) -> str:
 
 
 def _listed(values: list[Any]) -> str:
-    return ", ".join(str(one) or "''" for one in values)
+    return ", ".join(str(value) or "''" for value in values)
 
 
 def cross_check(
     recipes: Mapping[str, Recipe], trains: Mapping[str, Train], texts: Mapping[str, str]
 ) -> tuple[Problem, ...]:
-    """All problems between files. `texts`: the files by display name, for the line numbers."""
+    """Return all problems between files. `texts`: the files by display name, for line numbers."""
     found = [*_needs_without_recipe(recipes), *_circle(recipes), *_pins_without_recipe(recipes, trains)]
     if trains and not any(train.default for train in trains.values()):
         found.append((f"recipes/trains/{min(trains)}.toml", ("default",), "no train is the default one"))
@@ -637,5 +643,5 @@ def _pins_without_recipe(
 
 
 def _file(recipe: str) -> str:
-    """The display name of a recipe's file: parse_recipe made sure that file and recipe agree."""
+    """Return the display name of a recipe's file; parse_recipe checked that it is its name."""
     return f"recipes/{recipe}.toml"

@@ -1,4 +1,4 @@
-"""The thread that gives and withdraws jobs, and the history that it writes."""
+"""The thread that grants and withdraws jobs, and the usage history that it writes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Governor:
 
     @property
     def reserve_mib(self) -> int:
-        """Memory that is left alone."""
+        """Memory that is left free, in MiB."""
         return self._reserve
 
     @contextlib.contextmanager
@@ -75,7 +75,7 @@ class Governor:
         threads_per_job: int = 1,
         waiting: Callable[[], None] = lambda: None,
     ) -> Iterator[Jobserver]:
-        """A jobserver for one stage, as soon as there is room for its first job; else `waiting` is told.
+        """Yield a jobserver for one stage once its first job fits; until then `waiting` is told.
 
         `root` gives the process whose descendants are the stage's, None between two commands.
         `folder` is the stage's own; the scripts in it stay, because CMake remembers their path.
@@ -119,11 +119,11 @@ class Governor:
         self._look()
 
     def _look(self) -> None:
-        """Let the thread look at once."""
+        """Wake the thread."""
         self._wake.set()
 
     def _govern(self) -> None:
-        """The thread: samples and adjusts until no stage is left."""
+        """Sample and adjust until no stage is left."""
         try:
             while True:
                 with self._changing:
@@ -151,7 +151,7 @@ class Governor:
         self._growth = (self._memory - before) / max(0.01, self._sampled - last)
 
     def _adjust(self) -> None:
-        """Withdraw what is too much, hand out what fits, stop or resume jobs."""
+        """Withdraw excess tokens, grant what fits, stop or resume jobs."""
         now = time.monotonic()
         available = memory.available_mib()
         pressure = memory.pressure(self._reserve, available)
@@ -183,8 +183,10 @@ class Governor:
         )
 
     def _hand_out(self, now: float, space: int) -> None:
-        """Tokens by processors: ninja asks for one only when a job ends, and would find those that memory
-        allows later only then. Which of the jobs may run is the guard's business.
+        """Grant tokens by processors.
+
+        ninja asks for a token only when a job ends, so it would find those late that memory allows later.
+        `_guard` decides which of the jobs run.
         """
         cores = min(self._cores, self._throttle.cap)
         several = len(self._stages) > 1
@@ -214,12 +216,12 @@ class Governor:
         self._kept = sum(stage.memory_per_job_mib for stage in present if not stage.ready.is_set())
 
     def _present(self, cores: int, space: int) -> list[Jobserver]:
-        """The stages that run, and those waiting that fit when each has one slot."""
+        """Return the running stages, and those waiting that fit when each has one slot."""
         found = [stage for stage in self._stages if stage.ready.is_set()]
         for stage in self._stages:
             together = [*found, stage]
-            memory_mib = sum(one.memory_per_job_mib for one in together)
-            threads = sum(one.threads_per_job for one in together)
+            memory_mib = sum(stage.memory_per_job_mib for stage in together)
+            threads = sum(stage.threads_per_job for stage in together)
             fits = memory_mib <= space and threads <= cores
             if not stage.ready.is_set() and (fits or not found):
                 found = together
@@ -250,7 +252,7 @@ class Governor:
             self._on_sample(in_use, slots, self._memory, self._limit)
 
     def _wait(self) -> None:
-        """Until the next sample is due or something changed."""
+        """Wait for the next sample or a change."""
         soon = self._memory + max(0.0, self._growth) * ALERT_HORIZON
         alert = soon > self._limit * ALERT_SHARE
         if self._wake.wait(ALERT_SECONDS if alert else CALM_SECONDS):
@@ -262,32 +264,32 @@ LENGTH = 30  # builds remembered for each recipe
 
 
 def record_build(home: Home, recipe: str, taken: BuildUsage) -> None:
-    """Remember a build; the oldest ones are forgotten."""
+    """Record a build's usage and drop the oldest ones."""
     path = _path(home, recipe)
     with locked(path.with_suffix(".lock"), purpose=f"history of {recipe}"):
         known = [*_read(path), taken][-LENGTH:]
-        content = {"format": FORMAT, "builds": [asdict(one) for one in known]}
+        content = {"format": FORMAT, "builds": [asdict(build) for build in known]}
         write_atomically(path, json.dumps(content, indent=1) + "\n")
 
 
 def recorded_builds(home: Home, recipe: str, *, target: str | None = None) -> tuple[BuildUsage, ...]:
-    """Earlier builds, newest last; for one target when given. Nothing when the file is damaged."""
-    return tuple(one for one in _read(_path(home, recipe)) if target is None or one.target == target)
+    """Return earlier builds, newest last, for one target if given; none from a damaged file."""
+    return tuple(build for build in _read(_path(home, recipe)) if target is None or build.target == target)
 
 
 def recorded_peaks(home: Home, recipe: str, *, target: str | None = None) -> tuple[int, ...]:
-    """Memory of the largest job of each earlier build in MiB, newest last."""
-    return tuple(one.peak_mib_per_job for one in recorded_builds(home, recipe, target=target))
+    """Return the memory of each earlier build's largest job in MiB, newest last."""
+    return tuple(build.peak_mib_per_job for build in recorded_builds(home, recipe, target=target))
 
 
 def expected_usage(home: Home, recipe: str, *, target: str, declared_mib: int) -> ExpectedUsage:
-    """What the next build of a recipe will probably take."""
+    """Return the usage to expect of a recipe's next build."""
     known = recorded_builds(home, recipe, target=target)
-    whole = [one for one in known if one.seconds > 0]
+    whole = [build for build in known if build.seconds > 0]
     # What went on, failed or came from the cache may have missed the largest job: it can only raise.
-    parts = [one.peak_mib_per_job for one in known if one.seconds <= 0]
+    parts = [build.peak_mib_per_job for build in known if build.seconds <= 0]
     memory = max(
-        policy.learned([one.peak_mib_per_job for one in whole], declared_mib),
+        policy.learned([build.peak_mib_per_job for build in whole], declared_mib),
         policy.learned(parts, 0),
     )
     if not whole:
@@ -301,12 +303,12 @@ def _path(home: Home, recipe: str) -> Path:
 
 
 def _read(path: Path) -> list[BuildUsage]:
-    """History is a help, no truth: what cannot be read is forgotten."""
+    """Return the history; an unreadable file counts as empty."""
     try:
         content = json.loads(path.read_text())
         if content["format"] != FORMAT:
             return []
-        return [_taken(one) for one in content["builds"]]
+        return [_taken(row) for row in content["builds"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
@@ -320,6 +322,6 @@ def _taken(raw: dict[str, Any]) -> BuildUsage:
         "target": str,
         "version": str,
         "steps": int,
-        "curve": lambda points: tuple(float(one) for one in points),
+        "curve": lambda points: tuple(float(point) for point in points),
     }
     return BuildUsage(**{name: kind(raw[name]) for name, kind in kinds.items() if name in raw})

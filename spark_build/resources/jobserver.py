@@ -1,4 +1,4 @@
-"""The jobserver, and the scripts that hand it to ninja and make."""
+"""The jobserver, and the wrappers that pass it to ninja and make."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTHING = TreeReading(memory_mib=0, jobs=(), clients=0, largest_mib=0)
 
 
 class Jobserver:
-    """Tokens of one running stage. The governor's thread changes it, the build only reads."""
+    """Tokens of one running stage; only the governor's thread changes them."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Jobserver:
     def environment(
         self, path: str, *, hand_over: bool = False, seen_at: Callable[[Path], Path] = Path
     ) -> dict[str, str]:
-        """Variables for the build, whose PATH would be `path`.
+        """Return the build's variables; `path` is the PATH it would have.
 
         MAX_JOBS is the number of slots that memory surely allows now, or with `hand_over` no number,
         where a project leaves the choice to ninja then. `seen_at` says where a sandbox shows a path of ours.
@@ -87,45 +87,45 @@ class Jobserver:
 
     @property
     def outside(self) -> tuple[Path, ...]:
-        """Folders that a sandbox must let the build write to, beyond its own."""
+        """Folders outside its own that the sandbox must let the build write to."""
         return (self._elsewhere,) if self._elsewhere else ()
 
     @property
     def slots(self) -> int:
-        """Jobs that may run now: the implicit ones and all tokens that are out."""
+        """Jobs that may run now: the implicit ones and all tokens."""
         return self.tokens + self.implicit
 
     @property
     def implicit(self) -> int:
-        """Slots that no token stands for: one for each client that no other one started."""
+        """Slots without a token: one for each client that no other client started."""
         return max(1, self.reading.clients) if self.ready.is_set() else 0
 
     @property
     def unused(self) -> int:
-        """Tokens that nobody holds."""
+        """Number of tokens that nobody holds."""
         waiting = array.array("i", [0])
         fcntl.ioctl(self.descriptor, termios.FIONREAD, waiting)
         return waiting[0]
 
     @property
     def in_use(self) -> int:
-        """Jobs that run now, as far as tokens tell."""
+        """Number of running jobs, as far as tokens show."""
         return self.slots - self.unused
 
     @property
     def going(self) -> int:
-        """Jobs that run now and are not stopped."""
+        """Number of jobs that run and are not stopped."""
         return max(0, self.in_use - sum(self.is_stopped(job) for job in self.reading.jobs))
 
     @property
     def promised_mib(self) -> int:
-        """What the jobs that are not stopped may come to need; one job's need where none can be told."""
+        """Memory that running jobs may grow to in MiB; one job's need where none can be told."""
         if not self.reading.jobs:
             return max(0, self.memory_per_job_mib - self.reading.memory_mib)
         return sum(self.growth_mib(job) for job in self.reading.jobs if not self.is_stopped(job))
 
     def wanted(self, now: float) -> int:
-        """Slots that the stage could use: all, unless it left some unused for a while."""
+        """Return the slots that the stage can use: all, unless some stayed unused for a while."""
         if self.unused == 0:
             self._idle_since = None
         elif self._idle_since is None:
@@ -140,12 +140,12 @@ class Jobserver:
         return self.cores
 
     def put(self) -> None:
-        """One more token."""
+        """Add a token."""
         os.write(self.descriptor, TOKEN)
         self.tokens += 1
 
     def withdraw(self) -> None:
-        """Take back as many tokens as there are too many; those that are held when they come."""
+        """Take back excess tokens; those in use when they return."""
         with contextlib.suppress(BlockingIOError):
             while self.surplus > 0:
                 os.read(self.descriptor, 1)
@@ -155,7 +155,7 @@ class Jobserver:
             self._catcher.start()
 
     def _catch(self) -> None:
-        """Take tokens on their way from one job to the next.
+        """Take tokens that pass from one job to the next.
 
         The client that gives one back asks for it again within microseconds. Who waits inside read()
         is woken by the giving; a poll, a lock and a read would always come too late on a busy machine.
@@ -175,11 +175,11 @@ class Jobserver:
 
     @property
     def surplus(self) -> int:
-        """Tokens to be withdrawn."""
+        """Number of tokens to withdraw."""
         return max(0, min(self.tokens, self.slots - self.aim))
 
     def sample(self, table: dict[int, Process]) -> None:
-        """Look at the stage's processes."""
+        """Measure the stage's processes."""
         pid = self.root()
         self.reading = NOTHING if pid is None else memory.read_tree(table, pid)
         self.peak_mib = max(self.peak_mib, self.reading.memory_mib)
@@ -196,16 +196,16 @@ class Jobserver:
 
     @property
     def peak_mib_per_job(self) -> int:
-        """The largest job seen; the largest process where no client ran that has jobs."""
+        """The largest job seen in MiB; the largest process where no client had jobs."""
         return self._job_peak or self._process_peak
 
     def growth_mib(self, job: JobTree) -> int:
-        """How much more a job of the last sample may come to need."""
+        """Return how much a job of the last sample may still grow, in MiB."""
         peak = self._peaks.get(_identity(job), job.memory_mib)
         return policy.growth(now_mib=job.memory_mib, peak_mib=peak, per_job_mib=self.memory_per_job_mib)
 
     def is_stopped(self, job: JobTree) -> bool:
-        """Whether `stop` was called for it."""
+        """Return whether the job was stopped."""
         return job.members[0].pid in self._stopped
 
     def stop(self, job: JobTree) -> None:
@@ -222,12 +222,12 @@ class Jobserver:
                 _signal(process, signal.SIGCONT)
 
     def resume_all(self) -> None:
-        """Leave nothing stopped, also not what is in no job any more."""
+        """Resume everything that was stopped, also what belongs to no job any more."""
         while self._stopped:
             _signal(self._stopped.popitem()[1], signal.SIGCONT)
 
     def close(self) -> None:
-        """Give up the FIFO; tokens that killed clients held go with it. Not under the lock."""
+        """Close the FIFO, with the tokens of killed clients. Must not be called under the lock."""
         self._closed = True
         while (catcher := self._catcher) is not None and catcher.is_alive():
             with contextlib.suppress(BlockingIOError):
@@ -245,7 +245,7 @@ def _identity(job: JobTree) -> tuple[int, int]:
 
 
 def _signal(process: Process, number: signal.Signals) -> None:
-    """Send a signal, unless the id belongs to a later process by now."""
+    """Send a signal, unless a later process has the id now."""
     current = memory.process_of(process.pid)
     if current is not None and current.started == process.started:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -506,7 +506,7 @@ esac
 
 
 def write_wrappers(folder: Path, *, cores: int) -> None:
-    """Put the scripts into `folder`, the same at each call."""
+    """Write the wrapper scripts into `folder`, the same at each call."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARK).touch()
     for name, body in (("ninja", _NINJA), ("make", _MAKE), ("gmake", _MAKE)):

@@ -18,7 +18,7 @@ CLIENTS = frozenset({"ninja", "make", "gmake"})  # what runs jobs for tokens
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Process:
-    """One living process; `started` in clock ticks since boot tells it from a later one of its id."""
+    """A living process; `started` in clock ticks since boot tells it from a later one with its id."""
 
     pid: int
     parent: int
@@ -29,7 +29,7 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobTree:
-    """One job of a build: what ninja or make started, with everything below."""
+    """One job of a build: a process that ninja or make started, with its descendants."""
 
     members: tuple[Process, ...]  # the one that the client started is first
     memory_mib: int
@@ -37,7 +37,7 @@ class JobTree:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeReading:
-    """A stage's processes at one moment."""
+    """A sample of a stage's processes."""
 
     memory_mib: int
     jobs: tuple[JobTree, ...]  # oldest first; empty where no ninja or make runs
@@ -46,7 +46,7 @@ class TreeReading:
 
 
 def processes() -> dict[int, Process]:
-    """All living processes of the machine by id."""
+    """Return all living processes of the machine by id."""
     found = {}
     for name in os.listdir("/proc"):  # noqa: PTH208  several times a second
         if name.isdigit() and (process := process_of(int(name))) is not None:
@@ -55,9 +55,9 @@ def processes() -> dict[int, Process]:
 
 
 def process_of(pid: int) -> Process | None:
-    """A living process; None when it is gone or a zombie."""
+    """Return a living process; None when it is gone or a zombie."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  several times a second
             head, _, rest = file.read().rpartition(b")")
     except OSError:
         return None
@@ -74,14 +74,14 @@ def process_of(pid: int) -> Process | None:
 
 
 def read_tree(table: Mapping[int, Process], root: int) -> TreeReading:
-    """The processes below and with `root`: memory (summed PSS, RSS where that is denied) and jobs."""
+    """Return `root` and its descendants: memory (summed PSS, RSS where that is denied) and jobs."""
     children: dict[int, list[Process]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process)
     if root not in table:
         return TreeReading(memory_mib=0, jobs=(), clients=0, largest_mib=0)
     members = _below(table[root], children)
-    memory = {one.pid: _share_kib(one) for one in members}
+    memory = {member.pid: _share_kib(member) for member in members}
     with_client = _above_clients(members, table)
     jobs = [
         _below(child, children)
@@ -91,7 +91,7 @@ def read_tree(table: Mapping[int, Process], root: int) -> TreeReading:
         if child.pid not in with_client
     ]
     trees = [
-        JobTree(members=tuple(job), memory_mib=_mib(memory[one.pid] for one in job))
+        JobTree(members=tuple(job), memory_mib=_mib(memory[process.pid] for process in job))
         for job in sorted(jobs, key=lambda job: (job[0].started, job[0].pid))
     ]
     largest = max((tree.memory_mib for tree in trees), default=max(memory.values()) // 1024)
@@ -111,10 +111,10 @@ def _below(top: Process, children: Mapping[int, list[Process]]) -> list[Process]
 
 
 def _above_clients(members: Iterable[Process], table: Mapping[int, Process]) -> set[int]:
-    """Ids of all clients and of everything above one: not jobs, but what runs jobs."""
+    """Return the ids of all clients and their ancestors, which run jobs and are none."""
     found: set[int] = set()
-    for one in members:
-        process: Process | None = one if one.name in CLIENTS else None
+    for member in members:
+        process: Process | None = member if member.name in CLIENTS else None
         while process is not None and process.pid not in found:
             found.add(process.pid)
             process = table.get(process.parent)
@@ -122,17 +122,17 @@ def _above_clients(members: Iterable[Process], table: Mapping[int, Process]) -> 
 
 
 def _outermost(top: Process, children: Mapping[int, list[Process]]) -> int:
-    """Clients that are not below another one."""
+    """Return the clients that are not below another one."""
     if top.name in CLIENTS:
         return 1
     return sum(_outermost(child, children) for child in children.get(top.pid, []))
 
 
 def _share_kib(process: Process) -> int:
-    """Proportional set size."""
+    """Return the proportional set size in KiB."""
     if process.resident_kib < SMALL_KIB:
         return process.resident_kib
-    with contextlib.suppress(OSError), open(f"/proc/{process.pid}/smaps_rollup", "rb") as file:  # noqa: PTH123
+    with contextlib.suppress(OSError), open(f"/proc/{process.pid}/smaps_rollup", "rb") as file:  # noqa: PTH123  several times a second
         for line in file:
             if line.startswith(b"Pss:"):
                 return int(line.split()[1])
@@ -144,7 +144,7 @@ def _mib(kib: Iterable[int]) -> int:
 
 
 def available_mib() -> int:
-    """Memory that can still be had: MemAvailable, or less inside a control group with a limit."""
+    """Return MemAvailable in MiB, or less inside a control group with a limit."""
     meminfo = Path("/proc/meminfo").read_text()
     free = int(meminfo.partition("MemAvailable:")[2].split()[0]) // 1024
     for folder, limit, used, cache in (
@@ -160,13 +160,13 @@ def available_mib() -> int:
 
 
 def largest_users(count: int = 3) -> list[tuple[str, int]]:
-    """Processes that hold most memory: (name and id, MiB resident)."""
-    found = sorted(processes().values(), key=lambda one: -one.resident_kib)[:count]
+    """Return processes that hold most memory: (name and id, MiB resident)."""
+    found = sorted(processes().values(), key=lambda process: -process.resident_kib)[:count]
     return [(f"{one.name} {one.pid}", one.resident_kib // 1024) for one in found]
 
 
 def pressure(reserve_mib: int, available: int) -> Pressure:
-    """What the kernel says about waiting for memory; calm where it does not tell."""
+    """Return the kernel's memory pressure; none where it does not report it."""
     averages = {"some": 0.0, "full": 0.0}
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/pressure/memory").read_text().splitlines():
@@ -189,7 +189,7 @@ class Hierarchy:
 
 
 def limit(pid: int, mib: int) -> bool:
-    """Bound the memory of a process and of all that it starts from now on; False where not allowed.
+    """Limit the memory of a process and its future children; returns False where not allowed.
 
     Call `release` with the same id when all of them have ended.
     """
@@ -205,7 +205,7 @@ def limit(pid: int, mib: int) -> bool:
 
 
 def release(pid: int) -> None:
-    """Remove the group that `limit` made for a process that has ended; fine when there is none."""
+    """Remove the group that `limit` made for a process that ended; a missing one is fine."""
     for hierarchy in hierarchies_of(os.getpid()):
         for parent in (hierarchy.folder, hierarchy.folder.parent):
             with contextlib.suppress(OSError):
@@ -213,7 +213,7 @@ def release(pid: int) -> None:
 
 
 def _tidy(parent: Path) -> None:
-    """Remove the groups of processes that are gone: a killed asker could not."""
+    """Remove the groups of processes that are gone: a killed caller could not."""
     for group in parent.glob(f"{PREFIX}*"):
         if not Path("/proc", group.name.removeprefix(PREFIX)).exists():
             with contextlib.suppress(OSError):
@@ -248,7 +248,7 @@ def _limit_below(parent: Path, version: int, pid: int, mib: int) -> bool:
 
 
 def hierarchies_of(pid: int) -> list[Hierarchy]:
-    """Memory hierarchies of a process, version 2 first."""
+    """Return memory hierarchies of a process, version 2 first."""
     try:
         groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -258,7 +258,7 @@ def hierarchies_of(pid: int) -> list[Hierarchy]:
 
 
 def hierarchies(groups: Iterable[str], mounts: Iterable[str]) -> list[Hierarchy]:
-    """The same from the lines of /proc/<pid>/cgroup and /proc/self/mountinfo."""
+    """Return memory hierarchies from the lines of /proc/<pid>/cgroup and /proc/self/mountinfo."""
     paths: dict[int, str] = {}
     for line in groups:
         number, controllers, path = line.split(":", 2)
@@ -283,7 +283,7 @@ def hierarchies(groups: Iterable[str], mounts: Iterable[str]) -> list[Hierarchy]
 
 
 def _has_memory(folder: Path) -> bool:
-    """Whether a group of version 2 could limit memory: version 1 may own the controller."""
+    """Return whether a version 2 group can limit memory: version 1 may own the controller."""
     try:
         return "memory" in (folder / "cgroup.controllers").read_text().split()
     except OSError:

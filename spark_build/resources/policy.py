@@ -1,4 +1,4 @@
-"""Decide how many jobs may run: budget, pace, and what earlier builds took."""
+"""Decide how many jobs may run: budget, pace and the usage of earlier builds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PEAKED, FALLEN = 0.4, 0.8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobDemand:
-    """What one running stage asks for."""
+    """Demand of one running stage."""
 
     memory_per_job_mib: int
     threads_per_job: int = 1
@@ -33,17 +33,17 @@ class JobDemand:
     jobs_mib: tuple[int, ...] = ()  # what its running jobs have and may still need, oldest first
 
     def next_mib(self, slots: int) -> int:
-        """Memory of one slot more than `slots`: that of a running job, or of one that may start."""
+        """Return the memory of one slot beyond `slots`: of a running job, or of one that may start."""
         return self.jobs_mib[slots] if slots < len(self.jobs_mib) else self.memory_per_job_mib
 
     def cost_mib(self, slots: int) -> int:
-        """Memory of so many slots."""
+        """Return the memory of that many slots."""
         return sum(self.next_mib(slot) for slot in range(slots))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pressure:
-    """How short of memory the machine is: PSI averages over 10 s in percent, MemAvailable."""
+    """Shortage of memory: PSI averages over 10 s in percent, MemAvailable in MiB."""
 
     some: float
     full: float
@@ -52,25 +52,25 @@ class Pressure:
 
     @property
     def high(self) -> bool:
-        """Less must run."""
+        """True when fewer jobs must run."""
         return self.some >= PRESSED_SOME or self.full >= PRESSED_FULL or self.available_mib < self.reserve_mib
 
     @property
     def low(self) -> bool:
-        """More may run; between high and low nothing changes."""
+        """True when more jobs may run; between high and low nothing changes."""
         enough = self.available_mib >= self.reserve_mib * CALM_RESERVE
         return self.some < CALM_SOME and self.full < CALM_FULL and enough
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Throttle:
-    """The cap that pressure puts on all slots together; `changed` is on the clock of `step`."""
+    """Cap on all slots together under pressure; `changed` is a time on the clock of `step`."""
 
     cap: int
     changed: float
 
     def step(self, *, now: float, pressure: Pressure, in_use: int, cores: int) -> Throttle:
-        """Half of what is in use under high pressure, one more after a while of low pressure."""
+        """Halve the slots in use under high pressure; add one after a while of low pressure."""
         if pressure.high:
             if self.cap > 1 and now - self.changed >= WITHDRAW_SECONDS:
                 return Throttle(cap=max(1, min(self.cap, in_use) // 2), changed=now)
@@ -86,7 +86,7 @@ class Throttle:
 
 
 def reserve_mib(total_mib: int, *, unified: bool) -> int:
-    """Memory that builds leave alone, so that the machine stays usable.
+    """Return the memory that builds leave free, so that the machine stays usable.
 
     More where the GPU lives on the same memory: such a machine freezes instead of killing somebody.
     """
@@ -94,16 +94,16 @@ def reserve_mib(total_mib: int, *, unified: bool) -> int:
 
 
 def room(*, budget_mib: int | None, available_mib: int, reserve_mib: int, running_mib: int) -> int:
-    """Memory that everything running may have together: what it has now counts as its own."""
+    """Return the memory for everything that runs, including what it uses already."""
     free = max(0, available_mib - reserve_mib + running_mib)
     return free if budget_mib is None else min(budget_mib, free)
 
 
 def share(demands: Sequence[JobDemand], *, cores: int, room_mib: int) -> tuple[int, ...]:
-    """Slots of each running stage: one each, the rest one by one to who has fewest and fits."""
+    """Return each running stage's slots: one each, the rest one by one to the stage with fewest that fits."""
     slots = [1] * len(demands)
-    threads = sum(one.threads_per_job for one in demands)
-    memory = sum(one.cost_mib(1) for one in demands)
+    threads = sum(demand.threads_per_job for demand in demands)
+    memory = sum(demand.cost_mib(1) for demand in demands)
     while True:
         hungry = [
             index
@@ -130,7 +130,7 @@ def allowed(
     cap: int | None = None,
     budget_mib: int | None = None,
 ) -> int:
-    """Slots of one stage that is alone on the machine, at least one; `cap` is a Throttle's."""
+    """Return the slots of a stage that runs alone, at least one; `cap` is a Throttle's."""
     space = room(
         budget_mib=budget_mib, available_mib=available_mib, reserve_mib=reserve_mib, running_mib=running_mib
     )
@@ -139,7 +139,7 @@ def allowed(
 
 
 def learned(peaks: Sequence[int], declared: int) -> int:
-    """Memory per job to plan with: the largest of the recent peaks (newest last) and a margin."""
+    """Return the memory per job to plan with: the largest recent peak (newest last) and a margin."""
     recent = [peak for peak in peaks[-RECENT:] if peak > 0]
     if not recent:
         return max(FLOOR_MIB, declared)
@@ -147,12 +147,12 @@ def learned(peaks: Sequence[int], declared: int) -> int:
 
 
 def must_stop(*, memory_mib: int, growth_mib_s: float, limit_mib: int) -> bool:
-    """Whether jobs must be stopped at once: growing on like this would soon pass the limit."""
+    """Return whether jobs must be stopped now, because their growth would soon pass the limit."""
     return memory_mib + max(0.0, growth_mib_s) * HORIZON_SECONDS > limit_mib * STOP_SHARE
 
 
 def growth(*, now_mib: int, peak_mib: int, per_job_mib: int) -> int:
-    """How much more a job may come to need: none when it is past its peak.
+    """Return how much a job may still grow: nothing when it is past its peak.
 
     Else what its stage's jobs need at most, or half as much again where it is at that already.
     """
@@ -162,7 +162,7 @@ def growth(*, now_mib: int, peak_mib: int, per_job_mib: int) -> int:
 
 
 def may_run(growths: Sequence[int], *, memory_mib: int, limit_mib: int) -> tuple[bool, ...]:
-    """Which of the jobs, oldest first, may run: the oldest one always.
+    """Return which of the jobs, oldest first, may run; always the oldest one.
 
     All together have `memory_mib`, stopped or not; those that run keep room for their `growth`.
     """
@@ -174,7 +174,7 @@ def may_run(growths: Sequence[int], *, memory_mib: int, limit_mib: int) -> tuple
 
 
 def stop_some(runs: Sequence[bool], growths: Sequence[int]) -> tuple[bool, ...]:
-    """Which of the jobs, oldest first, run on when all that was promised was not enough.
+    """Return which of the jobs, oldest first, go on when memory ran out all the same.
 
     The newer half of those that run and grow is stopped; of all where only the oldest grows. The oldest
     runs in any case, or nothing would ever end.
@@ -193,18 +193,18 @@ BOUND = 5.0  # times as slow or as fast as the earlier build; beyond that it say
 
 
 def pace_curve(times: Sequence[tuple[int, float]], total: int, seconds: float) -> tuple[float, ...]:
-    """Seconds after each tenth of the steps. times: (steps done, seconds since the start), rising."""
+    """Return the seconds after each tenth of the steps; `times`: rising (steps done, seconds since start)."""
     if total < POINTS:
         return ()
     points = []
     for tenth in range(1, POINTS):
         wanted = total * tenth / POINTS
         points.append(next((at for done, at in times if done >= wanted), seconds))
-    return (*(round(one, 1) for one in points), round(seconds, 1))
+    return (*(round(point, 1) for point in points), round(seconds, 1))
 
 
 def time_left(done: int, total: int, elapsed: float, expected: ExpectedUsage | None) -> float | None:
-    """Seconds that a stage will go on; None as long as nothing is known.
+    """Return the seconds that a stage has left; None while unknown.
 
     With an earlier build of as many steps: what that one took from here on, at the ratio of the two
     paces so far.
@@ -219,7 +219,7 @@ def time_left(done: int, total: int, elapsed: float, expected: ExpectedUsage | N
 
 
 def pace_at(points: Sequence[float], share: float) -> float:
-    """Seconds after this share of the steps, between the points in a straight line."""
+    """Return the seconds at this share of the steps, interpolated linearly."""
     known = [0.0, *points]
     place = min(1.0, max(0.0, share)) * (len(known) - 1)
     low = min(int(place), len(known) - 2)
@@ -228,7 +228,7 @@ def pace_at(points: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildUsage:
-    """One finished build: memory in MiB, seconds of the build stage, slots it was given at most.
+    """Usage of one build: memory in MiB, seconds of the build stage, most slots granted.
 
     seconds is 0 where they say nothing about the next build: one that went on after an interruption, or
     came out of the compiler cache. curve: seconds after each tenth of the compile steps.

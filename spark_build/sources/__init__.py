@@ -1,1 +1,1 @@
-"""Sources: a pin becomes a verified file or tree."""
+"""Sources: turn a pin into a verified file or tree."""

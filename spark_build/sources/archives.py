@@ -77,7 +77,7 @@ def unpack(
 
 
 def _reason(error: BaseException) -> str | None:
-    """What is wrong with the archive, in words; None when the archive is not to blame."""
+    """Return what is wrong with the archive; None when the error has another cause."""
     if isinstance(error, RefusedError):
         return str(error)
     if isinstance(error, NotImplementedError):
@@ -92,7 +92,7 @@ def _reason(error: BaseException) -> str | None:
 
 
 class Metered:
-    """A stream for tarfile: bounded in all (headers too) and in each read, remembers the last one."""
+    """A stream for tarfile with limits in total (headers included) and per read; keeps the last read."""
 
     def __init__(self, stream: BinaryIO, limit: int) -> None:
         self.stream = stream
@@ -100,7 +100,7 @@ class Metered:
         self.last = b""
 
     def read(self, size: int = -1) -> bytes:
-        """As usual, but not everything at once."""
+        """Read `size` bytes; refuses an unbounded or huge read."""
         if not 0 <= size <= MAX_HEADER:
             raise RefusedError("it has an enormous header")
         self.last = self.stream.read(size)
@@ -108,17 +108,17 @@ class Metered:
         return self.last
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """As usual, up to the limit."""
+        """Seek, up to the limit."""
         if offset > self.limit:
             raise RefusedError("it is too large once unpacked")
         return self.stream.seek(offset, whence)
 
     def tell(self) -> int:
-        """As usual."""
+        """Return the position."""
         return self.stream.tell()
 
     def drain(self) -> None:
-        """Read the rest: only at its end does a compressed stream prove its checksum."""
+        """Read the rest: a compressed stream proves its checksum only at its end."""
         while self.stream.read(CHUNK):
             self._check()
 
@@ -128,7 +128,7 @@ class Metered:
 
 
 def decompressed(file: BinaryIO, magic: bytes) -> BinaryIO:
-    """The content of a file that begins with these bytes (6 of them) and may be compressed."""
+    """Return the decompressed stream of a file that begins with these 6 bytes."""
     if magic.startswith(b"\x1f\x8b"):
         return cast("BinaryIO", gzip.GzipFile(fileobj=file))
     if magic.startswith(b"BZh"):
@@ -189,7 +189,7 @@ def _unzip(file: BinaryIO, tree: Tree) -> None:
 
 
 def _zip_time(entry: zipfile.ZipInfo) -> float:
-    """Zips keep local times without a zone; UTC makes them the same everywhere."""
+    """Return a zip entry's time; read as UTC, because zips keep local times without a zone."""
     try:
         return float(calendar.timegm((*entry.date_time, 0, 0, 0)))
     except ValueError:
@@ -201,18 +201,18 @@ LATEST = 1 << 33  # seconds: times beyond (year 2242) are nonsense that some fil
 
 
 class Readable(Protocol):
-    """What a file's content is read from."""
+    """A source of bytes."""
 
     def read(self, size: int = ..., /) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Return at most `size` bytes; none at the end."""
 
 
 class RefusedError(Exception):
-    """The archive is not acceptable; the text says why."""
+    """An archive that is not acceptable; the text gives the reason."""
 
 
 class Tree:
-    """The folder that is filled; every path is checked, no link is ever followed."""
+    """The folder being filled; checks every path and follows no link."""
 
     def __init__(self, root: Path, max_bytes: int, max_entries: int) -> None:
         self.root = root
@@ -223,7 +223,7 @@ class Tree:
         self.folders: set[Path] = {root}
 
     def place(self, name: str) -> Path:
-        """Where an entry goes, its parents made; counts it."""
+        """Return an entry's path, with its parents made, and count it."""
         self.entries_left -= 1
         if self.entries_left < 0:
             raise RefusedError("it has too many entries")
@@ -233,13 +233,13 @@ class Tree:
         return path
 
     def folder(self, name: str, mtime: float) -> None:
-        """A folder; one that exists is fine."""
+        """Make a folder; an existing one is fine."""
         path = self.place(name)
         self._make(path)
         self.times[path] = mtime
 
     def file(self, name: str, content: Readable, size: int, mtime: float, *, executable: bool) -> None:
-        """A regular file of exactly `size` bytes; of all permissions only executable survives."""
+        """Write a regular file of exactly `size` bytes; of its permissions only executable is kept."""
         path = self._fresh(name)
         self._spend(size)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -255,7 +255,7 @@ class Tree:
         _set_time(path, mtime)
 
     def symlink(self, name: str, target: str, mtime: float) -> None:
-        """A symbolic link that stays inside, however long the chain that it is part of."""
+        """Make a symbolic link that stays inside, through any chain of links."""
         path = self._fresh(name)
         if not target or "\0" in target or target.startswith("/"):
             raise RefusedError(f"the link {name} leads out of it")
@@ -264,7 +264,7 @@ class Tree:
         _set_time(path, mtime)
 
     def hardlink(self, name: str, target: str) -> None:
-        """A second name of a file that came earlier."""
+        """Make a hard link to an earlier file."""
         source = self._inside(target)
         real = not self._through_link(source) and source.is_file() and not source.is_symlink()
         if not real:
@@ -274,7 +274,7 @@ class Tree:
             os.link(source, path, follow_symlinks=False)
 
     def finish(self) -> None:
-        """Refuse links that lead out, now that all they could lead through is there; set times."""
+        """Refuse links that lead out, now that all targets exist, and set times."""
         root = os.path.realpath(self.root)
         for path in self.links:
             if not path.is_symlink():
@@ -301,7 +301,7 @@ class Tree:
         return self.root / pure
 
     def _fresh(self, name: str, keep: Path | None = None) -> Path:
-        """A place with nothing in it; as in tar, the later of two entries of a name counts."""
+        """Return a path with nothing at it; as in tar, the later of two entries with one name wins."""
         path = self.place(name)
         if path in self.folders or path == self.root:
             raise RefusedError(f"{name!r} is both a folder and something else")

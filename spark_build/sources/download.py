@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]
 
 
 class _InterruptedError(Exception):
-    """A download broke off; going on may help. The text says why in a few words."""
+    """A download that broke off and may be resumed; the text gives the reason."""
 
 
 def _silent(_done: int, _total: int) -> None:
@@ -44,7 +44,7 @@ def fetch_pinned(
     tell: Callable[[str], None] | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Path:
-    """The verified file at folder/<sha256[:2]>/<sha256>/<filename>, downloaded when need be.
+    """Return the verified file folder/<sha256[:2]>/<sha256>/<filename>; downloads it when it is missing.
 
     `progress` gets bytes done and in total (0: unknown), `waiting` who holds the lock, `tell` why a
     mirror is asked. `indexes` default to pip's. Raises SourceError; only an interrupted download
@@ -69,7 +69,7 @@ def fetch_pinned(
 
 
 def is_here(source: Source, *, folder: Path, indexes: Callable[[], Indexes]) -> bool:
-    """Whether `fetch_pinned` could do without the network; changes nothing, asks for `indexes` if need be."""
+    """Return whether `fetch_pinned` needs no network; changes nothing, may read local `indexes`."""
     pinned = pinned_in(source, folder)
     if pinned.is_at(pinned.final):
         return True
@@ -81,7 +81,7 @@ def is_here(source: Source, *, folder: Path, indexes: Callable[[], Indexes]) -> 
 
 
 def _kept(pinned: Pinned) -> bool:
-    """Whether the file is there and still whole; a damaged one is removed."""
+    """Return whether the file is there and undamaged; removes a damaged one."""
     if pinned.is_at(pinned.final):
         return True
     pinned.final.unlink(missing_ok=True)
@@ -126,7 +126,7 @@ def _complete(
 
 
 def _attempt(url: str, pinned: Pinned, indexes: Indexes, progress: Progress) -> tuple[str, bool]:
-    """One try; the content's sha256, and whether it began with what an earlier one had left."""
+    """Download once; returns the content's sha256 and whether it resumed an earlier part."""
     if not http.is_remote(url):
         path = Path(http.path_of(url))
         try:
@@ -158,7 +158,7 @@ def _attempt(url: str, pinned: Pinned, indexes: Indexes, progress: Progress) -> 
 
 
 def _start(answer: http.Response, pinned: Pinned, have: int, url: str) -> int:
-    """Where in the file the answer's bytes belong: after what is there, or at the beginning."""
+    """Return the offset in the file where the answer's bytes belong."""
     status = answer.status_code
     if status == 206:
         match = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
@@ -178,7 +178,7 @@ def _start(answer: http.Response, pinned: Pinned, have: int, url: str) -> int:
 
 
 def _append(chunks: Iterable[bytes], part: Path, start: int, total: int, progress: Progress) -> str:
-    """Write from `start` on; the sha256 of the whole. What arrived stays when the source breaks off."""
+    """Write from `start` on and return the sha256 of the file; a broken download keeps what arrived."""
     digest = hashlib.sha256()
     with part.open("r+b" if start else "wb") as out:
         for kept in _beginning(out.fileno(), start):
@@ -212,7 +212,7 @@ def _size(path: Path) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pinned:
-    """What is wanted, where it lands, and the unfinished download that belongs to it."""
+    """A pinned file: its content, its destination and its partial download."""
 
     filename: str
     sha256: str
@@ -220,12 +220,12 @@ class Pinned:
     part: Path
 
     def is_at(self, path: Path) -> bool:
-        """Whether the file there has the pinned content."""
+        """Return whether the file there has the pinned content."""
         return path.is_file() and sha256_of(path) == self.sha256
 
 
 def pinned_in(source: Source, folder: Path) -> Pinned:
-    """What a source of one file pins, kept below `folder`. Raises SourceError."""
+    """Return what a source of one file pins, below `folder`. Raises SourceError."""
     if source.kind not in _LOCATE:
         raise SourceError(f"{source.kind} sources are not supported yet ({source.url})")
     wanted = source.filename or http.name_in(source.url)
@@ -245,7 +245,7 @@ def pinned_in(source: Source, folder: Path) -> Pinned:
 
 
 def places_of(source: Source, pinned: Pinned, indexes: Indexes, *, offline: bool) -> tuple[str, ...]:
-    """The addresses to ask, in order; there is at least one. Raises SourceError."""
+    """Return the addresses to ask, in order, at least one. Raises SourceError."""
     return _LOCATE[source.kind](source, pinned, indexes, offline)
 
 
@@ -257,7 +257,7 @@ def first_good(
     show: Callable[[str], str],
     tell: Callable[[str], None] | None,
 ) -> None:
-    """Try one place after the other until one gives what is pinned; `tell` hears why the next is asked."""
+    """Try the places in order until one has the pinned content; `tell` gets the reason for each next try."""
     failures: list[SourceError] = []
     for place in places:
         if failures and tell is not None:

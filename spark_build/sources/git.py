@@ -46,7 +46,7 @@ def fetch_commit(
     tell: Callable[[str], None] | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Have the pinned commit, and those of its submodules, in mirrors under `folder`/git.
+    """Fetch the pinned commit and those of its submodules into mirrors below `folder`/git.
 
     `progress` gets objects done and in total, `waiting` who holds a mirror's lock, `tell` why another
     address is asked. Raises SourceError.
@@ -61,7 +61,7 @@ def fetch_commit(
 
 
 def missing(source: Source, *, folder: Path) -> tuple[str, ...]:
-    """What of the pinned commit and of its submodules is not on this machine; changes nothing."""
+    """Return the parts of the pinned commit that are not on this machine; changes nothing."""
     absent: list[str] = []
 
     def visit(wanted: Wanted) -> bool:
@@ -74,7 +74,7 @@ def missing(source: Source, *, folder: Path) -> tuple[str, ...]:
 
 
 def _each_commit(source: Source, folder: Path, visit: Callable[[Wanted], bool]) -> None:
-    """Visit the pinned commit and, where `visit` says that it is here, its submodules."""
+    """Visit the pinned commit, and its submodules where `visit` returns that it is here."""
     pending = [(_wanted(source, folder), 0)]
     seen = set()
     while pending:
@@ -86,11 +86,11 @@ def _each_commit(source: Source, folder: Path, visit: Callable[[Wanted], bool]) 
             inner = _read_submodules(wanted)
             if inner and nesting == MAX_NESTING:
                 raise SourceError(f"{display_url(source.url)} has submodules in submodules without end")
-            pending += [(wanted.submodule(one), nesting + 1) for one in inner]
+            pending += [(wanted.submodule(submodule), nesting + 1) for submodule in inner]
 
 
 def export_commit(source: Source, *, folder: Path, destination: Path) -> None:
-    """Write the pinned commit's tree, submodules included, to `destination`; no .git is left in it.
+    """Write the pinned commit's tree with its submodules to `destination`, without .git.
 
     Contents are the commit's own (no conversion, no filter), times the commit's. What was fetched is
     enough: no network. Raises SourceError, HostError when `destination` is in use.
@@ -116,7 +116,7 @@ def export_commit(source: Source, *, folder: Path, destination: Path) -> None:
 
 
 def commit_time(source: Source, folder: Path) -> int:
-    """When the pinned commit was made, in seconds since 1970."""
+    """Return the pinned commit's time in seconds since 1970."""
     wanted = _wanted(source, folder)
     with _opened(wanted) as mirror:
         try:
@@ -156,7 +156,7 @@ def _damaged(wanted: Wanted, error: DamagedError) -> SourceError:
 
 
 def _opened(wanted: Wanted) -> Mirror:
-    """The mirror, with the commit in it; else SourceError."""
+    """Return the mirror that holds the commit. Raises SourceError without one."""
     mirror = Mirror(wanted.mirror)
     if not mirror.has(wanted.commit, wanted.tag):
         raise missing_error(wanted)
@@ -172,7 +172,7 @@ def _read_submodules(wanted: Wanted) -> tuple[Submodule, ...]:
 
 
 def _submodules(mirror: Mirror, wanted: Wanted, entries: list[TreeEntry]) -> tuple[Submodule, ...]:
-    """The repositories that a commit's tree names, at the commits that it records."""
+    """Return the repositories in a commit's tree, at the commits that it records."""
     links = {entry.path: entry.name for entry in entries if entry.mode == REPOSITORY}
     named = next((entry for entry in entries if entry.path == ".gitmodules"), None)
     readable = named is not None and named.mode in (REGULAR, EXECUTABLE)
@@ -185,7 +185,7 @@ def _submodules(mirror: Mirror, wanted: Wanted, entries: list[TreeEntry]) -> tup
 
 
 def _write(tree: Tree, wanted: Wanted, prefix: str, seconds: int, *, submodules: bool) -> None:
-    """Write one commit's tree below `prefix`, then those of its submodules."""
+    """Write a commit's tree below `prefix`, then its submodules."""
     inner: tuple[Submodule, ...] = ()
     with _opened(wanted) as mirror:
         try:
@@ -196,8 +196,8 @@ def _write(tree: Tree, wanted: Wanted, prefix: str, seconds: int, *, submodules:
                 _write_entry(tree, mirror, entry, prefix, seconds)
         except DamagedError as error:
             raise _damaged(wanted, error) from error
-    for one in inner:
-        _write(tree, wanted.submodule(one), f"{prefix}{one.path}/", seconds, submodules=True)
+    for submodule in inner:
+        _write(tree, wanted.submodule(submodule), f"{prefix}{submodule.path}/", seconds, submodules=True)
 
 
 def _write_entry(tree: Tree, mirror: Mirror, entry: TreeEntry, prefix: str, seconds: int) -> None:
@@ -222,7 +222,7 @@ EVERYTHING = ("+refs/heads/*:refs/remote/heads/*", "+refs/tags/*:refs/remote/tag
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """A commit of a repository; `tag` must lead to it. `local`: the source is on this machine.
+    """A commit of a repository; `tag` must lead to it; `local`: the source is on this machine.
 
     `url` names the repository, and the folder `mirror` that we keep it in; `others` serve the same.
     """
@@ -239,7 +239,7 @@ class Wanted:
         return f"commit {self.commit}{tag} of {display_url(self.url)}"
 
     def submodule(self, inner: Submodule) -> Wanted:
-        """A repository inside this one's tree."""
+        """Return a repository inside this one's tree."""
         return Wanted(
             url=inner.url,
             others=tuple(_beside(self.others, inner.relative)),
@@ -250,12 +250,12 @@ class Wanted:
         )
 
     def at(self, url: str) -> Wanted:
-        """The same at one of its addresses."""
+        """Return the same commit at one of its addresses."""
         return replace(self, url=url, local=self.local if url == self.url else git_remote.is_local(url))
 
 
 def _beside(places: Iterable[str], relative: str) -> Iterator[str]:
-    """Where a submodule lies that is named by its place beside the repository."""
+    """Yield the addresses of a submodule that is given relative to the repository's."""
     for place in places if relative else ():
         with contextlib.suppress(BadAddressError):
             found = git_remote.resolve_url(place, relative)
@@ -265,7 +265,7 @@ def _beside(places: Iterable[str], relative: str) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GitAccess:
-    """How to fetch: what every repository of one source has in common."""
+    """Settings for fetching that all repositories of one source share."""
 
     offline: bool
     log: BinaryIO | None
@@ -276,7 +276,7 @@ class GitAccess:
 
 
 def missing_error(wanted: Wanted, why: str = "") -> SourceError:
-    """A commit that has to be here and is not."""
+    """Return the error for a commit that is required offline and missing."""
     return SourceError(
         f"{wanted} is not on this machine{why}",
         hint=f"run once with network, or bring {wanted.mirror} along from a machine that has it",
@@ -284,7 +284,7 @@ def missing_error(wanted: Wanted, why: str = "") -> SourceError:
 
 
 def ensure_commit(wanted: Wanted, access: GitAccess) -> None:
-    """Have one commit in its mirror, fetched under the mirror's lock when it is not there."""
+    """Fetch one commit into its mirror, under the mirror's lock, unless it is there."""
     mirror = Mirror(wanted.mirror)
     if mirror.has(wanted.commit, wanted.tag):
         return
@@ -298,7 +298,7 @@ def ensure_commit(wanted: Wanted, access: GitAccess) -> None:
 
 
 def _fetch(mirror: Mirror, wanted: Wanted, access: GitAccess, held: int) -> None:
-    """Fetch into the mirror, a new one if need be; what fails leaves an older mirror as it was."""
+    """Fetch into the mirror, making it if needed; a failure leaves an existing mirror unchanged."""
     fresh = not wanted.mirror.exists()
     try:
         mirror.make()
@@ -316,7 +316,7 @@ def _fetch(mirror: Mirror, wanted: Wanted, access: GitAccess, held: int) -> None
 
 
 def _fetch_from(mirror: Mirror, wanted: Wanted, access: GitAccess, held: int) -> None:
-    """Fetch from the one address that `wanted` now names."""
+    """Fetch from the address that `wanted` names."""
     remote = Remote(
         url=wanted.url,
         local=wanted.local,
@@ -332,7 +332,7 @@ def _fetch_from(mirror: Mirror, wanted: Wanted, access: GitAccess, held: int) ->
 
 
 def _verify_tag(remote: Remote, wanted: Wanted) -> None:
-    """The server's tag, peeled, must be the pinned commit."""
+    """Raise SourceError unless the server's tag, peeled, is the pinned commit."""
     ref = f"refs/tags/{wanted.tag}"
     try:
         lines = remote.ask("ls-remote", what=[ref, f"{ref}^{{}}"])
@@ -349,7 +349,7 @@ def _verify_tag(remote: Remote, wanted: Wanted) -> None:
 
 
 def _download(mirror: Mirror, remote: Remote, wanted: Wanted) -> None:
-    """Shallow where the server allows it, else with all history."""
+    """Fetch a shallow commit where the server allows it, else the full history."""
     options = ["--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules"]
     options.append("--quiet" if remote.progress is None else "--progress")
     what = f"refs/tags/{wanted.tag}" if wanted.tag else wanted.commit
@@ -395,16 +395,16 @@ class TreeEntry:
 
 
 class DamagedError(Exception):
-    """The mirror lacks what it should have; the text is git's own line."""
+    """A mirror that lacks objects; the text is git's message."""
 
 
 def mark(commit: str, tag: str) -> str:
-    """The ref that says: this commit is here, and this tag was seen to lead to it."""
+    """Return the ref that records that this commit is complete and this tag led to it."""
     return f"refs/pinned/{commit}/{hashlib.sha256(tag.encode()).hexdigest()[:16]}"
 
 
 class Mirror:
-    """A bare repository, seen whatever the user's environment and settings say."""
+    """A bare repository, independent of the user's environment and git configuration."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -420,7 +420,7 @@ class Mirror:
         self._git.clear_cache()  # ends the process that objects are read through
 
     def make(self) -> None:
-        """Make the repository, or mend what a killed git left: its locks are nobody's, ours is held."""
+        """Create the repository; removes stale git locks, which is safe under our own lock."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for pattern in ("*.lock", "refs/**/*.lock", "objects/pack/tmp_*", "objects/??/tmp_*"):
             for path in self.folder.glob(pattern):
@@ -428,7 +428,7 @@ class Mirror:
         self._git.init("--bare", "--quiet", "--template=", "--object-format=sha1")
 
     def has(self, commit: str, tag: str) -> bool:
-        """Whether a commit has completely arrived, and its tag led to it."""
+        """Return whether a commit is complete and its tag led to it."""
         if not (self.folder / "HEAD").is_file():
             return False
         from git.exc import GitCommandError
@@ -440,7 +440,7 @@ class Mirror:
         return bool(found == commit)
 
     def keep(self, commit: str, tag: str) -> bool:
-        """Mark a commit that is there; False when it is not."""
+        """Mark a complete commit; returns False when it is not complete."""
         from git.exc import GitCommandError
 
         try:
@@ -450,15 +450,15 @@ class Mirror:
         return True
 
     def forget(self, commit: str, tag: str) -> None:
-        """Remove the mark."""
+        """Remove the mark of a commit."""
         self._git.update_ref("-d", mark(commit, tag))
 
     def time(self, commit: str) -> int:
-        """When a commit was made, in seconds since 1970."""
+        """Return a commit's time in seconds since 1970."""
         return int(_reading(lambda: self._git.log("-1", "--format=%ct", commit, "--")))
 
     def entries(self, commit: str) -> list[TreeEntry]:
-        """The whole tree of a commit."""
+        """Return a commit's whole tree."""
         listed: bytes = _reading(
             lambda: self._git.ls_tree("-r", "-z", "-l", "--full-tree", commit, stdout_as_string=False)
         )
@@ -471,7 +471,7 @@ class Mirror:
         return entries
 
     def config(self, blob: str) -> dict[str, str]:
-        """A file in git's format of settings (.gitmodules)."""
+        """Return a file in git's configuration format (.gitmodules)."""
         listed: bytes = _reading(
             lambda: self._git.config("--blob", blob, "-z", "--list", stdout_as_string=False)
         )
@@ -479,14 +479,14 @@ class Mirror:
         return {key: value for key, _, value in pairs}
 
     def content(self, blob: str) -> Readable:
-        """A file's content as the commit has it: not converted, not filtered. Valid until the next one."""
+        """Return a file's raw content, without conversion or filters; valid until the next call."""
         _, _, size, stream = _reading(lambda: self._git.stream_object_data(blob))
         self._content = _GitContent(stream, size)
         return self._content
 
 
 class _GitContent:
-    """A file read from GitPython's git; one that ends early is damage, not an end."""
+    """A file read from GitPython's git; a short read is reported as damage."""
 
     def __init__(self, stream: Git.CatFileContentStream, size: int) -> None:
         self._stream: Git.CatFileContentStream | None = stream
@@ -500,7 +500,7 @@ class _GitContent:
         return block
 
     def close(self) -> None:
-        """Let go of the stream while its pipe is open: it reads its rest when it goes."""
+        """Close the stream before its pipe: GitPython drains the stream on close."""
         self._stream = None
 
 

@@ -19,7 +19,7 @@ _LISTED_TAG = re.compile(r"([0-9a-f]{40})\trefs/tags/(.+?)(\^\{\})?")
 
 
 def remote_tags(url: str) -> dict[str, str]:
-    """All tags with the full commit that each names. Raises SourceError when nobody answers."""
+    """Return all tags with the full commit of each. Raises SourceError when no server answers."""
     log = io.BytesIO()  # `ask` returns the last lines only
     try:
         check_address(url)
@@ -129,11 +129,11 @@ _CAUSES: tuple[tuple[str, str, str, bool], ...] = (
 
 
 class GitUnavailableError(Exception):
-    """The server does not give what was asked for, or not that way; the text is git's own line."""
+    """A request that the server refuses or cannot serve; the text is git's message."""
 
 
 def scrubbed() -> dict[str, str]:
-    """The environment for a git that is to see only what it is told: no repository, no settings."""
+    """Return an environment for git without repository and configuration variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return {
         **kept,
@@ -146,7 +146,7 @@ def scrubbed() -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remote:
-    """One repository on a server and how to talk to it. `local`: the source itself is on this machine."""
+    """A repository on a server, with its settings; `local`: the source is on this machine."""
 
     url: str
     local: bool
@@ -157,7 +157,7 @@ class Remote:
     pause: Callable[[float], None]
 
     def ask(self, command: str, *arguments: str, what: Sequence[str] = ()) -> list[str]:
-        """Output lines of `git COMMAND ARGUMENTS URL WHAT`; what the network breaks is tried again.
+        """Return output lines of `git COMMAND ARGUMENTS URL WHAT`; network failures are retried.
 
         Raises SourceError for what nobody can get, UnavailableError when another way might work.
         """
@@ -234,7 +234,7 @@ class Remote:
         }
 
     def _explain(self, lines: Sequence[str]) -> tuple[Exception, bool] | None:
-        """The error behind a failed command and whether to try again; None when it is not known."""
+        """Return the error for a failed command, and whether to retry; None when unknown."""
         text = "\n".join(lines)
         if "No space left on device" in text:
             return HostError(
@@ -251,7 +251,7 @@ class Remote:
 
 
 def _telling(lines: Sequence[str]) -> str:
-    """The line of git's output that says most, without credentials."""
+    """Return the most specific line of git's output, without credentials."""
     found = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:"))]
     said = next((line for line in found if line.startswith(("fatal:", "ssh:"))), (found or [*lines, ""])[0])
     return redacted(re.sub(r"^(fatal|error): ", "", said)).strip()
@@ -268,12 +268,12 @@ _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]|%0[0-9a-f]|%1[0-9a-f]", re.IGNORECAS
 
 
 class BadAddressError(ValueError):
-    """An address or a path that is not acceptable; the text says why."""
+    """An address or a path that is not acceptable; the text gives the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submodule:
-    """Another repository inside a tree: where it lies, where it comes from, which commit."""
+    """A repository inside a tree: its path, its address, its commit."""
 
     path: str
     url: str
@@ -282,29 +282,29 @@ class Submodule:
 
 
 def display_url(url: str) -> str:
-    """What may be shown of an address: no user, no password."""
+    """Return an address without user and password."""
     return redacted(url)
 
 
 def redacted(text: str) -> str:
-    """A text that git printed, without the credentials of any address in it."""
+    """Return git's output without the credentials of any address in it."""
     return _USERINFO.sub(r"\1", text)
 
 
 def is_local(url: str) -> bool:
-    """Whether an address is a place on this machine."""
+    """Return whether an address is on this machine."""
     return url.startswith(("/", "file://"))
 
 
 def mirror_name(url: str) -> str:
-    """Folder of a repository's mirror; the same whatever the credentials are."""
+    """Return the folder name of a repository's mirror, independent of credentials."""
     plain = display_url(url).rstrip("/")
     name = re.sub(r"[^\w.-]", "_", re.split(r"[/:]", plain)[-1].removesuffix(".git")) or "repository"
     return f"{hashlib.sha256(plain.encode(errors='surrogateescape')).hexdigest()[:16]}-{name[:60]}.git"
 
 
 def check_address(url: str) -> None:
-    """Raise BadAddressError for what git could take for an option, a helper program or two lines."""
+    """Raise BadAddressError for an address that git could take for an option, a helper or two lines."""
     if not url or url.startswith("-"):
         raise BadAddressError(f"{url!r} is no address")
     if _UNPRINTABLE.search(url):
@@ -322,13 +322,13 @@ def check_address(url: str) -> None:
 
 
 def check_tag(tag: str) -> None:
-    """Raise BadAddressError for what cannot be a tag's name; "" is none, which is fine."""
+    """Raise BadAddressError for an invalid tag name; "" means no tag and is fine."""
     if tag and not _TAG.fullmatch(tag):
         raise BadAddressError(f"{tag!r} is no name of a tag")
 
 
 def resolve_url(base: str, url: str) -> str:
-    """A submodule's address, relative ones ("../other.git") against the superproject's `base`."""
+    """Return a submodule's absolute address; relative ones ("../other.git") start from `base`."""
     if not url.startswith(_RELATIVE):
         return url
     root, path = _split(base.rstrip("/"))
@@ -348,7 +348,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """What stays of an address whatever is added to it, and the path below it."""
+    """Return the fixed part of an address, and the path below it."""
     scheme = _SCHEME.match(url)
     if scheme is not None:
         host, _, path = url[scheme.end() :].partition("/")
@@ -360,7 +360,7 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def check_path(path: str) -> None:
-    """Raise BadAddressError for a path in a tree that leads out of it, or into a repository's own files."""
+    """Raise BadAddressError for a path that leaves the tree or enters a repository's .git."""
     if not path or path.startswith(("-", "/")) or ".." in _parts(path) or "\0" in path:
         raise BadAddressError(f"the path {path!r} is not acceptable")
     if any(part.lower().rstrip(" .") == ".git" for part in _parts(path)):
@@ -368,7 +368,7 @@ def check_path(path: str) -> None:
 
 
 def submodules(base: str, config: Mapping[str, str], links: Mapping[str, str]) -> tuple[Submodule, ...]:
-    """The submodules of a tree: `config` from its .gitmodules, `links` path -> recorded commit.
+    """Return the submodules of a tree: `config` from .gitmodules, `links` path -> recorded commit.
 
     Left out, as git does: those marked `update = none`. Raises BadAddressError.
     """

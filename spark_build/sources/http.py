@@ -43,7 +43,7 @@ _REASONS = (
 
 
 class _SystemTrust(HTTPAdapter):
-    """Trusts the system's certificates too, as pip does, not only those shipped with requests."""
+    """An adapter that also trusts the system's certificates, as pip does."""
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, ssl_context=ssl.create_default_context(), **kwargs)
@@ -53,7 +53,7 @@ class _SystemTrust(HTTPAdapter):
 
 
 class _Unverified(HTTPAdapter):
-    """For hosts that the user told pip to trust; a redirect elsewhere is verified again."""
+    """An adapter for the user's trusted hosts; a redirect to another host is verified."""
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
         kwargs["verify"] = False
@@ -63,10 +63,10 @@ class _Unverified(HTTPAdapter):
 
 
 class Session(requests.Session):
-    """A session under pip's settings; its requests need no further arguments."""
+    """A session with pip's settings; its requests need no further arguments."""
 
     def __init__(self, config: PipConfig, *, retries: int | None = None) -> None:
-        """`retries`: instead of pip's number. Raises HostError when a certificate file is missing."""
+        """Use `retries` in place of pip's number. Raises HostError for a missing certificate file."""
         super().__init__()
         self.config = config
         self.headers["User-Agent"] = f"spark-build/{__version__}"
@@ -84,7 +84,7 @@ class Session(requests.Session):
         self.unverified = _Unverified(max_retries=retry)
 
     def get_adapter(self, url: str) -> BaseAdapter:
-        """Hosts that pip was told to trust go unverified, with or without credentials in the URL."""
+        """Return the adapter for a URL; trusted hosts go unverified, with or without credentials."""
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2].lower()
         plain = host.removesuffix(f":{parts.port}") if parts.port else host
@@ -100,7 +100,7 @@ class Session(requests.Session):
         verify: bool | str | None,
         cert: str | tuple[str, str] | None,
     ) -> Any:
-        """pip's settings win over REQUESTS_CA_BUNDLE and the proxy variables, as in pip."""
+        """Prefer pip's settings to REQUESTS_CA_BUNDLE and proxy variables, as pip does."""
         if self.config.proxy:
             proxies = {"http": self.config.proxy, "https": self.config.proxy}
         if self.authorities:
@@ -110,7 +110,7 @@ class Session(requests.Session):
     def ask(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, stream: bool = False
     ) -> requests.Response:
-        """One request; follows redirects, raises NETWORK_ERRORS, never for an HTTP status."""
+        """Send one request, follow redirects; raises NETWORK_ERRORS, never for an HTTP status."""
         return self.request(
             method,
             url,
@@ -134,7 +134,7 @@ def _present(option: str, place: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """What may be shown of a URL: host and port, the path of a file: URL; never credentials."""
+    """Return what may be shown of a URL: host and port, the path of a file: URL; no credentials."""
     parts = urlsplit(url)
     if parts.scheme in ("http", "https"):
         return parts.netloc.rpartition("@")[2]
@@ -142,23 +142,23 @@ def host_of(url: str) -> str:
 
 
 def path_of(url: str) -> str:
-    """The local path behind a file: URL; anything without a scheme is a path already."""
+    """Return the local path of a file: URL; text without a scheme is a path already."""
     return url2pathname(urlsplit(url).path) if url.startswith("file:") else url
 
 
 def is_remote(url: str) -> bool:
-    """Whether a URL needs the network."""
+    """Return whether a URL needs the network."""
     return "://" in url and not url.startswith("file:")
 
 
 def name_in(url: str) -> str:
-    """The file name at the end of a URL; "" when there is none that could be written to disk."""
+    """Return the file name at the end of a URL; "" when there is none that is safe on disk."""
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     return "" if name in (".", "..") or "/" in name or "\0" in name else name
 
 
 def network_reason(error: Exception) -> str:
-    """Why a request failed, in a few words."""
+    """Return a short reason for a failed request."""
     text = f"{type(error).__name__}: {error}"
     for sign, meaning in _REASONS:
         if sign in text:
@@ -182,7 +182,7 @@ _LINE = re.compile(r"(?P<section>[^.=\s]+)\.(?P<option>[a-z0-9-]+)=(?P<value>(['
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PipConfig:
-    """Where pip looks, and how it gets there. An empty `index_url` means pip's own default."""
+    """Package indexes of pip and how to reach them; "" as `index_url` means pip's default."""
 
     index_url: str = ""
     extra_index_urls: tuple[str, ...] = ()
@@ -197,7 +197,7 @@ class PipConfig:
 
 
 def repeated(listing: str) -> tuple[str, ...]:
-    """Keys ("global.index-url") that more than one of pip's files sets.
+    """Return the keys ("global.index-url") that more than one of pip's files sets.
 
     Newer pips list every file's value, sorted by the files' names, which says nothing about which
     one counts: ask `pip config get` for these.
@@ -212,7 +212,7 @@ def repeated(listing: str) -> tuple[str, ...]:
 
 
 def parse_pip_config(listing: str, decided: Mapping[str, str] | None = None) -> PipConfig:
-    """The configuration in the output of `pip config list`; `decided` wins for the keys it has.
+    """Return the configuration in the output of `pip config list`; `decided` overrides its keys.
 
     Raises SourceError for a value that pip would refuse too.
     """

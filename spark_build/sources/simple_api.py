@@ -1,4 +1,4 @@
-"""Package indexes by the Simple API, HTML or JSON, and torch's own index."""
+"""Package indexes by the Simple API (HTML or JSON), and torch's own index."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ IDENTITY = {"Accept-Encoding": "identity"}  # the file's own bytes and size, not
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Indexes:
-    """Where to look: `links` (folders, pages, files) first, then `urls`; paths or URLs."""
+    """Places to search: `links` (folders, pages, files) first, then `urls`; paths or URLs."""
 
     urls: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     config: PipConfig = field(default_factory=PipConfig)
 
     def local(self) -> Indexes:
-        """Only what needs no network."""
+        """Places that need no network."""
         return replace(
             self,
             urls=tuple(url for url in self.urls if not http.is_remote(url)),
@@ -56,7 +56,7 @@ class Indexes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What one place said; `failure` is empty when it could be asked."""
+    """Answer of one place; `failure` is "" when it could be asked."""
 
     where: str
     files: tuple[IndexFile, ...] = ()
@@ -64,7 +64,7 @@ class Answer:
 
 
 def configured() -> Indexes:
-    """The indexes that pip would use here. Raises HostError when pip cannot tell."""
+    """Return the indexes that pip uses here. Raises HostError when pip does not report them."""
     listing = _pip("list")
     decided = {key: _pip("get", key).removesuffix("\n") for key in http.repeated(listing)}
     config = http.parse_pip_config(listing, decided)
@@ -75,7 +75,7 @@ def configured() -> Indexes:
 
 
 def files_of(project: str, indexes: Indexes) -> tuple[IndexFile, ...]:
-    """All files of a project, every place in order. Raises SourceError when there are none."""
+    """Return all files of a project, place by place. Raises SourceError when there are none."""
     answers = list(_answers(project, indexes))
     files = tuple(file for answer in answers for file in answer.files)
     if not files:
@@ -84,7 +84,7 @@ def files_of(project: str, indexes: Indexes) -> tuple[IndexFile, ...]:
 
 
 def find(project: str, filename: str, indexes: Indexes, *, sha256: str = "") -> IndexFile:
-    """The file of that name; with `sha256`, the one that has it.
+    """Return the file of that name; with `sha256`, the one that has it.
 
     Raises SourceError when nobody has it, or all announce another hash.
     """
@@ -97,7 +97,7 @@ def find(project: str, filename: str, indexes: Indexes, *, sha256: str = "") -> 
 def search(
     project: str, filename: str, indexes: Indexes, *, sha256: str = ""
 ) -> tuple[IndexFile | None, Sequence[Answer]]:
-    """As `find`, but None and what was answered when nobody has the file.
+    """Search like `find`; returns None and all answers when no place has the file.
 
     Stops at the first place that announces the hash: a local copy spares the network.
     """
@@ -123,7 +123,7 @@ def search(
 
 
 def size_of(file: IndexFile, indexes: Indexes) -> int | None:
-    """Bytes to download; None when it cannot be found out."""
+    """Return the bytes to download; None when unknown."""
     if file.size is not None:
         return file.size
     if not http.is_remote(file.url):
@@ -139,7 +139,7 @@ def size_of(file: IndexFile, indexes: Indexes) -> int | None:
 
 
 def unreachable_hint(filename: str) -> str:
-    """What helps when the network does not."""
+    """Return a hint for a network failure."""
     return (
         f"check the network and `{sys.executable} -m pip config list`, or put {filename} into a folder"
         " and set PIP_FIND_LINKS to it"
@@ -161,7 +161,7 @@ def _pip(*arguments: str) -> str:
 
 
 def _default_index() -> str:
-    """The index that pip uses when nobody configured one; only pip knows it."""
+    """Return pip's default index, which only pip knows."""
     try:
         return str(importlib.import_module("pip._internal.models.index").PyPI.simple_url)
     except (ImportError, AttributeError):
@@ -172,7 +172,7 @@ def _default_index() -> str:
 
 
 def _answers(project: str, indexes: Indexes) -> Iterator[Answer]:
-    """Ask one place after the other, each only when the caller goes on."""
+    """Yield the answer of each place; a place is asked only when the caller continues."""
     places = [*((link, True) for link in indexes.links), *((url, False) for url in indexes.urls)]
     with http.Session(indexes.config) as session:
         for place, flat in places:
@@ -195,7 +195,7 @@ def _announced(file: IndexFile) -> str:
 
 
 def _nowhere(project: str, filename: str, answers: Sequence[Answer]) -> SourceError:
-    """The one-line error for a search without result: who was asked, who could not be."""
+    """Return the one-line error for a search without result: places asked, places unreachable."""
     wanted = filename or f"files of {project}"
     failures = [f"{answer.where}: {answer.failure}" for answer in answers if answer.failure]
     asked = [answer.where for answer in answers if not answer.failure]
@@ -232,7 +232,7 @@ _SHA256 = re.compile(r"(?:^|&)sha256=([0-9a-f]{64})(?:&|$)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexFile:
-    """A file that an index offers. sha256: as announced, "" unknown; size in bytes."""
+    """A file on an index; `sha256` as announced, "" when unknown; size in bytes."""
 
     project: str
     filename: str
@@ -242,11 +242,11 @@ class IndexFile:
 
 
 class IndexUnavailableError(Exception):
-    """A place could not be asked; the text says why in a few words."""
+    """A place that could not be asked; the text gives a short reason."""
 
 
 def remote(project: str, place: str, session: http.Session, *, flat: bool) -> Sequence[IndexFile]:
-    """A project's files on an index, or (`flat`) on a page of links or at one link itself.
+    """Return a project's files on an index, or (`flat`) on a page of links or behind one link.
 
     None there is an empty answer; raises UnavailableError when it cannot be asked.
     """
@@ -272,7 +272,7 @@ def remote(project: str, place: str, session: http.Session, *, flat: bool) -> Se
 
 
 def local(project: str, place: str, *, flat: bool) -> Sequence[IndexFile]:
-    """The same for a path or file: URL."""
+    """Return a project's files in a folder, page or file, given as path or file: URL."""
     path = Path(http.path_of(place)).expanduser()
     if not path.exists():
         raise IndexUnavailableError("there is no such folder")
@@ -339,7 +339,7 @@ def _from_json(project: str, answer: requests.Response, content: bytes) -> Seque
 
 
 def _linked(project: str, links: Sequence[str]) -> Sequence[IndexFile]:
-    """Files behind links; as in pip, the URL names the file and the link's text does not."""
+    """Return the files behind links; as in pip, the URL names the file, not the link's text."""
     found = []
     for link in links:
         url, fragment = urldefrag(link)
@@ -351,7 +351,7 @@ def _linked(project: str, links: Sequence[str]) -> Sequence[IndexFile]:
 
 
 def _belongs(filename: str, project: str) -> bool:
-    """Whether a file name is a distribution of the project: "<name>-<version>...<ending>"."""
+    """Return whether a file name is a distribution of the project: "<name>-<version>...<ending>"."""
     ending = next((ending for ending in ENDINGS if filename.endswith(ending)), None)
     if ending is None or "/" in filename or not filename.isprintable():
         return False
@@ -369,7 +369,7 @@ def _belongs(filename: str, project: str) -> bool:
 
 
 def _with_login(url: str, index: str) -> str:
-    """An index's credentials for files on the same host and port, as pip does it."""
+    """Return a URL with the index's credentials when host and port are the same, as pip does."""
     parts, owner = urlsplit(url), urlsplit(index)
     login, _, host = owner.netloc.rpartition("@")
     if login and (parts.scheme, parts.netloc) == (owner.scheme, host):
@@ -380,7 +380,7 @@ def _with_login(url: str, index: str) -> str:
 def install(
     folder: Path, wanted: Sequence[str], backend: str, emit: Emit, log: BinaryIO, *, offline: bool = False
 ) -> None:
-    """Install torch==X (first of `wanted`) and more: uv knows where builds for a backend are.
+    """Install torch==X (first of `wanted`) and others with uv, which knows the indexes of backends.
 
     Where that index does not answer, pip's own decides, after its size was said. Raises SourceError.
     """
@@ -418,7 +418,7 @@ def _uv() -> list[str]:
 
 
 def announcement(project: str, version: str, indexes: Indexes, backend: str) -> str:
-    """What pip will download, and how large it is, before it does."""
+    """Return what pip is going to download, and its size."""
     file = best_file(files_of(project, indexes), version)
     if file is None:
         raise HostError(
@@ -433,7 +433,7 @@ def announcement(project: str, version: str, indexes: Indexes, backend: str) -> 
 
 
 def best_file(files: Sequence[IndexFile], version: str) -> IndexFile | None:
-    """The wheel that pip would take here for ==version: newest (local labels win), then best tags."""
+    """Return the wheel that pip takes for ==version: newest (local versions win), then best tags."""
     from packaging.specifiers import SpecifierSet
     from packaging.tags import sys_tags
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename

@@ -1,4 +1,4 @@
-"""A recipe's source, whatever its kind: have it on this machine, write its tree."""
+"""Sources of all kinds: fetch them, and write their trees."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def obtain(
     waiting: Callable[[str], None] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Download or find what is pinned, verified: {"name"} for people, "archive" (a path) or "git": true.
+    """Download or find what is pinned; returns {"name"} for people and "archive" (a path) or "git": true.
 
     `progress` gets bytes, or git's objects, done and in total, `tell` why a mirror is asked. Raises
     SourceError.
@@ -56,7 +56,7 @@ def obtain(
 
 
 def missing(source: Source, *, folder: Path, indexes: Callable[[], Indexes]) -> tuple[str, ...]:
-    """What `obtain` would have to ask the network for; changes nothing."""
+    """Return what `obtain` needs the network for; changes nothing."""
     if source.kind == "local":
         return ()
     if source.kind == "git":
@@ -67,7 +67,7 @@ def missing(source: Source, *, folder: Path, indexes: Callable[[], Indexes]) -> 
 
 
 def is_here(source: Source, obtained: Mapping[str, Any], *, folder: Path) -> bool:
-    """Whether what `obtain` returned is still there."""
+    """Return whether the result of `obtain` still exists."""
     if source.kind == "local":
         return Path(source.url).is_dir()
     if source.kind != "git":
@@ -94,7 +94,7 @@ def write_tree(source: Source, obtained: Mapping[str, Any], *, folder: Path, des
 
 
 def lay_tree(source: Source, obtained: Mapping[str, Any], *, folder: Path, destination: Path) -> None:
-    """Write the files that an extra source is wanted for to `destination`, beside what others laid there.
+    """Write an extra source's selected files to `destination`, beside those of other sources.
 
     Raises SourceError for what the source lacks, and for a file that is there with another content.
     """

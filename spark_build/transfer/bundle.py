@@ -12,7 +12,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from shlex import quote
@@ -29,7 +29,7 @@ from spark_build.paths import PACKAGE, Home
 from spark_build.process import run
 from spark_build.recipes.model import Target
 from spark_build.venv import clean_environment
-from spark_build.wheelhouse import generations
+from spark_build.wheelhouse import generations, trust
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.resolve import needed
@@ -129,10 +129,12 @@ def pack(
     python: str = "",
     tool: Iterable[Path] = (),
     options: str = "",
+    key: Path | None = None,
 ) -> Bundle:
     """The export of a generation or of some of its `wheels`, with the wheels of spark-build itself.
 
-    `python` (the ABI) and `options` (which select the view) are for INSTALL.txt.
+    `python` (the ABI) and `options` (which select the view) are for INSTALL.txt; `key` signs the manifest,
+    which has the sha256 of every other file.
     """
     view = generation.folder.parent.parent.name
     chosen = generation.wheels if wheels is None else tuple(wheels)
@@ -142,7 +144,7 @@ def pack(
     pins = pins_of(store, chosen)
     texts = {
         "INSTALL.txt": install_text(
-            title, chosen, python, with_tool=bool(own), view=options, pins=sorted(pins)
+            title, chosen, python, with_tool=bool(own), view=options, pins=sorted(pins), signed=bool(key)
         ),
         **pins,
         "NOTICE.txt": license_notice(
@@ -159,15 +161,18 @@ def pack(
         "view": view,
         "generation": generation.number,
         "closure_key": generation.closure_key if chosen == generation.wheels else "",
-        "wheels": [asdict(wheel) for wheel in chosen],
+        "wheels": [wheel.as_row() for wheel in chosen],
         "papers": {wheel.key: {} for wheel in chosen} | _papers_by_key(content),
         "files": {one.name: one.sha256 for one in files},
     }
-    first = _from_bytes(generations.MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+    data = (json.dumps(manifest, indent=1) + "\n").encode()
+    first = [_from_bytes(generations.MANIFEST, data)]
+    if key:
+        first.append(_from_bytes(trust.SIGNATURE, trust.sign(data, key)))
     return Bundle(
         top=f"{view}-{generation.number}",
         wheels=chosen,
-        members=(first, *files[: len(papers) + 1], *content, *own),
+        members=(*first, *files[: len(papers) + 1], *content, *own),
     )
 
 
@@ -417,11 +422,12 @@ def install_text(
     with_tool: bool,
     view: str = "",
     pins: Sequence[str] = (),
+    signed: bool = False,
 ) -> str:
     """How to install from the folder.
 
     `python`: the ABI ("cp312"), "" when it is not known; `view`: the options that select the wheels' view;
-    `pins`: files with the pins of what is not handed on.
+    `pins`: files with the pins of what is not handed on; `signed`: whether the manifest will be.
     """
     own = [wheel.name for wheel in wheels if wheel.origin != "public"] or [wheel.name for wheel in wheels]
     names = " ".join(own)
@@ -450,17 +456,28 @@ A Dockerfile, with this folder as the build context (Python {version or "of the 
         pip install --no-index --find-links /wheels --require-hashes -r /wheels/requirements.txt
 
 """
+    tool = "~/spark-build/bin/spark-build" if with_tool else "spark-build"
     if with_tool:
         text += f"""\
 spark-build itself, which takes the wheels in, proves every one and verifies them on this machine:
 
     python{version} -m venv ~/spark-build
     ~/spark-build/bin/python -m pip install --no-index --find-links spark-build 'spark-build[verify]'
-    ~/spark-build/bin/spark-build wheelhouse import .
-    ~/spark-build/bin/spark-build {view}verify
 """
     else:
-        text += "With spark-build on this machine: spark-build wheelhouse import .\n"
+        text += "With spark-build on this machine:\n\n"
+    if signed:
+        text += f"""\
+    {tool} wheelhouse trust add NAME KEY.pub
+    {tool} wheelhouse import .
+"""
+    else:
+        text += f"    {tool} wheelhouse import --unsigned .\n"
+    text += f"    {tool} {view}verify\n" if with_tool else ""
+    if signed:
+        text += (
+            "\nKEY.pub is the public key of whoever signed this: have it from them, not with this folder.\n"
+        )
     for name in pins:
         recipe = name.partition("-")[0]
         text += f"""

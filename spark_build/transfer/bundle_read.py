@@ -10,11 +10,11 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import GenericAlias
-from typing import Any, BinaryIO, Literal, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
@@ -26,9 +26,11 @@ from spark_build.files import CHUNK
 from spark_build.sources import archives
 from spark_build.sources.archives import MAX_ENTRIES, Metered, RefusedError, decompressed
 from spark_build.text import printable
-from spark_build.transfer.bundle import TOOL, Progress
+from spark_build.transfer.bundle import SCHEMA, TOOL, Progress
 from spark_build.transfer.bundle_write import silent
+from spark_build.wheelhouse.generations import MANIFEST
 from spark_build.wheelhouse.store import PREFIX
+from spark_build.wheelhouse.trust import SIGNATURE
 from spark_build.wheels import reader
 from spark_build.wheels.model import StoredWheel
 
@@ -67,12 +69,14 @@ class Incoming:
 
 @contextlib.contextmanager
 def incoming(path: Path, progress: Progress = silent) -> Iterator[Iterator[Incoming]]:
-    """The files of a folder, with manifest.json first, or of a tar (.gz, .bz2, .xz, .zst) in its order.
+    """The files of a folder, the manifest and its signature first, or of a tar (.gz, .bz2, .xz, .zst).
 
     Names are safe and come once. Raises StoreError or DAMAGE for what nobody should take in.
     """
     if path.is_dir():
-        yield _of_folder(path, progress)
+        # Closed at once: a refusal's traceback would keep the generator, and the file that it is at, open.
+        with contextlib.closing(_of_folder(path, progress)) as files:
+            yield files
         return
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -179,7 +183,7 @@ def _is_sane(name: str) -> bool:
     return reader.is_safe(name) and name.isprintable() and len(name) < 4096
 
 
-def _of_folder(path: Path, progress: Progress) -> Iterator[Incoming]:
+def _of_folder(path: Path, progress: Progress) -> Generator[Incoming]:
     names = []
     for place in sorted(path.rglob("*")):
         mode = place.lstat().st_mode
@@ -191,7 +195,7 @@ def _of_folder(path: Path, progress: Progress) -> Iterator[Incoming]:
         if not stat.S_ISDIR(mode) and not (stat.S_ISREG(mode) and _is_sane(name)):
             raise refused(path, f"it holds {printable(name[:300])!r}, which is no plain file")
         if stat.S_ISREG(mode):
-            names.append((name != "manifest.json", name, place.stat().st_size))
+            names.append(({MANIFEST: 0, SIGNATURE: 1}.get(name, 2), name, place.stat().st_size))
     total, done = sum(size for _, _, size in names), 0
     for _, name, size in sorted(names):
         descriptor = os.open(path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -218,9 +222,13 @@ DAMAGE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """`hashes`: sha256 of every other file, wheels included, by its name below the top folder."""
+    """`hashes`: sha256 of every other file, wheels included, by its name below the top folder.
+
+    generation: the view's number on the machine that wrote it, which only grows there.
+    """
 
     view: str
+    generation: int
     closure_key: str
     wheels: tuple[StoredWheel, ...]
     hashes: Mapping[str, str]
@@ -242,8 +250,8 @@ def refused(file: Path, why: str, *, hint: str = "") -> StoreError:
 class _Document:
     """What a manifest.json must have; it may have more."""
 
-    schema: Literal[1]
     view: str
+    generation: int
     closure_key: str
     wheels: tuple[StoredWheel, ...]
     papers: dict[str, dict[str, str]]
@@ -259,7 +267,7 @@ _RESERVED = ("store", TOOL)  # folders of an export
 def parse_manifest(path: Path, data: bytes) -> Manifest:
     """Read the manifest of the tar or folder `path`; StoreError, whatever is wrong with it."""
     try:
-        return _checked(_document(data))
+        return _checked(_document(path, data))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         why = f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}"
@@ -268,8 +276,15 @@ def parse_manifest(path: Path, data: bytes) -> Manifest:
     raise refused(path, f"its manifest is none of ours ({printable(' '.join(why.split()))[:300]})")
 
 
-def _document(data: bytes) -> _Document:
+def _document(path: Path, data: bytes) -> _Document:
     raw = json.loads(data)
+    if raw["schema"] != SCHEMA:
+        found = printable(repr(raw["schema"]))[:20]
+        raise refused(
+            path,
+            f"its manifest has schema {found}, and this spark-build reads {SCHEMA}",
+            hint="take it in with the version that wrote it, or with the one in its folder spark-build/",
+        )
     known = {one.name: raw[one.name] for one in fields(_Document)}
     # By way of JSON: there pydantic's strict mode takes arrays for tuples and objects for classes.
     return _SHAPE.validate_json(json.dumps([known]))[0]
@@ -298,7 +313,11 @@ def _checked(document: _Document) -> Manifest:
         if not PLACE.fullmatch(name) or not _HASH.fullmatch(sha256):
             raise ValueError(f"{name!r} with the sha256 {sha256!r} is no file of an export")
     return Manifest(
-        view=document.view, closure_key=document.closure_key, wheels=document.wheels, hashes=hashes
+        view=document.view,
+        generation=document.generation,
+        closure_key=document.closure_key,
+        wheels=document.wheels,
+        hashes=hashes,
     )
 
 

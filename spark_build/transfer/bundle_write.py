@@ -15,6 +15,7 @@ from spark_build.errors import StoreError, UsageError
 from spark_build.files import CHUNK, locked, make_folder, remove_empty, sha256_of, sync_folder
 from spark_build.transfer.bundle import Bundle, Member, Progress
 from spark_build.wheelhouse.generations import MANIFEST
+from spark_build.wheelhouse.trust import SIGNATURE
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -273,6 +274,6 @@ def _listed(manifest: Path) -> set[str]:
         raw = json.loads(manifest.read_text())
         wheels = {str(row["filename"]) for row in raw["wheels"]}
         papers = {f"store/{key}/{name}" for key, own in raw["papers"].items() for name in own}
-        return {*wheels, *papers, *raw["files"], MANIFEST}
+        return {*wheels, *papers, *raw["files"], MANIFEST, SIGNATURE}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return set()

@@ -29,7 +29,7 @@ Told = Callable[[int, int], None]  # bytes read, bytes to read
 
 
 def of_store(home: Home, wheels: dict[str, StoredWheel], left: list[Path] | None) -> Iterator[Suspect]:
-    """Names, records and sizes; fills `wheels` by key. left: unfinished, None while that may be in work."""
+    """Check names, records and sizes; fills `wheels` by key. `left`: unfinished work, None if it may run."""
     if left:
         yield leftovers(left)
     for path in sorted(home.store.iterdir()):
@@ -87,7 +87,7 @@ def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel], *, busy:
 
 
 def _drop_prefix(home: Home, folder: Path) -> bool:
-    """Remove a prefix that its record does not know, unless somebody has finished it meanwhile."""
+    """Remove a prefix that its record does not know, unless another process has completed it."""
     with stores.exclusive(home.store, "checking") as holder:
         if holder or entry_of(folder, stores.record_of(folder)).prefix is not None:
             return False
@@ -105,7 +105,7 @@ def _bad_wheel(home: Home, entry: StoreEntry) -> Suspect:
 
 
 def restore(home: Home, path: Path, wheel: StoredWheel) -> bool:
-    """Put the wheel's bytes back from any file here that has them; False when none has."""
+    """Restore the wheel's bytes from any file here that has them; returns False when none has."""
     for root in (home.wheelhouse, home.sources, home.build):
         for folder, _, names in os.walk(root):
             for name in names:
@@ -121,7 +121,7 @@ def restore(home: Home, path: Path, wheel: StoredWheel) -> bool:
 
 
 def contents(home: Home, told: Told) -> Iterator[Suspect]:
-    """The deep part: the bytes of every wheel, paper and prefix against what was recorded."""
+    """Yield deep faults: bytes of every wheel, attestation and prefix that differ from their record."""
     work: list[tuple[StoreEntry, Path, str, int]] = []
     for record in sorted(home.store.glob(f"[0-9a-f][0-9a-f]/*/{RECORD}")):
         try:
@@ -144,7 +144,7 @@ def contents(home: Home, told: Told) -> Iterator[Suspect]:
 
 
 def _parts(entry: StoreEntry, record: Mapping[str, Any]) -> Iterator[tuple[Path, str, int]]:
-    """(path, recorded digest, size) of all of an entry that has one."""
+    """Yield (path, recorded digest, size) of every part of an entry."""
     if entry.wheel is not None:
         path = entry.folder / entry.wheel.filename
         # Another size is told by the shallow part.
@@ -165,13 +165,13 @@ def _digest(work: tuple[StoreEntry, Path, str, int]) -> str:
         return ""
 
 
-OWN = frozenset({"current", "generations", "lock", "pages", generations.PINS})
+OWN = frozenset({"current", "generations", "lock", "pages", generations.IMPORTS, generations.PINS})
 EXTRAS = frozenset({MANIFEST, VERDICT, "index"})
 Find = Callable[[str], StoredWheel | None]  # the wheel of a store entry, by key
 
 
 def of_view(view: Path, store: Path, find: Find) -> Iterator[Suspect]:
-    """Everything wrong in a view; under its lock."""
+    """Yield all faults of a view; under its lock."""
     left = generations.leftovers(view)
     if left:
         yield leftovers(left)
@@ -195,7 +195,7 @@ def _foreign_in_view(path: Path) -> Suspect:
 
 
 def _of_current(view: Path, whole: list[int]) -> Iterator[Suspect]:
-    """`current` must be a link to a generation that is there."""
+    """Check that `current` is a link to an existing generation."""
     link = view / "current"
     fix = f"{generations.command(view)} wheelhouse rollback {whole[-1]}" if whole else _publish_again(view)
     if link.is_symlink():
@@ -242,7 +242,7 @@ def _publish_again(view: Path) -> str:
 
 
 def _drop(folder: Path) -> str:
-    """How to do without a generation that cannot be mended."""
+    """Return the advice for a generation that cannot be repaired."""
     return f"{_publish_again(folder.parent.parent)}, then: rm -r {quote(str(folder))}"
 
 
@@ -254,7 +254,7 @@ def _of_wheel(
     to_store: str,
     store: Path,
 ) -> Iterator[Suspect]:
-    """A generation's wheel: the link, where it leads, and whether that is what was published."""
+    """Check a generation's wheel: its link, the link's target, its record."""
     if kept is None or kept.sha256 != wheel.sha256:
         if entry is not None and not entry.is_symlink() and entry.stat().st_size == wheel.size:
             return  # a copy of the wheelhouse with real files needs no store
@@ -276,7 +276,7 @@ def _of_wheel(
 
 
 def _of_link(link: Path, kept: Path, mend: Callable[[], bool]) -> Iterator[Suspect]:
-    """A link with another text may still lead to the file of the store."""
+    """Check a link; one with another text may still lead to the store's file."""
     if not link.exists():
         yield suspect("dangling", link, f"leads to {link.readlink()}, where nothing is", mend=mend)
     elif kept.exists() and not link.samefile(kept):
@@ -294,7 +294,7 @@ def _of_index(folder: Path) -> Iterator[Suspect]:
 
 
 def _link(link: Path, target: str) -> bool:
-    """Put a link where it belongs, by one rename."""
+    """Create a link by one rename."""
     temporary = link.with_name(f".{link.name}")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
@@ -308,7 +308,7 @@ def _write(path: Path, text: str) -> bool:
 
 
 def _manifest_again(folder: Path, find: Find) -> bool:
-    """A manifest from the links, if the installer's papers prove that they are all."""
+    """Return a manifest rebuilt from the links, if the requirements files prove it complete."""
     found = []
     for link in folder.glob("*.whl"):
         wheel = find(link.readlink().parent.name) if link.is_symlink() else None
@@ -334,25 +334,25 @@ REPAIR = "spark-build wheelhouse check --repair"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspect:
-    """mend: tries, and says whether it worked; None where there is nothing to try."""
+    """A suspected fault; `mend` returns whether it repaired it, None where it cannot be tried."""
 
     fault: WheelhouseFault
     mend: Callable[[], bool] | None = None
 
     def mended(self) -> WheelhouseFault:
-        """The fault after an attempt to mend it."""
+        """Return the fault after an attempt to repair it."""
         return replace(self.fault, mended=self.mend is not None and self.mend())
 
 
 def suspect(
     kind: FaultKind, path: Path, message: str, fix: str = REPAIR, mend: Callable[[], bool] | None = None
 ) -> Suspect:
-    """A suspect in one line."""
+    """Return a suspected fault with its fix."""
     return Suspect(fault=WheelhouseFault(kind=kind, path=str(path), message=message, fix=fix), mend=mend)
 
 
 def leftovers(paths: Sequence[Path]) -> Suspect:
-    """What one killed process left; only meaningful while nobody works on it."""
+    """Return what a killed process left; only valid while nothing else works on it."""
 
     def mend() -> bool:
         for path in paths:
@@ -365,7 +365,7 @@ def leftovers(paths: Sequence[Path]) -> Suspect:
 
 
 def check_judgements(store: Path, *, busy: bool) -> Iterator[Suspect]:
-    """Yield what is wrong with the judgements kept beside the store; all of it can be made again."""
+    """Yield the faults of the judgements beside the store, which can all be made again."""
     for path in sorted(store.parent.glob(f"{FOLDER}/*/*/*")):
         if not (entry_folder(store, path.parent.name) / RECORD).exists():
             told = "a judgement of an entry that is gone; nothing needs it"

@@ -32,8 +32,11 @@ def collect(
     dry_run: bool,
     waiting: Callable[[str], None] | None = None,
 ) -> Collected:
-    """Collect from all views and the store; ages in seconds. Raises StoreError before it takes
-    anything when a manifest cannot be read: what that generation needs is not known."""
+    """Collect from all views and the store; ages in seconds.
+
+    Raises StoreError, before anything is removed, when a manifest cannot be read: nobody knows what that
+    generation needs.
+    """
     age = max(older_than, grace)
     found = sorted(path for path in home.views.glob("*") if (path / "generations").is_dir())
     for view in found:
@@ -62,7 +65,7 @@ def _taken(kind: Any, path: Path, name: str = "") -> RemovedItem:
 
 
 def _size(path: Path) -> int:
-    """Bytes of all files below a path; links count nothing."""
+    """Return the bytes of all files below a path, links excluded."""
     if path.is_symlink() or not path.is_dir():
         return 0 if path.is_symlink() else path.stat().st_size
     return sum(
@@ -74,7 +77,7 @@ def _size(path: Path) -> int:
 
 
 def _pages(view: Path, doomed: set[Path], *, dry_run: bool) -> list[RemovedItem]:
-    """Shared pages of the index that no remaining generation links to; under the view's lock."""
+    """Return shared index pages that no remaining generation links to; under the view's lock."""
     used = {
         os.path.basename(os.readlink(link))  # noqa: PTH115, PTH119 - as many as there are wheels
         for number in generations.numbers(view)
@@ -98,7 +101,7 @@ def _links(folder: Path) -> Iterator[str]:
 
 
 def _store(home: Home, age: float, doomed: set[Path], *, dry_run: bool) -> tuple[list[RemovedItem], str]:
-    """What goes from the store, and who kept it from being collected."""
+    """Return what is removed from the store, and who prevented it."""
     store = home.store
     with exclusive(store, "collecting", PATIENCE) as holder:
         if holder:
@@ -125,12 +128,12 @@ def _store(home: Home, age: float, doomed: set[Path], *, dry_run: bool) -> tuple
 
 
 def _time(store: Path, key: str) -> float:
-    """When an entry was committed, or found again by somebody who committed the same."""
+    """Return the time when an entry was last committed or found identical."""
     return (entry_folder(store, key) / RECORD).stat().st_mtime
 
 
 def _referenced(folder: Path) -> set[str]:
-    """The keys that a generation names."""
+    """Return the keys that a generation names."""
     try:
         return {row["key"] for row in json.loads((folder / MANIFEST).read_bytes())["wheels"]}
     except FileNotFoundError:
@@ -150,7 +153,7 @@ def _unreadable(folder: Path, why: str) -> StoreError:
 
 
 def _needed(home: Home, doomed: set[Path]) -> set[str]:
-    """The keys of all entries that the remaining generations name, and that those were built from."""
+    """Return the keys of all entries that the remaining generations name, and that those were built from."""
     pending: set[str] = set()
     for folder in home.views.glob("*/generations/[0-9]*"):
         if folder not in doomed:
@@ -171,7 +174,7 @@ def _needed(home: Home, doomed: set[Path]) -> set[str]:
 
 
 def _built_from(store: Path, key: str, by_recipe: Mapping[str, Iterable[Mapping[str, Any]]]) -> Iterator[str]:
-    """The entries that a build took as its needs, by what its key.json says of them."""
+    """Yield the entries that a build used as needs, by its key.json."""
     try:
         inputs = json.loads((entry_folder(store, key) / "key.json").read_bytes())["inputs"]
         needs = dict(inputs.get("needs", {}))
@@ -190,7 +193,7 @@ def _built_from(store: Path, key: str, by_recipe: Mapping[str, Iterable[Mapping[
 def generation_changes(
     before: Sequence[StoredWheel], after: Sequence[StoredWheel]
 ) -> tuple[GenerationChange, ...]:
-    """What became of each name from one set of wheels to another, in order of name."""
+    """Return each name's change between two sets of wheels, ordered by name."""
     old, new = _by_name(before), _by_name(after)
     found: list[GenerationChange] = []
     for name in sorted(old.keys() | new.keys()):
@@ -224,8 +227,11 @@ def _by_name(wheels: Sequence[StoredWheel]) -> dict[str, list[StoredWheel]]:
 
 
 def expired(generations: Sequence[KeptGeneration], *, keep: int, older_than: float) -> tuple[int, ...]:
-    """The generations that may go: neither current nor pinned, not of the `keep` newest, and not
-    current within the last `older_than` seconds."""
+    """Return the generations that may be removed.
+
+    These are neither current nor pinned, not of the `keep` newest, and were not current within the last
+    `older_than` seconds.
+    """
     newest = sorted((one.number for one in generations), reverse=True)[:keep]
     return tuple(
         sorted(

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +26,7 @@ from spark_build.wheels.model import StoredWheel
 
 MANIFEST = "manifest.json"
 VERDICT = "verdict.json"
+IMPORTS = "imports.json"  # of a view: public key of a signer ("" for nobody) -> generation last taken in
 SCHEMA = 1
 # What a killed process leaves of something that it was about to rename.
 UNFINISHED = ("generations/.tmp-*", "pages/.tmp-*", "pins/.*", ".current-*")
@@ -46,16 +47,16 @@ class Generation:
     before: int = 0
 
     def built(self) -> tuple[StoredWheel, ...]:
-        """The wheels that were built here, without the public ones of the closure."""
-        return tuple(wheel for wheel in self.wheels if wheel.origin == "built")
+        """Return the wheels of recipes, built here or imported, without the public ones of the closure."""
+        return tuple(wheel for wheel in self.wheels if wheel.origin in ("built", "imported"))
 
     def own(self) -> tuple[StoredWheel, ...]:
-        """The wheels that are here for their own sake, built or foreign; the public ones complete the set."""
+        """Return the wheels wanted for themselves, built or foreign; public ones only complete the set."""
         return tuple(wheel for wheel in self.wheels if wheel.origin != "public")
 
 
 def command(view: Path) -> str:
-    """The beginning of a command line that works on this view, whatever the running one works on."""
+    """Return the beginning of a command line for this view, whatever view is in use."""
     parts = view.name.rsplit("-", 2)  # targets may have a dash in their names
     if len(parts) < 3:
         return "spark-build"
@@ -65,7 +66,7 @@ def command(view: Path) -> str:
 
 
 def current(view: Path) -> Generation | None:
-    """The current generation of a view; None before the first."""
+    """Return the current generation of a view; None before the first."""
     try:
         folder = view / (view / "current").readlink()
     except FileNotFoundError:
@@ -76,7 +77,7 @@ def current(view: Path) -> Generation | None:
 
 
 def read(folder: Path) -> Generation:
-    """A generation from its manifest."""
+    """Return a generation from its manifest."""
     try:
         raw: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
         wheels = tuple(StoredWheel(**{**row, "requires": tuple(row["requires"])}) for row in raw["wheels"])
@@ -103,7 +104,7 @@ def publish(
     choose: Callable[[Generation | None], tuple[Iterable[StoredWheel], str]],
     waiting: Callable[[str], None] | None = None,
 ) -> tuple[Generation, bool]:
-    """Publish what `choose` makes of the current generation: (generation, is it new?).
+    """Publish the wheels that `choose` returns for the current generation; returns it and whether it is new.
 
     `choose` runs under the view's lock, so two publishers never lose each other's wheels. The same
     wheels again give no new generation. `waiting` is told who else publishes.
@@ -150,20 +151,20 @@ def _refuse_collisions(wheels: Sequence[StoredWheel]) -> None:
 def held(
     view: Path, purpose: str, waiting: Callable[[str], None] | None = None
 ) -> AbstractContextManager[int]:
-    """The lock of a view, for everything that changes it."""
+    """Return the lock of a view, for everything that changes it."""
     return locked(view / "lock", purpose=purpose, waiting=waiting)
 
 
 @contextlib.contextmanager
 def changing(view: Path, purpose: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold the lock of a view; what killed processes left unfinished goes first."""
+    """Hold the lock of a view, after removing what killed processes left."""
     with held(view, purpose, waiting):
         remove_leftovers(view)
         yield
 
 
 def leftovers(view: Path) -> list[Path]:
-    """What killed processes left unfinished; only meaningful under the view's lock."""
+    """Return what killed processes left unfinished; only valid under the view's lock."""
     found = [path for pattern in UNFINISHED for path in view.glob(pattern)]
     for number in numbers(view):
         folder = view / "generations" / str(number)
@@ -172,13 +173,13 @@ def leftovers(view: Path) -> list[Path]:
 
 
 def remove_leftovers(view: Path) -> None:
-    """Remove them; under the view's lock."""
+    """Remove what killed processes left; under the view's lock."""
     for killed in leftovers(view):
         remove_any(killed)
 
 
 def discard(folder: Path) -> None:
-    """Take a generation away: gone for readers by one rename; under the view's lock."""
+    """Remove a generation, for readers by one rename; under the view's lock."""
     gone = folder.with_name(f".tmp-gone-{folder.name}")
     remove_tree(gone)
     folder.rename(gone)
@@ -186,7 +187,7 @@ def discard(folder: Path) -> None:
 
 
 def numbers(view: Path) -> list[int]:
-    """The numbers of a view's generations, in order."""
+    """Return the numbers of a view's generations, in order."""
     generations = view / "generations"
     if not generations.is_dir():
         return []
@@ -211,7 +212,7 @@ def _write_generation(made: Generation, store: Path) -> None:
 
 
 def manifest_text(generation: Generation) -> str:
-    """JSON with a line for each wheel."""
+    """Return JSON with a line for each wheel."""
     head = {
         "schema": SCHEMA,
         "generation": generation.number,
@@ -220,15 +221,12 @@ def manifest_text(generation: Generation) -> str:
         "before": generation.before,
         "closure_key": generation.closure_key,
     }
-    names = [one.name for one in fields(StoredWheel)]
-    rows = ",\n".join(
-        json.dumps({name: getattr(wheel, name) for name in names}) for wheel in generation.wheels
-    )
+    rows = ",\n".join(json.dumps(wheel.as_row()) for wheel in generation.wheels)
     return f'{json.dumps(head)[:-1]},\n"wheels": [\n{rows}\n]}}\n'
 
 
 def path_to(store: Path, folder: Path) -> str:
-    """The store as seen from a folder of links; relative, so that the whole wheelhouse can move."""
+    """Return the relative path from a folder of links to the store, so that the wheelhouse can move."""
     plain = os.path.relpath(store, folder)
     if (folder / plain).exists():
         return plain
@@ -237,12 +235,12 @@ def path_to(store: Path, folder: Path) -> str:
 
 
 def link_text(to_store: str, wheel: StoredWheel) -> str:
-    """Where the link to a wheel of the store points."""
+    """Return the text of the link to a wheel of the store."""
     return f"{to_store}/{wheel.key[:2]}/{wheel.key}/{wheel.filename}"
 
 
 def artifacts(wheels: Sequence[StoredWheel]) -> dict[str, str]:
-    """constraints.txt and requirements.txt (with hashes) of a set of wheels.
+    """Return constraints.txt and requirements.txt (with hashes) for a set of wheels.
 
     Of several versions of one name, installers take the highest: that is the one they are held to.
     """
@@ -259,7 +257,7 @@ def artifacts(wheels: Sequence[StoredWheel]) -> dict[str, str]:
 
 
 def requirements(wheels: Sequence[StoredWheel]) -> str:
-    """Lines that pip installs with --require-hashes; several builds of a version share one."""
+    """Return lines for pip's --require-hashes; builds of one version share a line."""
     lines: dict[str, str] = {}
     for wheel in wheels:
         pin = f"{wheel.name}=={wheel.version}"
@@ -279,7 +277,7 @@ def switch(view: Path, number: int) -> None:
 
 
 def verdict_of(generation: Generation) -> dict[str, Any] | None:
-    """What verification said of this generation; None before it was verified."""
+    """Return the result of a generation's verification; None before it."""
     try:
         verdict: dict[str, Any] = json.loads((generation.folder / VERDICT).read_text())
     except (OSError, ValueError):
@@ -288,7 +286,7 @@ def verdict_of(generation: Generation) -> dict[str, Any] | None:
 
 
 def write_verdict(generation: Generation, verdict: dict[str, Any]) -> None:
-    """Keep a verdict beside the wheels it is about."""
+    """Write the result of a verification beside the wheels."""
     with changing(generation.folder.parent.parent, "keeping a verdict"):
         write_atomically(generation.folder / VERDICT, json.dumps(verdict, indent=1) + "\n")
 
@@ -298,7 +296,7 @@ Waiting = Callable[[str], None] | None
 
 
 def folder_of(view: Path, number: int) -> Path:
-    """Where a generation lies; UsageError when there is none of this number."""
+    """Return a generation's folder. Raises UsageError when the number does not exist."""
     folder = view / "generations" / str(number)
     if not folder.is_dir():
         have = ", ".join(map(str, numbers(view)))
@@ -308,7 +306,7 @@ def folder_of(view: Path, number: int) -> Path:
 
 
 def current_number(view: Path) -> int:
-    """The number of the current generation; 0 when there is none, or `current` leads elsewhere."""
+    """Return the current generation's number; 0 when there is none, or `current` is broken."""
     try:
         parts = (view / "current").readlink().parts
     except OSError:
@@ -340,7 +338,7 @@ def rollback(view: Path, number: int | None, waiting: Waiting = None) -> tuple[G
 
 
 def _readable(view: Path) -> Generation | None:
-    """The current generation; None where a rollback is what mends it."""
+    """Return the current generation; None where only a rollback helps."""
     if (view / "current").is_dir() and not (view / "current").is_symlink():
         raise StoreError(
             f"{view / 'current'} is a folder, and no link to a generation",
@@ -371,13 +369,13 @@ def _before(view: Path, was: Generation | None) -> int:
 
 
 def pins(view: Path) -> frozenset[int]:
-    """The generations that are kept whatever happens."""
+    """Return the generations that gc always keeps."""
     folder = view / PINS
     return frozenset(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
 
 
 def pin(view: Path, number: int, waiting: Waiting = None) -> bool:
-    """Keep a generation from being collected; False when it was pinned before."""
+    """Keep a generation from gc; returns False when it was pinned before."""
     with changing(view, f"pinning generation {number}", waiting):
         folder_of(view, number)
         if number in pins(view):
@@ -387,7 +385,7 @@ def pin(view: Path, number: int, waiting: Waiting = None) -> bool:
 
 
 def unpin(view: Path, number: int, waiting: Waiting = None) -> bool:
-    """Let a generation go again; False when it was not pinned."""
+    """Release a pinned generation; returns False when it was not pinned."""
     with changing(view, f"unpinning generation {number}", waiting):
         if number not in pins(view):
             folder_of(view, number)
@@ -398,7 +396,7 @@ def unpin(view: Path, number: int, waiting: Waiting = None) -> bool:
 
 
 def states(view: Path) -> tuple[KeptGeneration, ...]:
-    """All generations of a view as the rule of `gc` sees them."""
+    """Return all generations of a view for gc's rule."""
     now, current, pinned = time.time(), current_number(view), pins(view)
     return tuple(
         KeptGeneration(
@@ -420,7 +418,7 @@ def remove(
     force: bool,
     waiting: Waiting = None,
 ) -> tuple[Generation, tuple[StoredWheel, ...], tuple[str, ...]]:
-    """Publish a generation without these wheels: (it, what went, what now lacks something).
+    """Publish a generation without these wheels; returns it, what was removed, what now lacks something.
 
     Names are NAME or NAME==VERSION; markers are those of the view's interpreter. Refused when what stays
     needs one of them, unless `force`.
@@ -447,7 +445,7 @@ def remove(
 
 
 def _named(generation: Generation, names: Sequence[str]) -> list[StoredWheel]:
-    """The wheels of a generation that are meant; UsageError for names that mean none."""
+    """Return the wheels of a generation with these names. Raises UsageError for unknown ones."""
     from packaging.utils import canonicalize_name, canonicalize_version
 
     found: list[StoredWheel] = []

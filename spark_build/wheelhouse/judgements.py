@@ -1,4 +1,4 @@
-"""By what an entry of the store was last judged good, beside what it was judged by when it was built.
+"""Judgements: inputs by which entries of the store were found good after their build.
 
 An entry is immutable: its record names the judgement key of its build, judgement.json in it what that key
 was made of. When rules or recipe ask for something else later, the entry is audited again, and what came
@@ -28,7 +28,7 @@ SCHEMA = 1
 
 
 def holds(entry: StoreEntry, judgement: str) -> bool:
-    """Return whether the entry was found good by what this judgement key stands for."""
+    """Return whether the entry was found good under this judgement key."""
     if entry.judgement == judgement:
         return True
     try:
@@ -38,7 +38,7 @@ def holds(entry: StoreEntry, judgement: str) -> bool:
 
 
 def note(entry: StoreEntry, inputs: Mapping[str, Any], findings: Sequence[Finding]) -> None:
-    """Keep that the entry was audited again and found good."""
+    """Record that the entry was audited again and found good."""
     key = digest(inputs)
     document = {
         "schema": SCHEMA,
@@ -54,14 +54,14 @@ def note(entry: StoreEntry, inputs: Mapping[str, Any], findings: Sequence[Findin
 
 
 def prune(store: Path) -> None:
-    """Remove the judgements of entries that are gone; by who is alone with the store."""
+    """Remove the judgements of entries that are gone; needs the store's exclusive lock."""
     for folder in store.parent.glob(f"{FOLDER}/*/*"):
         if not (entry_folder(store, folder.name) / RECORD).exists():
             remove_tree(folder)
 
 
 def is_sound(path: Path) -> bool:
-    """Return whether a judgement can be read and names its own key."""
+    """Return whether a judgement is readable and names its own key."""
     try:
         document = _read(path)
         return bool(path.name == f"{digest(document['inputs'])}.json" and document["of"])
@@ -93,7 +93,7 @@ def _is_of(entry: StoreEntry, document: Mapping[str, Any]) -> bool:
 
 
 def last_inputs(entry: StoreEntry) -> Mapping[str, Any] | None:
-    """The inputs of the newest judgement of the entry."""
+    """Return the inputs of the entry's newest judgement."""
     found: list[tuple[str, Mapping[str, Any]]] = []
     for path in _folder(_store(entry), entry.folder.name).glob("[0-9a-f]*.json"):
         try:

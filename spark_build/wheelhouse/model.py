@@ -1,4 +1,4 @@
-"""What is known about the generations of a view, what collecting takes, what checking finds."""
+"""Generations as gc sees them, and results of gc and fsck."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FaultKind = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationChange:
-    """What became of one name. rebuilt: another build of the same version. before, after: versions."""
+    """Change of one name; rebuilt: another build of the same version; before, after: versions."""
 
     kind: ChangeKind
     name: str
@@ -23,7 +23,7 @@ class GenerationChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptGeneration:
-    """A generation as the rule of `gc` sees it."""
+    """A generation for gc's rule."""
 
     number: int
     current: bool
@@ -33,7 +33,7 @@ class KeptGeneration:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemovedItem:
-    """One thing that collecting took, or would take."""
+    """Something that gc removed, or would remove."""
 
     kind: Literal["generation", "pages", "entry", "leftover"]
     name: str
@@ -43,20 +43,20 @@ class RemovedItem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collected:
-    """What a collection took. held: why the store was left alone, "" when it was not."""
+    """Result of gc; `held`: why the store was left alone, "" when it was not."""
 
     taken: tuple[RemovedItem, ...]
     held: str
 
     @property
     def freed(self) -> int:
-        """Bytes."""
+        """Bytes that were freed."""
         return sum(one.size for one in self.taken)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WheelhouseFault:
-    """One thing that is not as it was recorded. fix: what to type."""
+    """A deviation from what was recorded; `fix`: what to type."""
 
     kind: FaultKind
     path: str

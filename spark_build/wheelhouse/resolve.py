@@ -17,7 +17,7 @@ from spark_build.wheels.model import StoredWheel
 def needed(
     names: Iterable[str], wheels: Sequence[StoredWheel], environment: Mapping[str, str]
 ) -> tuple[tuple[StoredWheel, ...], tuple[str, ...]]:
-    """(wheels that `names` need, themselves included; requirements that no wheel meets).
+    """Return the wheels that `names` need, themselves included, and the requirements that no wheel meets.
 
     `environment` has the marker variables of the interpreter installed into. Of several versions of
     one name the highest that meets every requirement on it is taken.
@@ -38,7 +38,7 @@ def _walk(
     environment: Mapping[str, str],
     limits: dict[str, SpecifierSet],
 ) -> tuple[dict[str, StoredWheel], set[str]]:
-    """One way through all requirements: what is chosen, what is missing. Tightens `limits`."""
+    """Walk all requirements once; returns chosen wheels and missing requirements, tightens `limits`."""
     missing: set[str] = set()
     chosen: dict[str, StoredWheel] = {}
     done: set[tuple[str, frozenset[str]]] = set()
@@ -73,7 +73,7 @@ def _preference(wheel: StoredWheel) -> tuple[object, ...]:
 def requirements_of(
     wheel: StoredWheel, extras: frozenset[str], environment: Mapping[str, str]
 ) -> list[Requirement]:
-    """What a wheel requires when installed with these extras; markers are settled here."""
+    """Return a wheel's requirements with these extras, markers evaluated."""
     wanted = []
     for line in wheel.requires:
         requirement = Requirement(line)
@@ -85,7 +85,7 @@ def requirements_of(
 
 
 def roots(wheels: Sequence[StoredWheel]) -> tuple[tuple[StoredWheel, ...], ...]:
-    """Sets that should install: the newest build of everything made here, then each older version alone."""
+    """Return sets that should install: the newest build of all made here, then each older one alone."""
     own = [wheel for wheel in wheels if wheel.origin != "public"]
     by_version: dict[str, dict[str, StoredWheel]] = defaultdict(dict)
     for wheel in sorted(own, key=_newest, reverse=True):
@@ -106,7 +106,7 @@ def gaps(
     markers: Mapping[str, str],
     tags: Collection[Tag],
 ) -> tuple[str, ...]:
-    """Why `chosen` cannot be installed together from `wheels`; () when nothing is seen.
+    """Return why `chosen` cannot be installed together from `wheels`; () when no reason is found.
 
     Not a resolver: it looks at each requirement, and at all requirements on one package together.
     """
@@ -143,7 +143,7 @@ def gaps(
 def _needs(
     chosen: Sequence[StoredWheel], usable: Mapping[str, Sequence[StoredWheel]], markers: Mapping[str, str]
 ) -> Iterator[tuple[StoredWheel, Requirement]]:
-    """Every requirement that is met on the way from `chosen`, with the wheel that has it."""
+    """Yield every requirement reachable from `chosen`, with its wheel."""
     pending = [(wheel, frozenset[str]()) for wheel in chosen]
     done = set()
     while pending:
@@ -178,7 +178,7 @@ def _versions(wheels: Sequence[StoredWheel]) -> str:
 def reverse_dependencies(
     going: Sequence[StoredWheel], staying: Sequence[StoredWheel], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Who among what stays would lack a wheel that goes, as lines "name needs requirement".
+    """Return remaining wheels that would lack a removed one, as lines "name needs requirement".
 
     `environment` has the marker variables of the interpreter installed into; extras do not count.
     """

@@ -229,7 +229,7 @@ class _Handlers:
                     filename=wheel.filename,
                     sha256=wheel.sha256,
                     size=wheel.size,
-                    built=wheel.origin == "built",
+                    origin=wheel.shown_origin,
                     url=f"{fixed}simple/{wheel.name}/{wheel.filename.replace('+', '%2B')}",
                     devices=_devices(entry_folder(self.shelf.store, wheel.key)),
                     papers=_papers(entry_folder(self.shelf.store, wheel.key), root),
@@ -630,7 +630,7 @@ class ShownWheel:
     filename: str
     sha256: str
     size: int
-    built: bool
+    origin: str  # as people are told it
     url: str
     devices: tuple[str, ...] = ()
     papers: tuple[tuple[str, str], ...] = ()
@@ -691,15 +691,20 @@ def render_front_page(views: Sequence[ShownView]) -> str:
 def _view(view: ShownView) -> str:
     tone, said = view.verdict
     lines = "".join(f"<pre>{escape(line)}</pre>" for line in view.install)
-    built = [wheel for wheel in view.wheels if wheel.built]
-    public = [wheel for wheel in view.wheels if not wheel.built]
+    titles = {"built": "Built here", "public": "Public, to complete them"}
+    groups: dict[str, list[ShownWheel]] = {title: [] for title in titles.values()}
+    for wheel in view.wheels:
+        groups.setdefault(titles.get(wheel.origin, wheel.origin[:1].upper() + wheel.origin[1:]), []).append(
+            wheel
+        )
+    tables = "".join(_table(title, wheels) for title, wheels in groups.items())
     url = escape(view.fixed)
     return (
         f"<section><h2>{escape(view.name)}</h2>"
         f"<p>Generation {view.number}, published {escape(view.created)}, "
         f'<span class="{tone}">{escape(said)}</span>.</p>'
         f'<p><span class="dim">Always this state:</span> <a href="{url}">{url}</a></p>'
-        f"{lines}{_table('Built here', built)}{_table('Public, to complete them', public)}</section>"
+        f"{lines}{tables}</section>"
     )
 
 

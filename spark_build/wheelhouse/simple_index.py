@@ -31,7 +31,7 @@ MANY = 100  # pages; for more one sync of all is quicker than one for each file
 
 
 def write_index(generation: Path, view: Path, wheels: Sequence[StoredWheel], store: Path) -> None:
-    """Write `generation`/index, and the pages it needs that are not there; under the view's lock.
+    """Write `generation`/index and its missing pages; under the view's lock.
 
     The caller syncs the generation's folder.
     """
@@ -55,7 +55,7 @@ def write_index(generation: Path, view: Path, wheels: Sequence[StoredWheel], sto
 
 
 def add_index(generation: Path, view: Path, wheels: Sequence[StoredWheel], store: Path) -> None:
-    """Give a generation its index that was published before there were any."""
+    """Add an index to a generation that was published without one."""
     if (generation / INDEX).is_dir():
         return
     with locked(view / "lock", purpose="writing an index"):
@@ -73,13 +73,13 @@ def add_index(generation: Path, view: Path, wheels: Sequence[StoredWheel], store
 
 
 def _digest(wheels: Sequence[StoredWheel]) -> str:
-    """Names the pages of these wheels, without reading them: entries of the store never change."""
+    """Return a digest that names the pages of these wheels, from keys only: entries never change."""
     rows = sorted(f"{wheel.filename}\0{wheel.sha256}\0{wheel.key}" for wheel in wheels)
     return hashlib.sha256("\n".join([str(FORMAT), *rows]).encode()).hexdigest()[:DIGITS]
 
 
 def _write_pages(pages: Path, missing: Mapping[str, Sequence[StoredWheel]], store: Path) -> None:
-    """Write the pages of each digest; all are on disk before the first appears under its name."""
+    """Write the pages of each digest; all are on disk before the first gets its name."""
     for killed in pages.glob(".tmp-*"):
         remove_tree(killed)
     if not missing:
@@ -107,7 +107,7 @@ def _write_pages(pages: Path, missing: Mapping[str, Sequence[StoredWheel]], stor
 
 
 def indexed(store: Path, wheel: StoredWheel) -> IndexedWheel:
-    """What an index says of a wheel in the store. Reads its record and the METADATA in it."""
+    """Return a stored wheel's index entry; reads its record and METADATA."""
     from spark_build.wheels.reader import dist_info, opened
 
     folder = entry_folder(store, wheel.key)
@@ -145,7 +145,7 @@ _FORMS: tuple[tuple[str, Form], ...] = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedWheel:
-    """What an index says of a wheel. `uploaded`: UTC, as PEP 700 writes it; `metadata`: METADATA's bytes."""
+    """An index entry of a wheel; `uploaded`: UTC as in PEP 700; `metadata`: METADATA's bytes."""
 
     name: str  # normalised
     version: str
@@ -157,7 +157,7 @@ class IndexedWheel:
 
 
 def render_index(wheels: Iterable[IndexedWheel], prefix: str = "") -> dict[str, bytes]:
-    """A whole index, to be written beside nothing or the wheels: content by relative path.
+    """Return a whole index as content by relative path, to be written with or without the wheels.
 
     `prefix` leads from a project's page to the folder of the wheels: "" when each lies beside its
     page (index/<project>/), "../../" when all lie beside index/. The metadata files lie beside them.
@@ -173,14 +173,14 @@ def render_index(wheels: Iterable[IndexedWheel], prefix: str = "") -> dict[str, 
 
 
 def root_pages(projects: Sequence[str]) -> dict[str, bytes]:
-    """The list of projects, in both forms."""
+    """Return the list of projects in both forms."""
     links = "".join(f'<a href="{escape(quote(name))}/">{escape(name)}</a><br>\n' for name in projects)
     listed = {"meta": {"api-version": VERSION}, "projects": [{"name": name} for name in projects]}
     return {HTML: _html("Simple index", links), JSON: _json(listed)}
 
 
 def project_pages(project: str, wheels: Sequence[IndexedWheel], prefix: str = "") -> dict[str, bytes]:
-    """The page of one project in both forms, and the metadata file of each of its wheels."""
+    """Return one project's page in both forms, and its wheels' metadata files."""
     ordered = sorted(wheels, key=lambda wheel: (Version(wheel.version), wheel.filename))
     rows = [_row(wheel, prefix) for wheel in ordered]
     listed = {
@@ -226,7 +226,7 @@ def _json(value: Any) -> bytes:
 
 
 def negotiate(accept: str) -> Form:
-    """The form that an Accept header likes best; HTML where it names none of ours (PEP 691 allows that)."""
+    """Return the form that an Accept header prefers; HTML where it accepts none (PEP 691 allows it)."""
     weights: dict[str, float] = {}
     for part in accept.split(","):
         kind, _, parameters = part.partition(";")

@@ -53,12 +53,13 @@ class StoreEntry:
     content_digest: str
     wheel: StoredWheel | None
     prefix: Path | None
+    imported: str = ""  # as in StoredWheel
     judgement: str = ""  # the judgement key by which its build was found good; "": none that counts here
 
 
 @contextlib.contextmanager
 def shared_lock(store: Path, purpose: str, *, looking: bool = False) -> Iterator[None]:
-    """While this is held, nothing is collected from the store.
+    """Keep the store from being collected.
 
     What killed processes left goes first, unless we are only `looking`: then no store is made, either.
     """
@@ -80,7 +81,7 @@ def shared_lock(store: Path, purpose: str, *, looking: bool = False) -> Iterator
 
 @contextlib.contextmanager
 def exclusive(store: Path, purpose: str, patience: float = 0.0) -> Iterator[str]:
-    """Try to have the store for oneself: yields "", or who uses it when that took too long."""
+    """Take the store's exclusive lock: yields "", or who uses the store after a timeout."""
     with contextlib.ExitStack() as stack:
         holder = ""
         try:
@@ -91,12 +92,12 @@ def exclusive(store: Path, purpose: str, patience: float = 0.0) -> Iterator[str]
 
 
 def entry_folder(store: Path, key: str) -> Path:
-    """Where an entry of this key lies."""
+    """Return the folder of an entry."""
     return store / key[:2] / key
 
 
 def read(store: Path, key: str) -> StoreEntry | None:
-    """The entry of this key, None when it was never committed."""
+    """Return an entry; None when it was never committed."""
     folder = entry_folder(store, key)
     try:
         return entry_of(folder, record_of(folder))
@@ -105,7 +106,7 @@ def read(store: Path, key: str) -> StoreEntry | None:
 
 
 def record_of(folder: Path) -> dict[str, Any]:
-    """The record of an entry; FileNotFoundError without one, StoreError when it cannot be read."""
+    """Return an entry's record. Raises FileNotFoundError without one, StoreError when it is unreadable."""
     try:
         with open(f"{folder}/{RECORD}", "rb") as file:  # noqa: PTH123 - for ten thousand at once
             record: dict[str, Any] = json.loads(file.read())
@@ -121,7 +122,7 @@ def record_of(folder: Path) -> dict[str, Any]:
 
 
 def entry_of(folder: Path, record: Mapping[str, Any]) -> StoreEntry:
-    """An entry from its record; StoreError when the record lacks something."""
+    """Return an entry from its record. Raises StoreError when the record lacks something."""
     try:
         wheel = StoredWheel(
             name=record["name"],
@@ -132,6 +133,7 @@ def entry_of(folder: Path, record: Mapping[str, Any]) -> StoreEntry:
             key=folder.name,
             origin=record["origin"],
             requires=tuple(record["requires"]),
+            imported=str(record.get("imported", "")),
         )
         return StoreEntry(
             folder=folder,
@@ -141,6 +143,7 @@ def entry_of(folder: Path, record: Mapping[str, Any]) -> StoreEntry:
             content_digest=record["content_digest"],
             wheel=wheel if wheel.filename else None,
             prefix=folder / PREFIX if record.get("prefix") else None,
+            imported=wheel.imported,
             judgement=str(record.get("judgement", "")),
         )
     except (KeyError, TypeError) as error:
@@ -152,7 +155,7 @@ def entry_of(folder: Path, record: Mapping[str, Any]) -> StoreEntry:
 
 
 def entries(store: Path) -> Iterator[StoreEntry]:
-    """All committed entries, in order of key."""
+    """Yield all committed entries, in order of key."""
     for record in sorted(store.glob(f"[0-9a-f][0-9a-f]/*/{RECORD}")):
         found = read(store, record.parent.name)
         if found is not None:
@@ -169,7 +172,7 @@ def commit(
     prefix: Path | None = None,
     sha256: str = "",
 ) -> StoreEntry:
-    """Put a wheel, a prefix or both, with their papers, into the store; an existing entry is kept.
+    """Put a wheel, a prefix or both, with attestations, into the store; an existing entry is kept.
 
     `described` has name, version, origin, recipe, requires and content_digest, of a build also its
     judgement key; `sha256` is the wheel's, from a caller who has just computed it. Everything is on disk
@@ -265,7 +268,7 @@ def _take(prefix: Path, destination: Path) -> None:
 
 
 def _completed(entry: StoreEntry, prefix: Path | None) -> StoreEntry:
-    """An entry that was imported came without its prefix; a build on this machine has one."""
+    """Add the prefix of a build here to an entry that was imported without one; returns the entry."""
     if prefix is None or entry.prefix is not None:
         return entry
     store = entry.folder.parent.parent
@@ -282,7 +285,7 @@ def _completed(entry: StoreEntry, prefix: Path | None) -> StoreEntry:
 
 
 def replace_file(store: Path, path: Path, content: IO[bytes]) -> None:
-    """Put a file into an entry by one rename; half of it never lies beside what is committed."""
+    """Replace a file of an entry by one rename."""
     handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=store)
     try:
         with os.fdopen(handle, "wb") as out:
@@ -298,7 +301,7 @@ def replace_file(store: Path, path: Path, content: IO[bytes]) -> None:
 
 
 def _seal(folder: Path) -> None:
-    """Read-only and on disk: nobody changes an entry by accident."""
+    """Make files read-only and durable, so that nobody changes an entry by accident."""
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             path.chmod(path.stat().st_mode & 0o111 | 0o444)
@@ -322,12 +325,12 @@ def _appear(temporary: Path, final: Path) -> StoreEntry:
 
 
 def leftovers(store: Path) -> list[Path]:
-    """What is being made under a temporary name, or was when its process was killed."""
+    """Return what has a temporary name, unfinished or left by a killed process."""
     return [*store.glob(".tmp-*"), *store.glob(".index.json.*")]
 
 
 def remove_leftovers(store: Path) -> None:
-    """Remove them; by who is alone with the store."""
+    """Remove what killed processes left; needs the exclusive lock."""
     for path in leftovers(store):
         remove_any(path)
 
@@ -351,13 +354,17 @@ def verify_wheel(entry: StoreEntry) -> None:
 
 
 INDEX = "index.json"
-INDEX_SCHEMA = 1
-KEPT = ("name", "version", "recipe", "filename", "sha256", "size", "origin", "committed", "content_digest")
+INDEX_SCHEMA = 2
+OF_IMPORTS = ("imported", "signer_key", "build_key")  # "" of all else
+KEPT = (
+    *("name", "version", "recipe", "filename", "sha256", "size", "origin", "committed", "content_digest"),
+    *OF_IMPORTS,
+)
 SETTLED = 1_000_000_000  # ns; a folder's time that is younger may stand for another change just after it
 
 
 def index_rows(store: Path) -> Iterator[dict[str, Any]]:
-    """`key` and the fields KEPT of every committed entry, in order of key. StoreError as `store.read`."""
+    """Yield `key` and the fields KEPT of every entry, ordered by key. Raises StoreError like `read`."""
     known = _known(store)
     now: dict[str, Any] = {}
     for folder in sorted(store.glob("[0-9a-f][0-9a-f]")):
@@ -374,20 +381,41 @@ def index_rows(store: Path) -> Iterator[dict[str, Any]]:
         yield from one["rows"]
 
 
+def import_key(sha256: str, build_key: str, signer_key: str) -> str:
+    """Return the key of a wheel from an export: no build key, so that what is built here never meets it.
+
+    signer_key: "" when nobody signed; each signer's papers stay apart from all others'.
+    """
+    return digest({"imported": sha256, "build_key": build_key, "signer_key": signer_key})
+
+
+def imports_of(store: Path, build_key: str) -> list[dict[str, Any]]:
+    """Return the rows of imported entries that were built elsewhere under this key, as their exports say."""
+    return [row for row in index_rows(store) if row["build_key"] == build_key]
+
+
 def last_build(store: Path, recipe: str, target: Target) -> Mapping[str, Any] | None:
-    """The key.json of the newest entry of a recipe for the target's platform and Python."""
+    """Return the key.json of the newest entry of a recipe for the target's platform and Python.
+
+    Its "key" is that of the entry; "imported" says who signed one that came in an export.
+    """
     own = [row for row in index_rows(store) if row["recipe"] == recipe]
     for row in sorted(own, key=lambda row: str(row["committed"]), reverse=True):
-        folder = entry_folder(store, row["key"])
-        key: dict[str, Any] = json.loads((folder / "key.json").read_text())
-        made_for = key["inputs"]["target"]
-        if made_for["platform"] == target.platform and made_for.get("python", target.python) == target.python:
-            return key
+        try:
+            key = json.loads((entry_folder(store, row["key"]) / "key.json").read_text())
+            made_for = (
+                key["inputs"]["target"]["platform"],
+                key["inputs"]["target"].get("python", target.python),
+            )
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            continue  # a damaged one is for `check` to tell
+        if made_for == (target.platform, target.python):
+            return {**key, "key": row["key"], "imported": row["imported"]}
     return None
 
 
 def next_serial(store: Path, name: str, version: str) -> int:
-    """The serial of the next build of this version: a newer build sorts above all older ones."""
+    """Return the serial of the next build of this version: newer builds sort above older ones."""
     from packaging.utils import (
         InvalidWheelFilename,
         canonicalize_name,
@@ -427,7 +455,7 @@ def _read(folder: Path) -> list[dict[str, Any]]:
 
 
 def tree_digest(folder: Path) -> str:
-    """Sha256 over every path with its content, link target and executable bit; .git does not count."""
+    """Return sha256 of every path with content, link target and executable bit, without .git."""
     rows = []
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)

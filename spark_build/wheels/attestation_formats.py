@@ -17,7 +17,7 @@ Role = Literal["source", "patch", "build requirement", "need"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Material:
-    """Something that went into a build. digests: algorithm, by in-toto's names -> hex."""
+    """An input of a build; `digests`: algorithm in in-toto's spelling -> hex."""
 
     role: Role
     name: str
@@ -29,7 +29,7 @@ class Material:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """What made a wheel, as far as it is the same wherever and whenever that is done."""
+    """How a wheel was made, as far as every such build shares it."""
 
     recipe: str
     distribution: str
@@ -46,7 +46,7 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Execution:
-    """What is true of one build only."""
+    """Facts about one build only."""
 
     target: str
     train: str
@@ -64,7 +64,7 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WheelContent:
-    """What is in a wheel, as its papers tell it."""
+    """Contents of a wheel for its attestations."""
 
     hashes: Mapping[str, str]  # file -> hex sha256, without RECORD
     metadata: bytes = b""
@@ -85,7 +85,7 @@ Subject = tuple[str, Mapping[str, str]]  # name, digests
 def statement(
     origin: Origin, subjects: Sequence[Subject], execution: Execution | None = None
 ) -> dict[str, Any]:
-    """The provenance of `subjects`; without `execution` it does not depend on who built them and when."""
+    """Return the provenance of `subjects`; without `execution` it is the same for every builder and time."""
     return {
         "_type": STATEMENT,
         "subject": [{"name": name, "digest": dict(digests)} for name, digests in subjects],
@@ -128,7 +128,7 @@ def _definition(origin: Origin, execution: Execution | None) -> dict[str, Any]:
 
 
 def _dependency(material: Material) -> dict[str, Any]:
-    """A ResourceDescriptor; empty fields mean nothing there and are left out."""
+    """Return a ResourceDescriptor without empty fields."""
     annotations: dict[str, str] = {"sparkbuild_role": material.role}
     if material.provider:
         annotations["sparkbuild_provider"] = material.provider
@@ -183,7 +183,7 @@ Component = dict[str, Any]
 def bom(
     origin: Origin, content: WheelContent, *, moment: str, file_name: str = "", sha256: str = ""
 ) -> Component:
-    """The document. `file_name` and `sha256`: of the wheel, where the SBOM lies beside it and not inside.
+    """Return the SBOM; `file_name` and `sha256` are the wheel's when the SBOM is beside it.
 
     `moment`: ISO 8601, "" to leave it out.
     """
@@ -208,7 +208,7 @@ def bom(
 
 
 def _used(origin: Origin) -> list[Material]:
-    """What is there besides the component itself; its source and patches are its pedigree."""
+    """Return the components besides the main one, whose source and patches are its pedigree."""
     return [one for one in origin.materials if one.role in ("build requirement", "need")]
 
 
@@ -234,7 +234,7 @@ def _main(origin: Origin, content: WheelContent, file_name: str, sha256: str) ->
 
 
 def _pedigree(origin: Origin) -> Component:
-    """What the component was made from: the pinned sources, and the patches on top of them."""
+    """Return the component's ancestors: pinned sources and the patches on them."""
     sources = [one for one in origin.materials if one.role == "source"]
     patches = [one for one in origin.materials if one.role == "patch"]
     found: Component = {"ancestors": [_source(one) for one in sources]}
@@ -261,7 +261,7 @@ def _source(material: Material) -> Component:
 
 
 def _material(material: Material) -> Component:
-    """A build requirement, which is not there at run time, or a need, which the wheel is linked with."""
+    """Return the component of a build requirement (absent at run time) or of a linked need."""
     return {
         "type": "library",
         "bom-ref": f"{material.role.replace(' ', '-')}:{material.uri or material.name}",
@@ -282,7 +282,7 @@ def _identified(material: Material) -> Component:
 
 
 def _bundled(content: WheelContent) -> list[Component]:
-    """What other tools say is inside the wheel, and the libraries that were copied into it.
+    """Return the components that other tools declare in the wheel, and copied libraries.
 
     auditwheel leaves out what no package manager knows: the files tell of that, too.
     """
@@ -302,7 +302,7 @@ def _bundled(content: WheelContent) -> list[Component]:
 
 
 def _declared(sboms: Iterable[bytes]) -> list[Component]:
-    """The components of CycloneDX documents, without their main ones; what is none says nothing."""
+    """Return the components of CycloneDX documents without their main ones; skips other documents."""
     found = []
     for data in sboms:
         try:
@@ -316,7 +316,7 @@ def _declared(sboms: Iterable[bytes]) -> list[Component]:
 
 
 def _taken_over(component: Mapping[str, Any]) -> Component:
-    """The part of a stranger's component that any version of CycloneDX writes alike."""
+    """Return the fields of a component that every version of CycloneDX writes alike."""
     kept = {name: str(component[name]) for name in ("name", "version", "purl") if component.get(name)}
     if not PURL.fullmatch(kept.get("purl", "")):
         kept.pop("purl", None)
@@ -330,7 +330,7 @@ def _taken_over(component: Mapping[str, Any]) -> Component:
 
 
 def licences(metadata: bytes) -> list[Component]:
-    """What METADATA says: an SPDX expression, else the License field, else the classifiers."""
+    """Return METADATA's licence: an SPDX expression, else the License field, else the classifiers."""
     raw, _ = parse_email(metadata)
     if expression := raw.get("license_expression"):
         return [{"expression": expression}]
@@ -342,12 +342,12 @@ def licences(metadata: bytes) -> list[Component]:
 
 
 def pypi(name: str, version: str, *, file_name: str = "") -> str:
-    """A Python package; `file_name` tells one of its files from the others."""
+    """Return the package URL of a Python package; `file_name` selects one of its files."""
     return _purl("pypi", name.lower().replace("_", "-"), version, {"file_name": file_name})
 
 
 def generic(name: str, version: str) -> str:
-    """Something that no package manager knows."""
+    """Return a package URL for something that no package manager knows."""
     return _purl("generic", name, version, {})
 
 

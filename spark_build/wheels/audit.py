@@ -53,7 +53,7 @@ def audit(
     policies: Policies | None = None,
     external: tuple[External, ...] = (),
 ) -> tuple[Finding, ...]:
-    """All findings, in the order of the rules; none for a wheel that is as it should be.
+    """Return all findings in the order of the rules; () for a wheel without faults.
 
     `platform`: "linux-aarch64"; `python`: "cp312"; `provided`: sonames (wildcards allowed) that
     come from the driver, the toolkit or another wheel; `system_libraries`: sonames every
@@ -78,7 +78,7 @@ def audit(
 
 
 def blocks(findings: Sequence[Finding]) -> bool:
-    """Whether these findings forbid publishing."""
+    """Return whether these findings forbid publishing."""
     return any(finding.severity == "error" for finding in findings)
 
 
@@ -98,7 +98,7 @@ def _name_version(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Obs
 
 
 def _satisfies(version: str, wanted: str) -> bool:
-    """Equal, or with a local label on top."""
+    """Return whether versions are equal, or equal with a local label on top."""
     have, want = _parsed(version), _parsed(wanted)
     if have is None or want is None:
         return False
@@ -130,7 +130,7 @@ def _tags(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation
 
 
 def fits(tags: Sequence[str], *, platform: str, python: str) -> bool:
-    """Whether one of a wheel's tags ("cp312-cp312-linux_aarch64") is for this platform and Python."""
+    """Return whether one of a wheel's tags ("cp312-cp312-linux_aarch64") is for this platform and Python."""
     expected = AuditExpectation(
         distribution="",
         version="",
@@ -148,7 +148,7 @@ def fits(tags: Sequence[str], *, platform: str, python: str) -> bool:
 
 
 def _usable_by(python: str) -> set[tuple[str, str]]:
-    """The (interpreter, ABI) pairs that `python` ("cp312", "cp313t") installs."""
+    """Return the (interpreter, ABI) pairs that `python` ("cp312", "cp313t") installs."""
     match = re.fullmatch(r"cp(\d)(\d+)t?", python)
     if match is None:
         return set()
@@ -274,7 +274,7 @@ _VENDORS_BUSINESS = _LABELS | {"symbol-versions", "rpath", "device-code", "devic
 
 
 def as_vendor(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings on a wheel that is only repacked: flaws of its labels are warnings."""
+    """Return the findings on a repacked wheel: mistakes in its labels are warnings."""
     return tuple(
         replace(one, severity="warning") if one.severity == "error" and one.rule in _VENDORS_BUSINESS else one
         for one in findings
@@ -300,7 +300,7 @@ ADVICE: Mapping[str, str] = {
 
 
 def advice(rule: str) -> str:
-    """What to do about a finding whose message does not say it; else empty."""
+    """Return what to do about a finding whose message does not say it, else ""."""
     return ADVICE.get(rule, "")
 
 
@@ -311,7 +311,7 @@ def findings_alone(
     policies: Callable[[str], Policies],
     capabilities: tuple[str, ...] = (),
 ) -> tuple[Finding, ...]:
-    """What is wrong on every platform and Python that the wheel's tags name.
+    """Return the findings on every platform and Python that the wheel's tags name.
 
     `capabilities`: of the GPUs that somebody wants to use it on, if that is known.
     """
@@ -335,14 +335,14 @@ def findings_alone(
 
 
 def _foreign(facts: WheelFacts, finding: Finding) -> bool:
-    """Whether it only says that a wheel for PyPy and the like is none for CPython."""
+    """Return whether a finding only says that a wheel of another implementation is none for CPython."""
     pythons = [tag.split("-")[0] for tag in facts.filename_tags]
     others = not any(python.startswith(("cp", "py")) for python in pythons)
     return finding.rule == "tags" and others and "cannot be installed on" in finding.message
 
 
 def platforms_of(facts: WheelFacts) -> tuple[str, ...]:
-    """linux-x86_64 and the like: by the tags, else by the libraries."""
+    """Return platforms such as linux-x86_64 from the tags, else from the libraries."""
     found = []
     for tag in dict.fromkeys(tag.rpartition("-")[2] for tag in facts.filename_tags):
         match = _TAG.fullmatch(tag)
@@ -356,7 +356,7 @@ def platforms_of(facts: WheelFacts) -> tuple[str, ...]:
 
 
 def _pythons(facts: WheelFacts) -> tuple[str, ...]:
-    """An interpreter for each that the tags name; a usual one for what any version installs."""
+    """Return an interpreter for each that the tags name; a usual one for tags that fit any version."""
     named = [tag.split("-")[:2] for tag in facts.filename_tags]
     found = [abi if re.fullmatch(r"cp\d+t", abi) else python for python, abi in named]
     usual = "cp27" if found and all(one.startswith("py2") for one in found) else "cp312"

@@ -1,4 +1,4 @@
-"""The GPU code in libraries: exact architectures, without CUDA, in bounded memory."""
+"""Device code in libraries: exact architectures, without CUDA, in bounded memory."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _NOTHING = "does not contain device code"
 
 
 def read_library(path: Path) -> DeviceCode:
-    """What a library, object, static archive, .cubin or .fatbin holds. FatbinError when it is absurd."""
+    """Return the device code of a library, object, static archive, .cubin or .fatbin. Raises FatbinError."""
     with path.open("rb", buffering=0) as file:
         return read(file, str(path))
 
 
 def read(file: IO[bytes], path: str) -> DeviceCode:
-    """The same of an open seekable file, read once from its beginning, CHUNK bytes at a time."""
+    """Return the device code of an open seekable file, read once, CHUNK bytes at a time."""
     size = file.seek(0, 2)
 
     def read_at(offset: int, length: int) -> bytes:
@@ -81,7 +81,7 @@ def read(file: IO[bytes], path: str) -> DeviceCode:
 
 
 def read_or_tell(file: IO[bytes], path: str) -> DeviceCode:
-    """As `read`; an absurd file has no code, but a problem that says why."""
+    """Read like `read`, but return FatbinError as a problem of a file without code."""
     try:
         return read(file, path)
     except FatbinError as error:
@@ -98,7 +98,7 @@ def read_or_tell(file: IO[bytes], path: str) -> DeviceCode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceCodeDifference:
-    """An architecture that we count otherwise than cuobjdump does."""
+    """An architecture for which our count differs from cuobjdump's."""
 
     listing: str  # "--list-elf", "--all-fatbin --list-ptx"
     target: str  # as cuobjdump writes it: sm_120, never sm_120f for machine code
@@ -109,7 +109,7 @@ class DeviceCodeDifference:
 def cross_check(
     library: Path, cuobjdump: Path, *, code: DeviceCode | None = None
 ) -> tuple[DeviceCodeDifference, ...]:
-    """Where cuobjdump lists something else in the sections that it reads; HostError when it fails.
+    """Return cuobjdump's differences in the sections that it reads. Raises HostError when it fails.
 
     By itself it lists relocatable code only where there is no other; with --all-fatbin both. In an archive
     it decides so for every member, so that only the second listing can be compared.
@@ -132,7 +132,7 @@ def cross_check(
 
 
 def find_cuobjdump() -> Path | None:
-    """The one on PATH, else the one in the package triton; None without either."""
+    """Return cuobjdump on PATH, else from the package triton; None without either."""
     if on_path := shutil.which("cuobjdump"):
         return Path(on_path)
     try:
@@ -148,7 +148,7 @@ def find_cuobjdump() -> Path | None:
 
 @dataclass(slots=True)
 class _Found:
-    """The items of one file, counted by the section that they lie in."""
+    """Entries of one file, counted by section."""
 
     starts: list[int] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
@@ -202,13 +202,13 @@ class _Found:
         return (*self.problems, *more)
 
     def _at(self, offset: int) -> Region | None:
-        """The region that holds this byte."""
+        """Return the region that contains this byte."""
         before = bisect_right(self.starts, offset) - 1
         region = self.regions[before] if before >= 0 else None
         return region if region and offset < region.end else None
 
     def _is_damage(self, stray: Stray) -> bool:
-        """Host code compares with the magic number; where containers belong, only damage looks so."""
+        """Return whether a stray magic number is damage: elsewhere host code compares with it."""
         region = self._at(stray.offset)
         return region is not None and (stray.offset - region.start) % 8 == 0
 
@@ -223,12 +223,12 @@ class _Found:
 
 
 def _as_elf(codes: Sequence[Code]) -> Counter[str]:
-    """cuobjdump does not tell sm_120f from sm_120."""
+    """Return the target as cuobjdump lists it, which prints sm_120f as sm_120."""
     return _sum((target.removesuffix("f"), number) for code in codes for target, number in code.sass.items())
 
 
 def _as_ptx(codes: Sequence[Code]) -> Counter[str]:
-    """cuobjdump names PTX for compute_80 sm_80."""
+    """Return the target as cuobjdump lists PTX, which prints compute_80 as sm_80."""
     return _sum(
         (target.replace("compute_", "sm_"), number) for code in codes for target, number in code.ptx.items()
     )

@@ -1,4 +1,4 @@
-"""Inspect one wheel, or compare two."""
+"""Compare two wheels, and inspect one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Member = tuple[int, int]  # size and checksum
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """A wheel to compare. `members`: its files by name."""
+    """A wheel to compare; `members`: its files by name."""
 
     facts: WheelFacts
     members: Mapping[str, Member]
@@ -34,7 +34,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WheelChange:
-    """Something that is not the same. An empty side has it not."""
+    """A difference; a side that lacks the item is empty."""
 
     kind: str  # metadata, size, requires, file, library, needed, device code
     subject: str
@@ -43,7 +43,7 @@ class WheelChange:
 
 
 def wheel_changes(first: Side, second: Side) -> tuple[WheelChange, ...]:
-    """All differences, the large ones first."""
+    """Return all differences, the large ones first."""
     return (
         *_pairs("metadata", _metadata(first.facts), _metadata(second.facts)),
         *_pairs("size", _sizes(first.facts), _sizes(second.facts)),
@@ -85,12 +85,12 @@ def _libraries(facts: WheelFacts) -> dict[str, str]:
 
 
 def _sonames(facts: WheelFacts) -> list[str]:
-    """What any library of the wheel needs."""
+    """Return the libraries that any library of the wheel needs."""
     return sorted({_plain(soname) for library in facts.libraries for soname in library.needed})
 
 
 def _needed(facts: WheelFacts, other: WheelFacts) -> dict[str, str]:
-    """What each library needs that both wheels have, as far as both wheels need it at all."""
+    """Return per library the needed ones, of libraries that both wheels have and need alike."""
     both = _libraries(other).keys()
     known = set(_sonames(other)).intersection(_sonames(facts))
     return {
@@ -111,12 +111,12 @@ def _codes(facts: WheelFacts) -> dict[str, str]:
 
 
 def roles(code: DeviceCode) -> tuple[tuple[str, Code], ...]:
-    """The parts of a file's device code, with what to call them."""
+    """Return the parts of a file's device code with their names."""
     return (("", code.loaded), (" (relocatable)", code.relocatable), (" (elsewhere)", code.elsewhere))
 
 
 def counts(code: Code) -> list[tuple[str, int]]:
-    """Everything in it, in the order of architectures."""
+    """Return all entries in the order of architectures."""
     every = {**code.sass, **code.ptx, **code.lto, **code.other}
     return sorted(every.items(), key=lambda pair: order(pair[0]))
 
@@ -146,13 +146,13 @@ def _plain(path: str) -> str:
 
 
 def members(path: Path) -> dict[str, Member]:
-    """Size and checksum of every file, as the zip's directory has them: nothing is unpacked."""
+    """Return size and checksum of every file from the zip's directory, without unpacking."""
     with opened(path) as archive:
         return {info.filename: (info.file_size, info.CRC) for info in files_of(archive)}
 
 
 def known_libraries(platform: str) -> frozenset[str]:
-    """As `system_libraries`; none for what auditwheel does not know."""
+    """Return `system_libraries`, or none for a platform that auditwheel does not know."""
     try:
         return system_libraries(platform) if platform.startswith("linux-") else frozenset()
     except ValueError:
@@ -160,7 +160,7 @@ def known_libraries(platform: str) -> frozenset[str]:
 
 
 def known_policies(platform: str) -> Policies:
-    """As `symbol_policies`; none for what auditwheel does not know."""
+    """Return `symbol_policies`, or none for a platform that auditwheel does not know."""
     try:
         return symbol_policies(platform) if platform.startswith("linux-") else {}
     except ValueError:
@@ -170,7 +170,7 @@ def known_policies(platform: str) -> Policies:
 def cross_checked(
     path: Path, codes: Sequence[DeviceCode], cuobjdump: Path
 ) -> dict[str, tuple[DeviceCodeDifference, ...]]:
-    """For each file with device code, where cuobjdump lists something else; HostError when it fails."""
+    """Return cuobjdump's differences for each file with device code. Raises HostError when it fails."""
     found: dict[str, tuple[DeviceCodeDifference, ...]] = {}
     with opened(path) as archive:
         for code in codes:

@@ -25,7 +25,7 @@ _NAMES = {code: name for name, code in ENUM_E_MACHINE.items() if name != "_defau
 
 
 def read_library(path: str, file: IO[bytes]) -> Library:
-    """The facts of an ELF file; machine "unreadable" when it is cut or no real one."""
+    """Return the facts of an ELF file; machine "unreadable" when it is cut or invalid."""
 
     def read_at(offset: int, count: int) -> bytes:
         file.seek(offset)
@@ -39,7 +39,7 @@ def read_library(path: str, file: IO[bytes]) -> Library:
 
 
 def _machine(number: int) -> str:
-    """The machine as platform tags name it; an unknown number stays one."""
+    """Return the machine as in platform tags; an unknown one as number."""
     code = _NAMES.get(number, str(number))
     return _MACHINES.get(code, code.removeprefix("EM_").lower())
 
@@ -58,7 +58,7 @@ _VERNEED, _VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
 
 
 class ElfError(ValueError):
-    """The file is not what its headers say."""
+    """An ELF file that contradicts its headers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +91,7 @@ class _Segment:
 
 
 def read_elf(read: ReadAt, size: int) -> Elf:
-    """The facts of an ELF file of `size` bytes; ElfError when it is cut or no real one."""
+    """Return the facts of an ELF file of `size` bytes. Raises ElfError when it is cut or invalid."""
     header = _header(read, size)
     segments = [*_segments(read, size, header)]
     table = [*_dynamic(read, header, segments)]
@@ -161,7 +161,7 @@ def _dynamic(read: ReadAt, header: _Header, segments: list[_Segment]) -> Iterato
 
 
 class _Names:
-    """The strings and the memory that a dynamic table points to."""
+    """Strings and memory that a dynamic table points to."""
 
     def __init__(self, read: ReadAt, size: int, segments: list[_Segment], table: dict[int, int]) -> None:
         self._read, self._size = read, size
@@ -170,7 +170,7 @@ class _Names:
         self._left = MAX_NAMES
 
     def at(self, index: int) -> str:
-        """The string at this index of the table."""
+        """Return the string at this index of the table."""
         self._left -= 1
         if self._table is None or index >= self._length or self._left < 0:
             raise ElfError("a name that is not in the string table")
@@ -181,19 +181,19 @@ class _Names:
         return text.decode(errors="backslashreplace")
 
     def offset(self, address: int) -> int:
-        """Where the byte that is loaded at `address` lies in the file."""
+        """Return the file offset of the byte that is loaded at `address`."""
         for one in self._loaded:
             if one.address <= address < one.address + one.size:
                 return one.offset + address - one.address
         raise ElfError("an address that no segment loads")
 
     def memory(self, address: int, size: int) -> bytes:
-        """The bytes that are loaded at `address`."""
+        """Return the bytes that are loaded at `address`."""
         return _exactly(self._read, self.offset(address), size)
 
 
 def _versions(header: _Header, table: dict[int, int], names: _Names) -> Iterator[tuple[str, str]]:
-    """(library, version) for each symbol version that the file asks for: DT_VERNEED."""
+    """Yield (library, version) for each symbol version that the file needs: DT_VERNEED."""
     start, count = table.get(_VERNEED), table.get(_VERNEEDNUM, 0)
     if start is None:
         return
@@ -210,7 +210,7 @@ def _versions(header: _Header, table: dict[int, int], names: _Names) -> Iterator
 
 
 def _executable_stack(header: _Header, segments: list[_Segment]) -> bool:
-    """Whether the loader must make all stacks executable: also where a library does not say."""
+    """Return whether the loader must make all stacks executable, which is also the default."""
     said = [one.flags for one in segments if one.kind == _STACK]
     if said:
         return bool(said[0] & _EXECUTABLE)
@@ -239,10 +239,10 @@ _BEFORE = re.compile(rb"[^A-Za-z0-9_.~/}$*-]")
 
 
 class Leaks:
-    """Feed a file in chunks, close, then ask for `found`."""
+    """A search for build paths: feed a file in chunks, close, then read `found`."""
 
     def __init__(self, own: Sequence[str] = ()) -> None:
-        """`own`: folders of this build, told wherever they occur."""
+        """Search also for `own`, the folders of this build."""
         folders = (folder.rstrip("/") + "/" for folder in own if folder.strip("/"))
         self._needles = [prefix.encode(errors="surrogateescape") for prefix in (*PREFIXES, *folders)]
         self._tail = b""
@@ -251,11 +251,11 @@ class Leaks:
 
     @property
     def found(self) -> tuple[str, ...]:
-        """The first few paths."""
+        """The first few paths found."""
         return tuple(self._found)
 
     def feed(self, chunk: bytes) -> None:
-        """The next bytes of the file."""
+        """Search the next bytes of the file."""
         data = self._tail + chunk
         # What begins in the last bytes may go on in the next chunk.
         end = max(len(data) - LONGEST, 0)
@@ -263,7 +263,7 @@ class Leaks:
         self._tail = data[max(end - 1, 0) :]
 
     def close(self) -> None:
-        """No more bytes."""
+        """Finish the search."""
         self._search(self._tail, len(self._tail))
 
     def _search(self, data: bytes, end: int) -> None:
@@ -292,12 +292,12 @@ _DATA = re.compile(r"[^/]+\.data/(?:platlib|purelib)/")
 
 
 def beside_library(entry: str) -> bool:
-    """Return whether an entry of an RPATH is relative to the file it stands in."""
+    """Return whether an RPATH entry is relative to its own file."""
     return _ORIGIN.fullmatch(entry) is not None
 
 
 def leads_to(entry: str, library: str) -> str | None:
-    """Return the folder below site-packages that an entry means in a file of a wheel; None elsewhere."""
+    """Return the folder below site-packages that an RPATH entry of a wheel's file means; None for others."""
     found = _ORIGIN.fullmatch(entry)
     if found is None:
         return None
@@ -306,11 +306,11 @@ def leads_to(entry: str, library: str) -> str | None:
 
 
 def entry_to(folder: str, library: str) -> str:
-    """Return the entry by which a file of a wheel finds a folder of site-packages."""
+    """Return the RPATH entry by which a wheel's file finds a folder of site-packages."""
     way = posixpath.relpath(f"/{folder}", f"/{_folder_of(library)}")
     return "$ORIGIN" if way == "." else f"$ORIGIN/{way}"
 
 
 def _folder_of(library: str) -> str:
-    """Return the folder below site-packages that a file of a wheel is installed to."""
+    """Return the folder below site-packages into which a wheel's file is installed."""
     return posixpath.dirname(_DATA.sub("", library, count=1))

@@ -29,12 +29,12 @@ MAX_ITEMS = 1 << 20
 
 
 class FatbinError(AuditError):
-    """A file with device code that is no file anybody would ship: reading it was given up."""
+    """A file whose device code is too absurd to go on reading."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Container:
-    """A container as its header describes it. `size`: bytes, with the header."""
+    """A container as its header describes it; `size` in bytes, header included."""
 
     offset: int
     size: int
@@ -42,7 +42,7 @@ class Container:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FatbinEntry:
-    """Code for one architecture. `size`: stored bytes; `full_size`: decompressed bytes."""
+    """Code for one architecture; `size`: stored bytes; `full_size`: decompressed bytes."""
 
     offset: int
     container: int  # offset of its container
@@ -55,20 +55,20 @@ class FatbinEntry:
 
     @property
     def target(self) -> str:
-        """As nvcc names it: sm_121a, compute_80, lto_90a; kind16_120 for an unknown kind."""
+        """Target as nvcc names it: sm_121a, compute_80, lto_90a; kind16_120 for an unknown kind."""
         return f"{_PREFIXES.get(self.kind, f'kind{self.kind}_')}{self.arch}{self.variant}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stray:
-    """The magic number without a container behind it: host code that compares with it, or damage."""
+    """The magic number without a container: host code that compares with it, or damage."""
 
     offset: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FatbinProblem:
-    """A container that is not what its header says. What it holds up to there has been listed."""
+    """A container that contradicts its header; its entries before that were listed."""
 
     offset: int
     message: str
@@ -78,14 +78,14 @@ Item = Container | FatbinEntry | Stray | FatbinProblem
 
 
 class Scanner:
-    """Finds the containers in a file that arrives in chunks of any size; keeps less than 64 bytes of it.
+    """A search for containers in chunks of any size; keeps less than 64 bytes.
 
     What lies within an entry's payload belongs to that entry and is not looked at, as in the driver. After
     a problem the search goes on right behind the damaged header, so that a wrong size hides nothing.
     """
 
     def __init__(self, *, size: int | None = None) -> None:
-        """`size`: of the whole file in bytes, where it is known: wrong sizes are then met at once."""
+        """Start; `size` of the whole file in bytes, where known, reveals wrong sizes at once."""
         self._size = size
         self._tail = b""  # received, not yet looked at; begins at _next
         self._received = 0
@@ -95,7 +95,7 @@ class Scanner:
         self._count = 0
 
     def feed(self, chunk: bytes) -> list[Item]:
-        """What became known with these bytes, in the order of the file. FatbinError beyond MAX_ITEMS."""
+        """Return the items that these bytes complete, in file order. Raises FatbinError beyond MAX_ITEMS."""
         items: list[Item] = []
         data = self._tail + chunk if self._tail else chunk
         base = self._received - len(self._tail)
@@ -108,7 +108,7 @@ class Scanner:
         return items
 
     def close(self) -> list[Item]:
-        """What is wrong because the file ends here."""
+        """Return the problems that the end of the file reveals."""
         if not self._inside or self._end <= self._received:
             return []
         self._inside = False
@@ -119,7 +119,7 @@ class Scanner:
         ]
 
     def _step(self, data: bytes, base: int, items: list[Item]) -> bool:
-        """One header, or the search for one; False when more bytes are needed."""
+        """Read one header or search for one; returns False when more bytes are needed."""
         if not self._inside:
             return self._search(data, base, items)
         left = self._end - self._next
@@ -227,16 +227,16 @@ _COMPAT_ISA = re.compile(rb"(?:.{4})*?\x02\x09\x01", re.DOTALL)
 
 
 class ReadAt(Protocol):
-    """Random access to a file: fewer bytes than asked for only at its end."""
+    """Random access to a file; returns fewer bytes than asked for only at its end."""
 
     def __call__(self, offset: int, size: int, /) -> bytes:
-        """The `size` bytes at `offset`."""
+        """Return the `size` bytes at `offset`."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Region:
-    """Bytes [start, end) of the file in which containers play this role."""
+    """Bytes [start, end) of the file, with the role of containers in them."""
 
     start: int
     end: int
@@ -245,7 +245,7 @@ class Region:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cubin:
-    """A whole file or archive member that is machine code for one architecture, without a container.
+    """Machine code for one architecture as a whole file or archive member.
 
     In an archive its role is "elsewhere": cuobjdump 13.1 does not list it there.
     """
@@ -274,7 +274,7 @@ class _Table:
 
 @dataclass(slots=True)
 class _Budget:
-    """A section table is cheap to fake and takes a microsecond per row: bounded over a whole archive."""
+    """A bound on section table rows in an archive: they are cheap to fake and take a microsecond each."""
 
     left: int = MAX_SECTIONS
 
@@ -285,7 +285,7 @@ class _Budget:
 
 
 def kind_of(head: bytes) -> FileKind:
-    """By the first 64 bytes."""
+    """Return the kind of a file by its first 64 bytes."""
     if head.startswith(AR_MAGIC):
         return "archive"
     if head.startswith(MAGIC):
@@ -296,7 +296,7 @@ def kind_of(head: bytes) -> FileKind:
 
 
 def parts(read: ReadAt, size: int) -> Iterator[Part]:
-    """Regions, cubins and problems of a file of `size` bytes; FatbinError when there are absurdly many.
+    """Yield regions, cubins and problems of a file of `size` bytes. Raises FatbinError for too many.
 
     A file with a damaged section table has a problem and no region: its containers are then elsewhere.
     """
@@ -312,7 +312,7 @@ def parts(read: ReadAt, size: int) -> Iterator[Part]:
 
 
 def _members(read: ReadAt, size: int) -> Iterator[tuple[int, int] | FatbinProblem]:
-    """Offset and size of each member of a static archive."""
+    """Yield offset and size of each member of a static archive."""
     at = len(AR_MAGIC)
     for _ in range(MAX_MEMBERS):
         if at >= size:
@@ -332,7 +332,7 @@ def _members(read: ReadAt, size: int) -> Iterator[tuple[int, int] | FatbinProble
 
 
 def _object(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[Part]:
-    """The parts of a file, or of an archive member, for which base is not 0."""
+    """Yield the parts of an object; `base` is its offset in an archive, else 0."""
     head = read(base, min(size, _HEADER.size))
     if head.startswith(MAGIC) and not base:
         yield Region(start=base, end=base + size, role="loaded")
@@ -353,7 +353,7 @@ def _host(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[Part]
 
 
 def _sections(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[_Section | FatbinProblem]:
-    """The sections that have bytes in the file; none for a file without a table."""
+    """Yield the sections with bytes in the file."""
     table = _table(read, base, size, budget)
     if isinstance(table, FatbinProblem):
         yield table
@@ -373,7 +373,7 @@ def _sections(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[_
 
 
 def _table(read: ReadAt, base: int, size: int, budget: _Budget) -> _Table | FatbinProblem | None:
-    """The section table, whose fields lie within the object; None without one."""
+    """Return the section table, if it lies within the object."""
     header = _HEADER.unpack(read(base, _HEADER.size))
     start, width, count, names_at = header[11], header[16], header[17], header[18]
     if not start:
@@ -401,7 +401,7 @@ def _is_cubin(head: bytes) -> bool:
 
 
 def _cubin(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[Part]:
-    """The architecture from e_flags; the variant from there too, or from the compiler's own sections."""
+    """Yield the architecture from e_flags, and the variant from there or from the compiler's sections."""
     header = _HEADER.unpack(read(base, _HEADER.size))
     abi, kind, flags = header[5], header[6], header[12]
     number = flags & 0xFF if abi <= _CUBIN_ABI_7 else flags >> 8 & 0xFF
@@ -416,7 +416,7 @@ def _cubin(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[Part
 
 
 def _variant(section: bytes, number: int, data: bytes) -> str:
-    """ptxas 13.0 marks `a` in .nv.compat only, `f` nowhere but in the command line that it notes."""
+    """Return the variant: ptxas 13.0 marks `a` in .nv.compat only, `f` only in its command line."""
     if section == b".nv.compat":
         return "a" if _COMPAT_ISA.match(data) else ""
     said = re.search(rb"-arch sm_%d([af])\b" % number, data)

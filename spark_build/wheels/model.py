@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
@@ -14,25 +14,25 @@ GLIBC_MINOR = 39  # Ubuntu 24.04's, which DGX OS is made of
 
 
 def python_version(target: Target) -> str:
-    """3.12 of cp312."""
+    """Return 3.12 for cp312."""
     digits = target.python.removeprefix("cp").removesuffix("t")
     return f"{digits[0]}.{digits[1:]}"
 
 
 def machine_of(target: Target) -> str:
-    """aarch64 of linux-aarch64."""
+    """Return aarch64 for linux-aarch64."""
     return target.platform.partition("-")[2]
 
 
 def platforms(target: Target) -> list[str]:
-    """The platform tags of wheels that run there, best first."""
+    """Return the platform tags of wheels that run on a platform, best first."""
     machine = machine_of(target)
     newer = [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC_MINOR, 16, -1)]
     return [*newer, f"manylinux2014_{machine}", f"linux_{machine}"]
 
 
 def tags(target: Target) -> frozenset[Tag]:
-    """The tags of wheels that CPython takes there."""
+    """Return the wheel tags that CPython accepts on a platform."""
     major, _, minor = python_version(target).partition(".")
     version, names = (int(major), int(minor)), platforms(target)
     native = cpython_tags(version, abis=[target.python], platforms=names)
@@ -40,7 +40,7 @@ def tags(target: Target) -> frozenset[Tag]:
 
 
 def markers(target: Target) -> dict[str, str]:
-    """The environment markers (PEP 508) of CPython there.
+    """Return the environment markers (PEP 508) of CPython on a platform.
 
     The patch release is not known beforehand: the first one, as uv has it. Kernel and its build are unknown.
     """
@@ -62,7 +62,7 @@ def markers(target: Target) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostCode:
-    """What an ELF file says for the loader, and what it tells about the machine it was built on."""
+    """Facts of an ELF file for the loader, and traces of its build machine."""
 
     soname: str = ""
     rpaths: tuple[str, ...] = ()  # RPATH and RUNPATH, one folder each, as written
@@ -75,7 +75,7 @@ class HostCode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileSize:
-    """A file of the wheel: its size unpacked and in the zip."""
+    """A file of the wheel: unpacked and compressed size in bytes."""
 
     path: str
     size: int
@@ -84,7 +84,7 @@ class FileSize:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Payload:
-    """The files of a wheel as a whole; of each kind of oddity, the first few."""
+    """All files of a wheel; of each kind of oddity, the first few."""
 
     dist_info: str = ""  # name of the folder
     files: int = 0
@@ -104,12 +104,13 @@ class Payload:
 
 
 Severity = Literal["error", "warning", "info"]
-Origin = Literal["built", "public", "foreign"]  # foreign: imported, and not built here
+# foreign: a loose wheel of another maker; imported: built elsewhere by spark-build, as an export says
+Origin = Literal["built", "public", "foreign", "imported"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Library:
-    """A shared library inside a wheel. sass/ptx: what the CUDA runtime loads, entries by architecture."""
+    """A shared library in a wheel; `sass`, `ptx`: entries that the CUDA runtime loads, by architecture."""
 
     path: str
     machine: str  # x86_64, aarch64, ...
@@ -122,7 +123,7 @@ class Library:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WheelFacts:
-    """Everything the audit rules look at; filled by `wheels/reader.py`."""
+    """Facts that the audit rules use; filled by `wheels/reader.py`."""
 
     filename: str
     name: str  # normalised, from METADATA
@@ -156,7 +157,11 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredWheel:
-    """A wheel in a generation. `key`: build key, or the sha256 of a wheel that was not built here."""
+    """A wheel in a generation.
+
+    key: build key, the sha256 of a public or foreign wheel, or the key of an import (`import_key`);
+    imported: "" or who signed the export that it came in, "unsigned" for nobody.
+    """
 
     name: str
     version: str
@@ -166,6 +171,23 @@ class StoredWheel:
     key: str
     origin: Origin
     requires: tuple[str, ...] = ()
+    imported: str = ""
+
+    @property
+    def shown_origin(self) -> str:
+        """The origin as people are told it: "built", "imported (alice)", "public, imported (unsigned)"."""
+        word = "third-party" if self.origin == "foreign" else self.origin
+        if not self.imported:
+            return word
+        return f"{'' if word == 'imported' else f'{word}, '}imported ({self.imported})"
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the row of a manifest, without `imported` where it is "": older programs do not know it."""
+        return {
+            name: value
+            for name in (one.name for one in fields(self))
+            if (value := getattr(self, name)) or name != "imported"
+        }
 
 
 FileKind = Literal["elf", "archive", "cubin", "fatbin", "other"]
@@ -184,7 +206,7 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceCode:
-    """What one library, archive, object, cubin or fat binary holds for GPUs.
+    """Device code of one library, archive, object, cubin or fat binary.
 
     `problems`: containers or sections that are not what their headers say, one line each.
     """
@@ -198,12 +220,12 @@ class DeviceCode:
 
     @property
     def sass(self) -> dict[str, int]:
-        """Machine code that the CUDA runtime registers."""
+        """Machine code that the CUDA runtime registers, by architecture."""
         return self.loaded.sass
 
     @property
     def ptx(self) -> dict[str, int]:
-        """PTX that the CUDA runtime registers: compiled at the first launch."""
+        """PTX that the CUDA runtime registers and compiles at the first launch."""
         return self.loaded.ptx
 
     @property
@@ -218,7 +240,7 @@ class DeviceCode:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to tell: no device code and no problem."""
+        """True when there is neither device code nor a problem."""
         return not self.problems and not any(
             code.containers or code.sass for code in (self.loaded, self.relocatable, self.elsewhere)
         )

@@ -64,7 +64,7 @@ _DAMAGE = (
 
 
 def read_facts(path: Path, *, own: Sequence[str] = ()) -> WheelFacts:
-    """Everything the audit rules look at; AuditError when the file is no readable wheel.
+    """Return everything the audit rules use. Raises AuditError for an unreadable wheel.
 
     `own`: folders of the build, which libraries should not mention.
     """
@@ -72,7 +72,7 @@ def read_facts(path: Path, *, own: Sequence[str] = ()) -> WheelFacts:
 
 
 def facts_and_digest(path: Path, *, own: Sequence[str] = ()) -> tuple[WheelFacts, str]:
-    """`read_facts` and `content_digest` for the price of one: every file is unpacked once."""
+    """Return `read_facts` and `content_digest` together, unpacking every file once."""
     tags, build = filename_parts(path.name)
     with opened(path) as archive:
         folder = dist_info(archive, path.name)
@@ -110,7 +110,7 @@ def facts_and_digest(path: Path, *, own: Sequence[str] = ()) -> tuple[WheelFacts
 
 
 def content_digest(path: Path) -> str:
-    """Hex sha256 over what the wheel installs: the same for any build tag, zip order and time.
+    """Return hex sha256 of what the wheel installs, independent of build tag, zip order and time.
 
     Without RECORD, WHEEL, SBOMs and our provenance, which differ between builds of the same content.
     """
@@ -120,7 +120,7 @@ def content_digest(path: Path) -> str:
 
 
 def digest_of(hashes: Iterable[tuple[str, bytes]]) -> str:
-    """The content digest of a wheel from the sha256 of each of its files."""
+    """Return the content digest of a wheel from the sha256 of each of its files."""
     lines = sorted(
         f"{name}\0{sha256.hex()}\n".encode() for name, sha256 in hashes if not _VOLATILE.fullmatch(name)
     )
@@ -129,7 +129,7 @@ def digest_of(hashes: Iterable[tuple[str, bytes]]) -> str:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """The wheel as a zip archive; any damage met inside the block becomes one AuditError."""
+    """Yield the wheel as a zip archive; damage met inside the block becomes one AuditError."""
     try:
         with Bounded(path) as file, zipfile.ZipFile(file) as archive:
             refuse_unsafe_zip(archive, path.stat().st_size)
@@ -149,12 +149,12 @@ def _broken(path: Path, error: Exception) -> AuditError:
 
 
 def files_of(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """The archive's files, without folder entries, in its order."""
+    """Return the archive's files, without folder entries, in its order."""
     return [info for info in archive.infolist() if not info.is_dir()]
 
 
 def dist_info(archive: zipfile.ZipFile, filename: str) -> str:
-    """The name of the one dist-info folder; AuditError without one or with several."""
+    """Return the name of the dist-info folder. Raises AuditError without exactly one."""
     tops = {info.filename.partition("/")[0] for info in files_of(archive)}
     folders = sorted(top for top in tops if top.endswith(".dist-info"))
     if len(folders) != 1:
@@ -180,7 +180,7 @@ def _headers(data: bytes) -> Message:
 def _inspect(
     archive: zipfile.ZipFile, folder: str, own: Sequence[str]
 ) -> tuple[list[str], list[tuple[str, _WheelContent]]]:
-    """What RECORD says wrongly, and what each file is: every file is read once."""
+    """Read every file once; returns the mistakes in RECORD, and each file's facts."""
     infos = files_of(archive)
     rows, problems = record_rows(_member(archive, f"{folder}/RECORD").decode())
     counts = Counter(info.filename for info in infos)
@@ -210,7 +210,7 @@ def _inspect(
 
 
 def _about_itself(rows: Mapping[str, RecordEntry], folder: str) -> Iterator[str]:
-    """What the package installer asks of RECORD's rows on RECORD and on the signatures over it."""
+    """Yield what the package `installer` finds wrong in RECORD's rows on RECORD and its signatures."""
     record, *signatures = (f"{folder}/{name}" for name in RECORD_FILES)
     own = rows.get(record)
     if own is None:
@@ -233,7 +233,7 @@ def _mismatches(name: str, content: _WheelContent, row: RecordEntry | None) -> I
 
 
 def urlsafe(digest: bytes) -> str:
-    """A digest as RECORD writes it: URL-safe base64 without padding."""
+    """Return a digest in RECORD's form: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
@@ -255,7 +255,7 @@ def _read(
     leaks: Leaks | None = None,
     kept: bool = False,
 ) -> _WheelContent:
-    """Read one file in chunks. Machine code needs random access, so such a file is spooled on the way.
+    """Read one file in chunks; machine code is spooled on the way, because it needs random access.
 
     With `leaks`, which must be fresh, machine code is looked into; `kept`: remember the whole of it.
     """
@@ -291,7 +291,7 @@ def _read(
 
 
 def _looked_into(file: IO[bytes], name: str, leaks: Leaks, sha256: str) -> tuple[Library | None, DeviceCode]:
-    """What a file says for the loader, if it is ELF, and what it holds for GPUs."""
+    """Return a file's facts for the loader, if it is ELF, and its device code."""
     leaks.close()
     code = device_code.read_or_tell(file, name)
     file.seek(0)
@@ -315,7 +315,7 @@ MAX_ROWS = 400_000  # of RECORD: torch has 12 000
 
 
 def filename_parts(filename: str) -> tuple[tuple[str, ...], str]:
-    """Expanded tags and the build tag, as written in the file name."""
+    """Return the file name's expanded tags and its build tag."""
     try:
         if _product("-".join(filename.split("-")[-3:])) > MAX_TAGS:
             raise InvalidWheelFilename(f"it stands for more than {MAX_TAGS} tags")
@@ -330,7 +330,7 @@ def filename_parts(filename: str) -> tuple[tuple[str, ...], str]:
 
 
 def sane(headers: bytes) -> bytes:
-    """METADATA or WHEEL as it is; ValueError where its headers would keep a parser busy for hours."""
+    """Return METADATA or WHEEL unchanged. Raises ValueError for headers that keep a parser busy for hours."""
     lines = headers.partition(b"\n\n")[0].splitlines()
     names = {line.partition(b":")[0].lower() for line in lines if line[:1] not in (b" ", b"\t")}
     if len(lines) > MAX_LINES or len(names) > MAX_HEADERS:
@@ -339,7 +339,7 @@ def sane(headers: bytes) -> bytes:
 
 
 def expanded(tags: list[str]) -> tuple[str, ...]:
-    """Every single tag behind compressed ones; one that is no tag is kept as it is."""
+    """Return the single tags of compressed ones; an invalid one is kept."""
     found: set[str] = set()
     if sum(map(_product, tags)) > MAX_TAGS:
         raise ValueError(f"WHEEL stands for more than {MAX_TAGS} tags")
@@ -352,12 +352,12 @@ def expanded(tags: list[str]) -> tuple[str, ...]:
 
 
 def _product(tag: str) -> int:
-    """How many tags a compressed one stands for."""
+    """Return the number of tags in a compressed one."""
     return math.prod(part.count(".") + 1 for part in tag.split("-"))
 
 
 def record_rows(text: str) -> tuple[dict[str, RecordEntry], list[str]]:
-    """The rows by file, and what is wrong with them alone."""
+    """Return RECORD's rows by file, and the mistakes in them."""
     rows: dict[str, RecordEntry] = {}
     problems = []
     if text.count("\n") > MAX_ROWS:
@@ -383,14 +383,14 @@ _LOCAL_HEADER = 30
 
 
 class Bounded(io.BufferedReader):
-    """A file from which zipfile cannot ask for gigabytes at once, whatever the headers in it say."""
+    """A file that limits zipfile's reads, whatever headers in it ask for."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path))
         self._size = os.fstat(self.fileno()).st_size
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """As usual, up to MAX_READ bytes."""
+        """Read up to MAX_READ bytes."""
         wanted = self._size - self.tell() if size is None or size < 0 else size
         if min(wanted, self._size) > MAX_READ:
             raise zipfile.BadZipFile(f"a directory or header of {wanted:,} bytes")
@@ -398,7 +398,7 @@ class Bounded(io.BufferedReader):
 
 
 def refuse_unsafe_zip(archive: zipfile.ZipFile, size: int) -> None:
-    """Raise BadZipFile for a zip of `size` bytes that would unpack to no end, or to the same bytes twice."""
+    """Raise BadZipFile for a zip of `size` bytes that unpacks without end, or the same bytes twice."""
     infos = archive.infolist()
     if any(not info.filename for info in infos):
         raise zipfile.BadZipFile("an entry without a name")  # zipfile stumbles over it elsewhere
@@ -418,7 +418,7 @@ def refuse_unsafe_zip(archive: zipfile.ZipFile, size: int) -> None:
 
 
 def oddities(archive: zipfile.ZipFile) -> list[str]:
-    """What a zip should not hold, though it can be read."""
+    """Return what a readable zip should not contain."""
     infos = archive.infolist()
     folders = [info for info in infos if info.is_dir()]
     found = [
@@ -465,13 +465,13 @@ def _other_name(fields: bytes) -> str:
 
 
 def is_safe(name: str) -> bool:
-    """Whether an archive name stays inside the folder it is unpacked to."""
+    """Return whether an archive name stays inside the destination."""
     parts = name.split("/")
     return "\\" not in name and not any(part in ("", ".", "..") for part in parts)
 
 
 def entry(info: zipfile.ZipInfo) -> ZipEntry:
-    """The same without what zipfile needs."""
+    """Return the entry without zipfile's types."""
     return ZipEntry(
         name=info.filename,
         size=info.file_size,

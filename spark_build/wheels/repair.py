@@ -57,13 +57,15 @@ def repair(
     epoch: int,
     log: BinaryIO | None = None,
     env: Mapping[str, str] | None = None,
+    libraries: Sequence[Path] = (),
     extra: Extra | None = None,
 ) -> Repaired:
     """Do to the wheel what the recipe asks for, nothing else, and write the final one.
 
     `build_tag` goes into the file name and WHEEL; `epoch` (seconds since 1970) becomes every time
-    stamp; `env` (default: this process's) tells auditwheel where libraries are; `extra` files are
-    made last. AuditError when the wheel is damaged, a library is missing or a tool fails.
+    stamp; `env` (default: this process's) is what the tools get; in the folders `libraries` auditwheel
+    looks for what to bundle; `extra` files are made last. AuditError when the wheel is damaged, a library
+    is missing or a tool fails.
     """
     if not BUILD_TAG.fullmatch(build_tag):
         raise AuditError(f"build tag {build_tag!r} must begin with a digit and hold no dash")
@@ -78,7 +80,7 @@ def repair(
     out_folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".repair-", dir=out_folder) as folder:
         work = Path(folder)
-        tools = ElfTools(env=tool_environment(env, work, epoch), log=log)
+        tools = ElfTools(env=tool_environment(env, work, epoch, libraries), log=log)
         layers, changes = _layers(wheel, facts, work, repair, tools)
         name, tags = _named(layers[-1].name, _plat(facts, repair.platform))
         finished = out_folder / "-".join([*name.split("-")[:2], build_tag, *name.split("-")[-3:]])
@@ -259,7 +261,9 @@ def bundled(wheel: Path, work: Path, *, exclude: Sequence[str], plat: str, tools
     return results[:1]
 
 
-def tool_environment(env: Mapping[str, str] | None, work: Path, epoch: int) -> dict[str, str]:
+def tool_environment(
+    env: Mapping[str, str] | None, work: Path, epoch: int, libraries: Sequence[Path]
+) -> dict[str, str]:
     """What auditwheel and the like see: the caller's variables but for those that change a result unseen."""
     inherited = clean_environment() if env is None else env
     # AUDITWHEEL_* would silently choose another platform tag or patcher.
@@ -274,6 +278,8 @@ def tool_environment(env: Mapping[str, str] | None, work: Path, epoch: int) -> d
         "SOURCE_DATE_EPOCH": str(zip_epoch(epoch)),
         # What it writes is read once, right after.
         "AUDITWHEEL_ZIP_COMPRESSION_LEVEL": "0",
+        # Not LD_LIBRARY_PATH: python, patchelf and strip would load these libraries, outside the sandbox.
+        "AUDITWHEEL_LD_LIBRARY_PATH": ":".join(map(str, libraries)),
         # Unpacked wheels are large: beside the result is room, in /tmp perhaps not.
         "TMPDIR": str(work),
     }

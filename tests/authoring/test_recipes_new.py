@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PROJECT, TRAIN, Root
+from tests.helpers.wheelhouse import make_wheel
 
 # A name that no index has; the distribution inside is another one on purpose.
 PROJECT_NAME = "spark-build-sample"
@@ -260,15 +261,23 @@ sha256 = "{sha256}" # of the index
 """
 
 
+def offer_requirements(root: Root) -> None:
+    """Put wheels of the names and versions that tiny's build asks for beside its sdist."""
+    for name, version in (("ninja", "1.13.2"), ("setuptools", "80.9.0"), ("wheel", "0.45.1")):
+        make_wheel(root.links, name, version)
+
+
 def test_pin_fills_in_what_is_missing(root: Root) -> None:
-    path = root.folder / "recipes" / "trains" / "t.toml"
+    offer_requirements(root)
+    path, lock = (root.folder / "recipes" / one for one in ("trains/t.toml", "locks/pylock.tiny.toml"))
     whole = COMMENTED.format(sha256=real_hash(root))
     for text in (COMMENTED.format(sha256=""), TRAIN.format(sha256="")):
         path.write_text(text)
         assert root.run("plan", "tiny").returncode == 3  # no pin, no plan
         document = alone(root).json("recipes", "pin")
-        assert [row["state"] for row in document["pins"]] == ["written"]
-        assert document["files"] == [str(path)]
+        assert [row["state"] for row in document["pins"]] == ["written", "written"]
+        assert document["files"] == [str(path), str(lock)]
+        lock.unlink()
         assert path.read_text() == text.replace('sha256 = ""', f'sha256 = "{real_hash(root)}"')
     path.write_text("\n".join(line for line in whole.splitlines() if "sha256" not in line))
     assert alone(root).run("recipes", "pin", "tiny").returncode == 0
@@ -297,8 +306,12 @@ def test_pin_says_what_it_cannot_find(root: Root) -> None:
 
 
 def test_check_finds_a_changed_file_and_a_moved_tag(root: Root, tmp_path: Path) -> None:
+    offer_requirements(root)
     repository = make_repository(tmp_path / "repository")
     root.json("recipes", "new", "sample", "--git", f"{repository}@v1.0")
+    (
+        root.folder / "recipes" / "locks" / "pylock.sample.toml"
+    ).unlink()  # of wheels that are not in the folder
     check = ("recipes", "pin", "tiny", "sample", "--check")
     assert [row["state"] for row in alone(root).json(*check)["pins"]] == ["ok", "ok"]
     git(repository, "tag", "--force", "v1.0", "v1.1")
@@ -471,3 +484,60 @@ def test_own_pins_are_judged_like_a_trains(root: Root) -> None:
     assert done.returncode == 3
     for said in ("is version 2.0", "64 hexadecimal digits", "did you mean 'version'"):
         assert said in done.stderr
+
+
+# --- a whole requirements file ----------------------------------------------------------------------
+
+
+def from_file(root: Root, text: str, *more: str) -> tuple[int, Any]:
+    (root.links.parent / "requirements.txt").write_text(text)
+    done = root.run("--json", "recipes", "new", "-r", str(root.links.parent / "requirements.txt"), *more)
+    return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def offer_projects(root: Root) -> None:
+    """`upper` is compiled against `lower`; `lower` has a wheel, of an older version only."""
+    needs = '[build-system]\nrequires = ["setuptools==80.9.0", "lower>=1"]\nbuild-backend = "setuptools.build_meta"\n'
+    offer_requirements(root)
+    for version in ("1.0", "2.0"):
+        make_sdist(root.links, version, {**PROJECT, "pyproject.toml": needs}, name="upper")
+        make_sdist(root.links, version, PROJECT, name="lower")
+    make_wheel(root.links, "lower", "1.0")
+
+
+def test_a_set_has_one_resolution_and_needs_in_order(root: Root) -> None:
+    offer_projects(root)
+    lines = "# what we build\nupper >= 1, < 2 \\\n    --hash=sha256:00\n\nLower\nwin; sys_platform == 'win32'\ntiny\n"
+    code, document = from_file(alone(root), lines)
+    assert code == 0, document
+    found = [(one["recipe"], one["version"], one["needs"]) for one in document["recipes"]]
+    assert found == [("lower", "1.0", []), ("upper", "1.0", ["lower"])]
+    assert document["kept"] == ["tiny"]
+    assert document["next"] == f"spark-build --root {root.folder} build lower upper"
+    assert recipe_of(root, "upper")["needs"][0]["versions"] == ">=1"
+    steps = {one["recipe"]: one for one in root.json("plan")["steps"]}
+    assert steps["upper"]["needs"] == ["lower"]
+
+
+def test_one_project_that_fails_leaves_the_others(root: Root) -> None:
+    offer_projects(root)
+    code, document = from_file(alone(root), "lower\nnowhere\nupper>7\n")
+    assert code == 5
+    assert [one["recipe"] for one in document["recipes"]] == ["lower"]
+    assert set(document["failed"]) == {"nowhere", "upper"}
+    assert_nothing_written(root, "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("--index-url https://example.org/simple\n", 2, "requirement 1: '--index-url"),
+        ("a\n./here\n", 2, "requirement 2: './here' names no project of an index"),
+        ("a @ https://example.org/a.whl\n", 2, "a is given by a URL"),
+        ("# nothing\n", 12, "names no project"),
+    ],
+)
+def test_a_file_that_names_other_things(root: Root, text: str, code: int, said: str) -> None:
+    found, message = from_file(alone(root), text)
+    assert found == code
+    assert said in (message["error"]["message"] if isinstance(message, dict) else message)

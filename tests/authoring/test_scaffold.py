@@ -99,6 +99,7 @@ def test_a_torch_extension() -> None:
     assert toolkit.when.cuda  # built without a GPU, it needs none
     assert not recipe.requires.cuda
     assert recipe.repair.exclude == ("libc10*.so", "libtorch*.so", "libcudart.so.*")
+    assert recipe.repair.bundle  # libpng and the like, which nobody has loaded before
 
 
 def test_an_extension_that_refuses_ninja() -> None:
@@ -120,6 +121,9 @@ def test_build_requirements_with_a_recipe_are_needs() -> None:
         pyproject='[build-system]\nrequires = ["torch>=2", "setuptools", "onnx; sys_platform == \'win32\'"]'
     )
     assert found.needs == {"torch": "a build requirement"}
+    assert found.limits == {"torch": ">=2"}
+    recipe = draft("x", found, sdist_pin("x", "1", "0" * 64), (), found.needs)
+    assert [(need.name, need.versions) for need in recipe.needs] == [("torch", ">=2")]
     assert "setuptools" in found.requires
     assert not any(one.startswith("torch") for one in found.requires)
 
@@ -152,6 +156,13 @@ def test_what_setup_py_takes_for_granted() -> None:
     assert found.notes == (
         "setup.py imports strange: pin its distribution in build.requires if the build asks for it",
     )
+
+
+def test_a_module_of_its_own_is_no_requirement() -> None:
+    """A helper in a folder that setup.py puts on sys.path."""
+    setup = "import sys\nsys.path.insert(0, 'tools')\nimport helper, strange, package\nsetup()"
+    found = looked(("tools/helper.py", "src/package/__init__.py"), setup_py=setup)
+    assert [note.split()[2] for note in found.notes] == ["strange:"]
 
 
 def test_declared_in_setup_cfg_and_setup_py() -> None:

@@ -102,15 +102,14 @@ class House:
         caged = sandbox.wrap(
             sandbox.choose(),
             ["sh", "-ec", command],
-            work=work,
-            writable=setup.writable,
+            env={**own, "CFLAGS": flags, "CXXFLAGS": flags, **setup.variables, **(variables or {})},
+            writable=[work / "src", work / "tmp", *setup.writable],
             readable=[*setup.readable, *self.readable, Path(sys.prefix), self.folder],
             cwd=cwd,
         )
         done = subprocess.run(
             caged,
             cwd=cwd,
-            env={**own, "CFLAGS": flags, "CXXFLAGS": flags, **setup.variables, **(variables or {})},
             capture_output=True,
             text=True,
             check=False,

@@ -19,6 +19,7 @@ import pytest
 
 from tests.cli.test_launcher import copy_of_the_project
 from tests.helpers import processes
+from tests.helpers.exports import make_key
 from tests.helpers.inspection import check
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
@@ -111,9 +112,12 @@ def test_uv_installs_it_offline(checkout: Checkout, tmp_path: Path) -> None:
 
 
 def test_export_import_and_install_there(checkout: Checkout, tmp_path: Path) -> None:
-    exported = checkout.run("wheelhouse", "export", str(tmp_path / "set.tar"))
+    key = make_key(tmp_path, "builder")
+    exported = checkout.run("wheelhouse", "export", str(tmp_path / "set.tar"), "--sign", str(key))
     assert exported.returncode == 0, exported.stderr
     there = ["--root", str(tmp_path / "there")]
+    trusted = checkout.run(*there, "wheelhouse", "trust", "add", "builder", f"{key}.pub")
+    assert trusted.returncode == 0, trusted.stderr
     imported = checkout.run(*there, "wheelhouse", "import", str(tmp_path / "set.tar"))
     assert imported.returncode == 0, imported.stderr
     created = checkout.run(*there, "env", "create", str(tmp_path / "env"), "onnx")

@@ -510,10 +510,10 @@ def test_keys_are_the_same_for_good() -> None:
 def test_locked_requirements_are_in_the_keys_of_those_that_lock_some() -> None:
     evaluated = evaluate(RECIPE, BASE["pin"], BASE["target"], BASE["train"])
     given = {name: value for name, value in BASE.items() if name != "train"}
-    locked = dataclasses.replace(evaluated, locked="a" * 64)
+    locked = dataclasses.replace(evaluated, hashes={"six==1.17.0": ("a" * 64,)})
     assert plan_inputs(**given, evaluated=locked) == {
         **plan_inputs(**given, evaluated=evaluated),
-        "locked_requirements": "a" * 64,
+        "locked_requirements": {"six==1.17.0": ["a" * 64]},
     }
 
 

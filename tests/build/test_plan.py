@@ -539,3 +539,23 @@ def test_only_older_recipes_take_the_machines_toolkit_unasked(monkeypatch: pytes
     # Its need for the toolkit is left out where there is no GPU; a CPU build must not depend on nvcc.
     assert machine_toolkit(dataclasses.replace(older, requires=Requires(cuda=True, cpu=True))) == ""
     assert machine_toolkit(recipe("plain")) == ""
+
+
+# --- the versions of a need that will do -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("versions", "decision"), [(">=1.0", "BUILD"), ("", "BUILD"), (">1.0", "BLOCKED")])
+def test_a_need_of_another_version_blocks(versions: str, decision: str) -> None:
+    user = dataclasses.replace(recipe("user"), needs=(Need(name="base", versions=versions),))
+    planned = plan(recipe("base"), user)
+    step = planned.steps[-1]
+    assert step.decision == decision
+    if decision == "BLOCKED":
+        assert step.reasons == ("it takes base >1.0, and the train has 1.0",)
+
+
+def test_versions_that_are_no_versions_are_not_compared() -> None:
+    """LLVM goes by the start of its commit."""
+    user = dataclasses.replace(recipe("user"), needs=(Need(name="base", versions=">1.0"),))
+    pins = {"base": dataclasses.replace(pin(), version="1f126a6dea50"), "user": pin()}
+    assert plan(recipe("base"), user, pins=pins).steps[-1].decision == "BUILD"

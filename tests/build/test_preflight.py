@@ -81,7 +81,9 @@ def vendor(folder: Path, scratch: Path) -> tuple[str, str]:
         f"-L{scratch}",
         "-ldeeper",
     )
-    deep = compiled(scratch, "libdeep.so.1", "int deep(void) { return 2; }", *flags)
+    evil = f'__attribute__((constructor)) void run(void) {{ fopen("{scratch}/ran", "w"); }}'
+    code = f"#include <stdio.h>\nint deep(void) {{ return 2; }}\n{evil}\n"
+    deep = compiled(scratch, "libdeep.so.1", code, *flags)
     plain = compiled(scratch, "libplain.so.1", "int plain(void) { return 3; }", "-Wl,-soname,libplain.so.1")
     with zipfile.ZipFile(path, "w") as archive:
         for library in (deeper, deep, plain):
@@ -133,6 +135,7 @@ def test_it_is_planned_done_before_the_build_and_not_again(root: Root) -> None:
     (log,) = root.folder.glob("build/tiny/*/build.log")
     assert "import tiny" in log.read_text()
     assert not list(root.folder.glob("build/tiny/*/preflight"))
+    assert not (root.links.parent / "c" / "ran").exists(), "a library of a need ran outside the sandbox"
     again = root.run("build", "tiny", "--stop-after", "build")
     assert again.returncode == 0, again.stderr
     assert "preflight" not in again.stderr

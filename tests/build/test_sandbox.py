@@ -89,7 +89,7 @@ def test_a_normal_build_passes_and_the_provenance_says_how(root: Root) -> None:
     done = root.run("build", "tiny", "--no-closure")
     assert done.returncode == 0, done.stderr
     assert "sandbox" not in done.stderr
-    assert provenance(root)["sandbox"] == {"kind": "bubblewrap", "network": False}
+    assert provenance(root)["sandbox"] == {"kind": "bubblewrap", "files": "allow-list", "network": False}
 
 
 def test_the_tree_may_lie_in_the_home_and_behind_links(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_a_build_that_downloads_fails(tmp_path: Path, server: str) -> None:
 def test_the_sandbox_reaches_no_server(tmp_path: Path, server: str) -> None:
     code = f"import urllib.request; print(urllib.request.urlopen({server!r}).read())"
     asking = [sys.executable, "-c", code]
-    shut = run(wrap(choose(), asking, work=tmp_path, cwd=tmp_path))
+    shut = run(wrap(choose(), asking, env={}, writable=[tmp_path], cwd=tmp_path))
     assert (shut.returncode, "URLError" in shut.output) == (1, True)
-    opened = run(wrap(choose(), asking, work=tmp_path, cwd=tmp_path, network=True))
+    opened = run(wrap(choose(), asking, env={}, writable=[tmp_path], cwd=tmp_path, network=True))
     assert opened.output == "b'downloaded'"
 
 
@@ -155,7 +155,7 @@ def test_a_recipe_may_allow_the_network(tmp_path: Path, server: str) -> None:
     assert "its build may use the network" in step["warnings"]
     done = root.run("build", "tiny", "--no-closure")
     assert done.returncode == 0, done.stderr
-    assert provenance(root)["sandbox"] == {"kind": "bubblewrap", "network": True}
+    assert provenance(root)["sandbox"] == {"kind": "bubblewrap", "files": "allow-list", "network": True}
 
 
 def test_a_build_that_writes_outside_its_tree_fails(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_being_root_does_not_help(tmp_path: Path) -> None:
 mount -o remount,rw,bind / && echo remounted
 unshare --map-root-user --mount sh -c 'mount -o remount,rw,bind / && echo remounted'
 touch {place}; grep CapBnd /proc/self/status"""
-    done = run(wrap(choose(), ["sh", "-c", script], work=tmp_path, cwd=tmp_path))
+    done = run(wrap(choose(), ["sh", "-c", script], env={}, writable=[tmp_path], cwd=tmp_path))
     assert "remounted" not in done.output.splitlines()
     assert "CapBnd:\t0000000000000000" in done.output
     assert not place.exists()
@@ -216,7 +216,7 @@ import subprocess, time
 subprocess.Popen(["setsid", "sleep", "{UNIQUE}"])
 subprocess.Popen(["setsid", "sh", "-c", "trap '' TERM HUP INT; while :; do sleep {UNIQUE}; done"])
 import os
-open("../running", "w").close()
+open("../tmp/running", "w").close()
 while not os.path.exists("../go-on"): time.sleep(0.05)
 """
 
@@ -228,7 +228,7 @@ def test_no_orphan_and_the_next_run_goes_on(tmp_path: Path, number: signal.Signa
         root.command("build", "tiny", "--no-closure"), env=root.environment(), stderr=subprocess.DEVNULL
     )
     try:
-        assert eventually(lambda: any(root.folder.glob("build/tiny/*/running")), seconds=60)
+        assert eventually(lambda: any(root.folder.glob("build/tiny/*/tmp/running")), seconds=60)
         assert alive(UNIQUE)
         (lock,) = root.folder.glob("build/tiny/*.lock")
         assert not is_free(lock)
@@ -256,7 +256,7 @@ def test_what_is_kept_open_arrives_inside(tmp_path: Path) -> None:
             "-c",
             f"test -e /proc/self/fd/{lock.fileno()} && echo there; ls /proc/self/fd | wc -l",
         ]
-        done = run(wrap(choose(), command, work=tmp_path, cwd=tmp_path), keep=(lock.fileno(),))
+        done = run(wrap(choose(), command, env={}, writable=[tmp_path], cwd=tmp_path), keep=(lock.fileno(),))
     assert done.output.splitlines() == ["there", "5"], "the lock, three standard ones, the listed folder"
 
 
@@ -268,7 +268,10 @@ def test_a_fifo_works_through_the_wall(tmp_path: Path) -> None:
     try:
         os.write(end, b"+")
         script = "token=$(head -c 1 tokens); printf '%s' \"$token\" > tokens"
-        assert run(wrap(choose(), ["sh", "-c", script], work=tmp_path, cwd=tmp_path)).returncode == 0
+        assert (
+            run(wrap(choose(), ["sh", "-c", script], env={}, writable=[tmp_path], cwd=tmp_path)).returncode
+            == 0
+        )
         assert os.read(end, 1) == b"+"
     finally:
         os.close(end)
@@ -278,19 +281,19 @@ def test_a_fifo_works_through_the_wall(tmp_path: Path) -> None:
 
 
 def test_a_missing_program_is_called_missing(tmp_path: Path) -> None:
-    done = run(wrap(choose(), ["no-such-program-here"], work=tmp_path, cwd=tmp_path))
+    done = run(wrap(choose(), ["no-such-program-here"], env={}, writable=[tmp_path], cwd=tmp_path))
     with pytest.raises(HostError, match="cannot run no-such-program-here: it is not installed"):
         refuse_unstarted(done)
 
 
 def test_a_sandbox_that_cannot_be_set_up_is_called_so(tmp_path: Path) -> None:
-    done = run(wrap(choose(), ["true"], work=tmp_path, cwd=tmp_path / "nowhere"))
+    done = run(wrap(choose(), ["true"], env={}, writable=[tmp_path], cwd=tmp_path / "nowhere"))
     with pytest.raises(HostError, match="cannot set up the sandbox: bwrap: Can't chdir"):
         refuse_unstarted(done)
 
 
 def test_a_failing_command_is_left_to_the_caller(tmp_path: Path) -> None:
-    done = run(wrap(choose(), ["sh", "-c", "echo well; exit 1"], work=tmp_path, cwd=tmp_path))
+    done = run(wrap(choose(), ["sh", "-c", "echo well; exit 1"], env={}, writable=[tmp_path], cwd=tmp_path))
     refuse_unstarted(done)
     assert (done.returncode, done.output) == (1, "well")
     refuse_unstarted(Completed(args=("sh",), returncode=127, output="bwrap: x", seconds=0.0))
@@ -319,7 +322,21 @@ def test_without_any_sandbox_builds_go_on_and_it_is_marked(bare_path: Path, tmp_
     done = root.run("build", "tiny", "--no-closure")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("warning: no full sandbox: network and file system are open to builds") == 1
-    assert provenance(root)["sandbox"] == {"kind": "none", "network": True}
+    assert provenance(root)["sandbox"] == {"kind": "none", "files": "all", "network": True}
+
+
+def test_who_requires_a_sandbox_gets_it_or_no_build(bare_path: Path, root: Root) -> None:
+    weak = Root(folder=root.folder, links=root.links, env={"PATH": str(bare_path)})
+    done = weak.run("build", "tiny", "--require-sandbox")
+    assert done.returncode == 4, done.stderr
+    assert "no full sandbox, and --require-sandbox was given: network and file system are open" in done.stderr
+    allow_network(root)
+    done = root.run("build", "tiny", "--require-sandbox")
+    assert (done.returncode, "recipes/tiny.toml lets it use the network" in done.stderr) == (4, True)
+    assert not list(root.folder.glob("build/tiny/*/src"))
+    root.recipe(RECIPE.format(disk=50))
+    done = root.run("build", "tiny", "--require-sandbox", "--no-closure")
+    assert done.returncode == 0, done.stderr
 
 
 def test_unshare_marks_what_it_is(bare_path: Path, root: Root) -> None:
@@ -327,7 +344,7 @@ def test_unshare_marks_what_it_is(bare_path: Path, root: Root) -> None:
     root.env["PATH"] = str(bare_path)
     done = root.run("build", "tiny", "--no-closure")
     assert done.returncode == 0, done.stderr
-    assert provenance(root)["sandbox"] == {"kind": "unshare", "network": False}
+    assert provenance(root)["sandbox"] == {"kind": "unshare", "files": "all", "network": False}
 
 
 def test_a_bubblewrap_that_may_not_is_not_used(bare_path: Path, root: Root) -> None:
@@ -361,8 +378,8 @@ def test_doctor_names_the_kind_or_the_package(bare_path: Path, root: Root) -> No
 def test_a_recipe_with_network_is_not_caged_by_unshare(tmp_path: Path) -> None:
     """It closes nothing but the network; the mark says none."""
     weaker = Sandbox(kind="unshare", program=("unshare", "--net"), reason="r")
-    assert wrap(weaker, ["true"], work=tmp_path, cwd=tmp_path, network=True) == ["true"]
-    assert weaker.mark(network=True) == {"kind": "none", "network": True}
+    assert wrap(weaker, ["true"], env={}, cwd=tmp_path, network=True)[0] == "/usr/bin/env"
+    assert weaker.mark(network=True) == {"kind": "none", "files": "all", "network": True}
 
 
 def test_the_interpreter_of_the_build_is_there(tmp_path: Path) -> None:
@@ -379,7 +396,8 @@ def test_the_interpreter_of_the_build_is_there(tmp_path: Path) -> None:
         wrap(
             choose(),
             [program, "-c", "import ssl, sys; print(sys.prefix)"],
-            work=tmp_path / "env",
+            env={},
+            writable=[tmp_path / "env"],
             cwd=tmp_path / "env",
         )
     )

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from spark_build.build.backends import build_cmake, refuse_incomplete
+from spark_build.build.context import Job
+from spark_build.errors import StageError
 from tests.conftest import TRAIN, Root, make_root
 
 RECIPE = """\
@@ -70,3 +76,53 @@ def test_what_is_not_there_ends_the_build(old: str, new: str, words: str, root: 
     root.recipe(RECIPE.replace(old, new))
     done = root.run("build", "tiny", "--no-closure")
     assert (done.returncode, words in done.stderr) == (7, True), done.stderr
+
+
+def test_a_link_out_of_the_tree_brings_nothing_into_the_prefix(root: Root) -> None:
+    """A build makes links, and what follows them runs outside the sandbox."""
+    secret = root.folder / "secret"
+    secret.mkdir()
+    (secret / "key.h").write_text("secret")
+    planted = FILES["SConstruct"] + f"import os\nos.symlink({str(secret)!r}, 'src/linked')\n"
+    other = make_root(root.folder / "other", {**FILES, "SConstruct": planted})
+    other.recipe(RECIPE.replace('"src/**/*.h"', '"src/*/*.h"'))
+    sdist = hashlib.sha256((other.links / "tiny-1.0.tar.gz").read_bytes()).hexdigest()
+    other.train(TRAIN.format(sha256=sdist))
+    done = other.run("build", "tiny", "--no-closure")
+    assert (done.returncode, "src/linked/key.h leads out of the src folder" in done.stderr) == (7, True)
+
+
+def cmake_job(folder: Path) -> Job:
+    """As much of a job as the builder looks at."""
+    recipe = SimpleNamespace(name="x", expect=(), cmake=SimpleNamespace(define={}, source="."))
+    step = SimpleNamespace(recipe=recipe)
+    work = folder / "work"
+    return cast(Job, SimpleNamespace(work=work, source=work / "src", prefix=work / "prefix", step=step))
+
+
+def links_to(folder: Path, target: Path) -> Path:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.symlink_to(target)
+    return folder
+
+
+@pytest.mark.parametrize("at", ["lib", "lib/deep/file"])
+def test_a_prefix_with_a_link_to_others_files_is_refused(tmp_path: Path, at: str) -> None:
+    (tmp_path / "secret").mkdir()
+    job = cmake_job(tmp_path)
+    links_to(job.prefix / at, tmp_path / "secret")
+    with pytest.raises(StageError, match=f"{at} leads out of the prefix folder"):
+        refuse_incomplete(job, "cmake.expect")
+
+
+def test_an_install_step_moves_no_folder_of_others(tmp_path: Path) -> None:
+    job, others = cmake_job(tmp_path), tmp_path / "others" / "spark-build" / "x"
+    others.mkdir(parents=True)
+
+    def runner(command: Sequence[str], _cwd: Path, _extra: Mapping[str, str]) -> None:
+        if "--install" in command:
+            links_to(job.work / "staging" / "opt", tmp_path / "others")
+
+    with pytest.raises(StageError, match="leads out of the staging folder"):
+        build_cmake(job, runner, {})
+    assert others.is_dir()

@@ -146,7 +146,15 @@ def test_json_of_commands_that_write(built: Root, tmp_path: Path) -> None:
     exported = built.json("wheelhouse", "export", str(tmp_path / "set.tar"), "--without-spark-build")
     assert exported["size"] == (tmp_path / "set.tar").stat().st_size
     other = Root(folder=tmp_path / "other", links=built.links)
-    words = ["--root", str(other.folder), "--json", "wheelhouse", "import", str(tmp_path / "set.tar")]
+    words = [
+        "--root",
+        str(other.folder),
+        "--json",
+        "wheelhouse",
+        "import",
+        "--unsigned",
+        str(tmp_path / "set.tar"),
+    ]
     imported = json.loads(invoke([*CLI, *words], check=True).stdout)
     assert [row["sha256"] for row in imported["wheels"]] == [row["sha256"] for row in exported["wheels"]]
     created = built.json("env", "create", str(tmp_path / "env"), "--without-pip")

@@ -141,7 +141,8 @@ class Judge:
         # An f-string may put options before the command: spark-build {view}verify
         words = [word.lstrip(FIELD) or FIELD if word.lstrip(FIELD) in COMMANDS else word for word in words]
         command: click.Command = cli
-        context = click.Context(cli, info_name="spark-build")
+        # A command keeps the help option of the first context it is asked in: every test needs the same.
+        context = click.Context(cli, info_name="spark-build", **cli.context_settings)
         is_own = "--root" in words  # a root of the reader's own has its own recipes, trains and targets
         while True:
             try:

@@ -230,6 +230,16 @@ def test_a_link_is_taken_in_as_the_file_it_means(tmp_path: Path) -> None:
     assert (tmp_path / "taken").read_bytes() == b"data"
 
 
+def test_of_a_link_only_the_link_goes(tmp_path: Path) -> None:
+    """A build may put one where a folder is to be removed; the folder's modes stay as they are."""
+    others = tmp_path / "others"
+    others.mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(others)
+    remove_tree(tmp_path / "link")
+    assert not (tmp_path / "link").is_symlink()
+    assert others.stat().st_mode & 0o777 == 0o700
+
+
 def test_remove_tree(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -18,7 +18,7 @@ from spark_build.measure.model import (
     Telemetry,
     Work,
 )
-from spark_build.measure.rounds import block_order
+from spark_build.measure.rounds import balanced_order
 
 PEAK, STREAM = 100e12, 250e9  # of the device: FLOP/s, bytes/s
 MIB = 2.0**20
@@ -100,7 +100,7 @@ def bench(
 ) -> Bench:
     """`speeds`: arm -> kind of work or a case -> how many times as fast it is as SECONDS say; the first arm is the
     baseline. `memory`: arm -> MiB at most."""
-    order = block_order(list(speeds), pairs, seed)
+    order = balanced_order(list(speeds), pairs, seed)
     chance = random.Random(seed)
     rounds = []
     for slot in order:

@@ -38,6 +38,11 @@ def mm(a, b, out=None):
     return sound(a, b, out=out)
 torch.mm = mm
 """
+HALF_CLOCK = """
+import time
+sound = time.perf_counter
+time.perf_counter = lambda: sound() / 2  # every call seems to take half as long
+"""
 NAN = """
 import torch
 sound = torch.nn.functional.scaled_dot_product_attention

@@ -17,7 +17,7 @@ from spark_build.measure.model import (
     Telemetry,
     Verdict,
 )
-from spark_build.measure.rounds import block_order
+from spark_build.measure.rounds import balanced_order
 from spark_build.measure.verdict import assess
 
 CASE = Case(dtype="fp32", size=2048, layout="ab")
@@ -95,7 +95,7 @@ def verification(
     """Verdict and headline case when the wheelhouse really is 1 + `effect` times as fast."""
     arms = ARMS if control else ARMS[:2]
     settings = settings_of(pairs, seed)
-    order = block_order([arm.name for arm in arms], pairs, seed)
+    order = balanced_order([arm.name for arm in arms], pairs, seed)
     chance = random.Random(seed + 1)
     speeds = machine(chance, len(order))
     gain = {"wheelhouse": math.log1p(effect)}

@@ -87,6 +87,12 @@ def bounds() -> dict[str, str]:
     return found
 
 
+def refuse(text: str) -> None:
+    """As a case does that could not be compiled."""
+    findings = load("findings")
+    raise findings.recognised(RuntimeError(text), findings.NO_COMPILER)
+
+
 def refusals() -> dict[str, str]:
     """What becomes of errors in attention and in scaled products."""
     attention, gemm = load("workloads.attention"), load("workloads.gemm")
@@ -114,6 +120,12 @@ def refusals() -> dict[str, str]:
         gemm.Operands = lambda *_, text=text: SimpleNamespace(product=said(text), count=1)
         found[name] = outcome(gemm._case(asked, "fp8", 64).prepare)
     gemm.Operands = sound
+    for name, text in {
+        "no compiler": "backend='inductor' raised:\nInvalidCxxCompiler: No working C++ compiler found in cpp.cxx: ()",
+        "no headers": "CppCompileError: C++ compile error\nmain.cpp:3:10: fatal error: Python.h: No such file or directory",
+        "inductor broken": "backend='inductor' raised:\nCppCompileError: C++ compile error: undefined reference to vec",
+    }.items():
+        found[name] = outcome(partial(refuse, text))
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, folder)
         found["flash missing"] = outcome(lambda: attention._caller("flash-attn", causal=False))

@@ -75,8 +75,18 @@ def put_built(store: Path, wheel: Path, *, note: str = "") -> StoredWheel:
     papers = {
         "key.json": json.dumps({"key": key, "inputs": inputs}).encode(),
         "build.log": b"$ make\nall well\n" * 50,
+        "provenance.json": provenance(wheel, key),
     }
     return _commit(store, wheel, key=key, origin="built", papers=papers)
+
+
+def provenance(wheel: Path, key: str) -> bytes:
+    """As much of one as an import looks at."""
+    statement = {
+        "subject": [{"name": wheel.name, "digest": {"sha256": sha256_of(wheel)}}],
+        "predicate": {"buildDefinition": {"internalParameters": {"buildKey": key}}},
+    }
+    return json.dumps(statement).encode()
 
 
 def put_public(store: Path, wheel: Path) -> StoredWheel:

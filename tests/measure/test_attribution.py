@@ -7,7 +7,7 @@ import random
 import pytest
 
 from spark_build.measure.model import Arm, Round, Settings, Verdict
-from spark_build.measure.rounds import block_order
+from spark_build.measure.rounds import balanced_order
 from spark_build.measure.verdict import assess
 from tests.helpers.simulated import ARMS, settings_of, simulated_round
 
@@ -23,7 +23,7 @@ def judged(library: float, build: float, *, loaded: str = LIBRARY, noise: float 
     arms = (ARMS[0], ARMS[1], DERIVED, ARMS[2])
     gain = {"wheelhouse": library * build, DERIVED.name: library}
     given: Settings = settings_of(10, 3)
-    order = block_order([arm.name for arm in arms], 10, 3)
+    order = balanced_order([arm.name for arm in arms], 10, 3)
     chance = random.Random(5)
     rounds: list[Round] = []
     for slot in order:
@@ -70,7 +70,7 @@ def test_one_environment_under_two_settings_is_no_question_of_the_build() -> Non
     other = dataclasses.replace(
         base, name="wheelhouse", role="candidate", env={"SAME": "1", "NVIDIA_TF32_OVERRIDE": "0"}, threads=1
     )
-    order = block_order([base.name, other.name, again.name], 10, 3)
+    order = balanced_order([base.name, other.name, again.name], 10, 3)
     rounds = [
         simulated_round(slot, (1 + slot.index / 1e5) / (1 + (slot.arm == other.name))) for slot in order
     ]

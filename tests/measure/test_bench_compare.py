@@ -166,18 +166,36 @@ def test_a_machine_that_was_not_fit_takes_every_claim_away() -> None:
     assert {each.contrast.counts for each in seen.changes} == {(5, 5)}
 
 
-def test_two_runs_are_no_pairs() -> None:
-    old, new = benches.bench({"mine": {}}, seed=2), benches.bench({"mine": {"memory": 1 / 1.5}}, seed=3)
+def day(speed: float, seed: int, **mine: float) -> Bench:
+    """A run on a day on which everything is so many times as fast; `mine`: and these kinds again."""
+    kinds = ("gemm", "memory", "convolution", "overhead")
+    arms = {
+        "public": dict.fromkeys(kinds, speed),
+        "mine": {kind: speed * mine.get(kind, 1.0) for kind in kinds},
+    }
+    return benches.bench(arms, seed=seed)
+
+
+def test_two_runs_are_compared_by_the_arm_that_both_have() -> None:
+    old, new = day(1.0, 2), day(1.04, 3, memory=1 / 1.5)
     seen = compare(joined(from_bench(old), from_bench(new)))
     assert not seen.paired
     assert {each.kind: each.finding for each in seen.classes} == {
         "gemm": "equivalent", "memory": "slower", "convolution": "equivalent", "overhead": "equivalent",
     }  # fmt: skip
     assert {(each.first, each.second) for each in seen.changes} == {("mine, old", "mine, new")}
+    assert seen.doubts == ()
     moved = dataclasses.replace(new, scope={**new.scope, "driver": "590.2"})
     assert compare(joined(from_bench(old), from_bench(moved))).doubts == (
         "another driver: 580.1, then 590.2",
     )
+
+
+def test_two_runs_without_an_arm_in_common_claim_nothing() -> None:
+    old, new = (chosen(from_bench(day(speed, seed)), ["mine"]) for speed, seed in ((1.0, 2), (0.97, 3)))
+    seen = compare(joined(old, new))
+    assert "variance from day to day unknown" in seen.doubts[0]
+    assert exit_code(seen)[0] == 11
 
 
 def table(**arms: dict[str, list[float]]) -> str:
@@ -208,8 +226,9 @@ def test_what_one_side_lacks_is_said_and_never_passes() -> None:
     assert compare(joined(old, old)).left_out == ()
     less = trial_from_csv(table(a={"x s": CALM, "y s": CALM, "z s": CALM}), "new.csv", ["y"])
     assert compare(joined(old, less)).left_out == ()  # seconds: less is better anyway
-    worse = compare(joined(old, trial_from_csv(table(a={"x s": [30.0, 30.1, 30.2]}), "new.csv")))
-    assert exit_code(worse, 5)[0] == 9
+    then = trial_from_csv(table(base={"x s": CALM}, a={"x s": CALM}), "old.csv")
+    now = trial_from_csv(table(base={"x s": CALM[:3]}, a={"x s": [30.0, 30.1, 30.2]}), "new.csv")
+    assert exit_code(compare(joined(then, now)), 5)[0] == 9
     points = [trial_from_csv(table(a={"loss x": CALM}), "a.csv", some) for some in ([], ["loss"])]
     assert compare(joined(*points)).left_out == ("loss: less is better in one of the two only",)
 

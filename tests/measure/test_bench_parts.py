@@ -54,6 +54,7 @@ def test_only_a_refusal_is_skipped(found: dict[str, Any]) -> None:
     assert kinds == {
         "no kernel": "RuntimeError", "refused": "Unsupported", "flash refuses": "Unsupported",
         "gemm refused": "Unsupported", "gemm broken": "RuntimeError",
+        "no compiler": "Unsupported", "no headers": "Unsupported", "inductor broken": "RuntimeError",
         "flash missing": "Unsupported", "flash broken": "ImportError",
     }  # fmt: skip
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from spark_build.errors import UsageError
-from spark_build.measure.compare_runs import check_document, compare_runs, gate_run
+from spark_build.measure.compare_runs import check_document, compare_runs, gate_run, history_of
 from spark_build.measure.model import BurnIn, Check, burn_in_json
-from spark_build.measure.rounds import block_order
+from spark_build.measure.rounds import balanced_order
 from spark_build.measure.verdict import assess
 from tests.helpers.simulated import ARMS, CASE, settings_of, simulated_round
 
@@ -22,7 +22,7 @@ def document(
 ) -> dict[str, Any]:
     """A run on a machine of so much speed; the candidate is so many times as fast as its baseline."""
     given = settings_of(10, seed)
-    order = block_order([arm.name for arm in ARMS], 10, seed)
+    order = balanced_order([arm.name for arm in ARMS], 10, seed)
     chance = random.Random(seed)
     gain = {"wheelhouse": candidate}
     rounds = tuple(
@@ -36,24 +36,46 @@ def document(
     return json.loads(json.dumps(burn_in_json(made)))  # type: ignore[no-any-return] # a document
 
 
+@pytest.mark.parametrize("day", [1.0, 0.97])
 @pytest.mark.parametrize(("speed", "finding"), [(1.2, "faster"), (0.9, "slower"), (1.0, "equivalent")])
-def test_what_changed(speed: float, finding: str) -> None:
-    crossed = compare_runs(document(), document(speed, seed=2))
+def test_what_changed_whatever_the_day_was_like(speed: float, finding: str, day: float) -> None:
+    crossed = compare_runs(document(noise=0.005), document(day, candidate=speed, seed=2, noise=0.005))
     assert crossed.arms == ("wheelhouse", "wheelhouse")
+    assert crossed.shared == "public"
     assert crossed.headline is not None
     assert crossed.headline.case == str(CASE)
     assert crossed.headline.finding == finding
     assert crossed.headline.ratio == pytest.approx(speed, rel=0.01)
+    assert crossed.headline.rates[1] / crossed.headline.rates[0] == pytest.approx(day * speed, rel=0.02)
     assert crossed.headline.ci95[0] < crossed.headline.ratio < crossed.headline.ci95[1]
     assert crossed.doubts == ()
 
 
-def test_any_arm_may_be_compared() -> None:
-    old, new = document(candidate=1.5), document(seed=2, candidate=2.0)
+def test_without_a_shared_arm_nothing_is_claimed() -> None:
+    old, new = document(candidate=1.5), document(0.9, seed=2, candidate=2.0)
     assert compare_runs(old, new).changes[0].finding == "faster"
-    assert compare_runs(old, new, "public").changes[0].finding == "equivalent"
+    alone = compare_runs(old, new, "public")  # the other arm is what was built: it may be another each time
+    assert (alone.shared, alone.changes[0].finding) == ("", "unclear")
+    for arm in new["arms"]:
+        arm["versions"] = {"torch": "2.14.0"}
+    crossed = compare_runs(old, new)
+    assert (crossed.shared, crossed.changes[0].finding) == ("", "unclear")
+    assert "variance from day to day unknown" in crossed.doubts[0]
+    assert gate_run(new, 0.5, old) == ("inconclusive", crossed.doubts[0])
     with pytest.raises(UsageError, match="no arm"):
         compare_runs(old, new, "mine")
+
+
+def test_how_much_a_machine_varies_from_run_to_run() -> None:
+    days = [1.0, 1.02, 0.98, 1.03, 0.97, 1.0, 1.01, 0.99]
+    runs = [document(day, seed=at, noise=0.002) for at, day in enumerate(days)]
+    found = {each.arm: each for each in history_of(runs)}
+    assert set(found) == {"public", "wheelhouse"}
+    assert found["public"].spread == pytest.approx(0.02, abs=0.004)
+    assert found["public"].rates[1] == pytest.approx(1.02e11, rel=0.01)
+    assert history_of(runs[:2])[0].spread is None
+    quiet = [document(seed=at, noise=0.02) for at in range(6)]
+    assert (history_of(quiet)[0].spread or 0.0) < 0.008
 
 
 def test_another_machine_is_told() -> None:
@@ -75,7 +97,8 @@ def test_how_often_it_is_wrong(speed: float, noise: float, words: tuple[str, ...
     found = 0
     for seed in range(100):
         crossed = compare_runs(
-            document(seed=seed, noise=noise), document(1 + speed, seed=1000 + seed, noise=noise)
+            document(seed=seed, noise=noise),
+            document(0.98, candidate=1 + speed, seed=1000 + seed, noise=noise),
         )
         found += crossed.changes[0].finding in words
     assert found / 100 <= 0.12  # 5%, and what 100 draws may add
@@ -87,8 +110,13 @@ def test_the_gate() -> None:
     assert gate_run(document(candidate=0.98), 0.98)[0] == "inconclusive"
     _, why = gate_run(document(candidate=0.9), 0.98)
     assert "wanted 0.98 or more" in why
-    assert gate_run(document(seed=2), 0.95, document())[0] == "pass"
-    assert gate_run(document(0.9, seed=2), 0.95, document())[0] == "fail"
+    assert gate_run(document(0.9, seed=2), 0.95, document())[0] == "pass"
+    assert gate_run(document(candidate=0.9, seed=2), 0.95, document(candidate=1.0))[0] == "fail"
+    other = document() | {"slower": ["BF16 2048^3 a@b"]}
+    assert gate_run(other, 0.98) == ("fail", "slower than the baseline beyond the tolerance: BF16 2048^3 a@b")
+    undecided = document() | {"undecided": ["BF16 2048^3 a@b"]}
+    assert gate_run(undecided, 0.95)[0] == "pass"
+    assert gate_run(undecided, 0.95, every=True)[0] == "inconclusive"
     assert gate_run(document(seed=2, device="Y"), 0.95, document()) == (
         "inconclusive",
         "another device: X, now Y",
@@ -118,6 +146,14 @@ def test_what_is_no_burn_in() -> None:
     for name in ("gates", "round_results", "headline"):
         with pytest.raises(UsageError, match=f"a burn-in without {name}"):
             check_document({key: value for key, value in good.items() if key != name}, "x")
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, 0.0, -1e12, None])
+def test_rates_that_are_none_are_refused(rate: object) -> None:
+    damaged = document()
+    damaged["round_results"][3]["measurements"][0]["rate"] = rate
+    with pytest.raises(UsageError, match="where a number above 0 must be"):
+        check_document(damaged, "x")
 
 
 def test_checks_travel_in_the_document() -> None:

@@ -1,5 +1,6 @@
 """What is wrong must be told, by the real command with real processes; only the driver is made up."""
 
+import re
 import signal
 import subprocess
 import time
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 
 from spark_build.measure.model import Arm
-from spark_build.measure.rounds import block_order
+from spark_build.measure.rounds import balanced_order
 from tests.helpers import processes
 from tests.helpers.faulty_bench import (
     AS_IF_CUDA,
     CORRUPTED,
+    HALF_CLOCK,
     NAN,
     SLOWED,
     command_of,
@@ -42,6 +44,17 @@ def test_a_corrupted_product(baseline: Arm, tmp_path: Path) -> None:
     assert [each["slot"]["arm"] for each in burn_in["round_results"]][-1] == "bad"
     assert "FUNCTIONAL-FAIL" in Path(burn_in["report"]).read_text()
     assert "gemm.fp32.128.ab.product" in Path(burn_in["report"]).with_name("report.md").read_text()
+
+
+def test_a_clock_that_runs_at_half_its_speed(baseline: Arm, tmp_path: Path) -> None:
+    bad = faulty(tmp_path / "bad", baseline, HALF_CLOCK)
+    code, document, _ = verify(tmp_path / "root", "--arm", f"bad={bad}", "--rounds", "2", "--duration", "0.6")
+    burn_in = document["burn_in"]
+    assert (code, burn_in["verdict"]) == (0, "INCONCLUSIVE")  # quick: only indicative
+    assert re.search(
+        r"round 1 of bad\S* is invalid: FP32 128\^3 a@b: its ticks add up to", burn_in["explanation"]
+    )
+    assert [each["invalid"] for each in burn_in["round_results"]] == [True]
 
 
 def test_an_operator_that_gives_nan(baseline: Arm, tmp_path: Path) -> None:
@@ -155,7 +168,7 @@ def test_a_slow_arm_is_found(baseline: Arm, tmp_path: Path) -> None:
     assert case["finding"] == "slower"
     assert burn_in["headline"] == "FP32 512^3 a@b"
     order = [each["slot"]["arm"] for each in burn_in["round_results"]]
-    assert order == [slot.arm for slot in block_order(["sound", "slow", "sound-again"], 6, seed=7)]
+    assert order == [slot.arm for slot in balanced_order(["sound", "slow", "sound-again"], 6, seed=7)]
     # On a busy machine the gates rightly forbid the word; the numbers show it all the same.
     assert burn_in["verdict"] in ("REGRESSION", "INCONCLUSIVE")
 

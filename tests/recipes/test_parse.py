@@ -206,6 +206,11 @@ def test_key_that_is_near_nothing_lists_the_known_ones() -> None:
             "15: the name 'L_v' must be in lower case, words joined by '-': 'l-v'",
         ),
         ('["store", "path"]', "[]", "16: the need 'llvm' has no provider: store, public or path"),
+        (
+            '["store", "path"]',
+            '["store", "path"]\nversions = "2.4 or so"',
+            "17: '2.4 or so' does not say which versions will do: \">=2.4,<3\"",
+        ),
         ('"path"]', '"disk"]', "16: needs[0].providers[1] must be one of store, public, path, not 'disk'"),
         ("demo/0001", "../0001", "19: '../0001-fix.patch' must be a path below patches/"),
         (HASH, HASH[1:], "21: sha256 must be 64 hexadecimal digits in lower case"),

@@ -18,9 +18,8 @@ from spark_build.probe import probe
 from spark_build.recipes.evaluation import resolve_target
 from spark_build.recipes.loader import load
 from spark_build.transfer.bundle import pack, wheels_of_itself
-from spark_build.transfer.bundle_import import import_bundle
 from spark_build.transfer.bundle_write import write_folder
-from tests.helpers.exports import no_view
+from tests.helpers.exports import import_unsigned
 from tests.helpers.wheelhouse import demo_house, home_in, make_wheel, publish, put_built
 
 TARGET = resolve_target(load(locate(None).data).target("host-cpu"), probe())
@@ -92,7 +91,7 @@ def test_a_spark_gets_wheels_of_its_own_kind(tmp_path: Path) -> None:
     generation = publish(home, [built, *public], view="gb10-2.13-cp312")
     tool = wheels_of_itself(home, SPARK, is_here=False, tell=lambda _: None)
     write_folder(pack(generation, home.store, tool=tool), tmp_path / "set")
-    arrived = import_bundle(there, tmp_path / "set", no_view).generation
+    arrived = import_unsigned(there, tmp_path / "set").generation
 
     assert closure.prove_installable(arrived, SPARK) == ()
     for folder in (arrived.folder, tmp_path / "set" / "spark-build"):

@@ -19,7 +19,7 @@ from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheelhouse import store as stores
 from spark_build.wheels.audit import fits
 from tests.conftest import make_root
-from tests.helpers.exports import no_view
+from tests.helpers.exports import import_unsigned, told_apart
 from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built, put_public, snapshot
 
 TARGET = load(locate(None).data).target("gb10")
@@ -81,9 +81,9 @@ def test_they_can_be_sent_on(wheels: Path, tmp_path: Path) -> None:
     home, there = home_in(tmp_path / "here"), home_in(tmp_path / "there")
     generation = taken(home, wheels).generation
     write_archive(pack(generation, home.store), tmp_path / "again.tar")
-    arrived = import_bundle(there, tmp_path / "again.tar", no_view).generation
-    assert arrived.wheels == generation.wheels
-    assert {wheel.origin for wheel in arrived.wheels} == {"foreign"}
+    arrived = import_unsigned(there, tmp_path / "again.tar").generation
+    assert told_apart(arrived.wheels) == told_apart(generation.wheels)
+    assert {wheel.shown_origin for wheel in arrived.wheels} == {"third-party, imported (unsigned)"}
 
 
 def test_they_are_shown_and_stay_when_something_is_built(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_they_are_shown_and_stay_when_something_is_built(tmp_path: Path) -> None
     assert [(row["filename"], row["taken"]) for row in imported["foreign"]] == [
         ("torchy-2.9.0-py3-none-any.whl", True),
     ]
-    assert " foreign " in root.run("wheelhouse", "list").stdout
+    assert " third-party " in root.run("wheelhouse", "list").stdout
     done = root.run("build", "tiny")
     assert done.returncode == 0, done.stderr
     rows = root.json("wheelhouse", "list")["wheels"]
@@ -149,7 +149,7 @@ def test_what_would_harm_an_environment_is_refused(tmp_path: Path, name: str) ->
     export = tmp_path / "export.tar"
     write_archive(pack(publish(other, [put_built(other.store, wheel)]), other.store), export)
     with pytest.raises(AuditError, match=r"is not taken in: .* would replace"):
-        import_bundle(home, export, no_view)
+        import_unsigned(home, export)
     assert [path.name for path in home.store.iterdir()] in ([], ["lock"])
 
 
@@ -263,7 +263,7 @@ def test_an_export_that_was_packed_anew_keeps_its_provenance(tmp_path: Path) -> 
     subprocess.run(["tar", "-cf", str(tmp_path / "anew.tar"), "-C", str(top), *names], check=True, timeout=60)
     error = refused(home, tmp_path / "anew.tar", StoreError)
     assert "packed anew" in str(error.hint)
-    assert [wheel.origin for wheel in import_bundle(home, top, no_view).generation.wheels] == ["built"]
+    assert [wheel.origin for wheel in import_unsigned(home, top).generation.wheels] == ["built"], "here"
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
@@ -273,3 +273,16 @@ def test_an_empty_folder(tmp_path: Path) -> None:
     assert "nothing in it" in refused(home, tmp_path / "empty", StoreError).message
     (tmp_path / "empty" / "README").write_text("x")
     assert "no wheel in it" in refused(home, tmp_path / "empty", StoreError).message
+
+
+def test_a_refused_folder_leaves_no_file_open(tmp_path: Path) -> None:
+    (tmp_path / "in" / "store").mkdir(parents=True)
+    make_wheel(tmp_path / "in")
+    (tmp_path / "in" / "manifest.json").write_text("{}")
+    with pytest.raises(StoreError) as caught:
+        taken(home_in(tmp_path), tmp_path / "in")
+    links = [
+        one for one in Path("/proc/self/fd").iterdir() if one.is_symlink()
+    ]  # not the one that lists them
+    assert [str(one.readlink()) for one in links if str(tmp_path) in str(one.readlink())] == []
+    assert caught.traceback  # which keeps the frames, and the generators in them

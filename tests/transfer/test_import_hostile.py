@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from spark_build.errors import SparkBuildError
-from spark_build.transfer.bundle_import import import_bundle
+from spark_build.transfer.bundle_import import Allowed, import_bundle
 from tests.conftest import make_root
 from tests.helpers.exports import Member, export, member, members
 from tests.helpers.wheelhouse import demo_house, home_in, make_wheel, publish, put_built, snapshot
@@ -287,7 +287,7 @@ def test_it_is_refused(name: str, sound: list[Member], tmp_path: Path) -> None:
     publish(home, [put_built(home.store, make_wheel(tmp_path / "own", "own"))])
     before, around = snapshot(tmp_path), set(Path("/tmp").glob("evil*"))
     with pytest.raises(SparkBuildError) as caught:
-        import_bundle(home, file, lambda: ("host-cpu-2.13-cp311", TARGET))
+        import_bundle(home, file, lambda: ("host-cpu-2.13-cp311", TARGET), allowed=Allowed(unsigned=True))
     assert say in caught.value.message
     assert caught.value.exit_code == code
     assert caught.value.hint
@@ -301,7 +301,7 @@ def test_the_command_says_it_once(name: str, sound: list[Member], tmp_path: Path
     code, say, make = CASES[name]
     file = tmp_path / "hostile.tar"
     file.write_bytes(make(sound))
-    done = make_root(tmp_path).run("wheelhouse", "import", str(file))
+    done = make_root(tmp_path).run("wheelhouse", "import", "--unsigned", str(file))
     assert (done.returncode, done.stdout) == (code, "")
     assert sum(line.startswith("error: ") for line in done.stderr.splitlines()) == 1
     assert say in done.stderr

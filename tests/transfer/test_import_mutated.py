@@ -118,7 +118,7 @@ def test_no_mutation_of_a_manifest_is_a_bug_of_ours(sound: Path, tmp_path: Path)
             parse_manifest(folder, data)
         except StoreError as error:
             said = error.message
-            assert said.startswith(f"{folder} is refused: its manifest is none of ours")
+            assert said.startswith(f"{folder} is refused: its manifest ")
             assert said.isprintable()
             continue
         read += 1

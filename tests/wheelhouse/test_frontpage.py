@@ -14,14 +14,14 @@ from spark_build.wheelhouse.server import (
 NASTY = "<b onload='x'>&\""
 
 
-def shown(name: str = "demo", *, built: bool = True) -> ShownWheel:
+def shown(name: str = "demo", *, origin: str = "built") -> ShownWheel:
     return ShownWheel(
         name=name,
         version="1.0",
         filename=f"{name}-1.0-py3-none-any.whl",
         sha256="0" * 64,
         size=2048,
-        built=built,
+        origin=origin,
         url=f"/simple/{name}.whl",
         devices=("sm_121a",),
         papers=((name, f"/papers/{name}"),),
@@ -52,7 +52,7 @@ class Tags(HTMLParser):
 
 
 def test_what_a_page_shows() -> None:
-    page = render_front_page([view(shown(), shown("helper", built=False))])
+    page = render_front_page([view(shown(), shown("helper", origin="public"))])
     for text in (
         "Generation 3",
         "Built here",

@@ -121,7 +121,7 @@ def test_papers_travel_with_the_wheels(built: Root, tmp_path: Path) -> None:
     archive = tmp_path / "wheels.tar"
     assert built.run("wheelhouse", "export", str(archive)).returncode == 0
     other = make_root(tmp_path / "other")
-    done = other.run("wheelhouse", "import", str(archive))
+    done = other.run("wheelhouse", "import", "--unsigned", str(archive))
     assert done.returncode == 0, done.stderr
     for name in ("provenance.json", "sbom.json", "audit.json"):
         assert (entry(other, "tiny") / name).read_bytes() == (entry(built, "tiny") / name).read_bytes()

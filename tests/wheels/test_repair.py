@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -190,6 +191,28 @@ def seen_by_installers(wheel: Path) -> dict[str, tuple[bytes, bool]]:
             for info in archive.infolist()
             if not info.is_dir() and info.filename not in (f"{INFO}/RECORD", f"{INFO}/WHEEL")
         }
+
+
+def test_libraries_to_bundle_are_not_loaded_by_the_tools(
+    tmp_path: Path, workshop: Path, files: dict[str, bytes]
+) -> None:
+    """What a need brings runs nowhere outside the sandbox; python itself loads a libz."""
+    need = tmp_path / "need"
+    shutil.copytree(workshop, need)
+    mark = tmp_path / "ran"
+    evil = f'#include <stdio.h>\n__attribute__((constructor)) void run(void) {{ fopen("{mark}", "w"); }}'
+    for name in ("libz.so.1", "libstdc++.so.6"):
+        compiled(need, name, evil, f"-Wl,-soname,{name}")
+    done = repair(
+        write_wheel(tmp_path, files, tag=TAG),
+        tmp_path / "out",
+        repair=BUNDLE,
+        build_tag="1",
+        epoch=EPOCH,
+        libraries=[need],
+    )
+    assert len([one for one in read_facts(done).libraries if one.path.startswith("demo.libs/")]) == 2
+    assert not mark.exists()
 
 
 def test_excluded_libraries_stay_outside(

@@ -124,7 +124,7 @@ def _finish(job: Job, wheel: Path, earlier: Mapping[str, Outputs]) -> Repaired:
         build_tag=_build_tag(job),
         epoch=int(earlier["patch"]["epoch"]),
         log=job.log,
-        env=environment.with_needs(job),
+        libraries=environment.library_folders(job),
         extra=attestations.inside(job, earlier),
     )
 

@@ -1,4 +1,4 @@
-"""Build in the build environment, the way the recipe's kind says."""
+"""The build stage: run the builder of the recipe's kind in the build environment."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from spark_build import venv
 from spark_build.build import compiler_cache, sandbox
 from spark_build.build import environment as build_environment
 from spark_build.build.backends import BuildReached, Product, Runner, builder_for
-from spark_build.build.configuring import Ending
+from spark_build.build.configuring import CALL, Ending
 from spark_build.build.context import Job, Outputs, Shell
 from spark_build.build.diagnosis import DroppedFeature, FeatureWatch, diagnose, last_command
 from spark_build.errors import NothingCheckedError, StageError
 from spark_build.events import Cost, Note, Progress
-from spark_build.files import remove_tree
+from spark_build.files import remove_any, remove_tree
 from spark_build.process import BACKGROUND
 from spark_build.process import run as run_command
 from spark_build.resources import governor, memory, policy
@@ -37,19 +37,19 @@ LOG_SIZE = 16 << 20  # bytes at the end of a log in which the first error is sea
 
 
 def inputs(job: Job) -> Any:
-    """Everything that decides the bytes."""
+    """Return all inputs that decide the bytes."""
     return {"key": job.key}
 
 
 def intact(job: Job, outputs: Outputs) -> bool:
-    """The product is still there."""
+    """Return whether the product is still there."""
     wheel, prefix = str(outputs["wheel"]), bool(outputs["prefix"])
     return (not wheel or (job.dist / wheel).is_file()) and (not prefix or job.prefix.is_dir())
 
 
 @dataclass(kw_only=True, slots=True)
 class _BuildProgress:
-    """What is seen of a build while it runs."""
+    """Progress of a build while it runs."""
 
     began: float = field(default_factory=time.monotonic)
     root: int | None = None  # process id above the running command
@@ -57,7 +57,7 @@ class _BuildProgress:
     times: list[tuple[int, float]] = field(default_factory=list)  # steps done, seconds since the start
 
     def step(self, done: int, total: int) -> None:
-        """A compile step is done. Another total is another run of ninja: the longest one counts."""
+        """Count a compile step; another total means another run of ninja, and the longest one counts."""
         if total > self.total:
             self.total = total
             self.times.clear()
@@ -66,7 +66,7 @@ class _BuildProgress:
 
 
 def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
-    """Run the builder; an interrupted ninja build goes on where it was."""
+    """Run the builder; an interrupted ninja build continues."""
     _clear(job)
     if not job.step.recipe.is_compiled:
         return {**asdict(_repack(job)), "sandbox": {"kind": "not needed", "network": False}}
@@ -93,7 +93,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
 
 
 def configure(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
-    """Run the builder as far as the first build call of its project; judge the features by what it printed.
+    """Run the builder up to the project's first build call, and judge the features by its output.
 
     The tree is left as a build would have it there. Raises StageError when a feature is missing or the
     configure step fails, NothingCheckedError where the project shows no end of one.
@@ -123,7 +123,7 @@ def _end_of_configuring(
     job: Job, earlier: Mapping[str, Outputs], watch: FeatureWatch, missing: list[DroppedFeature]
 ) -> BuildReached | None:
     """Run the builder until something is to be built; None when it ended without that."""
-    ending = Ending(mark=job.configured)
+    ending = Ending(call=job.work / "tmp" / CALL, mark=job.configured)
     memory_mib = min(CONFIGURE_MIB, job.expected.memory_per_job_mib)
 
     def see(line: str) -> None:
@@ -165,8 +165,9 @@ def _without_build_call(job: Job, reached: BuildReached | None) -> NothingChecke
 
 
 def _clear(job: Job) -> None:
-    """Make the folders of a build, without what an earlier one made."""
+    """Make the build's folders, without an earlier build's files."""
     remove_tree(job.dist)
+    remove_any(job.work / "tmp" / CALL)
     job.configured.unlink(missing_ok=True)
     for folder in (job.dist, job.work / "home", job.work / "tmp"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -181,14 +182,14 @@ def _repack(job: Job) -> Product:
 
 @contextmanager
 def _compiler_cache(job: Job) -> Iterator[compiler_cache.Setup]:
-    """The compiler cache made ready for this build."""
+    """Yield the compiler cache, ready for this build."""
     placed = job.places[job.work] != job.work
     work = None if placed else job.work
     setup = compiler_cache.prepare(
         compiler_cache.choose(os.environ)
         if job.cached
         else compiler_cache.Cache(kind="none", reason="as asked"),
-        folder=job.home.cache / "ccache",
+        folder=job.compiler_cache,
         work=work,
         links=job.work / "compiler-cache",
         search=build_environment.path_of(job),
@@ -205,7 +206,7 @@ def _compiler_cache(job: Job) -> Iterator[compiler_cache.Setup]:
 def _acquire_job_slots(
     job: Job, memory_mib: int, *, is_told: bool = True
 ) -> Iterator[tuple[Jobserver, _BuildProgress]]:
-    """Job slots for this build, as soon as there is room for its first job; is_told: to later builds."""
+    """Yield job slots once the first job fits; `is_told`: record the usage for later builds."""
     course = _BuildProgress()
     recipe = job.step.recipe
     wait = f"waiting for a free job slot and {memory_mib} MiB for its first job"
@@ -275,7 +276,7 @@ def _runner(
     see: Callable[[str], None],
     more: Mapping[str, str] | None = None,
 ) -> Runner:
-    """Runs a command of the build in its sandbox; `see` gets each line of output, `more` are variables."""
+    """Return a function that runs commands in the sandbox; `see` gets output lines, `more` are variables."""
     own = build_environment.variables(job, values, int(earlier["patch"]["epoch"]))
     path = ":".join([*map(str, setup.path), own["PATH"]])
     # The recipe's own variables come last; whatever its PATH, it finds our ninja first.
@@ -295,9 +296,15 @@ def _runner(
 
         try:
             done = run_command(
-                _sandboxed(job, (*jobserver.outside, *setup.writable), setup.readable, command, cwd),
+                _sandboxed(
+                    job,
+                    command,
+                    cwd,
+                    {**environment, **extra},
+                    (*jobserver.outside, *setup.writable),
+                    setup.readable,
+                ),
                 cwd=cwd,
-                env={name: job.seen(value) for name, value in {**environment, **extra}.items()},
                 log=job.log,
                 on_line=see,
                 keep=job.keep,
@@ -316,37 +323,42 @@ def _runner(
 
 
 def shell(job: Job, earlier: Mapping[str, Outputs]) -> Shell:
-    """A shell that sees what the commands of this build see."""
+    """Open a shell that sees what this build's commands see."""
     values = build_environment.values(job, earlier, jobs=1)
     env = build_environment.variables(job, values, int(earlier["patch"]["epoch"]))
     env |= {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
     for folder in (job.work / "home", job.work / "tmp"):
         folder.mkdir(exist_ok=True)
     program = shutil.which("bash") or "sh"
-    args = _sandboxed(job, (), (), [program], job.source)
+    args = _sandboxed(job, [program], job.source, env)
     return Shell(
         args=tuple(args),
         cwd=job.source,
-        env={name: job.seen(value) for name, value in env.items()},
         keep=job.keep,
         told=f"the tree of {job.step.recipe.name} is {job.work}, here {job.places[job.work]}",
     )
 
 
 def _sandboxed(
-    job: Job, writable: Sequence[Path], readable: Sequence[Path], command: Sequence[str], cwd: Path
+    job: Job,
+    command: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    writable: Sequence[Path] = (),
+    readable: Sequence[Path] = (),
 ) -> list[str]:
-    """A command of the build as it is started: nothing to write but the work tree, no network."""
+    """Return a command of the build as it is started: nothing to write but folders of its own, no network."""
     chosen = sandbox.choose()
     if told := sandbox.warning(chosen):
         job.emit(Note(message=told))
     needs = [path for one in job.provided for path in (one.prefix, one.site) if path is not None]
+    toolkit = [Path(one) for one in (build_environment.toolkit_of(job),) if one]
     return sandbox.wrap(
         chosen,
         [job.seen(word) for word in command],
-        work=job.work,
-        writable=writable,
-        readable=[venv.python_of(job.environment), *needs, *readable],
+        env={name: job.seen(value) for name, value in env.items()},
+        writable=[*job.writable, *writable],
+        readable=[job.work, venv.python_of(job.environment), *toolkit, *needs, *readable],
         placed=job.places,
         cwd=Path(job.seen(str(cwd))),
         network=job.step.recipe.build.network,
@@ -354,7 +366,7 @@ def _sandboxed(
 
 
 def _see(job: Job, watch: FeatureWatch, course: _BuildProgress, line: str) -> None:
-    """Each line of output: a compile step, or what the configure summary says of a feature."""
+    """Handle an output line: a compile step, or a feature in the configure summary."""
     step = NINJA_STEP.match(line)
     if step:
         done, total = int(step.group(1)), int(step.group(2))
@@ -366,13 +378,13 @@ def _see(job: Job, watch: FeatureWatch, course: _BuildProgress, line: str) -> No
 
 
 def _lacking(*missing: DroppedFeature) -> StageError:
-    """Features that the build would lack, each named once."""
+    """Return the features that the build would lack, each once."""
     said = "; ".join(dict.fromkeys(map(str, missing)))
     return StageError(said, hint="install what it needs, or mend the recipe's features")
 
 
 def _first_error(job: Job, output: str) -> StageError:
-    """What says most about why the last command failed."""
+    """Return the best explanation of the last command's failure."""
     job.log.flush()
     with Path(job.log.name).open("rb") as log:
         log.seek(max(0, job.log.tell() - LOG_SIZE))

@@ -18,7 +18,7 @@ NAME = "environment"
 
 
 def inputs(job: Job) -> Any:
-    """The pins, the needs, the interpreter."""
+    """Return pins, needs and interpreter."""
     return {
         "requires": sorted(job.step.evaluated.requires),
         "needs": [one.identity for one in job.provided],
@@ -27,12 +27,12 @@ def inputs(job: Job) -> Any:
 
 
 def intact(job: Job, outputs: Outputs) -> bool:
-    """The environment's interpreter is still there (a system upgrade may have taken it)."""
+    """Return whether the environment's interpreter is still there; a system upgrade may remove it."""
     return not outputs["installed"] or venv.python_of(job.environment).exists()
 
 
 def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
-    """Create the environment, install what was fetched and nothing more, check that the pins agree."""
+    """Create the environment, install only what was fetched, check that the pins agree."""
     if not job.step.recipe.is_compiled:
         return {"installed": []}  # nothing is executed: any machine can do it for any other
     here = f"{sys.platform}-{platform.machine()}"
@@ -58,7 +58,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
 
 
 def _add_need(job: Job, need: Provided) -> list[dict[str, str]]:
-    """Make a need importable; one that only its version couples is not needed to build."""
+    """Make a need importable; a need coupled by version only is not needed to build."""
     if need.provision.coupling == "version":
         return []
     if need.site is not None:
@@ -72,7 +72,7 @@ def _add_need(job: Job, need: Provided) -> list[dict[str, str]]:
 
 
 def _add_public(job: Job, need: Provided) -> list[dict[str, str]]:
-    """A public wheel with all that importing it takes; of torch, the build for the target."""
+    """Install a public wheel with its requirements; of torch, the build for the target."""
     wanted = f"{need.provision.distribution}=={need.provision.version}"
     if need.provision.distribution != "torch":
         return _install(job, [wanted])
@@ -83,7 +83,7 @@ def _add_public(job: Job, need: Provided) -> list[dict[str, str]]:
 
 
 def _install(job: Job, arguments: Sequence[str]) -> list[dict[str, str]]:
-    """Run pip; returns name, version and sha256 of what it installed: part of the provenance."""
+    """Run pip; returns name, version and sha256 of what it installed, for the provenance."""
     report = job.work / "environment.json"
     # --no-compile: a build imports a part of what is installed, and Python compiles that on the way.
     options = ["install", "--only-binary=:all:", "--no-compile", "--report", str(report)]

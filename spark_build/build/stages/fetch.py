@@ -18,14 +18,15 @@ NAME = "fetch"
 
 
 def inputs(job: Job) -> Any:
-    """The pins."""
+    """Return the pins."""
     extra = {name: source_identity(source) for name, source in job.step.evaluated.extra_sources.items()}
     wanted = list(requirements.wanted(job.step, job.target))
-    return {"source": source_identity(job.step.source), "extra": extra, "requires": wanted}
+    hashes = {pin: list(one) for pin, one in job.step.evaluated.hashes.items()}
+    return {"source": source_identity(job.step.source), "extra": extra, "requires": wanted, "hashes": hashes}
 
 
 def intact(job: Job, outputs: Outputs) -> bool:
-    """What was verified is still in the source cache."""
+    """Return whether the verified files are still in the source cache."""
     wanted = [(job.step.source, outputs)]
     wanted += [(source, outputs["extra"][name]) for name, source in job.step.evaluated.extra_sources.items()]
     return all(map(os.path.isfile, outputs["requirements"])) and all(
@@ -35,7 +36,7 @@ def intact(job: Job, outputs: Outputs) -> bool:
 
 
 def run(job: Job, _earlier: Mapping[str, Outputs]) -> Outputs:
-    """Download (or find) what the build takes, verify hash or commit.
+    """Download or find the build's inputs, and verify hash or commit.
 
     {"name", "archive" or "git", "extra"; "requirements": paths of wheels}.
     """
@@ -48,6 +49,7 @@ def run(job: Job, _earlier: Mapping[str, Outputs]) -> Outputs:
     main = _obtain(job, source)
     wheels = requirements.obtain(
         requirements.wanted(job.step, job.target),
+        job.step.evaluated.hashes,
         folder=job.home.sources,
         scratch=job.work / "requirements",
         offline=job.offline,

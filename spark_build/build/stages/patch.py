@@ -20,12 +20,12 @@ NAME = "patch"
 
 
 def inputs(job: Job) -> Any:
-    """The patches, by content."""
+    """Return the patches by content."""
     return [patch.sha256 for patch in job.step.patches]
 
 
 def intact(job: Job, _outputs: Outputs) -> bool:
-    """The tree is there and an interrupted build in it may go on.
+    """Return whether the tree is there and an interrupted build in it may continue.
 
     Only ninja knows which objects of a killed build are whole; make and setuptools trust truncated
     ones, so such a tree starts afresh.
@@ -68,7 +68,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
 
 
 def _newest(folder: Path) -> float:
-    """The newest time in a tree; seconds since 1970, 0 when it is empty."""
+    """Return the newest time in a tree; seconds since 1970, 0 when it is empty."""
     newest = 0.0
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -79,7 +79,7 @@ def _newest(folder: Path) -> float:
 
 
 def _extra(job: Job, fetched: Mapping[str, Outputs]) -> dict[str, str]:
-    """Write the trees of the extra sources: name -> folder, which {extra:NAME} stands for."""
+    """Write the extra sources' trees; returns name -> folder, for {extra:NAME}."""
     remove_tree(job.work / "extra")
     folders = {}
     for name, source in job.step.evaluated.extra_sources.items():

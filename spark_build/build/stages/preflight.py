@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from io import BytesIO
@@ -16,6 +16,8 @@ from spark_build.build import environment, sandbox
 from spark_build.build.context import Job, Outputs
 from spark_build.errors import AuditError, StageError
 from spark_build.files import remove_tree
+from spark_build.probe import SYSTEM
+from spark_build.process import Completed
 from spark_build.process import run as run_command
 from spark_build.recipes.model import Linked
 from spark_build.wheels.model import WheelFacts
@@ -67,23 +69,7 @@ def _linked(job: Job, earlier: Mapping[str, Outputs], folder: Path, one: Linked)
     command = ["cc", "-shared", "-fPIC", "-o", str(made), str(source), f"-Wl,-soname,{name}"]
     command += ["-Wl,--no-as-needed", *flags, *names]
     own = environment.variables(job, environment.values(job, earlier, 1), int(earlier["patch"]["epoch"]))
-    done = run_command(
-        sandbox.wrap(
-            sandbox.choose(),
-            [job.seen(word) for word in command],
-            work=job.work,
-            readable=[path for need in job.provided for path in (need.prefix, need.site) if path is not None],
-            writable=(),
-            placed=job.places,
-            cwd=Path(job.seen(str(folder))),
-            network=False,
-        ),
-        cwd=folder,
-        env={name: job.seen(value) for name, value in own.items()},
-        log=job.log,
-        keep=job.keep,
-    )
-    sandbox.refuse_unstarted(done)
+    done = _sandboxed(job, command, folder, own, job.places)
     if done.returncode != 0:
         lines = [line for line in done.output.splitlines() if "cannot find" in line or "error" in line]
         said = job.unseen((lines or done.output.splitlines() or ["no output"])[0])
@@ -92,6 +78,29 @@ def _linked(job: Job, earlier: Mapping[str, Outputs], folder: Path, one: Linked)
             hint="install the library that is missing, or mend [preflight] in the recipe",
         )
     return made
+
+
+def _sandboxed(
+    job: Job, command: Sequence[str], folder: Path, env: Mapping[str, str], places: Mapping[Path, Path]
+) -> Completed:
+    """Run a command in the sandbox as a build does; places: folders of ours -> where it sees them as well."""
+    needs = [path for need in job.provided for path in (need.prefix, need.site) if path is not None]
+    done = run_command(
+        sandbox.wrap(
+            sandbox.choose(),
+            [job.seen(word) for word in command],
+            env={name: job.seen(value) for name, value in env.items()},
+            writable=job.writable,
+            readable=[job.work, *needs],
+            placed=places,
+            cwd=Path(job.seen(str(folder))),
+        ),
+        cwd=folder,
+        log=job.log,
+        keep=job.keep,
+    )
+    sandbox.refuse_unstarted(done)
+    return done
 
 
 def _repaired(job: Job, folder: Path, wheel: Path) -> tuple[WheelFacts, Path]:
@@ -105,7 +114,7 @@ def _repaired(job: Job, folder: Path, wheel: Path) -> tuple[WheelFacts, Path]:
             build_tag="0_preflight",
             epoch=0,
             log=job.log,
-            env=environment.with_needs(job),
+            libraries=environment.library_folders(job),
         )
     except AuditError as error:
         error.message = f"preflight: {error.message}"
@@ -132,9 +141,9 @@ def _imported(job: Job, folder: Path, facts: WheelFacts, wheel: Path) -> None:
         raise StageError(f"preflight: the stub cannot be installed: {installed.output[-300:]}")
     (site,) = environment.glob("lib/python*/site-packages")
     _lay_libraries(job, facts, site)
-    clean = {name: value for name, value in venv.clean_environment().items() if name != "LD_LIBRARY_PATH"}
+    # In the sandbox: loading a library runs its code. The needs lie where no RPATH of the build leads.
     command = [str(venv.python_of(environment)), "-I", "-c", f"import {package}"]
-    done = run_command(command, cwd=folder, env=clean, log=job.log, keep=job.keep)
+    done = _sandboxed(job, command, folder, SYSTEM, {job.work: job.places[job.work]})
     if done.returncode != 0:
         said = (done.output.strip().splitlines() or ["no output"])[-1]
         raise AuditError(

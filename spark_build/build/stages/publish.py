@@ -1,4 +1,4 @@
-"""Commit the wheel and its papers to the store under the build key."""
+"""Commit the wheel and its attestations to the store under the build key."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ NAME = "publish"
 
 
 def inputs(job: Job) -> Any:
-    """The key it is committed under."""
+    """Return the key for the commit."""
     return {"key": job.key}
 
 
 def intact(job: Job, _outputs: Outputs) -> bool:
-    """The entry is in the store."""
+    """Return whether the entry is in the store."""
     return store.read(job.home.store, job.key) is not None
 
 
 def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
-    """Commit; somebody else's identical entry is as good."""
+    """Commit; an identical entry of another process is as good."""
     audited, judgement = earlier["audit"], keys.judgement_inputs_of(job.step)
     described = {
         "name": audited["name"],

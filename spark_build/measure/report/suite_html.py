@@ -103,17 +103,18 @@ def changes(view: SuiteView) -> str:
             f'<span class="{FINDINGS[each.finding]}">{each.finding}</span>',
             f"{each.overhead:+.1f}%<br>{escape(band_text(each))}",
             f"{p_value(each.contrast.p)}<br>{p_value(each.holm_p)}",
-            f"{p_value(each.contrast.rank_p)}<br>{p_value(each.contrast.tost_p)}",
+            f"{p_value(each.contrast.flip_p or each.contrast.rank_p)}<br>{p_value(each.contrast.tost_p)}",
             f"{_percent(each.contrast.detectable)}<br>{each.contrast.power:.0%}",
         )
         for each in view.compared.changes
     ]
-    heads = ("Case", "Rates", "Ratio", "95% interval", "Finding", "Overhead", "t, Holm", "Wilcoxon, TOST",
+    heads = ("Case", "Rates", "Ratio", "95% interval", "Finding", "Overhead", "t, Holm", "Signs, TOST",
              "Detectable, power")  # fmt: skip
     return (
         table(heads, rows, range(1, 9))
         + '<p class="dim">The launch is the sample. A difference is claimed when the t-test does so after '
-        "Holm's correction over all cases, and Wilcoxon's test agrees as far as that many pairs let it; "
+        "Holm's correction over all cases, and the sign-flip test (of two runs: Mann-Whitney's) agrees as "
+        "far as so many launches let it; "
         "“equivalent” means shown to lie within ±2% (TOST). Detectable: the smallest difference that this "
         f"spread would show four times out of five; power: the chance to find one of {POWER_AT:.0%}.</p>"
         f"<details><summary>Unpaired tests, normality, effect size</summary>{_unpaired(view)}</details>"

@@ -1,0 +1,185 @@
+"""Locks of build requirements: what `recipes pin` writes, what a build takes, what a key holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.pylock import Pylock
+
+from spark_build.authoring.locks import requirements_of
+from spark_build.build import requirements
+from spark_build.errors import RecipeError, SourceError
+from spark_build.files import sha256_of
+from spark_build.recipes.loader import load, read_lock
+from spark_build.recipes.locks import lock_file, parse_lock, render_lock
+from tests.conftest import ROOT, Root
+from tests.helpers.webserver import Site, serving
+from tests.helpers.wheelhouse import home_in, make_wheel
+
+HASHES = st.text("0123456789abcdef", min_size=64, max_size=64)
+NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}(-[a-z0-9]{1,3})?", fullmatch=True)
+WHEELS = st.dictionaries(
+    st.builds("{}=={}".format, NAMES, st.from_regex(r"[1-9][0-9]?(\.[0-9]){0,2}", fullmatch=True)),
+    st.dictionaries(NAMES.map("a-1-py3-none-{}.whl".format), HASHES, min_size=1, max_size=3),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(WHEELS)
+def test_what_is_written_is_read(wheels: dict[str, dict[str, str]]) -> None:
+    text = render_lock(wheels)
+    assert parse_lock(text, "lock").wheels == wheels
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "packages = 3",
+        "packages = [3]",
+        '[[packages]]\nname = "a"\nversion = "1"\nwheels = [{ path = "a.whl" }]',
+        '[[packages]]\nname = "a"\nversion = "1"\nwheels = [{ path = "a.whl", hashes = { sha256 = "00" } }]',
+        '[[packages]]\nname = "a b"\nversion = "1"\nwheels = []',
+        "a = " + "[" * 5000,
+    ],
+)
+def test_what_is_no_lock_is_said(text: str) -> None:
+    with pytest.raises(RecipeError, match=r"^lock is no lock of build requirements"):
+        parse_lock(text, "lock")
+
+
+def test_shipped_recipes_are_locked_for_both_processors() -> None:
+    catalogue, home = load([ROOT]), dataclasses.replace(home_in(ROOT), data=(ROOT,))
+    compiled = {name for name, recipe in catalogue.recipes.items() if requirements_of(recipe, catalogue)}
+    assert {"torch", "triton", "llvm", "onnx", "flash-attn"} <= compiled
+    for name in compiled:
+        Pylock.from_dict(tomllib.loads((ROOT / lock_file(name)).read_text()))  # what packaging calls valid
+        lock, pins = read_lock(home, name), requirements_of(catalogue.recipe(name), catalogue)
+        assert lock is not None
+        assert tuple(sorted(lock.wheels)) == pins, name
+        for platform in ("linux-x86_64", "linux-aarch64"):
+            assert [pin for pin, found in lock.hashes(pins, platform).items() if not found] == [], name
+    assert {path.name for path in (ROOT / "recipes" / "locks").iterdir()} == {
+        Path(lock_file(name)).name for name in compiled
+    }
+
+
+# --- what a build takes -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """An index of its own, which pip knows alone."""
+    with serving() as site:
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("PIP_INDEX_URL", f"{site.url}/simple")
+        for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
+            monkeypatch.setenv(name, "")
+        yield site
+
+
+def offer(site: Site, wheel: Path) -> None:
+    url = site.add(f"/files/{wheel.name}", wheel.read_bytes())
+    site.index("early", {wheel.name: f"{url}#sha256={sha256_of(wheel)}"})
+
+
+def obtained(folder: Path, *hashes: str) -> list[Path]:
+    with (folder / "log").open("wb") as log:
+        return requirements.obtain(
+            ("early==1.3.0",),
+            {"early==1.3.0": hashes} if hashes else {},
+            folder=folder / "sources",
+            scratch=folder / "scratch",
+            offline=False,
+            log=log,
+        )
+
+
+def test_an_index_with_other_bytes_is_refused(index: Site, tmp_path: Path) -> None:
+    good = make_wheel(tmp_path / "good", "early", "1.3.0")
+    other = make_wheel(tmp_path / "other", "early", "1.3.0", files={"early.pth": b"import os\n"})
+    offer(index, other)
+    with pytest.raises(SourceError, match=r"early.*not the bytes of early==1\.3\.0 that the recipe's lock"):
+        obtained(tmp_path, sha256_of(good))
+    offer(index, good)
+    assert [sha256_of(path) for path in obtained(tmp_path, sha256_of(good))] == [sha256_of(good)]
+
+
+def test_a_folder_with_other_bytes_is_passed_over_or_refused(
+    index: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel of find-links, which comes first without a lock."""
+    good = make_wheel(tmp_path / "good", "early", "1.3.0")
+    other = make_wheel(tmp_path / "other", "early", "1.3.0", files={"early.pth": b"import os\n"})
+    monkeypatch.setenv("PIP_FIND_LINKS", str(other.parent))
+    assert [sha256_of(path) for path in obtained(tmp_path / "good")] == [sha256_of(other)]
+    with pytest.raises(SourceError, match=r"early-1\.3\.0-py3-none-any\.whl"):
+        obtained(tmp_path, sha256_of(good))
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{other.parent} {good.parent}")
+    assert [sha256_of(path) for path in obtained(tmp_path, sha256_of(good))] == [sha256_of(good)]
+
+
+def test_what_was_kept_before_the_lock_is_not_taken(index: Site, tmp_path: Path) -> None:
+    other = make_wheel(tmp_path / "other", "early", "1.3.0", files={"early.pth": b"import os\n"})
+    good = make_wheel(tmp_path / "good", "early", "1.3.0")
+    offer(index, other)
+    obtained(tmp_path / "good")
+    (tmp_path / "good" / "sources").rename(tmp_path / "sources")
+    with pytest.raises(SourceError, match="not the bytes"):
+        obtained(tmp_path, sha256_of(good))
+
+
+# --- the commands -----------------------------------------------------------------------------------
+
+
+def locked(root: Root) -> Path:
+    done = root.run("recipes", "pin")
+    assert done.returncode == 0, done.stderr
+    path = root.folder / lock_file("tiny")
+    assert f"wrote {path}\n" in done.stdout
+    return path
+
+
+def key_of(root: Root) -> str:
+    (step,) = root.json("plan", "tiny")["steps"]
+    return str(step["key"])
+
+
+def test_pin_locks_and_the_key_holds_the_hashes(root: Root) -> None:
+    before = key_of(root)
+    path = locked(root)
+    lock = parse_lock(path.read_text(), "lock")
+    assert [pin.partition("==")[0] for pin in lock.wheels] == ["ninja", "setuptools", "wheel"]
+    key = key_of(root)
+    assert key != before
+    text = path.read_text()
+    assert root.run("recipes", "pin").stdout.count("written") == 0
+    (sha256,) = lock.wheels["wheel==0.45.1"].values()
+    path.write_text(text.replace(sha256, "0" * 64))
+    assert key_of(root) not in (before, key)
+    check = root.run("recipes", "pin", "--check")
+    assert (check.returncode, "pinned " + "0" * 64 in check.stderr) == (5, True)
+    refused = root.run("build", "tiny", "--stop-after", "fetch")
+    assert refused.returncode == 5
+    assert "not the bytes of wheel==0.45.1" in refused.stderr
+
+
+def test_a_lock_that_lacks_a_pin_ends_the_build_with_what_to_type(root: Root) -> None:
+    path = locked(root)
+    recipe = (root.folder / "recipes" / "tiny.toml").read_text()
+    root.recipe(recipe.replace("wheel==0.45.1", "wheel==0.45.0"))
+    refused = root.run("build", "tiny", "--stop-after", "fetch")
+    assert refused.returncode == 5
+    assert "lists no wheel of wheel==0.45.0" in refused.stderr
+    assert "recipes pin" in refused.stderr
+    root.recipe(recipe)
+    path.write_text("{")
+    assert root.run("plan", "tiny").returncode == 3

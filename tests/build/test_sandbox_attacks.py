@@ -1,0 +1,266 @@
+"""What a hostile recipe, source or need tries from inside a build, and what the host reads of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_build.build.backends import BuildReached
+from spark_build.build.configuring import MOST, Ending
+from spark_build.build.sandbox import ALLOWED, choose, clear_privileges, wrap
+from spark_build.files import read_made
+from spark_build.process import run
+from tests.conftest import PROJECT, RECIPE, ROOT, Root, make_root
+from tests.helpers.wheels import compiled
+
+# Of a real machine: what its administrator and others keep there.
+PRIVATE = (
+    "/boot", "/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssh", "/etc/ssl/private", "/etc/machine-id",
+    "/home", "/media", "/mnt", "/opt", "/root", "/run/docker.sock", "/run/dbus", "/srv", "/sys/class", "/sys/fs",
+    "/var/lib", "/var/run", "/var/spool",
+)  # fmt: skip
+
+
+def said(command: list[str], folder: Path, **variables: str) -> list[str]:
+    """What a command prints in the sandbox, where it may write to `folder`."""
+    return run(wrap(choose(), command, env=variables, writable=[folder], cwd=folder)).output.splitlines()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A folder outside the temporary ones, as another user's or a daemon's: empty file systems hide those."""
+    folder = Path(tempfile.mkdtemp(prefix=".attacked-", dir=ROOT))
+    yield folder
+    shutil.rmtree(folder)
+
+
+# --- what is there at all ---------------------------------------------------------------------------
+
+
+def test_nothing_of_the_machine_is_there_but_what_compilers_need(tmp_path: Path) -> None:
+    script = 'for path; do [ ! -e "$path" ] || echo "$path"; done'
+    # The interpreter of these tests may lie in a home, alone.
+    private = [one for one in PRIVATE if not Path(os.path.realpath(sys.base_prefix)).is_relative_to(one)]
+    assert said(["sh", "-c", script, "sh", *private], tmp_path) == []
+    shown = said(["sh", "-c", "ls -A /; ls -A /etc /var"], tmp_path)
+    assert "usr" in shown
+    assert not {"srv", "boot", "shadow", "sudoers", "ssh", "lib/dpkg", "spool"} & set(shown)
+    assert said(["sh", "-c", "cat /etc/shadow || id -un"], tmp_path)[-1] == said(["id", "-un"], tmp_path)[0]
+
+
+def test_files_and_sockets_elsewhere_are_not_reached(elsewhere: Path, tmp_path: Path) -> None:
+    """As root, too; a socket leads to a daemon that may do what the build may not."""
+    (elsewhere / "secret").write_text("do not tell")
+    with socket.socket(socket.AF_UNIX) as daemon:
+        os.chdir(elsewhere)  # a socket's path must be short
+        try:
+            daemon.bind("s")
+        finally:
+            os.chdir(ROOT)
+        daemon.listen()
+        code = (
+            "import os, socket\n"
+            f"print(os.path.exists({str(elsewhere / 'secret')!r}), os.path.exists({str(elsewhere / 's')!r}))\n"
+            f"print(socket.socket(socket.AF_UNIX).connect_ex({str(elsewhere / 's')!r}))"
+        )
+        assert said(["python3", "-c", code], tmp_path)[0] == "False False"
+        assert said(["python3", "-c", code], tmp_path)[1] != "0"
+
+
+def test_the_user_may_show_a_folder_and_the_build_only_reads_it(
+    elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (elsewhere / "compiler").write_text("kept\n")
+    monkeypatch.setenv(ALLOWED, f"relative:{elsewhere}")
+    found = said(["sh", "-c", f"cat {elsewhere}/compiler; echo x > {elsewhere}/compiler"], tmp_path)
+    assert found[0] == "kept"
+    assert "Read-only file system" in found[1]
+    assert (elsewhere / "compiler").read_text() == "kept\n"
+
+
+# --- variables --------------------------------------------------------------------------------------
+
+
+def test_a_recipes_variables_are_for_what_runs_inside_only(tmp_path: Path) -> None:
+    """LD_PRELOAD would be loaded by bwrap and by our supervisor, outside."""
+    inside = tmp_path / "work"
+    code = """
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((constructor)) void run(void) { char to[99]; sprintf(to, "%s/%d", FOLDER, getpid()); fopen(to, "w"); }
+"""
+    evil = compiled(inside, "evil.so", code, f'-DFOLDER="{inside}"')
+    assert said(["sh", "-c", "echo ran; echo $SECRET"], inside, LD_PRELOAD=str(evil))[0] == "ran"
+    numbers = [int(path.name) for path in inside.iterdir() if path.name.isdigit()]
+    assert numbers, "it runs inside"
+    assert max(numbers) < 10, "inside, process ids begin at 1"
+
+
+def test_the_users_variables_stay_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do not tell")
+    assert "do not tell" not in "".join(said(["env"], tmp_path, A="1"))
+    assert "A=1" in said(["env"], tmp_path, A="1")
+
+
+# --- what a build leaves ----------------------------------------------------------------------------
+
+HOSTILE = """
+import os, stat
+for path in ("stamps", "build-key", "build.log", "env/../out", "jobserver/ninja", "compiler-cache/tools/cmake"):
+    for attack in (lambda path: os.rename(path, path + "-"), lambda path: os.symlink("/etc/passwd", path),
+                   lambda path: open(path, "w"), os.remove, os.mkdir, lambda path: open(path + "/x", "w")):
+        try:
+            attack("../" + path)
+            print("PLANTED", path)
+        except OSError:
+            pass
+cache = os.environ["CCACHE_DIR"]
+print("CACHES", *os.listdir(cache + "/.."))
+try:
+    os.makedirs(cache + "/../other/0")  # in a private /tmp, perhaps, and then it does not arrive
+except OSError:
+    pass
+os.mkdir("../home/hidden")
+for path, mode in (("tool", 0o6755), ("../home/hidden/tool", 0o4711)):
+    open(path, "w").close()
+    os.chmod(path, mode)
+os.chmod("../home/hidden", 0o311)
+print("SET", oct(os.stat("tool").st_mode))
+raise SystemExit(3)
+"""
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Root:
+    """A root in which a hostile project was built, under a recipe that is hostile as well; it failed."""
+    base = tmp_path_factory.mktemp("attacked")
+    root = make_root(base, {**PROJECT, "setup.py": HOSTILE})
+    code = f'#include <stdio.h>\n__attribute__((constructor)) void run(void) {{ fopen("{base}/ran", "w"); }}'
+    evil = compiled(base / "evil", "evil.so", code)
+    (root.folder / "cache/compilers/other").mkdir(parents=True)
+    root.recipe(RECIPE.format(disk=50) + f'\n[build.env.LD_PRELOAD]\nvalue = "{evil}"\nwhy = "to run it"\n')
+    done = root.run("build", "tiny", "--no-closure")
+    assert done.returncode == 7, done.stderr
+    return root
+
+
+def test_what_the_host_reads_and_writes_cannot_be_planted(attacked: Root) -> None:
+    """A stamp says that the audit passed; a link where the host writes leads anywhere."""
+    (log,) = attacked.folder.glob("build/tiny/*/build.log")
+    lines = log.read_text().splitlines()
+    assert any(line.startswith("SET 0o106755") for line in lines), "it was built"
+    assert [line for line in lines if line.startswith("PLANTED")] == []
+    assert {path.name for path in log.parent.glob("stamps/*")} == {
+        "fetch.json",
+        "patch.json",
+        "environment.json",
+    }
+
+
+def test_no_build_reaches_the_cache_of_another_recipe(attacked: Root) -> None:
+    """An object that one planted there would be linked into what the other publishes."""
+    (log,) = attacked.folder.glob("build/tiny/*/build.log")
+    assert "CACHES tiny" in log.read_text().splitlines()
+    assert not list((attacked.folder / "cache/compilers/other").iterdir())
+
+
+def test_no_file_keeps_privileges_when_the_stage_has_ended(attacked: Root) -> None:
+    (tree,) = attacked.folder.glob("build/tiny/*/src")
+    found = [path for path in (tree / "tool", tree.parent / "home/hidden/tool") if path.is_file()]
+    assert len(found) == 2
+    assert [path for path in found if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)] == []
+    assert tree.parents[1].stat().st_mode & 0o077 == 0, "nor could others reach them before"
+
+
+def test_a_recipes_preload_ran_nowhere_outside(attacked: Root) -> None:
+    assert not (attacked.folder.parent / "ran").exists()
+
+
+def test_links_keep_the_modes_of_what_they_lead_to(tmp_path: Path) -> None:
+    (tmp_path / "others").touch()
+    (tmp_path / "others").chmod(0o4755)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "link").symlink_to(tmp_path / "others")
+    clear_privileges([tmp_path / "work", tmp_path / "missing"])
+    assert (tmp_path / "others").stat().st_mode & 0o7777 == 0o4755
+
+
+BACKEND = """
+import os
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    {plant}
+    return "tiny-1.0-py3-none-any.whl"
+"""
+PLANTS = {
+    "a link for a wheel": 'os.symlink("/etc/passwd", folder + "/tiny-1.0-py3-none-any.whl")',
+    "a pipe for a wheel": 'os.mkfifo(folder + "/tiny-1.0-py3-none-any.whl")',
+    "a pipe for the answer": "import sys; os.mkfifo(sys.argv[-1] + '/output.json'); os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_product_that_is_no_file_ends_the_build(plant: str, tmp_path: Path) -> None:
+    """A link would publish any file of the user's; a pipe would stop us for ever."""
+    files = {
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "b"\nbackend-path = ["."]\n',
+        "b.py": BACKEND.format(plant=PLANTS[plant]),
+    }
+    root = make_root(tmp_path, files)
+    root.recipe(RECIPE.format(disk=50).replace('["setuptools==80.9.0", "wheel==0.45.1"]', "[]"))
+    done = root.run("build", "tiny", "--no-closure")
+    assert (done.returncode, "regular file" in done.stderr) == (7, True), done.stderr
+
+
+# --- the mark of a run that only configures ---------------------------------------------------------
+
+
+def ending(folder: Path) -> Ending:
+    return Ending(call=folder / "call", mark=folder / "mark")
+
+
+def test_what_configuring_ended_at_is_read_from_a_file_only(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("do not tell")
+    (tmp_path / "call").symlink_to(tmp_path / "secret")
+    ending(tmp_path).check()
+    (tmp_path / "call").unlink()
+    os.mkfifo(tmp_path / "call")
+    ending(tmp_path).check()
+    assert not (tmp_path / "mark").exists()
+
+
+def test_what_configuring_ended_at_is_shown_without_escapes(tmp_path: Path) -> None:
+    (tmp_path / "call").write_text("ninja \x1b]52;c;x\x07" + "y" * (1 << 20))
+    with pytest.raises(BuildReached) as reached:
+        ending(tmp_path).check()
+    assert reached.value.call.isprintable()
+    assert len(reached.value.call) < 2 * MOST
+
+
+def test_our_mark_replaces_a_link_and_writes_nothing_through_it(tmp_path: Path) -> None:
+    (tmp_path / "others").write_text("theirs")
+    (tmp_path / "mark").symlink_to(tmp_path / "others")
+    (tmp_path / "call").write_text("ninja")
+    with pytest.raises(BuildReached):
+        ending(tmp_path).check()
+    assert (tmp_path / "others").read_text() == "theirs"
+
+
+def test_a_pipe_with_a_writer_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("x"))
+    writer.start()
+    try:
+        with pytest.raises(OSError, match="not a regular file"):
+            read_made(tmp_path / "pipe", 10)
+    finally:
+        assert (tmp_path / "pipe").read_text() == "x"
+        writer.join()
