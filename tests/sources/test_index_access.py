@@ -226,3 +226,11 @@ def test_a_page_without_end_is_not_read_to_its_end(site: Site, monkeypatch: pyte
     site.add("/simple/demo/", bomb, kind="text/html", headers={"Content-Encoding": "gzip"})
     with pytest.raises(SourceError, match="more than 1 MiB"):
         find("demo", "demo-1.0.tar.gz", on(f"{site.url}/simple"))
+
+
+@pytest.mark.parametrize("place", ["file:///etc/passwd", "FILE:///etc/passwd", "ftp://127.0.0.1/x", "//["])
+def test_an_index_redirects_to_no_file(site: Site, place: str) -> None:
+    site.pages["/simple/demo/"] = Page(b"", location=place)
+    with pytest.raises(SourceError) as caught:
+        find("demo", "demo-1.0.tar.gz", on(f"{site.url}/simple"))
+    one_line(caught.value)
