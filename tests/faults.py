@@ -52,8 +52,8 @@ FAULTS = (
     Fault(
         name="new parent folders not synced",
         module="spark_build.files",
-        old="        sync_folder(each.parent)",
-        new="        pass",
+        old="        folder.mkdir(exist_ok=True)\n        sync_folder(folder.parent)",
+        new="        folder.mkdir(exist_ok=True)",
         tests=(
             "test_a_file_is_on_disk_before_it_has_its_name_and_so_are_new_folders",
             "test_an_entry_is_on_disk_before_it_appears_in_the_store",

@@ -26,7 +26,7 @@ from spark_build.files import CHUNK, sha256_of, write_atomically
 from spark_build.paths import Home
 from spark_build.recipes.model import Pin, Recipe, Source, Train
 from spark_build.recipes.parse import joint_error
-from spark_build.recipes.toml_positions import set_string
+from spark_build.recipes.toml_positions import read_toml, set_string
 from spark_build.sources import git_remote, http
 from spark_build.sources.simple_api import IDENTITY, Indexes, IndexFile, configured, files_of, find
 from spark_build.text import nearest
@@ -210,7 +210,7 @@ def _files(home: Home, folder: str) -> dict[str, Path]:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        return read_toml(path.read_bytes().decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise joint_error([Problem(file=str(path), line=0, message=f"not valid TOML: {error}")]) from error
 

@@ -18,6 +18,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from spark_build.errors import SourceError
+from spark_build.recipes.toml_positions import read_toml
 
 DESCRIBING = ("pyproject.toml", "setup.py", "setup.cfg", "PKG-INFO", "CMakeLists.txt")
 
@@ -111,8 +112,8 @@ def survey(sources: Sources, recipes: Mapping[str, str]) -> Survey:
 
 def _pyproject(text: str) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return read_toml(text)
+    except tomllib.TOMLDecodeError as error:
         raise SourceError(f"its pyproject.toml is not valid TOML: {error}") from error
 
 

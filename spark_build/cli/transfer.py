@@ -272,6 +272,13 @@ FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--certificate", type=FILE, help="Serve over TLS with this PEM file.")
 @click.option("--key", type=FILE, help="The certificate's key, where it is in another file.")
 @click.option("--token-file", type=FILE, help="Ask clients for the token in FILE (or in SPARK_BUILD_TOKEN).")
+@click.option(
+    "--connections",
+    type=click.IntRange(4),
+    default=400,
+    show_default=True,
+    help="At most so many at once; a quarter of them from one address.",
+)
 @shared
 def serve(
     options: Options,
@@ -281,6 +288,7 @@ def serve(
     certificate: Path | None,
     key: Path | None,
     token_file: Path | None,
+    connections: int,
 ) -> int:
     """Serve the wheels to other nodes, for pip, uv and people, until it is interrupted.
 
@@ -301,10 +309,12 @@ def serve(
     only = (options.setting().view.name, generation) if generation else None
     shelf = Shelf(views=home.views, store=home.store, only=only, token=token)
     shelf.prepare()
-    with server.bind(host, port) as listening:
+    limits = server.Limits(connections=connections)
+    with server.bind(host, port, limits) as listening:
         _warn(host, tls, token)
         _announce(options, shelf.names(), listening, host, tls=tls, token=token)
-        ended_by = server.serve(application(shelf), listening, tls=tls, verbose=options.verbosity > 0)
+        app, verbose = application(shelf), options.verbosity > 0
+        ended_by = server.serve(app, listening, tls=tls, verbose=verbose, limits=limits)
     if options.verbosity >= 0:
         click.echo(f"{signal.Signals(ended_by).name}: ended", err=True)
     return 128 + ended_by

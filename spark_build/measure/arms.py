@@ -6,7 +6,6 @@ import json
 import platform
 import re
 import shutil
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from spark_build.files import locked, write_atomically
 from spark_build.measure.model import Arm, Device, Role
 from spark_build.paths import Home
 from spark_build.process import capture
+from spark_build.recipes.toml_positions import read_toml
 from spark_build.sources import simple_api
 
 SCHEMA = 1
@@ -128,7 +128,10 @@ def _baseline(home: Home, train: str, device: Device) -> tuple[dict[str, str], s
         folders = [base / "bench" / "baseline" for base in home.data]
         known = sorted({each.stem for folder in folders for each in folder.glob("*.toml")})
         raise UsageError(f"no baseline for train {train}", hint=f"there are {', '.join(known) or 'none'}")
-    raw = tomllib.loads(file.read_text())
+    try:
+        raw = read_toml(file.read_text())
+    except ValueError as error:
+        raise UsageError(f"not TOML: {error}", where=str(file)) from error
     if raw.get("schema") != SCHEMA or raw.get("train") != train or "torch" not in raw.get("pins", {}):
         raise UsageError(
             "not a baseline of this schema", where=str(file), hint=f"schema = {SCHEMA}, train, [pins]"

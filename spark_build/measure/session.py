@@ -8,7 +8,6 @@ import json
 import math
 import os
 import secrets
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -61,6 +60,7 @@ from spark_build.measure.verdict import (
 )
 from spark_build.paths import Home
 from spark_build.recipes.model import Recipe
+from spark_build.recipes.toml_positions import read_toml
 from spark_build.wheelhouse.generations import Generation
 
 PUBLIC, WHEELHOUSE = ArmWish(name="public", what="public"), ArmWish(name="wheelhouse", what="wheelhouse")
@@ -209,7 +209,7 @@ def references_of(home: Home) -> list[Reference]:
     found = []
     for file in files:
         try:
-            raw = tomllib.loads(file.read_text())
+            raw = read_toml(file.read_text())
         except (OSError, ValueError) as error:
             raise UsageError(f"not TOML: {error}", where=str(file)) from error
         found.append(parse_reference(raw, str(file)))

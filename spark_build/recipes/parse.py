@@ -15,12 +15,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from spark_build.errors import Problem, RecipeError
 from spark_build.recipes.model import Recipe, Target, Train
-from spark_build.recipes.toml_positions import Finding, Path, Positions
+from spark_build.recipes.toml_positions import Finding, Path, Positions, read_toml
 from spark_build.recipes.validation import recipe_findings, target_findings, train_findings
 from spark_build.text import did_you_mean
 
 T = TypeVar("T", bound=Recipe | Train | Target)
 
+MOST = 200  # mistakes of shape in one file
 _NOUNS = {
     "string_type": "a string",
     "int_type": "a whole number",
@@ -72,12 +73,9 @@ def _parse(text: str, file: str, kind: type[T], rules: Callable[[Mapping[str, An
 def _load(text: str, file: str) -> dict[str, Any]:
     """Parse a TOML text. Raises RecipeError when it is none."""
     try:
-        return tomllib.loads(text)
+        return read_toml(text)
     except tomllib.TOMLDecodeError as error:
-        problem = _syntax_problem(str(error), text, file)
-    except RecursionError:
-        problem = Problem(file=file, line=1, message="nested too deeply")
-    raise joint_error([problem])
+        raise joint_error([_syntax_problem(str(error), text, file)]) from error
 
 
 def _syntax_problem(message: str, text: str, file: str) -> Problem:
@@ -110,7 +108,8 @@ def _validate(raw: Mapping[str, Any], kind: type[T]) -> tuple[T | None, list[Fin
     try:
         values = _adapter(key).validate_json(json.dumps([raw], default=lambda _: {}))
     except ValidationError as error:
-        details = [(tuple(detail["loc"][1:]), detail) for detail in error.errors(include_url=False)]
+        told = error.errors(include_url=False)[:MOST]  # finding what was meant takes its time
+        details = [(tuple(detail["loc"][1:]), detail) for detail in told]
         return None, _findings(details, raw, kind)
     return values[0], []
 

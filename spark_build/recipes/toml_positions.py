@@ -27,6 +27,47 @@ _MULTILINE_END = {
 }
 _STRING_END = {'"': re.compile(r'(?:[^\\"\n]|\\.)*"'), "'": re.compile(r"[^'\n]*'")}
 
+MAX_TEXT = 256 << 10  # characters; the largest recipe has 18,000
+MAX_DEPTH = 32
+# tomllib's time grows with the square of a key's parts.
+_LONG_KEY = re.compile(rf"""(?:\.[ \t]*+(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+){{{MAX_DEPTH},}}""")
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text; TOMLDecodeError when it is none, or more than anybody means.
+
+    Numbers have 64 bits, as TOML promises to have at least; what is larger later fails somewhere else.
+    """
+    if len(text) > MAX_TEXT:
+        raise tomllib.TOMLDecodeError(f"more than {MAX_TEXT:,} characters (at line 1, column 1)")
+    found = _LONG_KEY.search(text)
+    if found:
+        line = text.count("\n", 0, found.start()) + 1
+        raise tomllib.TOMLDecodeError(f"a key of more than {MAX_DEPTH} parts (at line {line}, column 1)")
+    try:
+        raw = tomllib.loads(text)
+    except RecursionError as error:
+        raise tomllib.TOMLDecodeError("nested too deeply (at line 1, column 1)") from error
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError as error:  # Python reads no number of more than 4,300 digits
+        raise tomllib.TOMLDecodeError("a number that is too large (at line 1, column 1)") from error
+    _refuse_excess(raw)
+    return raw
+
+
+def _refuse_excess(raw: Mapping[str, Any]) -> None:
+    pending: list[tuple[Any, int]] = [(raw, 0)]
+    while pending:
+        value, depth = pending.pop()
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise tomllib.TOMLDecodeError("a number that is too large (at line 1, column 1)")
+        if isinstance(value, dict | list):
+            if depth > 2 * MAX_DEPTH:
+                raise tomllib.TOMLDecodeError("nested too deeply (at line 1, column 1)")
+            inner = value.values() if isinstance(value, dict) else value
+            pending.extend((one, depth + 1) for one in inner)
+
 
 class Positions:
     """Line of each key in a TOML text; lines count from 1."""

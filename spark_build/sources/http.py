@@ -111,14 +111,19 @@ class Session(requests.Session):
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, stream: bool = False
     ) -> requests.Response:
         """Send one request, follow redirects; raises NETWORK_ERRORS, never for an HTTP status."""
-        return self.request(
-            method,
-            url,
-            headers=dict(headers or {}),
-            stream=stream,
-            timeout=self.config.timeout or None,
-            allow_redirects=True,
-        )
+        try:
+            return self.request(
+                method,
+                url,
+                headers=dict(headers or {}),
+                stream=stream,
+                timeout=self.config.timeout or None,
+                allow_redirects=True,
+            )
+        except requests.RequestException:
+            raise
+        except ValueError as error:  # of urllib.parse: a redirect to what is no address
+            raise requests.exceptions.InvalidURL(f"it names a bad address: {error}") from error
 
 
 def _present(option: str, place: str) -> str:

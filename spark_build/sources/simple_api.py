@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import json
 import os
 import platform
 import re
@@ -134,7 +135,7 @@ def size_of(file: IndexFile, indexes: Indexes) -> int | None:
     except http.NETWORK_ERRORS:
         return None
     length = answer.headers.get("Content-Length", "")
-    return int(length) if answer.ok and length.isdecimal() else None
+    return int(length) if answer.ok and length.isdecimal() and len(length) < 16 else None
 
 
 def unreachable_hint(filename: str) -> str:
@@ -224,6 +225,8 @@ ENDINGS = (".whl", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".tar.zst",
 JSON = "application/vnd.pypi.simple.v1+json"
 HTML = ("application/vnd.pypi.simple.v1+html", "text/html", "application/xhtml+xml")
 
+MAX_PAGE = 64 << 20  # bytes, unpacked; the largest of PyPI have 20 MiB
+MAX_SIZE = 1 << 50  # bytes of a file, as an index says
 _SHA256 = re.compile(r"(?:^|&)sha256=([0-9a-f]{64})(?:&|$)")
 
 
@@ -251,16 +254,18 @@ def remote(project: str, place: str, session: http.Session, *, flat: bool) -> Se
         return _linked(project, [place])
     url = place if flat else f"{place.rstrip('/')}/{canonicalize_name(project)}/"
     try:
-        answer = session.ask("GET", url, headers={"Accept": ACCEPT_JSON_PREFERRED})
+        with session.ask("GET", url, headers={"Accept": ACCEPT_JSON_PREFERRED}, stream=True) as answer:
+            if answer.status_code in (404, 410):
+                return ()
+            if not answer.ok:
+                raise IndexUnavailableError(f"HTTP {answer.status_code} {answer.reason}".strip())
+            content = _content(answer)
     except http.NETWORK_ERRORS as error:
         raise IndexUnavailableError(http.network_reason(error)) from error
-    if answer.status_code in (404, 410):
-        return ()
-    if not answer.ok:
-        raise IndexUnavailableError(f"HTTP {answer.status_code} {answer.reason}".strip())
     try:
-        found = _from_json(project, answer) if _kind(answer) == JSON else _from_html(project, answer)
-    except (UnsupportedRepoVersionError, ValueError) as error:
+        read = _from_json if _kind(answer) == JSON else _from_html
+        found = read(project, answer, content)
+    except (UnsupportedRepoVersionError, ValueError, RecursionError) as error:
         raise IndexUnavailableError("its answer is no index page") from error
     # A page from the network has no business with this machine's files.
     return [replace(file, url=_with_login(file.url, url)) for file in found if http.is_remote(file.url)]
@@ -299,24 +304,34 @@ def _kind(answer: requests.Response) -> str:
     return answer.headers.get("Content-Type", "text/html").partition(";")[0].strip().lower()
 
 
-def _from_html(project: str, answer: requests.Response) -> Sequence[IndexFile]:
+def _content(answer: requests.Response) -> bytes:
+    """Return an unpacked page; IndexUnavailableError for one without end."""
+    content = bytearray()
+    for chunk in answer.iter_content(1 << 16):
+        content += chunk
+        if len(content) > MAX_PAGE:
+            raise IndexUnavailableError(f"its answer has more than {MAX_PAGE >> 20} MiB")
+    return bytes(content)
+
+
+def _from_html(project: str, answer: requests.Response, content: bytes) -> Sequence[IndexFile]:
     if _kind(answer) not in HTML:
         raise ValueError(_kind(answer))
-    page = RepositoryPage.from_html(answer.content, answer.url)
+    page = RepositoryPage.from_html(content, answer.url)
     return _linked(project, [link.url for link in page.links])
 
 
-def _from_json(project: str, answer: requests.Response) -> Sequence[IndexFile]:
+def _from_json(project: str, answer: requests.Response, content: bytes) -> Sequence[IndexFile]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a newer minor version: compatible by definition
-        page = ProjectPage.from_response(answer, project)
+        page = ProjectPage.from_json_data(json.loads(content), answer.url)
     return [
         IndexFile(
             project=project,
             filename=package.filename,
             url=package.url,
             sha256=package.digests.get("sha256", "").lower(),
-            size=package.size,
+            size=package.size if package.size is None or 0 <= package.size < MAX_SIZE else None,
         )
         for package in page.packages
         if _belongs(package.filename, project)
@@ -338,7 +353,7 @@ def _linked(project: str, links: Sequence[str]) -> Sequence[IndexFile]:
 def _belongs(filename: str, project: str) -> bool:
     """Return whether a file name is a distribution of the project: "<name>-<version>...<ending>"."""
     ending = next((ending for ending in ENDINGS if filename.endswith(ending)), None)
-    if ending is None:
+    if ending is None or "/" in filename or not filename.isprintable():
         return False
     stem = filename.removesuffix(ending)
     wanted = canonicalize_name(project)

@@ -34,6 +34,7 @@ from spark_build.wheelhouse.trust import SIGNATURE
 from spark_build.wheels import reader
 from spark_build.wheels.model import StoredWheel
 
+MAX_DEPTH = 64  # folders in folders
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
 
@@ -183,9 +184,25 @@ def _is_sane(name: str) -> bool:
     return reader.is_safe(name) and name.isprintable() and len(name) < 4096
 
 
+def _below(path: Path) -> Iterator[Path]:
+    """Yield what is in a folder and below it; StoreError for one without end, which Python cannot walk."""
+    pending, count = [(path, 0)], 0
+    while pending:
+        folder, depth = pending.pop()
+        for place in folder.iterdir():
+            count += 1
+            if depth > MAX_DEPTH or count > MAX_ENTRIES:
+                raise refused(
+                    path, f"it is nested deeper than {MAX_DEPTH}, or holds over {MAX_ENTRIES:,} files"
+                )
+            yield place
+            if place.is_dir() and not place.is_symlink():
+                pending.append((place, depth + 1))
+
+
 def _of_folder(path: Path, progress: Progress) -> Generator[Incoming]:
     names = []
-    for place in sorted(path.rglob("*")):
+    for place in sorted(_below(path)):
         mode = place.lstat().st_mode
         name = str(place.relative_to(path))
         if stat.S_ISLNK(mode):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spark_build.errors import StoreError, UsageError
-from spark_build.files import CHUNK, locked, remove_empty, sha256_of, sync_folder
+from spark_build.files import CHUNK, locked, make_folder, remove_empty, sha256_of, sync_folder
 from spark_build.transfer.bundle import Bundle, Member, Progress
 from spark_build.wheelhouse.generations import MANIFEST
 from spark_build.wheelhouse.trust import SIGNATURE
@@ -53,7 +53,7 @@ def write_archive(parcel: Bundle, file: Path, progress: Progress = silent) -> in
     """
     part = file.with_name(f"{file.name}.part")
     writer: _Writer = _framed if file.suffix == ".zst" else _plain
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     with locked(file.with_name(f".{file.name}.lock"), purpose=f"writing {file.name}"):
         try:
             with os.fdopen(
@@ -211,7 +211,7 @@ def write_folder(parcel: Bundle, folder: Path, progress: Progress = silent) -> i
 
     An older export there is replaced; UsageError when there is anything else.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with locked(folder / LOCK, purpose=f"writing {folder.name}"):
         manifest, *others = parcel.members
         stale = _earlier(folder, parcel)
@@ -227,6 +227,8 @@ def write_folder(parcel: Bundle, folder: Path, progress: Progress = silent) -> i
         for name in stale:
             (folder / name).unlink(missing_ok=True)
             remove_empty((folder / name).parent)
+        for place in {(folder / member.name).parent for member in others}:
+            sync_folder(place)  # before the manifest says that all of it is there
         (folder / f"{MANIFEST}{PART}").replace(folder / MANIFEST)
         sync_folder(folder)
     return parcel.size
@@ -238,7 +240,7 @@ def _is_right(path: Path, member: Member) -> bool:
 
 
 def _write_file(member: Member, path: Path, counter: Counter) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     part = path.with_name(path.name + PART) if path.suffix != PART else path
     with part.open("wb", buffering=0) as out:
         for chunk in member.content():

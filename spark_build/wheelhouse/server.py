@@ -17,7 +17,8 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -327,7 +328,8 @@ def bears(authorization: str, token: str) -> bool:
             return False
     elif scheme.lower() != "bearer":
         return False
-    return hmac.compare_digest(said.encode(), token.encode())
+    # Of digests, so that the time does not tell the length either.
+    return hmac.compare_digest(*(hashlib.sha256(one.encode()).digest() for one in (said, token)))
 
 
 TOKEN = "SPARK_BUILD_TOKEN"  # noqa: S105 - the variable's name
@@ -382,43 +384,76 @@ def read_token(file: Path | None) -> str:
     return token
 
 
-def bind(host: str, port: int) -> socket.socket:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What clients may take. Each connection and each download of it needs a file descriptor."""
+
+    connections: int = 400
+    header_seconds: float = 10.0  # for a request to come, from its first byte on
+    idle_seconds: float = 30.0  # without a request, or without reading a MiB of an answer
+    log_lines: int = 10_000  # at once; afterwards one in a second
+
+    @property
+    def of_one_address(self) -> int:
+        """Connections of one client."""
+        return max(1, self.connections // 4)
+
+
+class _Listening(socket.socket):
+    """Accepts no more connections than its limits allow; before TLS, so that half a handshake counts."""
+
+    limits = Limits()
+
+    def __init__(self, *named: Any, **more: Any) -> None:
+        super().__init__(*named, **more)
+        self._open: list[tuple[socket.socket, str]] = []
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection, or drop it and raise ConnectionAbortedError, which asyncio passes over."""
+        connection, address = super().accept()
+        self._open = [(one, host) for one, host in self._open if one.fileno() >= 0]
+        own = sum(host == address[0] for _, host in self._open)
+        if len(self._open) >= self.limits.connections or own >= self.limits.of_one_address:
+            connection.close()
+            raise ConnectionAbortedError
+        self._open.append((connection, address[0]))
+        return connection, address
+
+
+def bind(host: str, port: int, limits: Limits = Limits()) -> socket.socket:
     """A listening socket; HostError when the address is taken or not ours."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        listening = socket.create_server((host, port), family=family, backlog=1024)
+        plain = socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         raise HostError(
             f"cannot listen on {host} port {port}: {error}",
             hint="choose another with --port N (0: any that is free)" if taken else "see: ip address",
         ) from error
+    listening = _Listening(family, socket.SOCK_STREAM, fileno=plain.detach())
+    listening.limits = limits
     # Accepted connections inherit it. asyncio would not set it for this socket, and each answer of two
     # packets would wait 40 ms for the client's delayed acknowledgement.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
-def serve(app: ASGIApp, listening: socket.socket, *, tls: Tls | None, verbose: bool) -> int:
+def serve(
+    app: ASGIApp,
+    listening: socket.socket,
+    *,
+    tls: Tls | None,
+    verbose: bool,
+    limits: Limits = Limits(),
+) -> int:
     """Answer until a signal comes; returns its number. Running downloads get GRACE seconds to end."""
     import uvicorn
 
-    logging.basicConfig(stream=sys.stderr, format="%(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_Thrifty(limits.log_lines))
+    logging.basicConfig(handlers=[handler], format="%(message)s")
     logging.getLogger("uvicorn.error").addFilter(_tells)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        log_level="info" if verbose else "error",
-        access_log=verbose,
-        lifespan="off",
-        ws="none",
-        http="h11",  # bounds what it keeps of a request that never ends
-        server_header=False,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=GRACE,
-        ssl_certfile=tls.certificate if tls else None,
-        ssl_keyfile=tls.key if tls else None,
-    )
 
     class Server(uvicorn.Server):
         ended_by = 0
@@ -429,10 +464,124 @@ def serve(app: ASGIApp, listening: socket.socket, *, tls: Tls | None, verbose: b
             self.force_exit = self.should_exit
             self.should_exit, self.ended_by = True, sig
 
-    server = Server(config)
+    server = Server(configuration(app, tls=tls, verbose=verbose, limits=limits))
     signal.signal(signal.SIGHUP, server.handle_exit)
     server.run(sockets=[listening])
     return server.ended_by
+
+
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2; those of 1.3 are all sound
+
+
+def configuration(app: ASGIApp, *, tls: Tls | None, verbose: bool, limits: Limits) -> Any:
+    """Return uvicorn's configuration of a server."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        log_level="info" if verbose else "error",
+        access_log=verbose,
+        lifespan="off",
+        loop="asyncio",  # others accept connections without asking `_Listening`
+        ws="none",
+        http=_bounded_protocol(limits),
+        server_header=False,
+        timeout_keep_alive=int(limits.idle_seconds),
+        timeout_graceful_shutdown=GRACE,
+        ssl_certfile=tls.certificate if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+        ssl_ciphers=CIPHERS,
+    )
+    config.load()
+    if config.ssl is not None:
+        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
+    return config
+
+
+def _bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
+    """Return uvicorn's HTTP protocol that waits for no client for ever.
+
+    h11 bounds what it keeps of a request that never ends; uvicorn bounds the time between requests only.
+    """
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Bounded(H11Protocol):
+        def __init__(self, *named: Any, **more: Any) -> None:
+            super().__init__(*named, **more)
+            self._asking = _Alarm(limits.header_seconds)
+            self._reading = _Alarm(limits.idle_seconds)
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._asking.begin(transport)
+
+        def data_received(self, data: bytes) -> None:
+            """Let a request come in time: more of its bytes give it no more time, nor does a body."""
+            super().data_received(data)
+            cycle: Any = self.cycle  # None before the first request
+            if cycle is not None and not cycle.response_complete:
+                self._asking.end()
+            else:
+                self._asking.begin(self.transport)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._reading.begin(self.transport)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._reading.end()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._asking.end()
+            self._reading.end()
+            super().connection_lost(exc)
+
+    return Bounded
+
+
+class _Alarm:
+    """Ends a connection some seconds after it began to wait."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """Begin, unless it has begun."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, transport.abort)
+
+    def end(self) -> None:
+        """What it waited for is there."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _Thrifty(logging.Filter):
+    """Lets through so many lines, later one in a second: whoever asks much fills no disk with it."""
+
+    LONGEST = 500  # characters of a line
+
+    def __init__(self, lines: int, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._most, self._left, self._clock = lines, float(lines), clock
+        self._last, self._dropped = clock(), 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is written; it is cut, and says how many before it were not."""
+        now = self._clock()
+        self._left = min(self._most, self._left + now - self._last)
+        self._last = now
+        if self._left < 1:
+            self._dropped += 1
+            return False
+        self._left -= 1
+        told = f" ({self._dropped} lines before this one are left out)" if self._dropped else ""
+        record.msg, record.args, self._dropped = f"{record.getMessage():.{self.LONGEST}}{told}", (), 0
+        return True
 
 
 def _tells(record: logging.LogRecord) -> bool:

@@ -430,7 +430,38 @@ def oddities(archive: zipfile.ZipFile) -> list[str]:
         if not is_safe(info.filename.removesuffix("/"))
     ]
     first = min((info.header_offset for info in infos), default=0)
-    return found + ([f"{first} bytes stand before the first file of the zip"] if first else [])
+    found += [f"{first} bytes stand before the first file of the zip"] if first else []
+    return found + list(_differentials(archive))
+
+
+_UNICODE_PATH = 0x7075  # Info-ZIP's extra field: another name, which Python 3.13 and others take
+_DESCRIPTORS = (12, 16, 20, 24)  # bytes that may follow a file whose size was not known beforehand
+
+
+def _differentials(archive: zipfile.ZipFile) -> Iterator[str]:
+    """Yield where readers of zips differ: who reads it as a stream would meet other files or other names."""
+    assert archive.fp is not None
+    infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
+    following = [*(info.header_offset for info in infos[1:]), archive.start_dir]
+    for info, end in zip(infos, following, strict=True):
+        archive.fp.seek(info.header_offset + _LOCAL_HEADER - 4)
+        name, extra = struct.unpack("<HH", archive.fp.read(4))
+        gap = end - info.header_offset - _LOCAL_HEADER - name - extra - info.compress_size
+        if gap not in (_DESCRIPTORS if info.flag_bits & 8 else (0,)):
+            yield f"{info.filename}: {gap} bytes behind it belong to no file of the zip"
+        for fields in (info.extra, archive.fp.read(name + extra)[name:]):
+            if _other_name(fields) not in ("", info.filename):
+                yield f"{info.filename}: the zip also calls it {_other_name(fields)}"
+
+
+def _other_name(fields: bytes) -> str:
+    """Return the Unicode path among an entry's extra fields; "" without one."""
+    while len(fields) >= 4:
+        kind, size = struct.unpack_from("<HH", fields)
+        if kind == _UNICODE_PATH:
+            return fields[9 : 4 + size].decode(errors="replace")
+        fields = fields[4 + size :]
+    return ""
 
 
 def is_safe(name: str) -> bool:

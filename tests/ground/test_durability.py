@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.files import write_atomically
+from spark_build.files import atomic_directory, make_folder, write_atomically
+from spark_build.transfer.bundle import pack
+from spark_build.transfer.bundle_write import write_archive, write_folder
 from spark_build.wheelhouse import generations
-from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built
+from spark_build.wheelhouse import store as stores
+from tests.helpers.exports import export, import_archive
+from tests.helpers.wheelhouse import demo_house, home_in, make_wheel, publish, put_built
 
 
 class Disk:
@@ -111,3 +115,39 @@ def test_a_generation_is_on_disk_before_it_appears(disk: Disk, tmp_path: Path) -
     assert [path for path in disk.lost(tmp_path / "root") if not path.endswith("/index.json")] == []
     generations.pin(made.folder.parent.parent, made.number)
     assert disk.lost(home.views) == []
+
+
+def test_an_import_is_on_disk_with_all_its_new_folders(disk: Disk, tmp_path: Path) -> None:
+    home, generation = demo_house(tmp_path / "house")
+    export(generation, home.store, tmp_path / "x.tar")
+    other = home_in(tmp_path / "deep" / "new" / "root")
+    import_archive(other, tmp_path / "x.tar")
+    assert [path for path in disk.early if "/current" not in path and "house" not in path] == []
+    assert [path for path in disk.lost(tmp_path / "deep") if not path.endswith("/index.json")] == []
+
+
+@pytest.mark.parametrize("form", ["tar", "folder"])
+def test_an_export_is_on_disk_with_its_new_folders(disk: Disk, tmp_path: Path, form: str) -> None:
+    home, generation = demo_house(tmp_path / "house")
+    place = tmp_path / "out" / "new" / "x"
+    (write_archive if form == "tar" else write_folder)(pack(generation, home.store), place)
+    assert disk.lost(tmp_path / "out") == []
+
+
+def test_a_prefix_that_came_later_is_on_disk(disk: Disk, tmp_path: Path) -> None:
+    home = home_in(tmp_path / "root")
+    wheel = put_built(home.store, make_wheel(tmp_path / "dist"))
+    (tmp_path / "prefix" / "lib").mkdir(parents=True)
+    (tmp_path / "prefix" / "lib" / "x.so").write_bytes(b"x")
+    stores.commit(home.store, key=wheel.key, wheel=None, described={}, papers={}, prefix=tmp_path / "prefix")
+    assert disk.early == []
+    assert [path for path in disk.lost(tmp_path / "root") if not path.endswith("/index.json")] == []
+
+
+def test_a_detached_run_and_a_download_are_on_disk(disk: Disk, tmp_path: Path) -> None:
+    """What a next run goes on from."""
+    make_folder(tmp_path / "runs" / "a")
+    with atomic_directory(tmp_path / "cache" / "kk" / "key") as folder:
+        (folder / "file").write_text("x")
+    assert disk.early == []
+    assert disk.lost(tmp_path) == []

@@ -138,3 +138,40 @@ def _(folder: Path, workshop: Path) -> Path:
     set_field(raw, 14, 16, b"\1\2\3\4")
     wheel.write_bytes(raw)
     return wheel
+
+
+def _hidden(raw: bytearray) -> bytearray:
+    """A whole file between two others that the directory does not list: a stream reader unpacks it."""
+    data = b"evil = True\n"
+    name = b"demo/evil.py"
+    sizes = struct.pack("<III", zlib.crc32(data), len(data), len(data))
+    entry = (
+        LOCAL
+        + struct.pack("<HHHHH", 20, 0, 0, 0, 33)
+        + sizes
+        + struct.pack("<HH", len(name), 0)
+        + name
+        + data
+    )
+    directory = everywhere(raw, CENTRAL)[0]
+    raw[directory:directory] = entry
+    at = everywhere(raw, END)[-1]
+    raw[at + 16 : at + 20] = struct.pack("<I", directory + len(entry))
+    return raw
+
+
+with_bytes("a file that only a stream has", "bytes behind it belong to no file of the zip", _hidden)
+
+
+@case("a second name", "the zip also calls it demo/evil.py")
+def _renamed(folder: Path, workshop: Path) -> Path:
+    wheel = sound(folder, workshop)
+    entries = entries_of(wheel)
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, data in entries:
+            info = zipfile.ZipInfo(name)
+            if name == "demo/data.bin":
+                other = b"\x01" + struct.pack("<I", zlib.crc32(name.encode())) + b"demo/evil.py"
+                info.extra = struct.pack("<HH", 0x7075, len(other)) + other
+            archive.writestr(info, data)
+    return wheel

@@ -389,7 +389,7 @@ def test_wrong_target(old: str, new: str, expected: str) -> None:
         ('name = "a"\nkind pep517\n', "2: not valid TOML: Expected '=' after a key in a key/value pair"),
         ('name = "a"\n\nx = [1,\n', "3: not valid TOML: Invalid value"),
         ("a = 1\na = 2\n", "2: not valid TOML: Cannot overwrite a value"),
-        ("a = " + "[" * 9999, "1: nested too deeply"),
+        ("a = " + "[" * 9999, "1: not valid TOML: nested too deeply"),
     ],
 )
 def test_broken_toml(text: str, expected: str) -> None:
@@ -427,3 +427,38 @@ def test_apt_removes_no_package_by_its_name() -> None:
     with pytest.raises(RecipeError) as caught:
         parse_recipe(text, "recipes/demo.toml")
     assert "'libc6-' is no name of a package for apt" in [one.message for one in caught.value.problems]
+
+
+HEAD = 'name = "demo"\ndistribution = "demo"\nsummary = ""\nkind = "pep517"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"[build]\ncore_minutes = {'9' * 4000}", "a number that is too large"),
+        (f"[build]\ncore_minutes = {'9' * 100_000}", "a number that is too large"),
+        (f"[build]\ncore_minutes = {'_'.join('1' * 50_000)}", "a number that is too large"),
+        (f"[build]\ncore_minutes = 0x{'f' * 100_000}", "a number that is too large"),
+        (f"[build]\ncore_minutes = {1 << 63}", "a number that is too large"),
+        (f"[build]\nx = [[{-(1 << 63) - 1}]]", "a number that is too large"),
+        (f"{'.'.join('a' * 20_000)} = 1", "a key of more than 32 parts"),
+        (f"[{'.'.join('a' * 20_000)}]", "a key of more than 32 parts"),
+        ("x = {" + " . ".join(['"a"'] * 800) + " = 1}", "a key of more than 32 parts"),
+        ("\n".join(f"{'.'.join('a' * 100)}.b{n} = 1" for n in range(500)), "a key of more than 32 parts"),
+        ("".join(f"[a{'.a' * 30}]\n" + "b = " + "{b = " * 60 + "1" + "}" * 60 for _ in range(1)), "nested too deeply"),
+        (f"x = {'[' * 100_000}", "nested too deeply"),
+        (f"x = {'{a=' * 500}1{'}' * 500}", "nested too deeply"),
+        (f'x = "{"a" * 300_000}"', "more than 262,144 characters"),
+    ],
+)  # fmt: skip
+def test_what_nobody_means_is_refused_before_it_costs_time(text: str, said: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(HEAD + text + "\n", "recipes/demo.toml")
+    (problem,) = caught.value.problems
+    assert problem.message.startswith(f"not valid TOML: {said}")
+
+
+def test_twenty_thousand_unknown_keys_are_told_by_the_first_few() -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(HEAD + "".join(f"k{n} = 1\n" for n in range(20_000)), "recipes/demo.toml")
+    assert 100 < len(caught.value.problems) < 300

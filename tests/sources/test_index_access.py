@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError, SourceError, SparkBuildError
+from spark_build.sources import simple_api
 from spark_build.sources.simple_api import configured, files_of, find, size_of
 from tests.helpers.pips import DATA, NAME, closed_port, isolate, on
 from tests.helpers.webserver import Page, Site, serving
@@ -173,3 +176,61 @@ def test_an_unverified_host_cannot_redirect_to_another(certificate: Path) -> Non
         host = trusted.url.removeprefix("https://")
         with pytest.raises(SourceError, match="certificate is not trusted"):
             find("demo-pkg", NAME, on(f"{trusted.url}/simple", trusted_hosts=(host,)))
+
+
+JSON = "application/vnd.pypi.simple.v1+json"
+
+
+def page_of(**fields: object) -> bytes:
+    """A project's page with one file, of which some fields are odd."""
+    file = {"filename": "demo-1.0.tar.gz", "url": "demo-1.0.tar.gz", "hashes": {}, **fields}
+    return json.dumps({"meta": {"api-version": "1.0"}, "name": "demo", "files": [file]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "said"),
+    [
+        (b"[" * 200_000, JSON, "no index page"),
+        (b'{"meta":' * 100_000, JSON, "no index page"),
+        (b"9" * 10_000, JSON, "no index page"),
+        (b"null", JSON, "no index page"),
+        (page_of(filename=None), JSON, "no index page"),
+        (page_of(hashes={"sha256": 3}), JSON, "no index page"),
+        (page_of(url="http://["), JSON, "no index page"),
+        (page_of(url="file:///etc/passwd"), JSON, "is not on"),
+        (page_of(url="FILE:///etc/passwd"), JSON, "not on|cannot"),
+        (page_of(filename="demo-1.0-/../../x-py3-none-any.whl"), JSON, "is not on"),
+        (page_of(filename="demo-1.0-\x1b]0;x-py3-none-any.whl"), JSON, "is not on"),
+        (b'<base href="file:///etc/"><a href="demo-1.0.tar.gz">x</a>', "text/html", "is not on"),
+        (b'<a href="http://[/demo-1.0.tar.gz">x</a>', "text/html", "no index page"),
+    ],
+    ids=lambda value: ascii(value)[:40],
+)
+def test_a_hostile_page_is_no_page(site: Site, body: bytes, kind: str, said: str) -> None:
+    site.add("/simple/demo/", body, kind=kind)
+    with pytest.raises(SourceError, match=said) as caught:
+        find("demo", "other-1.0.tar.gz", on(f"{site.url}/simple"))
+    one_line(caught.value)
+
+
+@pytest.mark.parametrize("size", [-1, 10**400], ids=["negative", "huge"])
+def test_a_size_that_no_file_has_is_unknown(site: Site, size: int) -> None:
+    site.add("/simple/demo/", page_of(size=size), kind=JSON)
+    assert find("demo", "demo-1.0.tar.gz", on(f"{site.url}/simple")).size is None
+
+
+def test_a_page_without_end_is_not_read_to_its_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few kilobytes of gzip become gigabytes."""
+    monkeypatch.setattr(simple_api, "MAX_PAGE", 1 << 20)
+    bomb = gzip.compress(b"<a>" + bytes(8 << 20))
+    site.add("/simple/demo/", bomb, kind="text/html", headers={"Content-Encoding": "gzip"})
+    with pytest.raises(SourceError, match="more than 1 MiB"):
+        find("demo", "demo-1.0.tar.gz", on(f"{site.url}/simple"))
+
+
+@pytest.mark.parametrize("place", ["file:///etc/passwd", "FILE:///etc/passwd", "ftp://127.0.0.1/x", "//["])
+def test_an_index_redirects_to_no_file(site: Site, place: str) -> None:
+    site.pages["/simple/demo/"] = Page(b"", location=place)
+    with pytest.raises(SourceError) as caught:
+        find("demo", "demo-1.0.tar.gz", on(f"{site.url}/simple"))
+    one_line(caught.value)

@@ -266,6 +266,21 @@ def test_an_export_that_was_packed_anew_keeps_its_provenance(tmp_path: Path) -> 
     assert [wheel.origin for wheel in import_unsigned(home, top).generation.wheels] == ["built"], "here"
 
 
+def test_a_folder_without_end(tmp_path: Path) -> None:
+    """Deeper than Python's recursion and than any path may be long."""
+    inner = os.open(tmp_path, os.O_RDONLY)
+    for name in ["in"] + ["a"] * 3000:
+        os.mkdir(name, dir_fd=inner)
+        outer, inner = inner, os.open(name, os.O_RDONLY, dir_fd=inner)
+        os.close(outer)
+    os.close(inner)
+    try:
+        with pytest.raises(StoreError, match="nested deeper than 64"):
+            taken(home_in(tmp_path), tmp_path / "in")
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "in"], check=True)
+
+
 def test_an_empty_folder(tmp_path: Path) -> None:
     home = home_in(tmp_path)
     home.store.mkdir(parents=True)
