@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -109,17 +110,10 @@ def run(
     try:
         with os.fdopen(lifeline, "rb"):
             process = _start(args, cwd, env, lifeline, keep, nice)
-        _running.add(process)
-        try:
-            refuse_cancelled()  # who cancelled between the two lines above did not see this one
+        with _ended_on_failure(process):
             if on_start is not None:
                 on_start(process.pid)
             _follow(process, log, on_line, tail)
-        except BaseException:
-            _end(process)
-            raise
-        finally:
-            _running.discard(process)
     finally:
         os.close(held)
     refuse_cancelled()
@@ -152,6 +146,20 @@ def _start(
         # Ctrl-C must reach the command through us, in order, not through the terminal.
         start_new_session=True,
     )
+
+
+@contextmanager
+def _ended_on_failure(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Let `cancel_all` end the command during the block; end it when the block fails."""
+    _running.add(process)
+    try:
+        refuse_cancelled()  # a `cancel_all` before the line above did not see this command
+        yield
+    except BaseException:
+        _end(process)
+        raise
+    finally:
+        _running.discard(process)
 
 
 def _follow(
