@@ -89,13 +89,13 @@ def run(
     env: Mapping[str, str] | None = None,
     log: BinaryIO | None = None,
     on_line: Callable[[str], None] | None = None,
-    keep: Sequence[int] = (),
+    pass_fds: Sequence[int] = (),
     nice: int = 0,
     on_start: Callable[[int], None] | None = None,
 ) -> Completed:
     """Run a long command under supervision, so that no process of it outlives this one.
 
-    Output goes line by line to `log` and `on_line`; `keep` are descriptors (locks) the command
+    Output goes line by line to `log` and `on_line`; `pass_fds` are descriptors (locks) the command
     inherits; `on_start` gets the process id above all that it starts. Raises HostError when the program
     does not exist, Cancelled after `cancel_all`.
     """
@@ -109,7 +109,7 @@ def run(
     lifeline, held = os.pipe()
     try:
         with os.fdopen(lifeline, "rb"):
-            process = _start(args, cwd, env, lifeline, keep, nice)
+            process = _start(args, cwd, env, lifeline, pass_fds, nice)
         with _ended_on_failure(process):
             if on_start is not None:
                 on_start(process.pid)
@@ -132,7 +132,7 @@ def _start(
     cwd: Path | None,
     env: Mapping[str, str] | None,
     lifeline: int,
-    keep: Sequence[int],
+    pass_fds: Sequence[int],
     nice: int,
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
@@ -142,7 +142,7 @@ def _start(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        pass_fds=(lifeline, *keep),
+        pass_fds=(lifeline, *pass_fds),
         # Ctrl-C must reach the command through us, in order, not through the terminal.
         start_new_session=True,
     )
@@ -183,16 +183,16 @@ def _follow(
 
 
 def interactive(
-    args: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None, keep: Sequence[int] = ()
+    args: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
 ) -> int:
-    """Run a command on our own terminal; returns its exit code. Ctrl-C is the command's alone."""
+    """Run a command on our own terminal and return its exit code; Ctrl-C goes to the command."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process = subprocess.Popen(
             args,
             cwd=cwd,
             env=env,
-            pass_fds=tuple(keep),
+            pass_fds=tuple(pass_fds),
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  no thread runs
         )
         code = process.wait()

@@ -224,7 +224,7 @@ def _measure(
     try:
         with log.open("wb") as stream, Sampler(probes_for(program.device), program.watch.look) as sampler:
             ours = bare(environment)
-            done = run([*guard, *command], cwd=place, env=ours, log=stream, on_line=hear, keep=keep)
+            done = run([*guard, *command], cwd=place, env=ours, log=stream, on_line=hear, pass_fds=keep)
     finally:
         if container:
             arms.remove_container(arm, container)
@@ -294,7 +294,7 @@ def name_kernels(
         report = folder / f".kernels-{arm.name}.json"
         command = ["timeout", "300", *command_of(program, arm, settings.threads, report), "--profile"]
         with (folder / f"kernels-{arm.name}.log").open("wb") as log, contextlib.suppress(OSError, ValueError):
-            run(command, cwd=folder, env=bare(variables_of(arm)), log=log, keep=keep)
+            run(command, cwd=folder, env=bare(variables_of(arm)), log=log, pass_fds=keep)
             found[arm.name] = json.loads(report.read_text())["kernels"]
         report.unlink(missing_ok=True)
     return found

@@ -313,7 +313,7 @@ def _by_rsync(parcel: Bundle, node: Node, counter: Counter, *options: str) -> No
 
         with _reading(moved) as descriptor:
             shell = ["sh", "-c", f'exec "$@" >/dev/fd/{descriptor}', "sh"]
-            done = run([*shell, *command], keep=(descriptor,))
+            done = run([*shell, *command], pass_fds=(descriptor,))
     _require(done, node)
 
 
@@ -362,7 +362,7 @@ def _by_tar(parcel: Bundle, node: Node, counter: Counter) -> None:
     thread = threading.Thread(target=feed, daemon=True)
     thread.start()
     try:
-        done = run(["sh", "-c", f'exec "$@" </dev/fd/{theirs}', "sh", *command], keep=(theirs,))
+        done = run(["sh", "-c", f'exec "$@" </dev/fd/{theirs}', "sh", *command], pass_fds=(theirs,))
     finally:
         os.close(theirs)
         thread.join()
