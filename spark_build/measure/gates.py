@@ -94,13 +94,13 @@ class Observed(Protocol):
 
     @property
     def telemetry(self) -> Telemetry:
-        """What was seen."""
+        """Telemetry of the round."""
 
 
 def machine_gates(
     good: Sequence[Observed], device: Device, breaks: Sequence[str], reference: Reference | None = None
 ) -> tuple[Gate, ...]:
-    """Those that know nothing of what ran, only of the machine."""
+    """Return the gates on the machine, whatever ran on it."""
     gates = [
         _load("other processes", [each.telemetry.others for each in good], OTHERS_WARN, OTHERS_FAIL),
         _load("stolen time", [each.telemetry.steal for each in good], STEAL_WARN, STEAL_FAIL),
@@ -121,7 +121,7 @@ def judge(
     breaks: Sequence[str],
     reference: Reference | None = None,
 ) -> tuple[Gate, ...]:
-    """All gates of a burn-in in the order in which they are shown."""
+    """Return all gates of a burn-in in the order in which they are shown."""
     good = [each for each in rounds if not each.problem]
     gates = [
         _complete(planned, good, [each for each in rounds if each.killed or each.invalid]),
@@ -190,7 +190,7 @@ def _load(name: str, values: Iterable[float | None], warn: float, fail: float) -
 
 
 def _clock(good: Sequence[Round]) -> Gate:
-    """Does the clock stand still from round to round and within each window, arm by arm and case by case?
+    """Check that the clock is constant over rounds and within each window, by arm and case.
 
     At a power cap each case has a clock of its own: an H200 runs FP8 at 1300 MHz and FP32 at 1980. Where a
     round has no clocks of its windows, those of all its windows together count.

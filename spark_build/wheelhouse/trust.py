@@ -29,7 +29,7 @@ _LINE = re.compile(rf"([^\s#]\S*)\s+(?:.*?\s)?({_KEY})(?:\s.*)?")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signer:
-    """Who signed: `name` is "" for a key that is not trusted; `key`: "ssh-ed25519 AAAA..."."""
+    """Signer of a file: `name` is "" for a key that is not trusted; `key`: "ssh-ed25519 AAAA..."."""
 
     name: str
     key: str
@@ -47,7 +47,7 @@ def file_of(wheelhouse: Path) -> Path:
 
 
 def signers(wheelhouse: Path) -> tuple[Signer, ...]:
-    """All trusted signers, in the file's order."""
+    """Return all trusted signers, in the file's order."""
     try:
         lines = file_of(wheelhouse).read_text().splitlines()
     except FileNotFoundError:
@@ -125,7 +125,7 @@ def sign(data: bytes, key: Path) -> bytes:
 
 
 def verify(wheelhouse: Path, data: bytes, signature: bytes) -> Signer:
-    """Who signed `data`. Raises StoreError for a signature that is none, or of other bytes or purpose."""
+    """Return who signed `data`. Raises StoreError for an invalid signature, or one for something else."""
     try:
         key = _key_of(signature)
     except (ValueError, LookupError) as error:
