@@ -170,15 +170,15 @@ def locked(
     purpose: str,
     waiting: Callable[[str], None] | None = None,
     shared: bool = False,
-    patience: float = math.inf,
+    timeout: float = math.inf,
 ) -> Iterator[int]:
     """Hold a lock on `path`, exclusive unless `shared`; yields its descriptor.
 
     Pass the descriptor on to children: the lock then lasts until the last of them is gone, so
     that a new run never meets compilers of a killed one. `waiting` is told once who holds it.
-    Raises Held after `patience` seconds.
+    Raises LockTimeout after `timeout` seconds.
     """
-    descriptor = _acquire(path, waiting, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, patience)
+    descriptor = _acquire(path, waiting, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, timeout)
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{purpose} (process {os.getpid()})\n".encode(), 0)
@@ -210,10 +210,10 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _acquire(path: Path, waiting: Callable[[str], None] | None, kind: int, patience: float) -> int:
+def _acquire(path: Path, waiting: Callable[[str], None] | None, kind: int, timeout: float) -> int:
     """Return a descriptor that holds the lock of the file now at `path`."""
     told = False
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
         refuse_cancelled()
         make_folder(path.parent)

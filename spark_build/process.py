@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -88,13 +89,13 @@ def run(
     env: Mapping[str, str] | None = None,
     log: BinaryIO | None = None,
     on_line: Callable[[str], None] | None = None,
-    keep: Sequence[int] = (),
+    pass_fds: Sequence[int] = (),
     nice: int = 0,
     on_start: Callable[[int], None] | None = None,
 ) -> Completed:
     """Run a long command under supervision, so that no process of it outlives this one.
 
-    Output goes line by line to `log` and `on_line`; `keep` are descriptors (locks) the command
+    Output goes line by line to `log` and `on_line`; `pass_fds` are descriptors (locks) the command
     inherits; `on_start` gets the process id above all that it starts. Raises HostError when the program
     does not exist, Cancelled after `cancel_all`.
     """
@@ -108,18 +109,11 @@ def run(
     lifeline, held = os.pipe()
     try:
         with os.fdopen(lifeline, "rb"):
-            process = _start(args, cwd, env, lifeline, keep, nice)
-        _running.add(process)
-        try:
-            refuse_cancelled()  # who cancelled between the two lines above did not see this one
+            process = _start(args, cwd, env, lifeline, pass_fds, nice)
+        with _ended_on_failure(process):
             if on_start is not None:
                 on_start(process.pid)
             _follow(process, log, on_line, tail)
-        except BaseException:
-            _end(process)
-            raise
-        finally:
-            _running.discard(process)
     finally:
         os.close(held)
     refuse_cancelled()
@@ -138,7 +132,7 @@ def _start(
     cwd: Path | None,
     env: Mapping[str, str] | None,
     lifeline: int,
-    keep: Sequence[int],
+    pass_fds: Sequence[int],
     nice: int,
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
@@ -148,10 +142,24 @@ def _start(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        pass_fds=(lifeline, *keep),
+        pass_fds=(lifeline, *pass_fds),
         # Ctrl-C must reach the command through us, in order, not through the terminal.
         start_new_session=True,
     )
+
+
+@contextmanager
+def _ended_on_failure(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Let `cancel_all` end the command during the block; end it when the block fails."""
+    _running.add(process)
+    try:
+        refuse_cancelled()  # a `cancel_all` before the line above did not see this command
+        yield
+    except BaseException:
+        _end(process)
+        raise
+    finally:
+        _running.discard(process)
 
 
 def _follow(
@@ -175,16 +183,16 @@ def _follow(
 
 
 def interactive(
-    args: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None, keep: Sequence[int] = ()
+    args: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
 ) -> int:
-    """Run a command on our own terminal; returns its exit code. Ctrl-C is the command's alone."""
+    """Run a command on our own terminal and return its exit code; Ctrl-C goes to the command."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process = subprocess.Popen(
             args,
             cwd=cwd,
             env=env,
-            pass_fds=tuple(keep),
+            pass_fds=tuple(pass_fds),
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  no thread runs
         )
         code = process.wait()

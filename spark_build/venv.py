@@ -51,11 +51,11 @@ def pip(
     log: BinaryIO | None = None,
     on_line: Callable[[str], None] | None = None,
     env: Mapping[str, str] | None = None,
-    keep: Sequence[int] = (),
+    pass_fds: Sequence[int] = (),
 ) -> Completed:
     """Run pip on the environment in `folder`; the user's own pip configuration applies."""
     command = [
         sys.executable, "-m", "pip", "--python", str(python_of(folder)),
         "--disable-pip-version-check", "--no-input", *arguments,
     ]  # fmt: skip
-    return run(command, env=clean_environment(env), log=log, on_line=on_line, keep=keep)
+    return run(command, env=clean_environment(env), log=log, on_line=on_line, pass_fds=pass_fds)

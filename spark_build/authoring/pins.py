@@ -392,7 +392,7 @@ class SourceLookup:
             project, filename = str(source.get("project", "")), str(source.get("filename", ""))
             return sha256_of_file(find(project, filename, self.indexes), self.indexes)
         if http.is_remote(str(source.get("url", ""))):
-            raise SourceError("nobody announces the hash of an archive")
+            raise SourceError("no index announces the hash of an archive")
         return sha256_of_url(str(source.get("url", "")), self.indexes)
 
     def moved(self, source: Mapping[str, Any], old: str, new: str, version: Version) -> dict[str, str]:

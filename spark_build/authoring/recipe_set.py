@@ -28,7 +28,7 @@ WORKERS = 4  # most of it is waiting for indexes and pip
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecipeSet:
-    """What became of each project: recipes in the order to build them, those that were there, failures."""
+    """Result for each project: recipes in build order, existing ones, failures."""
 
     created: tuple[Created, ...]
     kept: tuple[str, ...]

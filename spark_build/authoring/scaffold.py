@@ -157,7 +157,7 @@ def _env(found: Survey, pin: Pin) -> dict[str, Variable]:
 
 
 def _needs(found: Survey, needs: Mapping[str, str]) -> tuple[Need, ...]:
-    """Other components, and nvcc for what has CUDA code; the recipe `cuda` brings it."""
+    """Return the needs: other components, and cuda for CUDA code."""
     listed = [
         Need(name=need, versions=found.limits.get(need, ""), providers=("store", "public"), why=why)
         for need, why in sorted(needs.items())
@@ -244,7 +244,7 @@ class Created:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """What was found out about a project; nothing is written yet."""
+    """Facts about a project for a new recipe; nothing is written yet."""
 
     request: Request
     path: Path
@@ -346,7 +346,7 @@ def read_sources(top: Path) -> Sources:
 
 
 def resolve(requirements: Sequence[str], folder: Path, what: str = "what builds it") -> tuple[str, ...]:
-    """Exact pins for requirements and all that they need, by pip, wheels only; nothing is installed."""
+    """Return exact pins for requirements and their requirements, by pip, wheels only, without installing."""
     report = folder / "report.json"
     command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
     options = ["--dry-run", "--ignore-installed", "--quiet", "--only-binary=:all:", "--report", str(report)]

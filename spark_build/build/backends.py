@@ -34,7 +34,7 @@ Runner = Callable[[Sequence[str], Path, Mapping[str, str]], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Product:
-    """What a build made: a wheel's file name in job.dist, a prefix in job.prefix, or both."""
+    """Result of a build: a wheel's file name in job.dist, a prefix in job.prefix, or both."""
 
     wheel: str = ""
     prefix: bool = False
@@ -115,7 +115,7 @@ def build_pep517(job: Job, runner: Runner, _values: Mapping[str, str | Callable[
 
 
 def _check_requirements(job: Job, wanted: set[str]) -> None:
-    """The pins must meet what the project itself asks for: nothing is installed behind one's back."""
+    """Check that the pins meet the project's own requirements."""
     sites = [*job.environment.glob("lib/python*/site-packages")]
     sites += [one.site for one in job.provided if one.site is not None]
     found = distributions(path=[str(site) for site in sites])
@@ -168,7 +168,7 @@ _NAMES = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def build_repack(job: Job, _runner: Runner, _values: Mapping[str, str | Callable[[], str]]) -> Product:
-    """The wheel byte for byte in job.dist; the folders that the recipe names in job.prefix."""
+    """Copy the wheel byte for byte to job.dist, and the folders that the recipe names to job.prefix."""
     source = job.step.source
     if source is None or source.kind != "wheel":
         raise StageError("a recipe of kind repack needs a source of kind wheel")
@@ -190,7 +190,7 @@ def build_repack(job: Job, _runner: Runner, _values: Mapping[str, str | Callable
 
 
 def _extract(wheel: zipfile.ZipFile, folder: str, destination: Path) -> None:
-    """The files below `folder` of a wheel; one that would land outside is refused."""
+    """Extract the files below `folder` of a wheel; refuses paths that lead outside."""
     inside = [name for name in wheel.namelist() if name.startswith(f"{folder}/") and not name.endswith("/")]
     if not inside:
         raise StageError(f"{wheel.filename} has no folder {folder}")

@@ -1,4 +1,4 @@
-"""Where a run that only configures ends: at the first build call of its project.
+"""The end of a configure-only run: the first build call of the project.
 
 The scripts before ninja and make (`resources/jobserver.py`) say so through a file. Two kinds of projects get
 past them: those that call their ninja by its path, as scikit-build-core does, whose first printed step tells,

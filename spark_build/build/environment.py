@@ -24,7 +24,7 @@ Values = Mapping[str, str | Callable[[], str]]
 
 
 def values(job: Job, earlier: Mapping[str, Outputs], jobs: int) -> Values:
-    """What the recipe's placeholders stand for; jobs: for tools that take no jobserver."""
+    """Return the values of the recipe's placeholders; `jobs`: for tools without jobserver support."""
     target = job.target
     found: dict[str, str | Callable[[], str]] = {
         "jobs": str(jobs),
@@ -62,7 +62,7 @@ def toolkit_of(job: Job) -> str:
 
 
 def variables(job: Job, known: Values, epoch: int) -> dict[str, str]:
-    """The allow-listed environment of a build, with the recipe's variables filled in."""
+    """Return a build's allow-listed environment with the recipe's variables filled in."""
     flags = " ".join([f"-ffile-prefix-map={job.work}=/build", *job.step.evaluated.compile_flags])
     base = {
         "PATH": path_of(job),
@@ -138,7 +138,7 @@ def _built(version: str) -> str:
 
 
 def _at_path(provision: Provision) -> Provided:
-    """An environment with the distribution in it, or a prefix."""
+    """Return an environment with the distribution in it, or a prefix."""
     path = Path(provision.path).expanduser().absolute()
     if not path.is_dir():
         raise UsageError(f"--provide {provision.need}={provision.path}: there is no such folder")
@@ -157,7 +157,7 @@ def _at_path(provision: Provision) -> Provided:
 
 
 def _fingerprint(path: Path) -> str:
-    """Names, sizes and times of a prefix: reading gigabytes for every plan would be too much."""
+    """Return a fingerprint of a prefix from names, sizes and times: reading it all would take too long."""
     rows = []
     for file in sorted(path.rglob("*")):
         status = file.lstat()

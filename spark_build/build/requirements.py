@@ -137,7 +137,7 @@ def _download(
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
     options = ["--no-deps", "--only-binary=:all:", "--dest", str(scratch)]
     options += ["--requirement", str(scratch / "requirements.txt")]
-    done = run([*command, *options], env=clean_environment(), log=log, keep=keep)
+    done = run([*command, *options], env=clean_environment(), log=log, pass_fds=keep)
     if done.returncode != 0:
         remove_tree(scratch)
         errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]

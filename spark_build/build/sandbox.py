@@ -47,7 +47,7 @@ CAGE = ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--clearenv")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sandbox:
-    """What works here. reason: why nothing stronger does; program: the command with its first options."""
+    """A sandbox that works here; `reason`: why none is stronger; `program`: its command and first options."""
 
     kind: Kind
     program: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Sandbox:
 
     @property
     def limits(self) -> str:
-        """What it does not close, and why; empty for bubblewrap."""
+        """Accesses that it does not block, and why; "" for bubblewrap."""
         if self.kind == "bubblewrap":
             return ""
         left = "the file system is" if self.kind == "unshare" else "network and file system are"
@@ -70,7 +70,7 @@ class Sandbox:
 
 @functools.cache
 def choose() -> Sandbox:
-    """The strongest that really runs a command here; tried once per process (5 ms)."""
+    """Return the strongest sandbox that runs a command here; tried once per process (5 ms)."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         reason = "bubblewrap is not installed"
@@ -88,7 +88,7 @@ def choose() -> Sandbox:
 
 
 def place_of(sandbox: Sandbox, name: str, real: Path) -> Path:
-    """Where a build sees a folder of ours that is passed to `wrap` as `placed`."""
+    """Return where a build sees a folder that `wrap` gets in `placed`."""
     return PLACE / name if sandbox.kind == "bubblewrap" else real
 
 
@@ -96,7 +96,7 @@ _told: set[str] = set()
 
 
 def warning(sandbox: Sandbox) -> str:
-    """What a user should know before a build, once per process; empty when there is nothing to say."""
+    """Return a warning for the user, once per process; "" when there is none."""
     if not sandbox.limits or sandbox.kind in _told:
         return ""
     _told.add(sandbox.kind)
@@ -104,7 +104,7 @@ def warning(sandbox: Sandbox) -> str:
 
 
 def _refusal(program: Sequence[str]) -> str:
-    """Why `program` cannot run a command; empty when it can."""
+    """Return why `program` cannot run a command; "" when it can."""
     said = capture(["sh", "-c", '"$@" 2>&1', "sh", *program, "true"], timeout=20, check=False)
     return "it does not end" if said is None else said.strip().partition("\n")[0]
 
@@ -120,7 +120,7 @@ def wrap(
     cwd: Path,
     network: bool = False,
 ) -> list[str]:
-    """The command line that runs `command` inside, with these variables and no others.
+    """Return the command line that runs `command` inside.
 
     writable, readable: beyond the system, with the links on the way to them; what does not exist is left
     out. The program, its script and the base of our interpreter need not be given. placed: real
@@ -146,7 +146,7 @@ def wrap(
 
 
 def refuse_unstarted(done: Completed) -> None:
-    """HostError when a sandbox could not be set up for a command, or the program is not there."""
+    """Raise HostError when a sandbox could not be set up for a command, or the program is not there."""
     last = done.output.rpartition("\n")[2]
     if done.returncode not in (1, 126, 127) or Path(done.args[0]).name not in ("bwrap", "unshare", "env"):
         return
@@ -160,7 +160,7 @@ def refuse_unstarted(done: Completed) -> None:
 
 
 def _named(command: Sequence[str]) -> tuple[list[Path], list[Path]]:
-    """The program and its script, and the folder that a build hook answers through.
+    """Return the program with its script, and the folder for a build hook's answers.
 
     pyproject-hooks makes that folder among our own temporary files; it is the last word.
     """
@@ -172,7 +172,7 @@ def _named(command: Sequence[str]) -> tuple[list[Path], list[Path]]:
 
 @functools.cache
 def _system() -> tuple[str, ...]:
-    """Options that show the system in an empty file system."""
+    """Return options that show the system in an empty file system."""
     found = ["--dev", "/dev", "--proc", "/proc"]
     for name in SYSTEM:
         path = Path(name)
@@ -188,7 +188,7 @@ def _system() -> tuple[str, ...]:
 
 
 def _view(writable: Iterable[Path], readable: Iterable[Path], placed: Mapping[Path, Path]) -> list[str]:
-    """Options that show what is needed beside the system, outer folders first."""
+    """Return options that show what is needed beside the system, outer folders first."""
     seen = [path for path in map(Path, (*SYSTEM, "/etc/alternatives")) if not path.is_symlink()]
     links: dict[Path, str] = {}
     binds: dict[Path, str] = {}
@@ -226,12 +226,12 @@ def clear_privileges(folders: Iterable[Path]) -> None:
 
 
 def _inside(path: Path, folders: Iterable[Path]) -> bool:
-    """Whether `path` is one of the folders or lies below one."""
+    """Return whether `path` is one of the folders or lies below one."""
     return any(path.is_relative_to(folder) for folder in folders)
 
 
 def _way(path: Path) -> tuple[list[Path], Path]:
-    """The symbolic links on the way to `path`, and where it really lies."""
+    """Return the symbolic links on the way to `path`, and its real location."""
     links: list[Path] = []
     here = Path("/")
     ahead = list(reversed(path.absolute().parts[1:]))

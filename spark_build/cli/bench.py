@@ -29,7 +29,7 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def bench() -> None:
-    """Which workloads gain, what a container costs, where the memory goes."""
+    """Measure which workloads gain, what a container costs, where the memory goes."""
 
 
 Device = Literal["cpu", "cuda"]
@@ -111,7 +111,7 @@ def run(
 
 
 def _generation(options: Options, wish: SuiteOptions) -> Generation | None:
-    """The wheelhouse's, where it is needed: for no arm at all it may be missing."""
+    """Return the wheelhouse's generation where an arm needs it; it may be missing where none does."""
     from spark_build.cli.wheelhouse import current
     from spark_build.errors import SparkBuildError
 
@@ -160,7 +160,7 @@ def _measure(options: Options, wish: SuiteOptions) -> int:
 
 
 def _or_nothing(code: int) -> int:
-    """The exit code; that no case was finished is said."""
+    """Return the exit code, and report when no case was finished."""
     from spark_build.errors import NothingCheckedError
 
     if code != NothingCheckedError.exit_code:
@@ -172,7 +172,7 @@ def _or_nothing(code: int) -> int:
 
 
 def _failed(result: Bench) -> list[tuple[BenchRound, Check]]:
-    """What failed, with its round; one without a report is a failure, too."""
+    """Return the failed checks with their round; a round without a report is a failure too."""
     from spark_build.measure.model import Check
 
     checks = [(each, check) for each in result.rounds for check in each.checks]
@@ -214,7 +214,7 @@ def _print(result: Bench, *, fit: bool) -> None:
 
 
 def _print_memory(result: Bench) -> None:
-    """What was free before each arm began, and what would have found room in it."""
+    """Print the memory that was free before each arm began, and what would have fitted into it."""
     from spark_build.measure.bounds import MODELS, free_memory, kv_room
     from spark_build.text import format_size
 
@@ -320,7 +320,7 @@ def compare(
 
 
 def _nothing(trial: Trial, file: Path) -> InconclusiveError:
-    """Why there is nothing to show, and what would help."""
+    """Return the error that says why there is nothing to show, and what helps."""
     from spark_build.errors import InconclusiveError
 
     if trial.memory and not trial.values:

@@ -227,7 +227,7 @@ def _enter(
             shell = scheduler.shell(setting, planned, recipes[0], view.emit, wish.build_options())
             command = stack.enter_context(shell)
         click.echo(f"{command.told}; `exit` leaves it", err=True)
-        return process.interactive(command.args, cwd=command.cwd, keep=command.keep)
+        return process.interactive(command.args, cwd=command.cwd, pass_fds=command.keep)
 
 
 def _refuse_unbuildable(planned: Plan, recipes: Sequence[str]) -> None:

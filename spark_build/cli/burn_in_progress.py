@@ -1,4 +1,4 @@
-"""What is known of a running burn-in from its events, and how that reads; no terminal here."""
+"""State of a running burn-in from its events, as text; no terminal here."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Burn:
 
 
 def follow(burn: Burn | None, event: Event, clock: float) -> Burn | None:
-    """What is known after one more event; None while no burn-in runs."""
+    """Return the state after one more event; None while no burn-in runs."""
     if isinstance(event, BurnInStarted):
         return Burn(plan=event)
     if burn is None or isinstance(event, BurnInFinished):
@@ -74,7 +74,7 @@ def follow(burn: Burn | None, event: Event, clock: float) -> Burn | None:
 
 
 def kept(burn: Burn) -> str:
-    """What an interruption leaves."""
+    """Return what an interruption keeps."""
     return f"{len(burn.rounds)} of {burn.plan.rounds} rounds are measured and kept"
 
 
@@ -101,7 +101,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def clock_text(seen: MachineSeen) -> str:
-    """The clock with its unit."""
+    """Return the clock with its unit."""
     return f"clock {UNKNOWN}" if seen.clock_mhz is None else f"{seen.clock_mhz:.0f} MHz"
 
 
@@ -114,22 +114,22 @@ def power_text(seen: MachineSeen) -> str:
 
 
 def heat_text(seen: MachineSeen) -> str:
-    """The temperature."""
+    """Return the temperature."""
     return f"temperature {UNKNOWN}" if seen.celsius is None else f"{seen.celsius:.0f} °C"
 
 
 def held_text(seen: MachineSeen) -> str:
-    """What holds the clocks down."""
+    """Return what limits the clocks."""
     return UNKNOWN if seen.held is None else ", ".join(seen.held) or "nothing"
 
 
 def mean_text(rates: Sequence[float]) -> str:
-    """The geometric mean of the rates of some rounds."""
+    """Return the geometric mean of the rates of some rounds."""
     return format_flops(math.exp(sum(map(math.log, rates)) / len(rates))) if rates and min(rates) > 0 else "-"
 
 
 def doing(burn: Burn) -> str:
-    """What the running round does."""
+    """Return what the running round does."""
     if burn.now is None:
         return "between two rounds" if burn.rounds else "starting"
     if burn.rate is None:

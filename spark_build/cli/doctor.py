@@ -43,15 +43,15 @@ def doctor(
         bundles.refuse_bundle(place)
     setting = options.setting()
     facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
-    mended: list[tuple[str, int]] = []
+    applied: list[tuple[str, int]] = []
     if fix:
-        mended = _mend(findings, ask=not yes)
-        if mended:
+        applied = _apply_fixes(findings, ask=not yes)
+        if applied:
             setting = options.setting()
             facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
     document: dict[str, Any] = {"findings": [dataclasses.asdict(finding) for finding in findings]}
     if fix:
-        document["fixed"] = [{"command": command, "exit_code": code} for command, code in mended]
+        document["fixed"] = [{"command": command, "exit_code": code} for command, code in applied]
     if bundle is not None:
         document["bundle"] = {
             "path": bundle,
@@ -62,7 +62,7 @@ def doctor(
     else:
         print_findings(findings, quiet=options.verbosity < 0)
         if bundle is not None:
-            print(f"{bundle} has what somebody needs who helps; look through it before you send it")
+            print(f"{bundle} has what support needs; look through it before you send it")
     return HostError.exit_code if any(finding.status == "fail" for finding in findings) else 0
 
 
@@ -91,21 +91,21 @@ def examine(
     return facts, checks_system.everything(facts, wants)
 
 
-def _mend(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str, int]]:
+def _apply_fixes(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str, int]]:
     from spark_build.doctor import support
 
-    def agree(command: str, mended: list[Diagnosis]) -> bool:
-        for row in mended:
+    def agree(command: str, fixed: list[Diagnosis]) -> bool:
+        for row in fixed:
             click.echo(f"{row.check}: {row.message}", err=True)
         click.echo(f"  {command}", err=True)
         return not ask or click.confirm("run it?", err=True)
 
-    done = support.mend(findings, agree)
+    done = support.apply_fixes(findings, agree)
     for command, code in done:
         if code:
             click.echo(f"failed with exit code {code}: {command}", err=True)
     if not done:
-        click.echo("nothing to run: what is left to mend needs you", err=True)
+        click.echo("nothing to run: the other findings need you", err=True)
     return done
 
 
@@ -131,7 +131,7 @@ def print_fixes(wrong: Sequence[Diagnosis]) -> None:
             fixes.setdefault(finding.fix, []).append(finding.check)
     safe = {finding.fix for finding in wrong if finding.safe}
     if fixes:
-        print("to mend it" + (" (* runs with --fix)" if safe else ""))
+        print("to fix it" + (" (* runs with --fix)" if safe else ""))
         for fix, names in fixes.items():
             print(f"{'*' if fix in safe else ' '} {', '.join(dict.fromkeys(names))}: {fix}")
         print()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
@@ -16,6 +17,7 @@ from spark_build.cli.options import Options, shared
 if TYPE_CHECKING:
     from spark_build.build.context import Context
     from spark_build.environments.model import EnvironmentChange, State
+    from spark_build.environments.update import EnvironmentFault
     from spark_build.wheelhouse.generations import Generation
 
 
@@ -66,32 +68,30 @@ def create(
     folder = folder.absolute() if folder.is_symlink() else folder.resolve()
     if jupyter:
         interpreters.refuse_without(generation)
-    state = _shown(
-        options,
-        lambda tell: environments_create.create(
-            generation,
-            folder,
-            (*packages, interpreters.PACKAGE) if jupyter else packages,
-            everything=not packages,
-            with_pip=not without_pip,
-            python=interpreters.find_interpreter(wanted) if wanted else None,
-            installer=installer,
-            tell=tell,
-        ),
+    wish = environments_create.CreateOptions(
+        names=(*packages, interpreters.PACKAGE) if jupyter else packages,
+        everything=not packages,
+        with_pip=not without_pip,
+        python=interpreters.find_interpreter(wanted) if wanted else None,
+        installer=installer,
     )
-    kernel = interpreters.register_kernel(folder) if jupyter else None
+    state = _shown(options, lambda tell: environments_create.create(generation, folder, wish, tell))
+    _show_created(options, folder, state, interpreters.register_kernel(folder) if jupyter else None)
+
+
+def _show_created(options: Options, folder: Path, state: State, kernel: tuple[str, Path] | None) -> None:
     installed = [f"{package.name}=={package.version}" for package in state.packages]
     if options.json:
         about: dict[str, Any] = {
             "folder": str(folder),
-            "generation": generation.number,
+            "generation": state.generation,
             "view": state.view,
             "python": state.python,
             "installed": installed,
         }
         render.print_json(about | ({"kernel": {"name": kernel[0], "path": str(kernel[1])}} if kernel else {}))
         return
-    print(f"{folder}: {', '.join(installed)}, every file as in generation {generation.number}")
+    print(f"{folder}: {', '.join(installed)}, every file as in generation {state.generation}")
     if kernel:
         print(f"kernel {kernel[0]} for Jupyter in {kernel[1]}")
     print(f"use it: . {quote(str(folder))}/bin/activate")
@@ -263,10 +263,19 @@ def check(options: Options, folder: Path) -> int:
     state = installed.read(folder)
     faults = _shown(options, lambda _tell: list(updates.check(folder, state, options.home().store)))
     others = updates.others(folder, state)
+    _show_check(options, folder, state, faults, others)
+    if not state.packages and not faults and not state.unfinished:
+        return nothing_checked(
+            f"{folder} holds no wheel of the wheelhouse",
+            f"spark-build env update {quote(str(folder))} PACKAGE",
+        )
+    return 10 if faults or state.unfinished else 0
+
+
+def _show_check(
+    options: Options, folder: Path, state: State, faults: list[EnvironmentFault], others: tuple[str, ...]
+) -> None:
     if options.json:
-        problems = [
-            {"package": fault.package, "file": fault.file, "problem": fault.problem} for fault in faults
-        ]
         render.print_json(
             {
                 "folder": str(folder),
@@ -275,29 +284,22 @@ def check(options: Options, folder: Path) -> int:
                 "packages": [f"{package.name}=={package.version}" for package in state.packages],
                 "ok": not faults and not state.unfinished,
                 "unfinished": state.unfinished,
-                "problems": problems,
+                "problems": [dataclasses.asdict(fault) for fault in faults],
                 "others": list(others),
             }
         )
-    else:
-        render.print_table(
-            ["PACKAGE", "FILE", "PROBLEM"], [[fault.package, fault.file, fault.problem] for fault in faults]
-        )
-        if state.unfinished == "create":
-            again = typeable(f"spark-build env create {quote(str(folder))}", options)
-            print(f"{folder} was never finished; next: {again}")
-        elif faults:
-            again = f"spark-build env update {quote(str(folder))} --repair --generation {state.generation}"
-            # The generation is one of the environment's own view, which --target would change.
-            print(f"next: {typeable(again, options, ('--root',))}")
-        elif state.packages:
-            count = f"{len(state.packages)} package{'' if len(state.packages) == 1 else 's'}"
-            print(f"{folder}: {count}, every file as in generation {state.generation}")
-        if others:
-            print(f"yours: {', '.join(others)}")
-    if not state.packages and not faults and not state.unfinished:
-        return nothing_checked(
-            f"{folder} holds no wheel of the wheelhouse",
-            f"spark-build env update {quote(str(folder))} PACKAGE",
-        )
-    return 10 if faults or state.unfinished else 0
+        return
+    rows = [[fault.package, fault.file, fault.problem] for fault in faults]
+    render.print_table(["PACKAGE", "FILE", "PROBLEM"], rows)
+    if state.unfinished == "create":
+        again = typeable(f"spark-build env create {quote(str(folder))}", options)
+        print(f"{folder} was never finished; next: {again}")
+    elif faults:
+        again = f"spark-build env update {quote(str(folder))} --repair --generation {state.generation}"
+        # The generation is one of the environment's own view, which --target would change.
+        print(f"next: {typeable(again, options, ('--root',))}")
+    elif state.packages:
+        count = f"{len(state.packages)} package{'' if len(state.packages) == 1 else 's'}"
+        print(f"{folder}: {count}, every file as in generation {state.generation}")
+    if others:
+        print(f"yours: {', '.join(others)}")

@@ -74,7 +74,7 @@ class LivePage:
 
 
 def page(burn: Burn, clock: float) -> RenderableType:
-    """Where it stands, what runs, what the arms reached so far, and the gates."""
+    """Return the page: progress, the running round, the arms' rates so far, the gates."""
     said = Text(SAID, style="dim")
     return Group(*_where(burn, clock), Text(), _arms(burn), Text(), _gates(burn), said)
 

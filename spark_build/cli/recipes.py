@@ -356,7 +356,7 @@ def _audit_lines(audit: Document) -> list[str]:
 def _need_line(need: Document) -> str:
     anew = "content changes" if need["coupling"] == "content" else "version changes"
     name = " ".join(filter(None, [need["name"], need["versions"]]))
-    return f"{name} from {', '.join(need['providers'])}; built anew when its {anew}  # {need['why']}"
+    return f"{name} from {', '.join(need['providers'])}; rebuilt when its {anew}  # {need['why']}"
 
 
 def _option_line(recipe: str, name: str, option: Document) -> str:
@@ -564,7 +564,8 @@ def _unasked(train: str, state: str) -> int:
     if not state:
         return nothing_checked(f"train {train} pins nothing", "spark-build recipes list")
     return nothing_checked(
-        f"nobody answers for any pin of train {train}: {state.removeprefix('unknown (').removesuffix(')')}",
+        f"no index or repository answers for any pin of train {train}: "
+        f"{state.removeprefix('unknown (').removesuffix(')')}",
         "check the network and `pip config list`, then the same command again",
     )
 

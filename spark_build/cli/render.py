@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 
 def is_plain(stream: IO[str]) -> bool:
-    """Whether a stream gets plain lines: no terminal, NO_COLOR, or a dumb one."""
+    """Return whether a stream gets plain lines: no terminal, NO_COLOR, or a dumb one."""
     return not stream.isatty() or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
 def print_json(value: Any) -> None:
-    """The one JSON document of a command."""
+    """Print the one JSON document of a command."""
     print(json.dumps(value, indent=1))
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout; the last column is not cut in plain output."""
+    """Print a table on stdout; plain output does not cut the last column."""
     if not rows:
         return
     if is_plain(sys.stdout):
@@ -109,7 +109,7 @@ Clock = Callable[[], float]
 
 
 def open_view(verbosity: int, clock: Clock = time.monotonic, *, plain: bool = False) -> RunView:
-    """The view for this stderr; `clock` says when an event happened that is shown now."""
+    """Return the view for this stderr; `clock` gives the time of the event being shown."""
     if verbosity < 0:
         return Quiet()
     return Lines(clock) if plain or is_plain(sys.stderr) else Live(clock)
@@ -137,7 +137,7 @@ class _TimeLeft:
         self._stage: dict[tuple[str, str], tuple[float, ExpectedUsage | None]] = {}
 
     def begin(self, event: StageStarted) -> None:
-        """A stage starts, or starts again."""
+        """Start a stage, or start it again."""
         key = (event.recipe, event.stage)
         self._start.pop(key, None)
         self._stage[key] = (self._clock(), event.expected)
@@ -206,7 +206,7 @@ class Lines:
             print(line, file=sys.stderr, flush=True)
 
     def _progress(self, event: Progress) -> str | None:
-        """A line at every tenth or minute, but not more often than every few seconds."""
+        """Return a line at every tenth or minute, but at most every few seconds."""
         left = self._left.of(event)
         now, tenth = self._clock(), event.done * 10 // event.total
         last, shown = self._shown.setdefault((event.recipe, event.stage), (now, 0))
@@ -318,7 +318,7 @@ class Live:
 
 @contextmanager
 def running(options: Options, runs: Path) -> Iterator[tuple[Path, Emit]]:
-    """A run: its folder, and an emitter that shows and records."""
+    """Yield a run's folder, and an emitter that shows and records."""
     from spark_build.journal import Journal, new_run
 
     one_at_a_time = threading.Lock()

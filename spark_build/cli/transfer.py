@@ -213,7 +213,7 @@ def _print_judgement(one: Judgement) -> None:
 @click.group()
 @shared
 def trust(_options: Options) -> None:
-    """Who may sign the exports that `import` takes in and `plan` reuses."""
+    """Manage the keys whose exports `import` accepts and `plan` reuses."""
 
 
 @trust.command()

@@ -34,7 +34,7 @@ Device = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurnInOptions:
-    """What the options of a burn-in say."""
+    """Options of a burn-in."""
 
     arm: tuple[str, ...] = ()
     swap: str | None = None
@@ -56,7 +56,7 @@ class BurnInOptions:
         return next((f"--{name}" for name in given), "")
 
     def needs_wheelhouse(self) -> bool:
-        """Whether the arms are left to us, or one of them is the wheelhouse."""
+        """Return whether an arm is the wheelhouse, by choice or by default."""
         from spark_build.measure.arms import parse_arms
 
         return not self.arm or any(wish.what == "wheelhouse" for wish in parse_arms(self.arm))
@@ -137,7 +137,7 @@ COMMANDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VerifyOutcome:
-    """What verification has to say: JSON fields, lines for people, exit code."""
+    """Result of a verification: JSON fields, lines for people, exit code."""
 
     document: dict[str, Any]
     lines: list[str]
@@ -280,7 +280,7 @@ def _burn_in(
 
 
 def _other_cases(measured: BurnIn) -> list[str]:
-    """What was found of the deciding arm besides the headline; nothing where nothing may be claimed."""
+    """Return the deciding arm's results besides the headline; [] where nothing may be claimed."""
     headline = measured.verdict.headline
     spoilt = any(gate.status == "fail" for gate in measured.gates)
     if headline is None or spoilt or measured.verdict.word == "FUNCTIONAL-FAIL":

@@ -43,11 +43,11 @@ COMMANDS = {
 @click.group(cls=LazyGroup, table=COMMANDS)
 @shared
 def wheelhouse(_options: Options) -> None:
-    """The wheels that were built, and those they need."""
+    """List, inspect, keep and move the wheels that were built, and those they need."""
 
 
 def current(options: Options) -> Generation:
-    """The current generation of the selected view."""
+    """Return the current generation of the selected view."""
     from spark_build.errors import StoreError
     from spark_build.wheelhouse import generations as wheelhouse_generations
 
@@ -61,7 +61,7 @@ def current(options: Options) -> Generation:
 
 
 def listing(found: Generation) -> dict[str, Any]:
-    """A generation as JSON."""
+    """Return a generation as JSON."""
     return {
         "generation": found.number,
         "path": str(found.folder),
@@ -83,7 +83,7 @@ def listing(found: Generation) -> dict[str, Any]:
 
 
 def print_wheels(found: Generation) -> None:
-    """A generation as a table."""
+    """Print a generation as a table."""
     rows = [
         [wheel.name, wheel.version, wheel.shown_origin, format_size(wheel.size), wheel.filename]
         for wheel in sorted(found.wheels, key=lambda wheel: (wheel.origin, wheel.name))
@@ -144,7 +144,7 @@ def generations(options: Options) -> None:
 
 
 def _described(view: Path, state: KeptGeneration) -> dict[str, Any]:
-    """A generation as JSON; one whose manifest cannot be read says so."""
+    """Return a generation as JSON; an unreadable manifest is reported in it."""
     from spark_build.errors import StoreError
     from spark_build.wheelhouse import generations as wheelhouse_generations
     from spark_build.wheelhouse.gc import generation_changes
@@ -180,7 +180,7 @@ def _described(view: Path, state: KeptGeneration) -> dict[str, Any]:
 
 
 def _before(view: Path, found: Generation) -> Generation | None:
-    """What a generation is compared with: the one it was made from, else the next older that is readable."""
+    """Return the generation to compare with: the one it was made from, else the next older readable one."""
     from spark_build.errors import StoreError
     from spark_build.wheelhouse import generations as wheelhouse_generations
 

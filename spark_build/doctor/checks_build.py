@@ -22,7 +22,7 @@ PROFILE_FIX = (
     f"printf '{PROFILE}' | sudo tee /etc/apparmor.d/bwrap && sudo apparmor_parser -r /etc/apparmor.d/bwrap"
 )
 APPARMOR = "kernel/apparmor_restrict_unprivileged_userns"
-# A kernel setting that forbids user namespaces: (the value that does, what mends it).
+# A kernel setting that forbids user namespaces: (the value that does, its fix).
 NAMESPACE_SWITCHES = {
     APPARMOR: ("1", PROFILE_FIX),
     "kernel/unprivileged_userns_clone": ("0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
@@ -49,7 +49,7 @@ def target(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
 
 def writable(facts: Basics, _wants: PlanRequirements) -> tuple[Diagnosis, ...]:
     """Check that we may write to the folders that we use."""
-    fix = "spark-build --root DIR ... with a folder of yours"
+    fix = "spark-build --root DIR ... with a folder that you may write to"
     return tuple(
         Diagnosis(check="writable", status="ok", message=f"{folder} can be written")
         if may
@@ -186,8 +186,8 @@ def sandbox(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
     )
     if not facts.has_bubblewrap:
         fix = install_line(["bubblewrap"]) if safe else "install what your system calls bubblewrap"
-    elif mends := _switches(facts):
-        fix, safe = mends[0][1], _is_safe(facts, mends[0][0])
+    elif fixes := _switches(facts):
+        fix, safe = fixes[0][1], _is_safe(facts, fixes[0][0])
     return Diagnosis(check="sandbox", status="warn", message=facts.sandbox_limits, fix=fix, safe=safe)
 
 

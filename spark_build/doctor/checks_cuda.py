@@ -172,7 +172,7 @@ def nccl(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     places = ", ".join(
         f"{value} ({path})" for path, value in {**found.headers, **found.files}.items() if value
     )
-    fix = "remove what is not from the package libnccl-dev: dpkg -S PATH tells"
+    fix = "remove the copies that are not from the package libnccl-dev (dpkg -S PATH shows it)"
     return Diagnosis(check="nccl", status="warn", message=f"several NCCL: {places}", fix=fix)
 
 
@@ -260,7 +260,7 @@ def _clock(gpu: GpuFacts) -> Diagnosis:
     hard = [reason for reason in gpu.reasons if reason in HARD]
     if gpu.clock_mhz is not None and good is not None and loaded and gpu.clock_mhz < SLOW * good:
         message = f"{said} under load, where a healthy one runs at about {good}"
-        fix = UNPLUG if "GB10" in gpu.name else "nvidia-smi -q -d PERFORMANCE,POWER tells why"
+        fix = UNPLUG if "GB10" in gpu.name else "nvidia-smi -q -d PERFORMANCE,POWER shows why"
         return Diagnosis(check="gpu-clocks", status="warn", message=message, fix=fix)
     if hard:
         fix = "check the cooling and the power adapter: nvidia-smi -q -d PERFORMANCE,TEMPERATURE"
@@ -270,7 +270,10 @@ def _clock(gpu: GpuFacts) -> Diagnosis:
     if LOCKED in gpu.reasons:
         fix = "sudo nvidia-smi --reset-gpu-clocks && sudo nvidia-smi --reset-applications-clocks"
         return Diagnosis(
-            check="gpu-clocks", status="warn", message=f"{said}, held by a setting of somebody's", fix=fix
+            check="gpu-clocks",
+            status="warn",
+            message=f"{said}, limited by a setting that somebody made",
+            fix=fix,
         )
     if gpu.clock_mhz is None:
         return Diagnosis(check="gpu-clocks", status="ok", message=f"{said}: unknown, never taken for good")

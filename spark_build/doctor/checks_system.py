@@ -134,13 +134,13 @@ def clock(facts: Facts, wants: PlanRequirements) -> Diagnosis:
 def locale(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
     """Check that file names and logs are UTF-8; builds themselves always get C.UTF-8."""
     system = facts.system
-    mend = "export LC_ALL=C.UTF-8"
+    fix = "export LC_ALL=C.UTF-8"
     if not system.locale_usable:
         message = f"the locale {system.locale} is not installed here"
-        return Diagnosis(check="locale", status="warn", message=message, fix=mend)
+        return Diagnosis(check="locale", status="warn", message=message, fix=fix)
     if system.encoding.lower().replace("-", "") != "utf8":
         message = f"{system.locale or 'no locale'}: text is {system.encoding}, not UTF-8"
-        return Diagnosis(check="locale", status="warn", message=message, fix=mend)
+        return Diagnosis(check="locale", status="warn", message=message, fix=fix)
     said = f"{system.locale or 'C'}, {system.encoding}"
     return Diagnosis(check="locale", status="ok", message=said)
 

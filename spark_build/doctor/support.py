@@ -31,7 +31,7 @@ NAMES = ("PATH", "LANG", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LD_LIBRARY_PATH", "
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 LONGEST = 1 << 20  # bytes of one log: its end, where the failure is
 LOGS = 3  # the newest
-README = """What `spark-build doctor --bundle FILE` found; written to be sent to somebody who helps.
+README = """What `spark-build doctor --bundle FILE` found; written for support.
 
 findings.json     what doctor says
 facts.json        what it was made of
@@ -153,7 +153,7 @@ def remedies(findings: Iterable[Diagnosis]) -> dict[str, list[Diagnosis]]:
     return found
 
 
-def mend(
+def apply_fixes(
     findings: Iterable[Diagnosis], agree: Callable[[str, list[Diagnosis]], bool]
 ) -> list[tuple[str, int]]:
     """Run every remedy that `agree` accepts; returns the commands with their exit codes."""

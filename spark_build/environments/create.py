@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
@@ -23,6 +23,17 @@ LOCK = f"{installed.SCRATCH}lock"
 BEGUN = ".spark-build"  # begins the names of what is written beside the packages
 
 Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CreateOptions:
+    """Options of `env create`; `everything`: install all that was built, and `names` too."""
+
+    names: Sequence[str]
+    everything: bool
+    with_pip: bool
+    python: Interpreter | None = None  # None: the one that runs this
+    installer: str = "auto"
 
 
 def silent(_message: str) -> None:
@@ -54,11 +65,8 @@ def choose(
     from packaging.requirements import InvalidRequirement
 
     try:
-        own = (
-            [wheel.name for wheel in generation.own()]
-            if everything or (everything is None and not names)
-            else []
-        )
+        wanted = everything or (everything is None and not names)
+        own = [wheel.name for wheel in generation.own() if wanted]
         default = {key: str(value) for key, value in default_environment().items()}
         chosen, missing = needed([*own, *names], generation.wheels, markers or default)
     except InvalidRequirement as error:
@@ -77,39 +85,30 @@ def install(
     generation: Generation, folder: Path, names: Sequence[str], *, with_pip: bool, installer: str = "auto"
 ) -> tuple[str, ...]:
     """Create an environment for the interpreter that runs this; returns "name==version" of its packages."""
-    state = create(generation, folder, names, everything=not names, with_pip=with_pip, installer=installer)
+    wish = CreateOptions(names=names, everything=not names, with_pip=with_pip, installer=installer)
+    state = create(generation, folder, wish)
     return tuple(f"{package.name}=={package.version}" for package in state.packages)
 
 
-def create(
-    generation: Generation,
-    folder: Path,
-    names: Sequence[str],
-    *,
-    everything: bool,
-    with_pip: bool,
-    python: Interpreter | None = None,
-    installer: str = "auto",
-    tell: Tell = silent,
-) -> State:
+def create(generation: Generation, folder: Path, wish: CreateOptions, tell: Tell = silent) -> State:
     """Create an environment in `folder` from the generation: offline, with hashes, its origin proven.
 
     A folder with anything in it is refused, unless an earlier `create` was killed in it; after a failure
     nothing is left.
     """
     _refuse_taken(folder)
-    python = python or interpreters.own()
+    python = wish.python or interpreters.own()
     view = view_of(generation)
     interpreters.refuse_other_abi(view, python, f"spark-build env create {quote(str(folder))}")
-    chosen = choose(generation, names, everything=everything, markers=python.markers)
+    chosen = choose(generation, wish.names, everything=wish.everything, markers=python.markers)
     interpreters.refuse_unfit(chosen, python)
-    tool = installed.choose_installer(installer)
+    tool = installed.choose_installer(wish.installer)
     state = State(
         view=view,
         generation=generation.number,
         python=python.abi,
-        asked=merged((), names),
-        everything=everything,
+        asked=merged((), wish.names),
+        everything=wish.everything,
         packages=(),
         unfinished="create",
     )
@@ -120,7 +119,7 @@ def create(
             _clear(folder)
             installed.write(folder, state)
             tell(f"installing {described(chosen)} with {tool}")
-            bundled = _make(folder, python, {wheel.name for wheel in chosen}, with_pip=with_pip)
+            bundled = _make(folder, python, {wheel.name for wheel in chosen}, with_pip=wish.with_pip)
             installed.fill(tool, folder, generation.folder, chosen)
             tell("proving the origin of every file")
             prove_origin(folder, generation, chosen)

@@ -242,7 +242,7 @@ def _is_script(archive: zipfile.ZipFile, name: str, path: Path) -> bool:
 
 
 def _commands(archive: zipfile.ZipFile, filename: str) -> Iterator[str]:
-    """Return the commands that an installer makes of a wheel's entry points."""
+    """Yield the commands that an installer makes of a wheel's entry points."""
     file = f"{dist_info(archive, filename)}/{ENTRY_POINTS}"
     if file in archive.namelist():
         yield from (name for name in commands(archive.read(file)) if "/" not in name)

@@ -216,7 +216,7 @@ def _install(folder: Path, name: str, *, check: bool) -> Path | None:
     if done.returncode != 0:
         raise HostError(
             f"{PACKAGE} cannot register the kernel: {done.output[-300:]}",
-            hint=f"the environment is whole; by hand: {' '.join(map(quote, command))}",
+            hint=f"the environment itself is complete; by hand: {' '.join(map(quote, command))}",
         )
     return place
 

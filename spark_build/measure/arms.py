@@ -40,7 +40,7 @@ print(json.dumps(found))
 
 
 def baseline_arm(home: Home, train: str, folder: Path, emit: Emit, *, device: Device = "cpu") -> Arm:
-    """The public wheels of a train as an environment in `folder`; one with the same pins is reused.
+    """Return the public wheels of a train as an environment in `folder`; reuses one with the same pins.
 
     Raises UsageError for a train without a baseline, HostError or SourceError when the wheels
     cannot be had.
@@ -65,7 +65,7 @@ def baseline_arm(home: Home, train: str, folder: Path, emit: Emit, *, device: De
 
 
 def environment_arm(name: str, folder: Path, *, origin: str = "") -> Arm:
-    """An existing environment; the baseline by role. Raises UsageError when it has no torch."""
+    """Return an existing environment, by role the baseline. Raises UsageError when it has no torch."""
     python = venv.python_of(folder)
     answer = capture([str(python), "-I", "-c", VERSIONS, *KNOWN], env=venv.clean_environment())
     versions: dict[str, str] = json.loads(answer) if answer else {}
@@ -111,12 +111,12 @@ def derived_arm(arm: Arm, donor: Arm, library: str) -> Arm:
 
 
 def in_role(arm: Arm, role: Role) -> Arm:
-    """The same environment in another role."""
+    """Return the same environment in another role."""
     return replace(arm, role=role)
 
 
 def control_of(baseline: Arm) -> Arm:
-    """The A/A control: the same environment once more under another name."""
+    """Return the A/A control: the same environment again under another name."""
     return replace(
         baseline, name=f"{baseline.name}-again", role="control", origin=f"A/A control: {baseline.name} again"
     )
@@ -151,7 +151,7 @@ PYTHON = "python3"  # what images of PyTorch call theirs
 
 
 def container_arm(name: str, image: str) -> Arm:
-    """The Python of an image, which must be here already: a download is no part of a measurement.
+    """Return an image's Python; the image must be here, because measuring downloads nothing.
 
     Raises HostError without docker or podman, UsageError for an unknown image.
     """
@@ -175,7 +175,7 @@ def wrap_in_container(
     place: Path,
     name: str,
 ) -> list[str]:
-    """The command that runs `command` in the arm's image: own network none, scripts read-only.
+    """Return the command that runs `command` in the arm's image: no network, scripts read-only.
 
     `script`'s folder and `place` have the same paths inside, `name` lets the container be removed.
     """
@@ -240,7 +240,7 @@ def parse_arm(text: str) -> ArmWish:
 
 
 def parse_arms(texts: Sequence[str]) -> tuple[ArmWish, ...]:
-    """Arms in order: the first is the baseline. Raises UsageError for names that are said twice."""
+    """Return arms in order: the first is the baseline. Raises UsageError for names that are said twice."""
     wishes = tuple(parse_arm(text) for text in texts)
     names = [wish.name for wish in wishes]
     if len(set(names)) != len(names):

@@ -22,7 +22,7 @@ WORDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ceilings:
-    """What the device was seen to do at most, in bytes/s and FLOP/s by dtype, and what paper says."""
+    """Highest rates seen on the device in bytes/s, and FLOP/s by dtype, with the nominal ones."""
 
     bandwidth: float | None
     arithmetic: dict[str, float]
@@ -49,7 +49,7 @@ class RooflinePlace:
 
 
 def figures(bench: Bench, work: str, arm: str | None = None) -> list[Figure]:
-    """What the finished rounds (of one arm) say of a case."""
+    """Return the figures of a case from the finished rounds (of one arm)."""
     return [
         figure
         for each in bench.rounds
@@ -60,7 +60,7 @@ def figures(bench: Bench, work: str, arm: str | None = None) -> list[Figure]:
 
 
 def ceilings(bench: Bench) -> Ceilings:
-    """The fastest product of every dtype and the fastest of the largest copies, over all arms."""
+    """Return the fastest product of every dtype and the fastest of the largest copies, over all arms."""
     copies = [work for work in bench.works if work.operation == "copy" and work.moved]
     # A copy that fits into a cache says nothing about memory.
     largest = max((work.moved or 0 for work in copies), default=0.0)
@@ -93,7 +93,7 @@ def ceilings(bench: Bench) -> Ceilings:
 
 
 def _measured(environment: Mapping[str, Any]) -> tuple[list[float], dict[str, float]]:
-    """What a round measured of the device beside its cases: {"copy": bytes/s, "flops": {dtype: FLOP/s}}."""
+    """Return a round's device rates: {"copy": bytes/s, "flops": {dtype: FLOP/s}}."""
     raw = environment.get("ceilings")
     found = raw if isinstance(raw, dict) else {}
     products = found.get("flops")
@@ -112,7 +112,7 @@ def _measurable(rate: object) -> bool:
 
 
 def place(work: Work, found: Sequence[Figure], roofs: Ceilings) -> RooflinePlace:
-    """Where a case lies, by the geometric mean of its rates."""
+    """Return a case's place on the roofline, by the geometric mean of its rates."""
     if not found or work.operation in LINKS:
         return RooflinePlace(kind=None, intensity=None, flops=None, bandwidth=None, share=None)
     seconds = work.amount / geometric_mean([figure.rate for figure in found])
@@ -138,13 +138,13 @@ def place(work: Work, found: Sequence[Figure], roofs: Ceilings) -> RooflinePlace
 
 
 def places(bench: Bench, arm: str) -> dict[str, RooflinePlace]:
-    """All cases of one arm."""
+    """Return all cases of one arm."""
     roofs = ceilings(bench)
     return {work.name: place(work, figures(bench, work.name, arm), roofs) for work in bench.works}
 
 
 def kinds(bench: Bench) -> dict[str, Kind | None]:
-    """What bounds each case where it runs best: a slow arm must not hide what the work is."""
+    """Return each case's bound where it runs best: a slow arm must not hide the kind of work."""
     arms = [places(bench, arm.name) for arm in bench.arms]
     return {
         work.name: max((own[work.name] for own in arms), key=lambda each: each.share or 0.0).kind
@@ -161,7 +161,7 @@ def _kind(work: Work, found: Sequence[Figure], roof: str, part: float) -> Kind:
 
 
 def _convolved(work: Work, found: Sequence[Figure]) -> float:
-    """Share of the arithmetic that convolutions do, as counted when it ran, else by the operation."""
+    """Return share of the arithmetic that convolutions do, as counted when it ran, else by the operation."""
     shares = []
     for figure in found:
         counted = figure.facts.get("flops_by")
@@ -196,12 +196,12 @@ FORMATS = (
 
 
 def weight_bytes(parameters: float, form: NumberFormat) -> float:
-    """What the weights of a model take."""
+    """Return the bytes of a model's weights."""
     return parameters * form.stored
 
 
 def token_floor(weights: float, bandwidth: float) -> float:
-    """Least seconds for one token of one sequence: every weight (bytes) is read once, at bytes/s."""
+    """Return least seconds for one token of one sequence: every weight (bytes) is read once, at bytes/s."""
     return weights / bandwidth
 
 
@@ -210,7 +210,7 @@ RESERVE = 0.1  # of the free memory, for activations and what an allocator canno
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
-    """What of a model takes memory."""
+    """Dimensions of a model that decide its memory."""
 
     name: str
     parameters: float
@@ -219,7 +219,7 @@ class ModelShape:
     head_width: int
 
     def token_bytes(self, width: float = 2.0) -> float:
-        """Keys and values of one token, `width` bytes for each number."""
+        """Return keys and values of one token, `width` bytes for each number."""
         return 2 * self.layers * self.kv_heads * self.head_width * width
 
 
@@ -230,7 +230,7 @@ MODELS = (
 
 
 def kv_room(free: float, shape: ModelShape, *, weights: float = 2.0, cache: float = 2.0) -> int:
-    """Tokens of KV cache that fit into `free` bytes beside the weights; 0 where those do not fit.
+    """Return tokens of KV cache that fit into `free` bytes beside the weights; 0 where those do not fit.
 
     `weights`, `cache`: bytes for each number of either.
     """
@@ -239,7 +239,7 @@ def kv_room(free: float, shape: ModelShape, *, weights: float = 2.0, cache: floa
 
 
 def free_memory(samples: Sequence[tuple[float, Sample]], device: str) -> float | None:
-    """Bytes that were free before anything ran: the device's own word, else what the kernel can give.
+    """Return bytes that were free before anything ran: the device's own word, else what the kernel can give.
 
     None when neither was read. On unified memory the device's driver knows of no memory of its own.
     """

@@ -37,7 +37,7 @@ def verify(
     *,
     again: bool,
 ) -> tuple[tuple[Check, ...], bool]:
-    """(checks, were they run now?). A generation that was verified keeps its verdict unless `again`."""
+    """Return the checks and whether they ran now; a verified generation keeps its result unless `again`."""
     lock = generation.folder.parent.parent / "verify.lock"
 
     def waiting(holder: str) -> None:
@@ -88,7 +88,7 @@ def _built_recipes(home: Home, generation: Generation) -> list[str]:
 
 
 def scripts_of(home: Home, recipes: Mapping[str, Recipe], name: str) -> list[Path]:
-    """The check scripts of a recipe. Raises RecipeError for one that is not there."""
+    """Return a recipe's check scripts. Raises RecipeError for a missing one."""
     found = []
     for check in recipes[name].verify.checks if name in recipes else ():
         script = home.find(f"bench/checks/{check}.py")
@@ -149,7 +149,7 @@ def _run_script(python: Path, script: Path, work: Path) -> list[Check]:
 
 
 def _left(said: Path, log: BinaryIO) -> list[str]:
-    """What the check printed during which the process ended goes to the log; its lines with FATAL."""
+    """Write the output of the check that ended the process to the log; returns its lines with FATAL."""
     try:
         text = said.read_bytes()
         said.unlink()

@@ -41,8 +41,11 @@ Decision = Literal["pass", "fail", "inconclusive"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RateChange:
-    """One case then and now: rates in FLOP/s (geometric means), ratio now/then (of the ratios to the arm that
-    both runs share, if there is one), two-sided p."""
+    """One case then and now.
+
+    Rates in FLOP/s (geometric means), ratio now/then (of the ratios to the arm that both runs share, if
+    there is one), two-sided p.
+    """
 
     case: str
     headline: bool
@@ -69,7 +72,7 @@ class CrossRun:
 
 
 def check_document(raw: Any, where: str) -> dict[str, Any]:
-    """A burn-in's JSON document. Raises UsageError for anything else."""
+    """Return a burn-in's JSON document. Raises UsageError for anything else."""
     if not isinstance(raw, dict) or not {"schema", "verdict"} <= raw.keys():
         raise UsageError("this is no burn-in", where=where, hint=HINT)
     if raw["schema"] != SCHEMA:
@@ -147,7 +150,7 @@ def gate_run(
 
 
 def _other_cases(new: Mapping[str, Any], *, every: bool) -> tuple[Decision, str] | None:
-    """What cases beside the headline decide; None where they leave it to that."""
+    """Return the decision of the cases beside the headline; None where they leave it to that."""
     if slower := new.get("slower"):
         return "fail", f"slower than the baseline beyond the tolerance: {', '.join(slower)}"
     if every and (undecided := new.get("undecided")):
@@ -174,7 +177,7 @@ def _arm_of(document: Mapping[str, Any], wanted: str | None) -> str:
 
 
 def _shared(old: Mapping[str, Any], new: Mapping[str, Any], arms: tuple[str, str]) -> str:
-    """The baseline, where it is the same in both runs and none of those compared; "" where it is not."""
+    """Return the baseline, if both runs have the same one and it is none of those compared; else ""."""
     there = {each["name"]: _identity(each) for each in old["arms"] if each["role"] == "baseline"}
     same = (each["name"] for each in new["arms"] if there.get(each["name"]) == _identity(each))
     return next((name for name in same if name not in arms), "")
@@ -186,7 +189,7 @@ def _identity(arm: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _speeds(document: Mapping[str, Any], arm: str, against: str = "") -> dict[str, list[float]]:
-    """Logarithms of the rates of every case, or of their ratios to those of another arm in the same visit."""
+    """Return log rates of every case, or logs of their ratios to another arm in the same visit."""
     found: dict[str, dict[str, dict[int, float]]] = {}
     for each in document["round_results"]:
         for measured in each["measurements"] if not each["problem"] else ():
@@ -261,7 +264,7 @@ def history_of(documents: Sequence[Mapping[str, Any]]) -> tuple[DayToDay, ...]:
 
 
 def _spread(runs: Sequence[Sequence[float]]) -> float | None:
-    """Standard deviation of the runs' means beyond what their rounds explain."""
+    """Return standard deviation of the runs' means beyond what their rounds explain."""
     if len(runs) < LEAST:
         return None
     between = statistics.variance(statistics.fmean(logs) for logs in runs)
@@ -270,7 +273,7 @@ def _spread(runs: Sequence[Sequence[float]]) -> float | None:
 
 
 def _doubts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What else changed between the runs, and which of them may not be believed by itself."""
+    """Return other changes between the runs, and runs that are not credible by themselves."""
     found = [
         f"another {name}: {old['scope'].get(name, 'unknown')}, now {new['scope'].get(name, 'unknown')}"
         for name in DECIDING

@@ -31,7 +31,7 @@ Samples = tuple[list[float], list[float]]
 
 
 def compare(trial: Trial) -> Compared:
-    """Everything that a trial has enough launches for."""
+    """Return everything that a trial has enough launches for."""
     changes: list[CaseChange] = []
     classes: list[ClassChange] = []
     memory: list[MemoryChange] = []
@@ -85,7 +85,7 @@ def exit_code(compared: Compared, fail_over: float | None = None) -> tuple[int, 
 
 
 def _samples(trial: Trial, first: dict[str, float], second: dict[str, float]) -> Samples | None:
-    """Launches in order; with pairs only whole ones. None for fewer than two of either."""
+    """Return launches in order, with pairs only complete ones; None for fewer than two of either."""
     keys = [key for key in first if key in second]
     a = [first[key] for key in keys] if trial.paired else list(first.values())
     b = [second[key] for key in keys] if trial.paired else list(second.values())
@@ -93,7 +93,7 @@ def _samples(trial: Trial, first: dict[str, float], second: dict[str, float]) ->
 
 
 def _left_out(trial: Trial, first: str, second: str) -> list[str]:
-    """Cases of either arm that were not compared, and why."""
+    """Return cases of either arm that were not compared, and why."""
     lines = []
     for case in trial.cases:
         own = [dict(trial.values.get((arm, case.name), {})) for arm in (first, second)]
@@ -155,7 +155,7 @@ def _change(
 
 
 def _classes(trial: Trial, first: str, second: str) -> list[ClassChange]:
-    """The launch is the sample: each has one number per class, the mean over the class's cases."""
+    """Return changes by class; a launch is the sample, with the mean over the class's cases."""
     groups: dict[Kind, list[TrialCase]] = {}
     for case in trial.cases:
         both = (first, case.name) in trial.values and (second, case.name) in trial.values
@@ -183,7 +183,7 @@ def _classes(trial: Trial, first: str, second: str) -> list[ClassChange]:
 
 
 def _means(trial: Trial, arm: str, cases: Sequence[TrialCase]) -> dict[str, float]:
-    """Geometric mean of the speeds of the cases, for every launch that has all of them."""
+    """Return geometric mean of the speeds of the cases, for every launch that has all of them."""
     columns = [trial.values[arm, case.name] for case in cases]
     whole = [key for key in columns[0] if all(key in column for column in columns)]
     signs = [-1 if case.lower else 1 for case in cases]
@@ -198,7 +198,7 @@ def _means(trial: Trial, arm: str, cases: Sequence[TrialCase]) -> dict[str, floa
 
 
 def _memory(trial: Trial, first: str, second: str, changes: Sequence[CaseChange]) -> list[MemoryChange]:
-    """What needs another amount of memory, and whether its speed is shown to be the same."""
+    """Return changes of memory, and whether speed is shown to be the same."""
     works = {case.name: case.work for case in trial.cases}
     speeds: dict[str, set[str]] = {}
     for each in changes:
@@ -239,7 +239,7 @@ Launches = Mapping[str, float]  # launch -> its one value
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialCase:
-    """What is measured; `lower`: a lower value is better."""
+    """A measured case; `lower`: lower values are better."""
 
     name: str
     work: str  # what ran: several metrics may be of one work
@@ -304,13 +304,13 @@ def from_bench(bench: Bench) -> Trial:
 
 
 def gates_of(bench: Bench) -> tuple[Gate, ...]:
-    """Was the machine in a state in which numbers mean something?"""
+    """Return the gates on the state of the machine."""
     good = [each for each in bench.rounds if not each.problem]
     return machine_gates(good, bench.settings.device, bench.breaks, bench.reference, bench.arms)
 
 
 def doubts_of(bench: Bench) -> tuple[str, ...]:
-    """Why nothing may be claimed from this run."""
+    """Return the reasons why this run allows no claim."""
     found = [
         f"{check.name} failed in {each.slot.arm}: {check.evidence}"
         for each in bench.rounds
@@ -336,7 +336,7 @@ def chosen(trial: Trial, arms: Sequence[str]) -> Trial:
 
 
 def joined(old: Trial, new: Trial) -> Trial:
-    """Two runs: arms of the same name, or the only ones. Launches of different runs are no pairs.
+    """Return two runs: arms of the same name, or the only ones. Launches of different runs are no pairs.
 
     Raises UsageError where it is not clear what belongs together.
     """
@@ -402,7 +402,7 @@ def _held_against(trial: Trial, base: str, level: Mapping[str, float]) -> Trial:
 
 
 def _difference(old: TrialCase, new: TrialCase) -> str:
-    """Why two cases of one name are not the same case; empty if they are."""
+    """Return why two cases of one name differ; "" if they do not."""
     if old.unit != new.unit:
         return f"in {old.unit or 'no unit'}, then in {new.unit or 'no unit'}"
     return "" if old.lower == new.lower else "less is better in one of the two only"
@@ -475,20 +475,20 @@ EDGES = (10.0, 20.0, 40.0)  # 10 and 20 begin a band, 40 ends one
 
 
 def overhead(ratio: float) -> float:
-    """Percent of time that takes longer at `ratio` times the speed; negative: it takes less."""
+    """Return percent of time that takes longer at `ratio` times the speed; negative: it takes less."""
     # Rounded, so that 1.2 times the time is 20% and not a bit less.
     return round((1 / ratio - 1) * 100, 9)
 
 
 def band_of(percent: float) -> Band:
-    """The band of an overhead: below 10, from 10, from 20, above 40."""
+    """Return the band of an overhead in percent: below 10, from 10, from 20, above 40."""
     if percent > EDGES[2]:
         return BANDS[3]
     return BANDS[sum(percent >= edge for edge in EDGES[:2])]
 
 
 def band_text(change: CaseChange) -> str:
-    """A band in words; two of them where the interval reaches over an edge, none where nothing is known."""
+    """Return a band in words; two where the interval crosses an edge, "" where nothing is known."""
     if change.finding == "faster":
         return "none"
     low, high = (band_of(edge).name for edge in change.overhead95)

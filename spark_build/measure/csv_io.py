@@ -41,7 +41,7 @@ LONGEST = 60  # characters of the input that an error repeats
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """Where the values of one workload, metric, unit and class go."""
+    """Values of one workload, metric, unit and class."""
 
     form: Literal["call", "memory", "speed"]
     name: str  # of the workload; of a speed: of the case
@@ -52,7 +52,7 @@ class _Series:
 
 @dataclass
 class _Rows:
-    """What was read so far; `lower`: metrics of which less is better."""
+    """Rows read so far; `lower`: metrics for which less is better."""
 
     lower: frozenset[str]
     cases: dict[str, TrialCase] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class _Rows:
 
 
 def trial_from_csv(text: str, where: str, lower: Sequence[str] = ()) -> Trial:
-    """The rows as a trial; the first environment is the baseline. `lower`: metrics of which less is better.
+    """Return the rows as a trial, the first environment as baseline; `lower`: metrics where less is better.
 
     Raises UsageError, with the line, for the first row that cannot be read.
     """
@@ -121,7 +121,7 @@ def _is_scope(comment: str) -> bool:
 
 
 def csv_of(bench: Bench, kinds: Mapping[str, Kind | None]) -> str:
-    """Every raw sample of a run: rates by round, seconds of calls, peaks of memory.
+    """Return every raw sample of a run: rates by round, seconds of calls, peaks of memory.
 
     Comments above say what takes its claims away, and of what machine it is.
     """
@@ -153,7 +153,7 @@ def _means(launches: Mapping[str, list[float]]) -> dict[str, float]:
 
 
 def _launch(row: Mapping[str, str], by: str, line: int) -> str:
-    """Which launch a row is of; the first row decides whether rounds, runs or rows are launches."""
+    """Return the launch of a row; the first row decides whether rounds, runs or rows are launches."""
     if by == "row" and (late := next((name for name in ("round", "run") if row.get(name)), "")):
         raise UsageError(f"a {late} in this row, and none in the first", hint="give it in all, or in none")
     if by != "row" and not row.get(by):
@@ -173,7 +173,7 @@ def _parts(text: str) -> tuple[list[str], list[str]]:
 
 
 def _rows(lines: Sequence[str], skipped: int, where: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line number and cells by our names for the columns; the first line has the headings."""
+    """Yield line number and cells by our names for the columns; the first line has the headings."""
     if not lines:
         raise UsageError("an empty table", where=where, hint=HINT)
     delimiter = max(",;\t", key=lines[0].count)
@@ -237,7 +237,7 @@ def _take(found: _Rows, row: Mapping[str, str], launch: str, line: int) -> None:
 
 
 def _series(found: _Rows, workload: str, metric: str, unit: str, kind: str, line: int) -> _Series:
-    """What rows like this one are about; a case that is met for the first time is kept."""
+    """Return the series of a row, a new one for a new case."""
     if workload and metric == CALL:
         return _Series("call", workload, metric)
     direction = "lower" if metric.casefold() in found.lower else better(unit, metric)
@@ -309,7 +309,7 @@ def better(unit: str, metric: str) -> Better | None:
 
 
 def size_in_bytes(value: float, unit: str) -> float:
-    """An amount of memory in a unit that `better` calls memory, or by the last word of a metric's name."""
+    """Return bytes for an amount in a unit of memory, taken from the metric's name if need be."""
     words = _words(unit)
     prefix = re.sub(r"b$|bytes?$", "", words[-1] if words else "")
     return value * FACTORS.get(prefix, 1)
@@ -329,7 +329,7 @@ def _by_unit(unit: str) -> Better | None:
 
 
 def _by_name(metric: str) -> Better | None:
-    """None wherever a name can be read in two ways: the reader is told what was taken."""
+    """Return the direction that a metric's name tells; None where it can be read in two ways."""
     words = _words(metric)
     before, last = ["", "", *words][-2:]
     more, less = (not known.isdisjoint(words) for known in (SPEEDS, LESS))

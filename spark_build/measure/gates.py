@@ -119,7 +119,7 @@ def judge(
     reference: Reference | None = None,
     arms: Sequence[Arm] = (),
 ) -> tuple[Gate, ...]:
-    """All gates of a burn-in in the order in which they are shown."""
+    """Return all gates of a burn-in in the order in which they are shown."""
     good = [each for each in rounds if not each.problem]
     return (
         _complete(planned, good, [each for each in rounds if each.killed or each.invalid]),
@@ -250,7 +250,7 @@ def _load(name: str, shares: Mapping[str, Sequence[float]], warn: float, fail: f
 
 
 def _clock(good: Sequence[Round]) -> Gate:
-    """Does the clock stand still from round to round and within each window, arm by arm and case by case?
+    """Check that the clock is constant over rounds and within each window, by arm and case.
 
     At a power cap each case has a clock of its own: an H200 runs FP8 at 1300 MHz and FP32 at 1980. Where a
     round has no clocks of its windows, those of all its windows together count.

@@ -120,7 +120,7 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Telemetry:
-    """What the machine did while a round's windows were timed; None: cannot be read here."""
+    """State of the machine while a round's windows were timed; None: cannot be read here."""
 
     load: float | None = None  # load average of one minute, before the round
     others: float | None = None  # share of all processors used by other processes
@@ -216,7 +216,7 @@ class CaseResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reference:
-    """What is known of a kind of device: FLOP/s, bytes/s, MHz; each with its source."""
+    """Known rates of a kind of device: FLOP/s, bytes/s, MHz; each with its source."""
 
     name: str
     device: str  # regular expression, searched in the device's name
@@ -230,7 +230,7 @@ class Reference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What may be claimed. `claim` is the short form, `explanation` one sentence for people."""
+    """A claim: `claim` is the short form, `explanation` one sentence for people."""
 
     word: VerdictWord
     claim: str
@@ -358,7 +358,7 @@ class Bench:
 
 
 def bench_json(result: Bench) -> dict[str, Any]:
-    """The documented form: every raw sample."""
+    """Return the documented form with every raw sample."""
     return {"schema": SCHEMA, "kind": "bench", **asdict(result)}
 
 

@@ -20,16 +20,16 @@ class Watcher(Protocol[R_contra]):
     """Looks on while rounds are measured."""
 
     def begin(self, slot: Slot) -> None:
-        """A round is about to be measured."""
+        """Handle the beginning of a round."""
 
     def line(self, text: str) -> None:
-        """A line that the arm wrote."""
+        """Handle a line that the arm wrote."""
 
     def look(self, sample: Sample) -> None:
-        """A look at the machine, by the thread that samples it."""
+        """Look at the machine, from the sampling thread."""
 
     def end(self, rounds: Sequence[R_contra], *, kept: bool) -> None:
-        """The last of `rounds` ended, or was there already."""
+        """Handle the end of all `rounds`."""
 
 
 class Silent:
@@ -60,19 +60,19 @@ class ArmMonitor:
         self._first: Sample | None = None
 
     def begin(self, slot: Slot) -> None:
-        """A round is about to be measured."""
+        """Start watching a round."""
         self._first = None
         self._emit(RoundStarted(arm=slot.arm, number=slot.index + 1))
 
     def line(self, text: str) -> None:
-        """A line that the arm wrote; those that are no ticks of a known case are its own business."""
+        """Handle a line that the arm wrote; lines that are no ticks of a known case are ignored."""
         tick = parse_tick(text)
         if tick is not None and tick.case in self._cases:
             name = self._cases[tick.case]
             self._tell(RateSeen(case=name, part=tick.part, seconds=tick.seconds, rate=tick.rate))
 
     def look(self, sample: Sample) -> None:
-        """A look at the machine, by the thread that samples it."""
+        """Look at the machine, from the sampling thread."""
         self._first = self._first or sample
         self._tell(
             MachineSeen(
@@ -85,7 +85,7 @@ class ArmMonitor:
         )
 
     def end(self, rounds: Sequence[Round], *, kept: bool) -> None:
-        """The last of `rounds` ended, or was there already."""
+        """End watching after the last of `rounds`, which may have been measured earlier."""
         done = rounds[-1]
         self._emit(
             RoundFinished(
@@ -120,7 +120,7 @@ MARK = "@tick "
 
 
 def parse_tick(line: str) -> RateSeen | None:
-    """The tick that a line tells; None for any other line, be it a damaged one."""
+    """Return the tick of a line; None for any other line, also a damaged one."""
     _, mark, text = line.rpartition(MARK)
     try:
         raw: Any = json.loads(text) if mark else None
@@ -136,7 +136,7 @@ def parse_tick(line: str) -> RateSeen | None:
 
 
 def _positive(value: Any) -> float | None:
-    """A number as a float; None for what is no number, or none that a rate can be."""
+    """Return a number as a float; None for anything that cannot be a rate."""
     try:
         number = float(value) if type(value) in (int, float) else -1.0
     except OverflowError:
@@ -145,7 +145,7 @@ def _positive(value: Any) -> float | None:
 
 
 def held_down(first: Sample, now: Sample) -> tuple[str, ...] | None:
-    """What holds the clocks down now, in words; () for nothing, None where nothing about it is told.
+    """Return what limits the clocks now, in words; () for nothing, None where this is unknown.
 
     Counters that moved since the first look count, too: an event may end between two looks.
     """

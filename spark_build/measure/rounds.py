@@ -68,7 +68,7 @@ def failed(done: Launch) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program(Generic[R]):
-    """What runs inside the arms, and how its rounds are read."""
+    """A program that runs inside the arms, with the reader of its rounds."""
 
     name: str  # as it is called while it runs
     script: Path
@@ -86,7 +86,7 @@ class Program(Generic[R]):
 
 
 def burn_in_program(settings: Settings, references: Sequence[Reference] = ()) -> Program[Round]:
-    """The matrix products of a burn-in."""
+    """Return the matrix products of a burn-in."""
     cases = ",".join(f"{case.dtype}:{case.size}:{case.layout}" for case in settings.cases)
     options = {
         "device": settings.device,
@@ -109,7 +109,7 @@ def burn_in_program(settings: Settings, references: Sequence[Reference] = ()) ->
 
 
 def digest_of(program: Program[R], arms: Sequence[Arm]) -> str:
-    """What makes two runs the same measurement: settings, arms, and the scripts' content."""
+    """Return a digest of what makes two runs the same measurement: settings, arms, scripts."""
     folder = program.script.parent
     files = sorted(file for pattern in program.scripts for file in folder.glob(pattern))
     scripts = {str(file.relative_to(folder)): sha256_of(file) for file in files}
@@ -190,7 +190,7 @@ def _aside(file: Path) -> Path:
 
 
 def _breaks(rounds: Sequence[R]) -> list[str]:
-    """Where one invocation of the program took over from another, or the machine slept."""
+    """Return where another invocation of the program took over, or the machine slept."""
     notes: list[str] = []
     for before, after in itertools.pairwise(rounds):
         ended = dt.datetime.fromisoformat(before.started).timestamp() + before.seconds
@@ -225,7 +225,7 @@ def _measure(
     try:
         with log.open("wb") as stream, Sampler(probes_for(program.device), program.watch.look) as sampler:
             ours = bare(environment)
-            done = run([*guard, *command], cwd=place, env=ours, log=stream, on_line=hear, keep=keep)
+            done = run([*guard, *command], cwd=place, env=ours, log=stream, on_line=hear, pass_fds=keep)
     finally:
         if container:
             arms.remove_container(arm, container)
@@ -254,12 +254,12 @@ def _measure(
 
 
 def bare(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the programs that start an arm get of its environment."""
+    """Return the variables for the programs that start an arm."""
     return {name: value for name, value in environment.items() if name != PRELOAD}
 
 
 def command_of(program: Program[R], arm: Arm, threads: int, report: Path) -> list[str]:
-    """The program in an arm; its report goes to `report`."""
+    """Return the program's command line in an arm; its report goes to `report`."""
     given = {**program.options, "threads": threads, "out": report}
     options = [part for name, value in given.items() for part in (f"--{name}", str(value))]
     command = [arm.python, "-I", "-B", "-X", "faulthandler", str(program.script), *options]
@@ -276,7 +276,7 @@ def _contained(
     place: Path,
     name: str,
 ) -> list[str]:
-    """The same in the arm's container, which gets no variable that speaks of folders of this machine."""
+    """Return the command line in the arm's container, without variables about this machine's folders."""
     ours = {key: value for key, value in environment.items() if key not in ("PATH", "HOME", "USER", "TMPDIR")}
     return arms.wrap_in_container(
         arm, command, device=program.device, env=ours, script=program.script, place=place, name=name
@@ -295,20 +295,20 @@ def name_kernels(
         report = folder / f".kernels-{arm.name}.json"
         command = ["timeout", "300", *command_of(program, arm, settings.threads, report), "--profile"]
         with (folder / f"kernels-{arm.name}.log").open("wb") as log, contextlib.suppress(OSError, ValueError):
-            run(command, cwd=folder, env=bare(variables_of(arm)), log=log, keep=keep)
+            run(command, cwd=folder, env=bare(variables_of(arm)), log=log, pass_fds=keep)
             found[arm.name] = json.loads(report.read_text())["kernels"]
         report.unlink(missing_ok=True)
     return found
 
 
 def variables_of(arm: Arm) -> dict[str, str]:
-    """The scrubbed environment of an arm."""
+    """Return the scrubbed environment of an arm."""
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     return kept | {"PYTHONNOUSERSITE": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **arm.env}
 
 
 def time_limit(settings: Settings) -> float:
-    """Seconds after which a round hangs: as asked, else thrice its honest length and a slow start."""
+    """Return seconds after which a round hangs: as asked, else thrice its honest length and a slow start."""
     if settings.patience is not None:
         return settings.patience
     return 120 + 3 * len(settings.cases) * (3 * settings.warmup + settings.window + 5)
@@ -343,7 +343,7 @@ ENVIRONMENT = (
 
 
 def read_round(file: Path, references: Sequence[Reference] = ()) -> Round:
-    """Return a round as its file tells it; an invalid one tells what cannot be, and has no measurements."""
+    """Read a round from its JSON file."""
     raw = json.loads(file.read_text())
     rows = [(float(when), sample) for when, sample in raw["telemetry"]]
     raw, invalid = _vetted(raw, "cases", references, (rows[0][0], rows[-1][0]), _case_problem)
@@ -387,7 +387,7 @@ def _vetted(
     within: tuple[float, float],
     problem_of: Callable[..., str],
 ) -> tuple[dict[str, Any], bool]:
-    """The document, with the problem in place of what it measured where that cannot be; and whether so."""
+    """Return the document, with the problem in place of an impossible measurement, and whether it has one."""
     report = raw["report"]
     known = reference_for(references, str(report.get("device", {}).get("name", "")))
     for each in report.get(what, []):
@@ -465,7 +465,7 @@ def _measurement(
 
 
 def _clock_still(case: Mapping[str, Any], device: str, rows: Sequence[tuple[float, Sample]]) -> bool:
-    """Whether the GPU's clock moved by at most CLOCK_STILL MHz in the last three ticks of the warm-up."""
+    """Return whether the GPU's clock moved by at most CLOCK_STILL MHz in warm-up's last three ticks."""
     if device != "cuda":
         return True
     end = case["window"]["start"]
@@ -483,7 +483,7 @@ def _series(ticks: Sequence[tuple[float, int]], flops: float, begin: float) -> t
 
 
 def read_suite_round(file: Path, references: Sequence[Reference] = ()) -> BenchRound:
-    """Return a round as its file tells it; an invalid one tells what cannot be, and has no figures."""
+    """Read a round from its JSON file."""
     raw = json.loads(file.read_text())
     rows = [(float(when), sample) for when, sample in raw["telemetry"]]
     raw, invalid = _vetted(raw, "figures", references, (rows[0][0], rows[-1][0]), _figure_problem)
@@ -507,7 +507,7 @@ def _figure(raw: Mapping[str, Any], begin: float) -> Figure:
 
 
 def works_of(files: Iterable[str]) -> tuple[Work, ...]:
-    """All cases that the rounds in `files` tell of, each once, in their order."""
+    """Return all cases that the rounds in `files` tell of, each once, in their order."""
     found: dict[str, Work] = {}
     for file in files:
         for raw in json.loads(Path(file).read_text())["report"].get("works", []):
@@ -522,7 +522,7 @@ ZONES = Path("/sys/class/thermal")
 
 
 def thermometer(device: Device, zones: Path = ZONES) -> Callable[[], float | None]:
-    """Degrees Celsius of the GPU, or of the hottest zone of the machine; None: cannot be read."""
+    """Return degrees Celsius of the GPU, or of the hottest zone of the machine; None: cannot be read."""
     if device == "cuda":
         gpu = next((probe for probe in probes_for(device) if isinstance(probe, NvmlProbe)), None)
         return lambda: None if gpu is None else gpu.sample().get("celsius")

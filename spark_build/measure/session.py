@@ -68,7 +68,7 @@ PUBLIC, WHEELHOUSE = ArmWish(name="public", what="public"), ArmWish(name="wheelh
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurnInRequest:
-    """What the command line asks for; empty or None: what the mode and device usually have."""
+    """Request of a burn-in; empty or None: the default of mode and device."""
 
     device: Device
     mode: Mode
@@ -121,7 +121,7 @@ def measure_burn_in(
 def _arms(
     home: Home, train: str, generation: Generation | None, folder: Path, emit: Emit, wish: BurnInRequest
 ) -> list[Arm]:
-    """The baseline first, then the candidate, then whatever else is measured beside them."""
+    """Return the arms: the baseline, the candidate, then the others."""
     wishes = wish.arms or (PUBLIC, *((WHEELHOUSE,) if has_torch(generation) else ()))
     found = arms_of(home, train, generation, folder, emit, wish.device, wishes)
     if not wish.swap:
@@ -141,7 +141,7 @@ def arms_of(
     device: Device,
     wishes: Sequence[ArmWish],
 ) -> list[Arm]:
-    """The environments that were wished for, made where they are not there. Raises UsageError."""
+    """Return the environments asked for, made where they are missing. Raises UsageError."""
     roles: tuple[Role, ...] = ("baseline", "candidate", "variant")
     found: list[Arm] = []
     for each in wishes:
@@ -177,14 +177,14 @@ def _arm(
 
 
 def has_torch(generation: Generation | None) -> bool:
-    """Whether there is a torch of ours to measure."""
+    """Return whether there is a torch of ours to measure."""
     return generation is not None and any(wheel.name == "torch" for wheel in generation.built())
 
 
 def _battery(
     home: Home, recipes: Mapping[str, Recipe], arms: Sequence[Arm], folder: Path, emit: Emit, mode: Mode
 ) -> tuple[Check, ...]:
-    """Operator checks of what the candidate holds; the wheelhouse's own were run by `verify`.
+    """Return operator checks of what the candidate holds; the wheelhouse's own were run by `verify`.
 
     A quick burn-in runs only the first script of each package, which take seconds.
     """
@@ -263,7 +263,7 @@ def plan_burn_in(
     window: float | None = None,
     patience: float | None = None,
 ) -> Settings:
-    """Settings of a run, the headline case named in them. Without a seed a random one is taken.
+    """Return a run's settings with its headline case; a random seed unless one is given.
 
     Raises UsageError for FP16 on a CPU, or for a full run of fewer than ten pairs.
     """
@@ -368,12 +368,12 @@ def burn_in(
 
 
 def _round_seconds(settings: Settings) -> float:
-    """What a round takes at least."""
+    """Return the least seconds of a round."""
     return len(settings.cases) * (settings.warmup + settings.window) + START
 
 
 def _expected(settings: Settings, arms: int) -> list[str]:
-    """What is about to be measured, and what ends it: said before, so that no result decides it."""
+    """Return what is going to be measured and what ends it, stated before so that no result decides it."""
     each, rounds = _round_seconds(settings), settings.pairs * arms
     said = [f"{rounds} rounds of about {each:.0f} s: {rounds * each / 60:.0f} min or more"]
     if settings.most > settings.pairs:

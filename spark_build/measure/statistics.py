@@ -22,22 +22,22 @@ HUGE = 690.0  # logarithm of what a float can just hold, with room to spare
 
 
 def differs(seen: Contrast) -> bool:
-    """Whether a difference may be claimed: the t-interval and the sign-flip (or rank) test agree."""
+    """Return whether a difference may be claimed: the t-interval and the signed-rank test agree."""
     low, high = seen.ci95
     return (low > 1 or high < 1) and (seen.rank_p < ALPHA if seen.flip_p is None else seen.flip_p < FLIPS)
 
 
 def equivalent(seen: Contrast) -> bool:
-    """Whether the two are shown to differ by less than the margin."""
+    """Return whether the two are shown to differ by less than the margin."""
     return seen.tost_p < ALPHA
 
 
 def paired_effect(values: Sequence[float]) -> Effect:
-    """Effect of paired log ratios: their mean without every tenth at either end (Yuen), so that one slow
-    round moves it little.
+    """Return the effect of paired log ratios: their mean without a tenth at either end (Yuen).
 
-    A balanced order draws positions without replacement: what alternates with them varies by n/(n-1) more
-    than in independent draws, and the standard error is widened by that.
+    So one slow round moves it little. A balanced order draws positions without replacement: what
+    alternates with them varies by n/(n-1) more than in independent draws, and the standard error is
+    widened by that.
     """
     count, cut = len(values), len(values) // TRIM
     ranked = sorted(values)
@@ -77,7 +77,7 @@ def above(effect: Effect, limit: float) -> float:
 
 
 def outside(effect: Effect, margin: float = MARGIN) -> float:
-    """p of two one-sided tests of a ratio outside 1/(1 + margin) to 1 + margin; small: equivalent."""
+    """Return the same for a log ratio with this standard error."""
     reach = math.log1p(margin)
     return max(above(effect, -reach), below(effect, reach))
 
@@ -129,7 +129,7 @@ def _signed_rank(values: tuple[float, ...]) -> float:
 
 
 def welch_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """(standard error of the difference of the means, degrees of freedom)."""
+    """Return the standard error of the difference of the means, and the degrees of freedom."""
     a, b = standard_error(first) ** 2, standard_error(second) ** 2
     if a + b == 0:
         return 0.0, 1.0
@@ -144,7 +144,7 @@ def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def cohen_d(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Difference of the means in pooled standard deviations; None when nothing varies."""
+    """Return difference of the means in pooled standard deviations; None when nothing varies."""
     m, n = len(first), len(second)
     variance = ((m - 1) * statistics.variance(first) + (n - 1) * statistics.variance(second)) / (m + n - 2)
     if variance == 0:
@@ -153,7 +153,7 @@ def cohen_d(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def smallest(effect: Effect, power: float = POWER) -> float:
-    """Smallest relative difference that such a standard error would show.
+    """Return the same for a log ratio with this standard error.
 
     The usual approximation: (t at 97.5% + t at `power`) standard errors.
     """
@@ -162,7 +162,7 @@ def smallest(effect: Effect, power: float = POWER) -> float:
 
 
 def power_to_find(effect: Effect, difference: float) -> float:
-    """Chance that a t-test finds a true relative difference at such a standard error (noncentral t)."""
+    """Return the chance that a t-test finds a true relative difference at this standard error."""
     from scipy import stats
 
     if effect.error == 0:
@@ -186,7 +186,7 @@ def normality(values: Sequence[float]) -> float | None:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of them lie, linear between neighbours (numpy's default)."""
+    """Return the value below which `share` of them are, linear between neighbours (numpy's default)."""
     ranked = sorted(values)
     place = share * (len(ranked) - 1)
     below = math.floor(place)
@@ -206,14 +206,14 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 
 
 def variation(values: Sequence[float]) -> float:
-    """Coefficient of variation; 0 for fewer than two values."""
+    """Return coefficient of variation; 0 for fewer than two values."""
     if len(values) < 2:
         return 0.0
     return statistics.stdev(values) / statistics.fmean(values)
 
 
 def drop(values: Sequence[float]) -> float:
-    """Relative loss from the first to the last quarter of a series; negative: it rose."""
+    """Return relative loss from the first to the last quarter of a series; negative: it rose."""
     if len(values) < 2:
         return 0.0
     part = max(1, len(values) // 4)
@@ -222,7 +222,7 @@ def drop(values: Sequence[float]) -> float:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Geometric mean of positive values."""
+    """Return geometric mean of positive values."""
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
@@ -297,12 +297,12 @@ def contrast(first: Sequence[float], second: Sequence[float], *, paired: bool) -
 
 
 def _exp(value: float) -> float:
-    """Two launches that differ much have an interval that no float holds."""
+    """Return e to the power of `value`, bounded so that a float holds it."""
     return math.exp(max(-HUGE, min(HUGE, value)))
 
 
 def finding(seen: Contrast, holm_p: float) -> Finding:
-    """The word; `holm_p` is the corrected p of the t-test."""
+    """Return the finding in a word; `holm_p` is the corrected p of the t-test."""
     if min(seen.counts) < LEAST:
         return "unclear"
     if seen.tost_p < ALPHA:
@@ -316,7 +316,7 @@ def finding(seen: Contrast, holm_p: float) -> Finding:
 
 
 def _floor(seen: Contrast) -> float:
-    """The least p that the rank test can have with so many launches."""
+    """Return the least p that the rank test can reach with so many launches."""
     first, second = seen.counts
     if first + second > 40:
         return 0.0

@@ -74,7 +74,7 @@ SCRIPTS = ("*.py", "workloads/*.py")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuiteOptions:
-    """What the command line asks for; empty or None: what the mode and device usually have."""
+    """Options of the suite; empty or None: the default of mode and device."""
 
     device: Device
     mode: Mode
@@ -89,7 +89,7 @@ class SuiteOptions:
 
 
 def script_of(home: Home) -> Path:
-    """What runs inside the arms. Raises RecipeError when the installation is damaged."""
+    """Return the script that runs inside the arms. Raises RecipeError for a damaged installation."""
     script = home.find("bench/suite.py")
     if script is None:
         raise RecipeError("there is no bench/suite.py", hint="reinstall spark-build")
@@ -97,13 +97,13 @@ def script_of(home: Home) -> Path:
 
 
 def workloads_of(script: Path) -> dict[str, str]:
-    """Name -> what it is, as its file says it; read, not imported: torch is not here."""
+    """Return name -> what it is, as its file says it; read, not imported: torch is not here."""
     files = sorted((script.parent / "workloads").glob("[!_]*.py"))
     return {file.stem: (ast.get_docstring(ast.parse(file.read_text())) or "") for file in files}
 
 
 def plan_suite(wish: SuiteOptions, script: Path) -> BenchSettings:
-    """Settings of a run. Raises UsageError for a workload that does not exist."""
+    """Return a run's settings. Raises UsageError for an unknown workload."""
     known = workloads_of(script)
     if unknown := [name for name in wish.workloads if name not in known]:
         raise UsageError(f"no workload {unknown[0]!r}", hint=f"there are {', '.join(known)}")
@@ -129,7 +129,7 @@ def plan_suite(wish: SuiteOptions, script: Path) -> BenchSettings:
 def arms_of(
     home: Home, train: str, generation: Generation | None, folder: Path, emit: Emit, wish: SuiteOptions
 ) -> list[Arm]:
-    """The arms that were asked for; without any, the wheelhouse's environment or else the public one."""
+    """Return the arms asked for; by default the wheelhouse's environment or else the public one."""
     own = session.WHEELHOUSE if session.has_torch(generation) else session.PUBLIC
     return session.arms_of(home, train, generation, folder, emit, wish.device, wish.arms or (own,))
 
@@ -173,7 +173,7 @@ def run_suite(
     emit: Emit,
     references: Sequence[Reference] = (),
 ) -> tuple[tuple[BenchRound, ...], tuple[str, ...], tuple[str, ...]]:
-    """Rounds, what interrupted them, and what is worth knowing about them."""
+    """Run the rounds; returns them, what interrupted them, and remarks about them."""
     order = balanced_order([arm.name for arm in arms], settings.pairs, settings.seed)
     notes = [*settings.notes, *prepare_memory(settings.device)]
     for note in notes:
@@ -199,7 +199,7 @@ def program_of(
     before: Callable[[], None] = lambda: None,
     references: Sequence[Reference] = (),
 ) -> Program[BenchRound]:
-    """The suite as rounds run it. It ends workloads that hang by itself; the limit is for all of it."""
+    """Return the suite as a program; it ends hanging workloads itself, the limit is for all of it."""
     patience = settings.patience or START + 5 * (3 * settings.warmup + settings.window)
     options: dict[str, object] = {
         "device": settings.device,
@@ -228,7 +228,7 @@ def program_of(
 
 
 def _useless(done: BenchRound) -> bool:
-    """Whether nothing could be measured, and would not be in the next round either."""
+    """Return whether nothing was measured, and nothing would be in another round."""
     return any(check.name == PRELUDE and check.status == "fail" for check in done.checks)
 
 
@@ -239,7 +239,7 @@ NSYS_HINT = "install Nsight Systems (developer.nvidia.com/nsight-systems), or ta
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Captured:
-    """What one arm left: the command as it was run, its files, and what the cases spent their time on."""
+    """Traces of one arm: its command, its files, and the time by kernel of each case."""
 
     arm: str
     command: str
@@ -249,7 +249,7 @@ class Captured:
 
 
 def need(tool: Tool, wishes: Sequence[ArmWish]) -> None:
-    """Raises HostError without nsys, UsageError for containers."""
+    """Raise HostError without nsys, UsageError for containers."""
     if any(wish.image for wish in wishes):
         raise UsageError("--profile runs in environments, not in containers", hint="name a folder with --arm")
     if tool == "nsys" and shutil.which("nsys") is None:
@@ -306,13 +306,13 @@ HINT = "give the bench.json that `spark-build bench run` wrote"
 
 @cache
 def _adapter() -> TypeAdapter[list[Bench]]:
-    """The list around the type hands the configuration to every class inside."""
+    """Return the adapter; its list type configures every class inside."""
     listed: Any = GenericAlias(list, (Bench,))
     return TypeAdapter(listed, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 
 
 def bench_from_json(raw: Any, where: str = "") -> Bench:
-    """A run from the document that `bench_json` makes. Raises UsageError, which says the first mistake."""
+    """Return a run from `bench_json`'s document. Raises UsageError with the first mistake."""
     if not isinstance(raw, Mapping) or raw.get("kind") != "bench":
         burn_in = isinstance(raw, Mapping) and "verdict" in raw
         hint = "of burn-ins: spark-build verify compare" if burn_in else HINT

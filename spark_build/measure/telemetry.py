@@ -34,10 +34,10 @@ class Probe(Protocol):
     """Something that can be sampled; a new kind of device is one more of these."""
 
     def sample(self) -> Sample:
-        """Current values."""
+        """Return current values."""
 
     def scope(self) -> dict[str, str]:
-        """Names that scope a verdict: device, driver."""
+        """Return names that scope a verdict: device, driver."""
 
 
 class CpuProbe:
@@ -52,7 +52,7 @@ class CpuProbe:
         self.throttle = sorted(cpus.glob("cpu[0-9]*/thermal_throttle/*_throttle_count"))
 
     def sample(self) -> Sample:
-        """Cumulative counters in seconds or events, current values in MHz and MiB."""
+        """Return cumulative counters in seconds or events, current values in MHz and MiB."""
         found: Sample = {"load": os.getloadavg()[0]}
         lines = _lines("/proc/stat")
         if lines:
@@ -82,7 +82,7 @@ class CpuProbe:
         return found
 
     def scope(self) -> dict[str, str]:
-        """Name and number of the processors, and the kernel."""
+        """Return name and number of the processors, and the kernel."""
         names = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
         name = names[0].partition(":")[2].strip() if names else os.uname().machine
         return {"device": f"{name}, {len(os.sched_getaffinity(0))} processors", "kernel": os.uname().release}
@@ -132,7 +132,7 @@ class NvmlProbe:
         return known | self._counters()
 
     def _counters(self) -> Sample:
-        """Seconds for which the device was held back since the driver was loaded."""
+        """Return seconds for which the device was held back since the driver was loaded."""
         found: Sample = {}
         if counts := [count for name in THROTTLING if (count := self._field(name)) is not None]:
             found["throttled"] = sum(counts)
@@ -150,17 +150,17 @@ class NvmlProbe:
         return float(getattr(answer[0].value, VALUES[answer[0].valueType])) / 1e9
 
     def unified(self) -> bool:
-        """Whether the device computes in the processors' memory: NVML then knows of no memory."""
+        """Return whether the device uses the processors' memory, of which NVML knows nothing."""
         return self._ask("nvmlDeviceGetMemoryInfo") is None
 
     def scope(self) -> dict[str, str]:
-        """Name of the GPU and version of its driver."""
+        """Return name of the GPU and version of its driver."""
         driver = self.nvml.nvmlSystemGetDriverVersion()
         return {"device": str(self._ask("nvmlDeviceGetName")), "driver": str(driver)}
 
 
 def families(processes: Iterable[int]) -> int:
-    """How many of them do not descend from each other; those that descend from us are one."""
+    """Return the number of unrelated process trees; our descendants are one."""
     listed = set(processes)
     return len({_eldest(process, {*listed, os.getpid()}) for process in listed})
 
@@ -189,7 +189,7 @@ def prepare_memory(device: Device) -> tuple[str, ...]:
 
 
 def probes_for(device: Device) -> tuple[Probe, ...]:
-    """Processors and memory always; the GPU when it is measured and NVML answers."""
+    """Return processors and memory always; the GPU when it is measured and NVML answers."""
     found: list[Probe] = [CpuProbe(clocks=device == "cpu"), MemoryProbe()]
     if device == "cuda":
         with contextlib.suppress(Exception):  # no package, no driver, no library: all are "unknown"
@@ -277,7 +277,7 @@ def summarise(
 
 
 def mean_of(rows: Sequence[tuple[float, Sample]], name: str, start: float, end: float) -> float | None:
-    """Mean of a value between two moments; None when it was not read."""
+    """Return mean of a value between two moments; None when it was not read."""
     return _mean([sample for when, sample in rows if start <= when <= end], name)
 
 
@@ -332,5 +332,5 @@ class MemoryProbe:
         return found
 
     def scope(self) -> dict[str, str]:
-        """Memory scopes no verdict."""
+        """Return {}: memory adds nothing to a verdict's scope."""
         return {}

@@ -48,8 +48,11 @@ TOO_FEW = (
 
 
 def name_headline(device: Device, cases: Sequence[Case]) -> Case:
-    """The case that decides, named before measuring: FP32 at the largest size on a CPU, FP16 at
-    8192 (else the largest) on a GPU; the first dtype where that one is not measured."""
+    """Return the case that decides, named before measuring.
+
+    FP32 at the largest size on a CPU, FP16 at 8192 (else the largest) on a GPU; the first dtype where that
+    one is not measured.
+    """
     wanted = "fp32" if device == "cpu" else "fp16"
     pool = [case for case in cases if case.dtype == wanted] or [c for c in cases if c.dtype == cases[0].dtype]
     if device == "cuda" and any(case.size == 8192 for case in pool):
@@ -59,7 +62,7 @@ def name_headline(device: Device, cases: Sequence[Case]) -> Case:
 
 
 def compare_cases(settings: Settings, arms: Sequence[Arm], rounds: Sequence[Round]) -> tuple[CaseResult, ...]:
-    """Every case of every other arm against the baseline; cases without two whole pairs are left out."""
+    """Compare every case of every other arm with the baseline, except cases without two whole pairs."""
     base = next(arm for arm in arms if arm.role == "baseline")
     results: list[CaseResult] = []
     for arm in (each for each in arms if each is not base):
@@ -100,7 +103,7 @@ def decide(
     gates: Sequence[Gate],
     checks: Sequence[Check] = (),
 ) -> Verdict:
-    """Decide what may be claimed: function first, then validity, then the headline, then all other cases."""
+    """Return the verdict: function first, then validity, then the headline case."""
     indicative = settings.mode == "quick" or settings.pairs < LEAST_PAIRS
     broken = _broken(rounds, checks) + _unequal(settings, arms, rounds)
     second = "candidate" if any(arm.role == "candidate" for arm in arms) else "control"
@@ -121,7 +124,7 @@ def decide(
 
 
 def _over_all(claimed: Verdict, others: Sequence[CaseResult]) -> Verdict:
-    """The headline's verdict, unless another case is shown to be slower; those left undecided are named."""
+    """Return the headline's verdict, unless another case is shown to be slower; names undecided cases."""
     slower = [each for each in others if each.finding == "slower"]
     undecided = tuple(str(each.case) for each in others if each.undecided)
     text = claimed.explanation
@@ -140,7 +143,7 @@ def _over_all(claimed: Verdict, others: Sequence[CaseResult]) -> Verdict:
 
 
 def _unequal(settings: Settings, arms: Sequence[Arm], rounds: Sequence[Round]) -> list[str]:
-    """What the baseline measures and another environment does not, in words."""
+    """Return what the baseline measures and another environment does not, in words."""
     done = [each for each in rounds if not each.problem]
     has = {(one.slot.arm, each.case) for one in done for each in one.measurements}
     base = next(arm for arm in arms if arm.role == "baseline")
@@ -171,7 +174,7 @@ def effects_of(
     cases: Sequence[CaseResult],
     headline: CaseResult,
 ) -> Effects:
-    """What a swapped library and the rest of the build contribute to the headline case."""
+    """Return the shares of a swapped library and of the rest of the build in the headline's change."""
     start = f"{headline.first} with "
     derived = next((arm for arm in arms if arm.swapped and arm.origin.startswith(start)), None)
     library = headline_of(cases, derived.name) if derived else None
@@ -196,7 +199,7 @@ def assess(
     checks: Sequence[Check] = (),
     reference: Reference | None = None,
 ) -> tuple[Verdict, tuple[CaseResult, ...], tuple[Gate, ...]]:
-    """Cases, gates and verdict of what was measured; `checks` are those of the operator battery."""
+    """Return cases, gates and verdict of what was measured; `checks` are those of the operator battery."""
     cases = compare_cases(settings, arms, rounds)
     gates = judge(settings, planned, rounds, cases, breaks, reference, arms)
     return decide(settings, arms, rounds, cases, gates, checks), cases, gates
@@ -236,7 +239,7 @@ def _finding(seen: Contrast, holm_p: float | None) -> Finding:
 
 
 def _broken(rounds: Sequence[Round], checks: Sequence[Check]) -> list[str]:
-    """Functional failures in words: checks, wrong products, then rounds that crashed or hung."""
+    """Return functional failures in words: checks, wrong products, then rounds that crashed or hung."""
     failed = [f"{check.name} failed ({check.evidence})" for check in checks if check.status == "fail"]
     wrong = [
         f"{check.name} failed in {each.slot.arm} ({check.evidence})"
@@ -290,7 +293,7 @@ def _of_control(headline: CaseResult, indicative: bool) -> Verdict:
 
 
 def _undecided(seen: Contrast) -> tuple[str, str]:
-    """Why neither a difference nor its absence may be claimed: (in a word or two, the sentence's rest)."""
+    """Return why neither a difference nor its absence may be claimed: a short form, the sentence's rest."""
     low, high = seen.ci95
     looks = "" if low <= 1 <= high else f"looks {'faster' if seen.ratio > 1 else 'slower'}, but "
     if seen.counts[0] < RANK_PAIRS:
@@ -333,7 +336,7 @@ class Effects:
 
 
 def attribute(effects: Effects) -> tuple[Attribution, str]:
-    """The cause of a proven difference, and one sentence of evidence."""
+    """Return the cause of a proven difference, and one sentence of evidence."""
     if effects.library is None or effects.build is None:
         return "unresolved", effects.problem or "no library was swapped, so the cause is unresolved"
     library, build = effects.library, effects.build
@@ -346,7 +349,7 @@ def attribute(effects: Effects) -> tuple[Attribution, str]:
 
 
 def swap_problem(derived: Arm, donor: str, rounds: Sequence[Round]) -> str:
-    """Why the swap proves nothing: the derived arm did not load the donor's library. "" when it did.
+    """Return why the swap proves nothing, as when the arm did not load the donor's library; "" otherwise.
 
     What was loaded counts, not what was asked for.
     """
@@ -361,7 +364,7 @@ def swap_problem(derived: Arm, donor: str, rounds: Sequence[Round]) -> str:
 
 
 def one_environment(base: Arm, candidate: Arm) -> str:
-    """What differs between two arms of one environment; "" for two environments, or none that differ.
+    """Return the variable that differs between two arms of one environment; "" for none or two environments.
 
     No cause is named: a variable may change what is loaded (PYTHONPATH) as well as how it computes.
     """
@@ -376,7 +379,7 @@ def one_environment(base: Arm, candidate: Arm) -> str:
 
 
 def ratio_per_clock(case: Case, first: str, second: str, rounds: Sequence[Round]) -> float | None:
-    """Ratio of the rates for each GHz of their windows' clocks, over complete pairs; None without clocks.
+    """Return the ratio of the rates per GHz of their clocks, over complete pairs; None without clocks.
 
     What is faster only because its clock was higher has 1 here.
     """
@@ -394,7 +397,7 @@ def ratio_per_clock(case: Case, first: str, second: str, rounds: Sequence[Round]
 
 
 def narrow_enough(settings: Settings, arms: Sequence[Arm], rounds: Sequence[Round]) -> bool:
-    """Whether the headline's interval needs no more pairs: asked after whole visits, from `pairs` on."""
+    """Return whether the headline's interval is narrow enough; asked after whole visits, from `pairs` on."""
     if len(rounds) % len(arms) or len(rounds) < settings.pairs * len(arms):
         return False
     role = "candidate" if any(arm.role == "candidate" for arm in arms) else "control"
@@ -407,12 +410,12 @@ def narrow_enough(settings: Settings, arms: Sequence[Arm], rounds: Sequence[Roun
 
 
 def headline_of(cases: Sequence[CaseResult], arm: str) -> CaseResult | None:
-    """The headline case of one arm."""
+    """Return the headline case of one arm."""
     return next((each for each in cases if each.headline and each.second == arm), None)
 
 
 def _moves(effect: Contrast) -> bool:
-    """Whether an effect is proven, and worth a word."""
+    """Return whether an effect is proven, and worth mentioning."""
     return differs(effect) and not equivalent(effect)
 
 
@@ -425,7 +428,7 @@ TERA, GIGA = 1e12, 1e9
 
 
 def parse_reference(raw: Mapping[str, Any], where: str) -> Reference:
-    """A reference from its TOML document; rates there are TFLOP/s, bandwidth GB/s. Raises UsageError."""
+    """Parse a reference (TFLOP/s, GB/s) from its TOML document. Raises UsageError."""
     try:
         if raw["schema"] != SCHEMA:
             raise ValueError(f"schema is not {SCHEMA}")
@@ -454,12 +457,12 @@ def parse_reference(raw: Mapping[str, Any], where: str) -> Reference:
 
 
 def reference_for(references: Sequence[Reference], device: str) -> Reference | None:
-    """The first whose pattern is found in the device's name."""
+    """Return the first reference whose pattern occurs in the device's name."""
     return next((each for each in references if re.search(each.device, device)), None)
 
 
 def place_in_reference(reference: Reference | None, case: Case, rate: float) -> str:
-    """Where a rate (FLOP/s) lies: "as known", "15% below what is known", ...; empty without a reference."""
+    """Return a rate's place (FLOP/s): "as known", "15% below what is known"; "" without a reference."""
     if reference is None or case.dtype not in reference.rates or case.size < reference.least_size:
         return ""
     low, high = reference.rates[case.dtype]

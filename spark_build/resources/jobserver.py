@@ -61,6 +61,9 @@ class Jobserver:
         self._modest_until = 0.0
         self._patience = PATIENCE[0]
         write_wrappers(self.shims, cores=cores)
+        self._open_fifo(folder)
+
+    def _open_fifo(self, folder: Path) -> None:
         # A client splits MAKEFLAGS at spaces, and runs unbounded when it finds no FIFO.
         spaced = any(character.isspace() for character in str(folder))
         self._elsewhere = Path(tempfile.mkdtemp(prefix="spark-build-")) if spaced else None

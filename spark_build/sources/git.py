@@ -151,7 +151,7 @@ def _wanted(source: Source, folder: Path) -> Wanted:
 def _damaged(wanted: Wanted, error: DamagedError) -> SourceError:
     return SourceError(
         f"the mirror lacks parts of {wanted}: {error}",
-        hint=f"rm -r {wanted.mirror}   # then try again: it is fetched anew",
+        hint=f"rm -r {wanted.mirror}   # then try again: it is fetched again",
     )
 
 
@@ -321,7 +321,7 @@ def _fetch_from(mirror: Mirror, wanted: Wanted, access: GitAccess, held: int) ->
         url=wanted.url,
         local=wanted.local,
         mirror=wanted.mirror,
-        keep=(held,),
+        pass_fds=(held,),
         log=access.log,
         progress=access.progress,
         pause=access.pause,
@@ -362,7 +362,7 @@ def _download(mirror: Mirror, remote: Remote, wanted: Wanted) -> None:
         try:
             remote.ask("fetch", *options, what=EVERYTHING)
         except GitUnavailableError as error:
-            hint = f"if it goes on: rm -r {wanted.mirror}   # then everything is fetched anew"
+            hint = f"if this happens again: rm -r {wanted.mirror}   # then everything is fetched again"
             raise SourceError(f"cannot fetch {wanted}: {error}", hint=hint) from error
         if not mirror.keep(wanted.commit, wanted.tag):
             raise unknown from refused

@@ -27,7 +27,7 @@ def remote_tags(url: str) -> dict[str, str]:
             url=url,
             local=is_local(url),
             mirror=Path("/nonexistent"),  # no repository of ours takes part
-            keep=(),
+            pass_fds=(),
             log=log,
             progress=None,
             pause=lambda _: None,  # a person waits
@@ -151,7 +151,7 @@ class Remote:
     url: str
     local: bool
     mirror: Path
-    keep: tuple[int, ...]
+    pass_fds: tuple[int, ...]
     log: BinaryIO | None
     progress: Callable[[int, int], None] | None
     pause: Callable[[float], None]
@@ -191,7 +191,7 @@ class Remote:
                 self._note(line)
 
         wrapped = ["sh", "-c", _BY_LINES, "sh", *args]
-        done = run(wrapped, env=self._environment(), on_line=on_line, keep=self.keep)
+        done = run(wrapped, env=self._environment(), on_line=on_line, pass_fds=self.pass_fds)
         output = [line for line in done.output.splitlines() if not _PERCENT.match(line)]
         if output and output[-1].startswith("exit status "):
             output.pop()

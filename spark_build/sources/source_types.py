@@ -107,7 +107,7 @@ def lay_tree(source: Source, obtained: Mapping[str, Any], *, folder: Path, desti
     for inside, laid in (source.copy or {".": "."}).items():
         wanted = whole / inside
         if not wanted.exists():
-            hint = "look into the source, and mend its copy in the pin"
+            hint = "look into the source, and correct `copy` in its pin"
             raise SourceError(f"{obtained['name']} has no {inside}", hint=hint)
         for file in [wanted] if wanted.is_file() else _files_below(wanted):
             place = destination / laid / file.relative_to(wanted)

@@ -54,7 +54,7 @@ class Member:
     source: Path | bytes
 
     def content(self, start: int = 0, digest: Any = None) -> Iterator[bytes]:
-        """The bytes from `start` on; StoreError as soon as it is sure that they are not what was recorded.
+        """Yield the bytes from `start` on. Raises StoreError as soon as they must differ from the record.
 
         They are hashed on the way, so that a file is read once. `digest` has those before `start`.
         """
@@ -95,7 +95,7 @@ class Bundle:
 
 
 def damaged(path: Path) -> StoreError:
-    """The error for a file of the store that is not what was recorded."""
+    """Return the error for a file of the store that differs from its record."""
     return StoreError(
         f"{path.name} is damaged or missing in the store: it is not what was recorded",
         where=str(path.parent),
@@ -106,7 +106,7 @@ def damaged(path: Path) -> StoreError:
 def select(
     wheels: Sequence[StoredWheel], names: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[tuple[StoredWheel, ...], tuple[str, ...]]:
-    """(The wheels that `names` need, default all; requirements that nothing there meets)."""
+    """Return the wheels that `names` need (default: all), and the requirements that none of them meets."""
     from packaging.requirements import InvalidRequirement
 
     try:
@@ -131,7 +131,7 @@ def pack(
     options: str = "",
     key: Path | None = None,
 ) -> Bundle:
-    """The export of a generation or of some of its `wheels`, with the wheels of spark-build itself.
+    """Return the export of a generation or of some of its `wheels`, with spark-build's own wheels.
 
     `python` (the ABI) and `options` (which select the view) are for INSTALL.txt; `key` signs the manifest,
     which has the sha256 of every other file.
@@ -186,7 +186,7 @@ def _papers_by_key(content: Iterable[Member]) -> dict[str, dict[str, str]]:
 
 
 def _of_wheel(store: Path, wheel: StoredWheel) -> Iterator[Member]:
-    """The wheel and its papers."""
+    """Yield the wheel and its attestations."""
     folder = stores.entry_folder(store, wheel.key)
     path = folder / wheel.filename
     if not path.is_file() or path.stat().st_size != wheel.size:
@@ -236,7 +236,7 @@ def license_notice(wheels: Sequence[Path]) -> str:
 
 
 def pins_of(store: Path, wheels: Sequence[StoredWheel]) -> dict[str, str]:
-    """File name -> requirements with hashes, for each prefix of vendor's wheels that these were built with.
+    """Return file name -> requirements with hashes for each vendor's prefix that these were built with.
 
     The prefix itself is never handed on; from the pins another machine makes the same.
     """
@@ -256,12 +256,12 @@ def pins_of(store: Path, wheels: Sequence[StoredWheel]) -> dict[str, str]:
 
 
 def _key_inputs(store: Path, key: str) -> dict[str, Any]:
-    """The inputs of an entry that was built; none of a public wheel."""
+    """Return the inputs of an entry that was built; none for a public wheel."""
     return dict(_paper(store, key, "key.json").get("inputs", {}))
 
 
 def _sources(store: Path, key: str) -> list[tuple[str, str]]:
-    """The wheels' file names and hashes, as the entry's provenance has them."""
+    """Return the wheels' file names and hashes from the entry's provenance."""
     definition = _paper(store, key, "provenance.json").get("predicate", {}).get("buildDefinition", {})
     return [(one["name"], one["digest"]["sha256"]) for one in definition.get("resolvedDependencies", ())]
 
@@ -311,7 +311,7 @@ _SOURCES = ("spark_build", "recipes", "patches", "bench", "pyproject.toml", "REA
 def wheels_of_itself(
     home: Home, target: Target, *, is_here: bool, tell: Callable[[str], None]
 ) -> tuple[Path, ...]:
-    """The wheels, made by pip once for each state of the sources, then kept.
+    """Return spark-build's wheels, made by pip once for each state of the sources.
 
     SourceError where there is no network and nothing is kept.
     """
@@ -338,7 +338,7 @@ def _checkout() -> Path | None:
 
 
 def _state() -> str:
-    """What the wheel is made of; an installed package is what its version and RECORD say."""
+    """Return a digest of what the wheel is made of; for an installed package, its version and RECORD."""
     checkout = _checkout()
     if checkout is None:
         try:
@@ -380,7 +380,7 @@ def _pip(foreign: Target | None, command: str, *arguments: str) -> None:
 
 
 def _from_installed(folder: Path) -> None:
-    """The wheel that this installation came from, put together again from its files."""
+    """Rebuild the wheel that this installation came from, from its files."""
     from wheel.wheelfile import WheelFile
 
     try:
@@ -432,7 +432,7 @@ def install_text(
     pins: Sequence[str] = (),
     signed: bool = False,
 ) -> str:
-    """How to install from the folder.
+    """Return the instructions for installing from the folder.
 
     `python`: the ABI ("cp312"), "" when it is not known; `view`: the options that select the wheels' view;
     `pins`: files with the pins of what is not handed on; `signed`: whether the manifest will be.
@@ -510,7 +510,7 @@ def pins_text(recipe: str, version: str, platform: str, wheels: Sequence[tuple[s
 def notice_text(
     vendors: Mapping[str, Sequence[str]], bundled: Mapping[str, Sequence[str]], licences: Sequence[Licence]
 ) -> str:
-    """Whose libraries are inside and under which terms; each text once.
+    """Return whose libraries are inside and under which terms, each text once.
 
     vendors: wheels of NVIDIA's own, with where their licence files lie; bundled: other wheels, with the
     libraries of NVIDIA's inside them.

@@ -53,7 +53,7 @@ PAPER_LIMIT = 1 << 30  # bytes; a build log of a gigabyte is no build log
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportResult:
-    """What an import led to; `judgements` on wheels that spark-build did not build.
+    """Result of an import; `judgements` on wheels that spark-build did not build.
 
     `replaced`: wheels built here whose place others took; `signer`: None for loose wheels.
     """
@@ -89,7 +89,7 @@ def import_bundle(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowed:
-    """What a user takes in although nobody vouches for it, or although it is older than what is there."""
+    """Exceptions that the user allows: unsigned or unknown origin, an older export."""
 
     unsigned: bool = False
     downgrade: bool = False
@@ -146,7 +146,7 @@ def _unpack(
     proven: Proofs,
     allowed: Allowed,
 ) -> tuple[Manifest, Signer]:
-    """Wheels and papers into `folder`, each as the manifest says and nothing besides; who signed that."""
+    """Write wheels and attestations into `folder`, exactly the manifest's; returns it and its signer."""
     manifest, signer, files = _begun(home, path, first, files, allowed)
     top = first.name.removesuffix(generations.MANIFEST)
     sizes = {wheel.filename: wheel.size for wheel in manifest.wheels}
@@ -267,7 +267,7 @@ def _prove(path: Path, folder: Path, manifest: Manifest, proven: Proofs, progres
 
 
 def _checked(path: Path, folder: Path, manifest: Manifest, wheel: StoredWheel, proven: Proofs) -> Sound:
-    """A wheel whose key, record and content belong together."""
+    """Return a wheel whose key, record and content agree."""
     papers = manifest.papers(wheel.key)
     own = folder / "store" / wheel.key
     record: dict[str, Any] = json.loads((own / stores.RECORD).read_bytes()) if stores.RECORD in papers else {}
@@ -343,7 +343,7 @@ def _commit(store: Path, folder: Path, one: Sound, signer: Signer | None) -> Sto
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Publication:
-    """Where imported wheels become visible, and on whose word; `manifest`, `signer`: of an export only."""
+    """Destination of imported wheels, and who vouches for them; `manifest`, `signer`: of an export only."""
 
     home: Home
     path: Path
@@ -410,7 +410,7 @@ _OURS = re.compile(r"([^/]+/)?(manifest\.json|store/[0-9a-f]{64}/[^/]+)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """What the audit says of a foreign wheel; `taken` is false for one of another platform or Python."""
+    """Audit of a foreign wheel; `taken` is false for one of another platform or Python."""
 
     filename: str
     taken: bool
@@ -418,7 +418,7 @@ class Judgement:
 
 
 def unpack_foreign(path: Path, files: Iterable[Incoming], folder: Path) -> dict[str, str]:
-    """The wheels among the files into `folder`: sha256 by file name."""
+    """Copy the wheels among the files into `folder`; returns sha256 by file name."""
     found: dict[str, str] = {}
     for one in files:
         rest = one.name.rpartition("/")[2]
@@ -447,7 +447,7 @@ def unpack_foreign(path: Path, files: Iterable[Incoming], folder: Path) -> dict[
 def judge_foreign(
     path: Path, folder: Path, hashes: dict[str, str], target: Target, proven: Proofs, progress: Progress
 ) -> tuple[list[Sound], tuple[Judgement, ...]]:
-    """Those that fit the target, proven and audited; AuditError names all that are unsound."""
+    """Return the proven and audited wheels that fit the target. Raises AuditError naming all unsound ones."""
     sound, judgements, wrong = [], [], []
     errors: list[SparkBuildError] = []
     total, done = sum((folder / name).stat().st_size for name in hashes), 0
@@ -544,14 +544,14 @@ WORKERS = 4  # each may hold a library of some MiB in memory
 
 
 class Proofs:
-    """What is in each wheel of a folder: begun when it lies there, asked for when all do."""
+    """Proofs of the wheels in a folder: each is begun when its file is complete."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
         self._begun: dict[Path, Future[tuple[WheelFacts, str]]] = {}
 
     def begin(self, wheel: Path) -> None:
-        """It is whole: hashing and unpacking it leave Python's lock to who reads the next one."""
+        """Begin with a complete file; hashing and unpacking release Python's lock for the next one."""
         self._begun[wheel] = self._pool.submit(facts_and_digest, wheel)
 
     def of(self, wheel: Path) -> tuple[WheelFacts, str]:

@@ -39,7 +39,7 @@ PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
 
 class ByteStream(Protocol):
-    """What the bytes of a file are read from."""
+    """A source of a file's bytes."""
 
     def read(self, size: int, /) -> bytes:
         """At most so many of the next ones; none at the end."""
@@ -70,7 +70,7 @@ class Incoming:
 
 @contextlib.contextmanager
 def incoming(path: Path, progress: Progress = silent) -> Iterator[Iterator[Incoming]]:
-    """The files of a folder, the manifest and its signature first, or of a tar (.gz, .bz2, .xz, .zst).
+    """Yield the files of a folder, manifest.json first, or of a tar (.gz, .bz2, .xz, .zst) in its order.
 
     Names are safe and come once. Raises StoreError or DAMAGE for what nobody should take in.
     """
@@ -251,13 +251,13 @@ class Manifest:
     hashes: Mapping[str, str]
 
     def papers(self, key: str) -> list[str]:
-        """Names of the papers of a wheel."""
+        """Return names of the papers of a wheel."""
         start = f"store/{key}/"
         return [name.removeprefix(start) for name in self.hashes if name.startswith(start)]
 
 
 def refused(file: Path, why: str, *, hint: str = "") -> StoreError:
-    """The one error for an archive or a folder that is not taken in."""
+    """Return the error for an archive or a folder that cannot be imported."""
     return StoreError(
         f"{file} is refused: {why}", hint=hint or "export it again, and compare the sha256 of the copy"
     )
@@ -265,7 +265,7 @@ def refused(file: Path, why: str, *, hint: str = "") -> StoreError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Document:
-    """What a manifest.json must have; it may have more."""
+    """Required fields of a manifest.json, which may have more."""
 
     view: str
     generation: int

@@ -70,7 +70,7 @@ def write_archive(parcel: Bundle, file: Path, progress: Progress = silent) -> in
 
 
 def stream(members: tuple[Member, ...], top: str = "") -> Iterator[bytes]:
-    """The same members as a tar for a pipe; below `top`, if it is given."""
+    """Yield the members as a tar for a pipe; below `top`, if it is given."""
     total = 0
     for member in members:
         header = _header(f"{top}{member.name}", member.size)
@@ -103,13 +103,13 @@ def _padding(size: int) -> int:
 
 
 def _end(total: int) -> bytes:
-    """Two empty blocks, and up to a whole record."""
+    """Return two empty blocks, and up to a whole record."""
     blocks = 2 * tarfile.BLOCKSIZE
     return bytes(blocks + -(total + blocks) % tarfile.RECORDSIZE)
 
 
 def _read(out: BinaryIO, at: int, size: int) -> Iterator[bytes]:
-    """What is there already, of at most `size` bytes."""
+    """Yield what is there already, of at most `size` bytes."""
     out.seek(at)
     while size > 0 and (chunk := out.read(min(CHUNK, size))):
         size -= len(chunk)
@@ -177,7 +177,7 @@ def _framed(out: BinaryIO, at: int, member: Member, header: bytes, counter: Coun
 
 
 def _sound_frame(out: BinaryIO, at: int, member: Member, header: bytes) -> int | None:
-    """Where the frame of this member ends; None when it is not there, or not whole."""
+    """Return the end of this member's frame; None when it is missing or damaged."""
     unpacker, begin, digest, size = zstd.ZstdDecompressor(), b"", hashlib.sha256(), 0
     padding = _padding(member.size)
     out.seek(at)
@@ -251,7 +251,7 @@ def _write_file(member: Member, path: Path, counter: Counter) -> None:
 
 
 def _earlier(folder: Path, parcel: Bundle) -> list[str]:
-    """Names in `folder` that an earlier export left there and this one does not have."""
+    """Return names in `folder` that an earlier export left there and this one does not have."""
     known = {member.name for member in parcel.members}
     there = {
         str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
@@ -269,7 +269,7 @@ def _earlier(folder: Path, parcel: Bundle) -> list[str]:
 
 
 def _listed(manifest: Path) -> set[str]:
-    """The names that a manifest lists; none when it cannot be read."""
+    """Return the names in a manifest; none when it is unreadable."""
     try:
         raw = json.loads(manifest.read_text())
         wheels = {str(row["filename"]) for row in raw["wheels"]}

@@ -95,7 +95,7 @@ def _opened(url: str) -> tuple[Any, str]:
 
 
 def _lacking(url: str, error: ImportError) -> HostError:
-    """A module's name need not be the package's: only what fsspec itself names is to be installed."""
+    """Return the error for a missing module, with the package to install where fsspec names one."""
     cause, said = error.__cause__ or error.__context__, " ".join(str(error).split())
     if isinstance(cause, ImportError):
         name = cause.name if cause.name and re.search(rf"(?<![\w-]){cause.name}(?![\w[-])", said) else ""
@@ -137,7 +137,7 @@ def _next_step(url: str, error: Exception) -> str:
 
 
 def _at(url: str) -> tuple[str, str]:
-    """A node by its name in known_hosts, and as ssh takes it."""
+    """Return a node's name in known_hosts, and as ssh takes it."""
     parts = urlsplit(re.split(r"::(?=\w+://)", url)[-1])
     host, port = parts.hostname or "", parts.port
     login = quote(f"{parts.username}@{host}" if parts.username else host)
@@ -163,7 +163,7 @@ def _put(files: Any, path: str, member: Member, counter: Counter, url: str) -> N
 
 
 def _created(files: Any, path: str) -> Any:
-    """A new file, in a new folder if need be: in S3, which has none, makedirs would make the bucket."""
+    """Return a new file in a new folder; in S3, where folders do not exist, makedirs would make a bucket."""
     try:
         return files.open(path, "wb")
     except FileNotFoundError:
@@ -196,7 +196,7 @@ _SHARE = re.compile(r"\s*([\d,.]+)\s+\d+%")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """Where to: `path` is absolute, or below the home folder there."""
+    """A destination; `path` is absolute or relative to the home folder."""
 
     user: str
     host: str
@@ -214,13 +214,13 @@ class Node:
         return self.login.replace(self.host, f"[{self.host}]") if ":" in self.host else self.login
 
     def ssh(self) -> list[str]:
-        """The ssh command, but for the host. Nobody is there to type a password."""
+        """Return the ssh command without the host; it never asks for a password."""
         base = shlex.split(os.environ.get("RSYNC_RSH", "")) or ["ssh"]
         return [*base, "-o", "BatchMode=yes", *(["-p", str(self.port)] if self.port else [])]
 
 
 def parse_destination(url: str) -> Node:
-    """A node from ssh://[user@]node[:port]/path; /~/path is below the home folder."""
+    """Parse ssh://[user@]node[:port]/path; /~/path is relative to the home folder."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -271,7 +271,7 @@ def _quoted(path: str) -> str:
 
 
 def _ask(node: Node, script: str) -> list[str]:
-    """The lines that a script prints there."""
+    """Return the lines that a script prints on the node."""
     lines: list[str] = []
     done = run([*node.ssh(), "--", node.login, script], on_line=lines.append)
     _require(done, node)
@@ -291,7 +291,7 @@ def _require(done: Completed, node: Node) -> None:
 
 
 def _wrong(parcel: Bundle, node: Node) -> list[Member]:
-    """What is not there, or not right."""
+    """Return the members that are missing or differ on the node."""
     there = {}
     script = f"cd -- {_quoted(node.path)} && find . -type f -exec sha256sum {{}} +"
     for line in _ask(node, script):
@@ -302,7 +302,7 @@ def _wrong(parcel: Bundle, node: Node) -> list[Member]:
 
 
 def _by_rsync(parcel: Bundle, node: Node, counter: Counter, *options: str) -> None:
-    """A folder of links, which rsync follows: nothing is copied here."""
+    """Send a folder of links, which rsync follows, so that nothing is copied here."""
     with tempfile.TemporaryDirectory(prefix="spark-build-") as scratch:
         for member in parcel.members:
             path = Path(scratch, member.name)
@@ -322,13 +322,13 @@ def _by_rsync(parcel: Bundle, node: Node, counter: Counter, *options: str) -> No
 
         with _reading(moved) as descriptor:
             shell = ["sh", "-c", f'exec "$@" >/dev/fd/{descriptor}', "sh"]
-            done = run([*shell, *command], keep=(descriptor,))
+            done = run([*shell, *command], pass_fds=(descriptor,))
     _require(done, node)
 
 
 @contextlib.contextmanager
 def _reading(tell: Callable[[str], None]) -> Iterator[int]:
-    """A descriptor to write to; what arrives is told at every line and carriage return."""
+    """Yield a descriptor to write to; what arrives is reported at every line and carriage return."""
     ours, theirs = os.pipe()
 
     def follow() -> None:
@@ -349,7 +349,7 @@ def _reading(tell: Callable[[str], None]) -> Iterator[int]:
 
 
 def _by_tar(parcel: Bundle, node: Node, counter: Counter) -> None:
-    """A tar of what is not right there yet, into ssh."""
+    """Send a tar of what is missing or differs through ssh."""
     wrong = tuple(_wrong(parcel, node))
     counter.add(parcel.size - sum(member.size for member in wrong))
     theirs, ours = os.pipe()
@@ -371,7 +371,7 @@ def _by_tar(parcel: Bundle, node: Node, counter: Counter) -> None:
     thread = threading.Thread(target=feed, daemon=True)
     thread.start()
     try:
-        done = run(["sh", "-c", f'exec "$@" </dev/fd/{theirs}', "sh", *command], keep=(theirs,))
+        done = run(["sh", "-c", f'exec "$@" </dev/fd/{theirs}', "sh", *command], pass_fds=(theirs,))
     finally:
         os.close(theirs)
         thread.join()

@@ -60,7 +60,7 @@ SAFE = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shelf:
-    """What may be served. `only`: one view and generation, instead of all views and what is current."""
+    """Generations to serve; `only`: one view and generation, else all views' current ones."""
 
     views: Path
     store: Path
@@ -68,7 +68,7 @@ class Shelf:
     token: str = ""
 
     def names(self) -> list[str]:
-        """The views that have a current generation."""
+        """Return the views that have a current generation."""
         if self.only:
             return [self.only[0]]
         return sorted(path.parent.name for path in self.views.glob("*/current"))
@@ -85,7 +85,7 @@ class Shelf:
             add_index(folder, self.views / name, generations.read(folder).wheels, self.store)
 
     def folder(self, view: str, number: int | None) -> Path:
-        """The folder of a generation, of the current one without a number; 404 when there is none."""
+        """Return a generation's folder, by default the current one's; 404 when there is none."""
         allowed = self.only is None or (self.only[0] == view and number in (None, self.only[1]))
         if not VIEW.fullmatch(view) or not allowed or (number or 0) > GENERATIONS:
             raise HTTPException(404, "no such view or generation")
@@ -102,7 +102,7 @@ class Shelf:
         return folder
 
     def file(self, view: str, number: int | None, project: str, name: str) -> Path:
-        """A wheel or its metadata. What just left the current generation is still found in an older one."""
+        """Return a wheel or its metadata, from an older generation if the current one just lost it."""
         folder = self.folder(view, number)
         others: list[Path] = []
         if number is None and self.only is None:
@@ -122,7 +122,7 @@ class _Wheel(FileResponse):
 
 
 def application(shelf: Shelf) -> ASGIApp:
-    """The ASGI application."""
+    """Return the ASGI application."""
     handlers = _Handlers(shelf)
     routes = [Route("/", handlers.front), Route("/papers/{key}/{name}", handlers.paper)]
     for prefix in ("/{view}", "/{view}/{number:int}"):
@@ -153,7 +153,7 @@ class _Handlers:
         self.shelf = shelf
 
     def front(self, request: Request) -> Response:
-        """All views, for people."""
+        """Return all views, for people."""
         shown = [self._shown(request, name, None) for name in self.shelf.names()]
         return _answer(request, render_front_page(shown).encode(), "text/html", ASK_AGAIN)
 
@@ -164,7 +164,7 @@ class _Handlers:
         return _answer(request, page.encode(), "text/html", ASK_AGAIN)
 
     def index(self, request: Request) -> Response:
-        """The list of projects or the page of one, in the form that the client likes."""
+        """Return the list of projects or one project's page, in the client's preferred form."""
         folder = self.shelf.folder(*_place(request)) / INDEX
         project = request.path_params.get("project", "")
         if project and not PROJECT.fullmatch(project):
@@ -177,7 +177,7 @@ class _Handlers:
         return _answer(request, _bytes(page), form, ASK_AGAIN, vary=True)
 
     def file(self, request: Request) -> Response:
-        """A wheel, whole or in parts, or its metadata."""
+        """Return a wheel, whole or in parts, or its metadata."""
         project, name = request.path_params["project"], request.path_params["file"]
         if not PROJECT.fullmatch(project) or not FILE.fullmatch(name):
             raise HTTPException(404, "no such file")
@@ -199,7 +199,7 @@ class _Handlers:
         return _answer(request, _bytes(self.shelf.folder(*_place(request)) / name), kind, ASK_AGAIN)
 
     def paper(self, request: Request) -> Response:
-        """Provenance, SBOM or audit of a wheel, by its key in the store."""
+        """Return provenance, SBOM or audit of a wheel, by its key in the store."""
         key, name = request.path_params["key"], request.path_params["name"]
         if not KEY.fullmatch(key) or name not in PAPERS:
             raise HTTPException(404, "no such paper")
@@ -257,7 +257,7 @@ def _papers(entry: Path, root: str) -> tuple[tuple[str, str], ...]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches that address."""
+    """Return whether only this machine can reach that address."""
     import ipaddress
 
     try:
@@ -318,7 +318,7 @@ class Guard:
 
 
 def bears(authorization: str, token: str) -> bool:
-    """Whether an Authorization header says the token; in constant time."""
+    """Return whether an Authorization header has the token, in constant time."""
     scheme, _, said = authorization.strip().partition(" ")
     said = said.strip()
     if scheme.lower() == "basic":
@@ -346,7 +346,7 @@ class Tls:
 
 
 def require_stack() -> None:
-    """HostError, with the line to type, where the server's libraries are not installed."""
+    """Raise HostError, with the line to type, where the server's libraries are not installed."""
     try:
         import starlette  # noqa: F401 - is it there?
         import uvicorn  # noqa: F401 - is it there?
@@ -371,7 +371,7 @@ def check_tls(tls: Tls) -> None:
 
 
 def read_token(file: Path | None) -> str:
-    """The token from a file, else from the environment; "" for none."""
+    """Return the token from a file, else from the environment; "" for none."""
     if file is None:
         token = os.environ.get(TOKEN, "")
         where = TOKEN
@@ -585,7 +585,7 @@ class _Thrifty(logging.Filter):
 
 
 def _tells(record: logging.LogRecord) -> bool:
-    """Whether a line says something: not the traceback of a download that we cut off at the end."""
+    """Return whether a log line matters; the traceback of a download cut off at the end does not."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
@@ -651,7 +651,7 @@ class ShownView:
 
 
 def devices(audit: Mapping[str, Any]) -> tuple[str, ...]:
-    """The architectures that an audit found code for, machine code first."""
+    """Return the architectures for which an audit found code, machine code first."""
     facts = audit.get("facts") or {}
     loaded = [*facts.get("libraries", ()), *(code["loaded"] for code in facts.get("device_code", ()))]
     return tuple(sorted({arch for one in loaded for arch in (*one["sass"], *one["ptx"])}, key=order))
@@ -667,7 +667,7 @@ def verdict(found: Mapping[str, Any] | None) -> tuple[str, str]:
 
 
 def install_lines(index: str, *, token: bool, trusted: str) -> tuple[str, ...]:
-    """Lines to copy, for pip and for uv. `trusted`: the host that pip must be told to trust, or ""."""
+    """Return lines to copy, for pip and for uv. `trusted`: the host that pip must be told to trust, or ""."""
     if token:
         index = index.replace("://", "://_:TOKEN@", 1)
     host = f"--trusted-host {trusted} " if trusted else ""
@@ -678,7 +678,7 @@ def install_lines(index: str, *, token: bool, trusted: str) -> tuple[str, ...]:
 
 
 def render_front_page(views: Sequence[ShownView]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     title = views[0].name if len(views) == 1 else "wheels"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'

@@ -85,7 +85,7 @@ def exclusive(store: Path, purpose: str, patience: float = 0.0) -> Iterator[str]
     with contextlib.ExitStack() as stack:
         holder = ""
         try:
-            stack.enter_context(locked(store / LOCK, purpose=purpose, patience=patience))
+            stack.enter_context(locked(store / LOCK, purpose=purpose, timeout=patience))
         except LockTimeout as others:
             holder = str(others)
         yield holder

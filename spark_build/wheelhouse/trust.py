@@ -29,7 +29,7 @@ _LINE = re.compile(rf"([^\s#]\S*)\s+(?:.*?\s)?({_KEY})(?:\s.*)?")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signer:
-    """Who signed: `name` is "" for a key that is not trusted; `key`: "ssh-ed25519 AAAA..."."""
+    """Signer of a file: `name` is "" for a key that is not trusted; `key`: "ssh-ed25519 AAAA..."."""
 
     name: str
     key: str

@@ -29,7 +29,7 @@ class Material:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """How a wheel was made, as far as every such build shares it."""
+    """Method of a wheel's build, as far as every such build shares it."""
 
     recipe: str
     distribution: str

@@ -142,7 +142,7 @@ class WheelFacts:
 
     @property
     def unsafe(self) -> tuple[str, ...]:
-        """Why nobody may install it, whoever made it: a false RECORD, or harm to the environment."""
+        """Reasons against installing it at all: a false RECORD, or harm to the environment."""
         return (*self.record_problems, *(printable(f"{name} {why}") for name, why in self.payload.intrusive))
 
 

@@ -116,7 +116,7 @@ def _refuse_unpinned(requirement: str) -> None:
 def _layers(
     wheel: Path, facts: WheelFacts, work: Path, repair: Repair, tools: ElfTools
 ) -> tuple[list[Path], dict[str, Any]]:
-    """The wheel and what lies over it, and what was done.
+    """Return the wheel with the layers over it, and what was done.
 
     Symbols go first, because patchelf moves what strip would find; RPATHs last, because auditwheel finds
     libraries by them and adds entries of its own.
@@ -160,7 +160,7 @@ def _edited(
     edit: Callable[[Path, str, ElfTools], T],
     tools: ElfTools,
 ) -> tuple[list[Path], dict[str, T]]:
-    """A layer with those of the named files that `edit` changes, and what it says of each."""
+    """Return a layer of the named files that `edit` changes, and its report on each."""
     done: dict[str, T] = {}
     work.mkdir()
     layer, file = work / layers[-1].name, work / "file"
@@ -182,7 +182,7 @@ def _edited(
 
 
 def _plat(facts: WheelFacts, platform: str) -> str:
-    """The tag that is asked for, with the machine; "" for what runs anywhere or when none is asked for."""
+    """Return the tag asked for, with the machine; "" for what runs anywhere or when none is asked for."""
     found = [_LINUX.fullmatch(tag.rpartition("-")[2]) for tag in facts.filename_tags]
     machines = [one[1] for one in found if one]
     if not platform or not machines:
@@ -198,7 +198,7 @@ def _plat(facts: WheelFacts, platform: str) -> str:
 
 
 def _named(name: str, plat: str) -> tuple[str, list[str]]:
-    """The wheel's name with this platform, and the tags that it then has; [] where they stay as they are."""
+    """Return the wheel's name with this platform, and its new tags; [] where they stay."""
     start, _, old = name.removesuffix(".whl").rpartition("-")
     if not plat or plat in old.split("."):
         return name, []
@@ -210,7 +210,7 @@ AUTO = "auto"
 
 
 def compiled_part(layers: Sequence[Path], work: Path, compiled: Collection[str]) -> Path:
-    """A wheel of the same name with nothing but the ELF files and the dist-info folder.
+    """Return a wheel of the same name with nothing but the ELF files and the dist-info folder.
 
     auditwheel unpacks a wheel twice and packs it once, but looks at nothing else: thousands of
     small data files would be written to disk for nothing.
@@ -236,7 +236,7 @@ def compiled_part(layers: Sequence[Path], work: Path, compiled: Collection[str])
 
 
 def bundled(wheel: Path, work: Path, *, exclude: Sequence[str], plat: str, tools: ElfTools) -> list[Path]:
-    """The wheel with its libraries inside and a platform tag, as auditwheel writes it.
+    """Return the wheel with its libraries inside and a platform tag, as auditwheel writes it.
 
     `plat`: the tag ("manylinux_2_34_x86_64"), or "auto" for the best one. None where there is nothing
     to do, by auditwheel's judgement.
@@ -264,7 +264,7 @@ def bundled(wheel: Path, work: Path, *, exclude: Sequence[str], plat: str, tools
 def tool_environment(
     env: Mapping[str, str] | None, work: Path, epoch: int, libraries: Sequence[Path]
 ) -> dict[str, str]:
-    """What auditwheel and the like see: the caller's variables but for those that change a result unseen."""
+    """Return the caller's variables without those that change auditwheel's results unseen."""
     inherited = clean_environment() if env is None else env
     # AUDITWHEEL_* would silently choose another platform tag or patcher.
     leaky = ("AUDITWHEEL_", "PYTHON")
@@ -290,7 +290,7 @@ _LOADED = ("ET_EXEC", "ET_DYN")  # programs and shared libraries: a linker needs
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ElfTools:
-    """Where strip and patchelf run: their variables, and the log they write to."""
+    """Variables and log of strip and patchelf."""
 
     env: Mapping[str, str]
     log: BinaryIO | None = None
@@ -311,7 +311,7 @@ def strip(file: Path, name: str, tools: ElfTools) -> dict[str, int]:
 
 
 def clean_rpath(file: Path, name: str, tools: ElfTools) -> int:
-    """What its RPATH or RUNPATH names besides $ORIGIN goes; the number of entries that went."""
+    """Remove RPATH and RUNPATH entries other than $ORIGIN; returns their number."""
     with file.open("rb") as stream:
         entries = read_library(name, stream).host.rpaths
         tables: Any = ELFFile(stream).iter_segments("PT_DYNAMIC")
@@ -372,7 +372,7 @@ def _change(
 
 
 def _seen(file: Path) -> tuple[Library, tuple[Code, ...]]:
-    """What the loader reads of a file, and its device code."""
+    """Return a file's facts for the loader, and its device code."""
     with file.open("rb") as stream:
         library = read_library("", stream)
         code = device_code.read(stream, "")
@@ -381,7 +381,7 @@ def _seen(file: Path) -> tuple[Library, tuple[Code, ...]]:
 
 @cache
 def symbol_policies(platform: str) -> Policies:
-    """What may be needed under each manylinux tag of `platform` ("linux-aarch64"); {} if that is unknown."""
+    """Return what each manylinux tag of `platform` ("linux-aarch64") allows; {} if unknown."""
     from auditwheel.architecture import Architecture
     from auditwheel.libc import Libc
     from auditwheel.policy import WheelPolicies
@@ -399,7 +399,7 @@ def symbol_policies(platform: str) -> Policies:
 
 
 def system_libraries(platform: str) -> frozenset[str]:
-    """Sonames that every manylinux system of `platform` ("linux-aarch64") has, the loader included."""
+    """Return sonames that every manylinux system of `platform` ("linux-aarch64") has, the loader included."""
     from auditwheel.architecture import Architecture
     from auditwheel.libc import Libc
     from auditwheel.policy import WheelPolicies

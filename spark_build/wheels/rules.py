@@ -133,7 +133,7 @@ class Needed:
 def explain_library(
     facts: WheelFacts, *, system_libraries: frozenset[str], provided: Sequence[str] = ()
 ) -> tuple[Needed, ...]:
-    """Each needed soname once, in order of name. `provided`: what the recipe leaves outside (wildcards)."""
+    """Return each needed soname once, ordered by name; `provided`: what the recipe leaves outside."""
     users: dict[str, set[str]] = {}
     inside: dict[str, str] = {}
     for library in facts.libraries:
@@ -165,7 +165,7 @@ def _explained(
 
 
 def library_origin(soname: str) -> tuple[Provenance, str] | None:
-    """What is known of a soname by its name alone."""
+    """Return what a soname's name alone tells about its origin."""
     if _DRIVER.fullmatch(soname):
         return "driver", "it is a part of the GPU driver, which must be the machine's own"
     if _TOOLKIT.fullmatch(soname):
@@ -329,7 +329,7 @@ def _few(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _collisions(places: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Names that become one where case or Unicode form do not count, and files named like folders.
+    """Return names that become one where case or Unicode form do not count, and files named like folders.
 
     What counts is where they are installed: a file and one of .data may become one, too.
     """
@@ -346,7 +346,7 @@ def _collisions(places: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditExpectation:
-    """What the wheel should be, by recipe, train and target."""
+    """Expectations on the wheel from recipe, train and target."""
 
     distribution: str
     version: str
@@ -376,12 +376,12 @@ _EVERYWHERE = ("/usr/", "/opt/", "/lib/", "/lib64/")
 
 
 def error(text: str) -> Observation:
-    """What blocks publishing."""
+    """Return an observation that blocks publishing."""
     return "error", text
 
 
 def warning(text: str) -> Observation:
-    """What does not."""
+    """Return an observation that does not block publishing."""
     return "warning", text
 
 
@@ -480,7 +480,7 @@ def _duplicates(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]
 
 
 def _groups(libraries: list[Library], key: Callable[[Library], str]) -> list[list[Library]]:
-    """Libraries that have the same key, where there are several."""
+    """Return libraries that have the same key, where there are several."""
     groups: dict[str, list[Library]] = {}
     for library in libraries:
         if key(library):
@@ -489,14 +489,14 @@ def _groups(libraries: list[Library], key: Callable[[Library], str]) -> list[lis
 
 
 def inside(facts: WheelFacts) -> set[str]:
-    """The names by which the wheel's own libraries are found."""
+    """Return the names by which the wheel's own libraries are found."""
     return {
         name for one in facts.libraries for name in (one.path.rpartition("/")[2], one.host.soname) if name
     }
 
 
 def host_libraries(facts: WheelFacts) -> list[Library]:
-    """All but code for the GPU or the kernel."""
+    """Return all but code for the GPU or the kernel."""
     return [library for library in facts.libraries if library.machine not in _DEVICE]
 
 
@@ -506,7 +506,7 @@ def first(names: tuple[str, ...]) -> str:
 
 
 def few(names: tuple[str, ...] | list[str]) -> str:
-    """The first few names."""
+    """Return the first few names."""
     unique = list(dict.fromkeys(names))
     more = f" and {len(unique) - 3} more" if len(unique) > 3 else ""
     return ", ".join(unique[:3]) + more
@@ -618,7 +618,7 @@ def _requirements(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Obs
 
 
 def _torch_pin(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
-    """What is linked with torch works with the very build it was linked with."""
+    """Yield what is wrong with the requirement on torch: only the torch that was linked works."""
     own = inside(facts)
     linked = [
         library.path
@@ -643,7 +643,7 @@ def _torch_pin(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
 
 
 def _parsed(requires: tuple[str, ...]) -> Iterator[Requirement]:
-    """What is always required; broken ones are another rule's business."""
+    """Yield the unconditional requirements; another rule reports broken ones."""
     for text in requires:
         try:
             requirement = Requirement(text)
@@ -658,7 +658,7 @@ def _names_one_build(requirement: Requirement) -> bool:
 
 
 def sizes(payload: Payload) -> tuple[str, ...]:
-    """The size report: the whole, then the largest files."""
+    """Return the size report: the total, then the largest files."""
     return (
         f"{payload.files} files, {_mib(payload.unpacked)} unpacked, {_mib(payload.packed)} in the zip",
         *(f"{_mib(one.size)} ({_mib(one.packed)} in the zip)  {one.path}" for one in payload.largest),

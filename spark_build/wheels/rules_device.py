@@ -1,4 +1,4 @@
-"""Whether the device code in a wheel runs on the GPUs it is for, and what the recipe wants of it.
+"""Rules for device code: does it run on the target's GPUs, and does it meet the recipe's demands.
 
 What runs where (CUDA C++ Programming Guide, "Application Compatibility" and "Feature-Specific Targets"):
 machine code on the same major and the same or a higher minor version, which holds for the family variant `f`
@@ -36,7 +36,7 @@ _BUILT = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceDemand:
-    """What the device code of a wheel must be good for."""
+    """Demands on the device code of a wheel."""
 
     capabilities: tuple[str, ...] = ()  # of the GPUs it is for: "12.1"; empty: unknown, or none
     needed: bool = False  # without device code the wheel is worth nothing
@@ -45,7 +45,7 @@ class DeviceDemand:
 
 
 def demand(recipe: Recipe, target: Target) -> DeviceDemand:
-    """What a recipe and its target ask for."""
+    """Return the demands of a recipe and its target."""
     if not target.cuda_architectures:
         return DeviceDemand()
     wanted = set(target.cuda_architectures)
@@ -62,7 +62,7 @@ def demand(recipe: Recipe, target: Target) -> DeviceDemand:
 
 
 def fit(code: str, capability: str) -> Fit:
-    """How code ("sm_120f", "compute_90") runs on a GPU ("12.1"); "none" also for what is no such name."""
+    """Return how code ("sm_120f", "compute_90") runs on a GPU ("12.1"); "none" for an unknown name too."""
     match = _TARGET.fullmatch(code)
     if match is None:
         return "none"
@@ -83,12 +83,12 @@ def fit(code: str, capability: str) -> Fit:
 
 
 def best(codes: Iterable[str], capability: str) -> Fit:
-    """The best that any of these gives on a GPU."""
+    """Return the best fit of any of these on a GPU."""
     return min((fit(code, capability) for code in codes), key=FITS.index, default="none")
 
 
 def device_findings(facts: WheelFacts, wanted: DeviceDemand) -> tuple[Finding, ...]:
-    """All findings on the device code of a wheel; those on the recipe's own wishes are "device-required"."""
+    """Return all findings on a wheel's device code; the recipe's own demands give "device-required"."""
     found = [*_damage(facts), *_whole(facts, wanted), *_each(facts, wanted)]
     found += [finding for rule in wanted.rules for finding in _required(facts, rule, wanted)]
     return tuple(
@@ -100,13 +100,13 @@ _Said = tuple[str, Severity, str]  # rule, severity, message
 
 
 def runnable(code: DeviceCode, *, elsewhere: bool = True) -> dict[str, int]:
-    """Machine code and PTX that can be launched, with numbers; an archive is a linker's input only."""
+    """Return machine code and PTX that can be launched, with numbers; an archive is a linker's input only."""
     parts = [code.loaded, code.elsewhere] if elsewhere else [code.loaded]
     return {} if code.kind == "archive" else added(parts)
 
 
 def added(parts: Iterable[Code]) -> dict[str, int]:
-    """Machine code and PTX together."""
+    """Return machine code and PTX together."""
     total: dict[str, int] = {}
     for part in parts:
         for target, number in (*part.sass.items(), *part.ptx.items()):
@@ -146,7 +146,7 @@ def _whole(facts: WheelFacts, wanted: DeviceDemand) -> Iterator[_Said]:
 
 
 def _nothing(facts: WheelFacts) -> str:
-    """Why there is no device code that could be launched, however much there is."""
+    """Return why nothing can be launched, however much device code there is."""
     elsewhere = added(code.elsewhere for code in facts.device_code)
     if elsewhere:
         return f"device code only where the CUDA runtime does not see it ({listed(elsewhere)})"
@@ -156,7 +156,7 @@ def _nothing(facts: WheelFacts) -> str:
 
 
 def _each(facts: WheelFacts, wanted: DeviceDemand) -> Iterator[_Said]:
-    """How each library runs, where it does not run as well as it could."""
+    """Yield how each library runs, where it could run better."""
     for capability in wanted.capabilities:
         for code in facts.device_code:
             have = runnable(code, elsewhere=wanted.elsewhere)
@@ -194,7 +194,7 @@ def _how(path: str, have: Mapping[str, int], capability: str) -> Iterator[_Said]
 
 
 def _required(facts: WheelFacts, rule: DeviceRule, wanted: DeviceDemand) -> Iterator[_Said]:
-    """What the recipe says of one library, or of several together."""
+    """Yield violations of the recipe's demands on one library or on several together."""
     paths = {library.path for library in facts.libraries} | {code.path for code in facts.device_code}
     if not any(matches(rule, path) for path in paths):
         yield _wish(rule, f"{rule.library} is not in the wheel")

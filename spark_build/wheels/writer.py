@@ -37,7 +37,7 @@ Extra = Mapping[str, Callable[[WheelContent], bytes]]
 
 
 def zip_epoch(epoch: int) -> int:
-    """The nearest moment that a zip file can express."""
+    """Return the nearest time that a zip file can express."""
     return min(max(epoch, ZIP_EPOCHS[0]), ZIP_EPOCHS[1])
 
 
@@ -94,12 +94,12 @@ def rewrite(
 def merged(
     archives: Sequence[zipfile.ZipFile],
 ) -> dict[str, tuple[zipfile.ZipFile, zipfile.ZipInfo]]:
-    """Each file with the archive that has the last word on it."""
+    """Return each file with the archive that has the last word on it."""
     return {info.filename: (archive, info) for archive in archives for info in files_of(archive)}
 
 
 def _made(extra: Extra, rows: Sequence[Row], told: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The extra files, of a wheel with these rows of RECORD and these files in its dist-info folder."""
+    """Return the extra files for a wheel with these RECORD rows and dist-info files."""
     content = WheelContent(
         hashes={name: hex_of(listed) for name, listed, _ in rows},
         metadata=told["METADATA"],
@@ -109,7 +109,7 @@ def _made(extra: Extra, rows: Sequence[Row], told: Mapping[str, bytes]) -> dict[
 
 
 def hex_of(listed: str) -> str:
-    """A sha256 as RECORD lists it, in hex."""
+    """Return a RECORD sha256 in hex."""
     return urlsafe_b64decode(f"{listed.removeprefix('sha256=')}=").hex()
 
 
@@ -141,7 +141,7 @@ def record_text(rows: Sequence[Row]) -> bytes:
 
 
 def _labelled(wheel: bytes, build_tag: str, wanted: Sequence[str]) -> bytes:
-    """The WHEEL file with this Build line alone, before the tags: those wanted, else its own."""
+    """Return the WHEEL file with only this Build line, before the tags: those wanted, else its own."""
     lines = [line for line in wheel.decode().splitlines() if line.strip()]
     lines = [line for line in lines if not line.lower().startswith("build:")]
     own = [line for line in lines if line.lower().startswith("tag:")]
@@ -181,7 +181,7 @@ def _is_replaced(field: str, names: Collection[str]) -> bool:
 
 
 def _steady_sbom(data: bytes, *, renamed: tuple[str, str], moment: time.struct_time) -> bytes:
-    """An SBOM without random numbers and clock times, naming the wheel as it is called now."""
+    """Return an SBOM without random numbers and clock times, with the wheel's present name."""
     old, new = (quote(name, safe="").encode() for name in renamed)
     data = data.replace(old, new)
     try:

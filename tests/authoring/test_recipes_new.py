@@ -468,7 +468,9 @@ def test_outdated_without_anybody_to_ask(root: Root) -> None:
     )  # fmt: skip
     done = nobody.run("--json", "recipes", "outdated")
     assert done.returncode == 12
-    assert "error: nothing was checked: nobody answers for any pin of train t: " in done.stderr
+    assert (
+        "error: nothing was checked: no index or repository answers for any pin of train t: " in done.stderr
+    )
     (row,) = json.loads(done.stdout)["components"]
     assert row["state"].startswith("unknown (")
     assert "127.0.0.1:9" in row["state"]

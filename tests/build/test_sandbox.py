@@ -256,7 +256,9 @@ def test_what_is_kept_open_arrives_inside(tmp_path: Path) -> None:
             "-c",
             f"test -e /proc/self/fd/{lock.fileno()} && echo there; ls /proc/self/fd | wc -l",
         ]
-        done = run(wrap(choose(), command, env={}, writable=[tmp_path], cwd=tmp_path), keep=(lock.fileno(),))
+        done = run(
+            wrap(choose(), command, env={}, writable=[tmp_path], cwd=tmp_path), pass_fds=(lock.fileno(),)
+        )
     assert done.output.splitlines() == ["there", "5"], "the lock, three standard ones, the listed folder"
 
 

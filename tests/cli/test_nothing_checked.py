@@ -87,7 +87,7 @@ def test_check_pins_that_nobody_answers_for(
                         "CONFIG_FILE": os.devnull, "FIND_LINKS": ""}.items():  # fmt: skip
         monkeypatch.setenv(f"PIP_{name}", value)
     why, document = unchecked(capsys, root, "recipes", "outdated")
-    assert "nobody answers for any pin of train t: " in why
+    assert "no index or repository answers for any pin of train t: " in why
     assert len(document["components"]) == 1
     why, document = unchecked(capsys, root, "recipes", "pin", "--check")
     assert "127.0.0.1:9" in why

@@ -10,7 +10,7 @@ import pytest
 from packaging.markers import default_environment
 
 from spark_build.environments import interpreters
-from spark_build.environments.create import create, install
+from spark_build.environments.create import CreateOptions, create, install
 from spark_build.errors import HostError, UsageError
 from spark_build.wheelhouse.generations import Generation
 from tests.environments.test_create import run_in
@@ -88,8 +88,9 @@ def test_another_abi_is_refused_with_those_that_would_do(tmp_path: Path) -> None
     if other is None:  # a machine with a single Python: pretend by a program that says it is another
         said = f'{{"base": "/x", "version": "3.1.0", "abi": "cp31", "platform": "{sys.platform}-x", "markers": {{}}}}'
         other = interpreters.find_interpreter(str(fake(tmp_path / "bin", "python3.1", f"echo '{said}'")))
+    wish = CreateOptions(names=(), everything=True, with_pip=False, python=other)
     with pytest.raises(UsageError) as caught:
-        create(generation, tmp_path / "env", [], everything=True, with_pip=False, python=other)
+        create(generation, tmp_path / "env", wish)
     assert (
         f"are for {ABI} (Python {OWN}); {other.path} is {other.abi}; on this machine would do: "
         in caught.value.message
@@ -123,9 +124,8 @@ def test_another_interpreter_with_its_own_markers(tmp_path: Path, installer: str
     version = other.markers["python_version"]
     needs = (f"absent; python_version != '{version}'", f"demo; python_version == '{version}'")
     generation = generation_for(tmp_path, other.abi, requires=needs)
-    create(
-        generation, tmp_path / "env", [], everything=True, with_pip=False, python=other, installer=installer
-    )
+    wish = CreateOptions(names=(), everything=True, with_pip=False, python=other, installer=installer)
+    create(generation, tmp_path / "env", wish)
     said = run_in(tmp_path / "env", "import demo, sys; print(demo.VERSION, *sys.version_info[:2])")
     assert said == f"1.0 {version.replace('.', ' ')}"
 

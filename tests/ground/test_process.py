@@ -169,7 +169,8 @@ def test_descriptors_that_are_not_kept_are_not_inherited(tmp_path: Path) -> None
         os.set_inheritable(file.fileno(), True)
         listed = run(["sh", "-c", f"test -e /proc/self/fd/{file.fileno()} && echo there; true"]).output
         kept = run(
-            ["sh", "-c", f"test -e /proc/self/fd/{file.fileno()} && echo there; true"], keep=(file.fileno(),)
+            ["sh", "-c", f"test -e /proc/self/fd/{file.fileno()} && echo there; true"],
+            pass_fds=(file.fileno(),),
         ).output
     assert (listed, kept) == ("", "there")
 
@@ -245,7 +246,7 @@ from spark_build.process import run
 descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
 fcntl.flock(descriptor, fcntl.LOCK_EX)
 run(["sh", "-c", 'trap "" TERM; echo ready; while :; do sleep "$1"; done', "sh", sys.argv[2]],
-    on_line=lambda line: print(line, flush=True), keep=(descriptor,))
+    on_line=lambda line: print(line, flush=True), pass_fds=(descriptor,))
 """
 
 

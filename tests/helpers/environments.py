@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_build.environments import installed
-from spark_build.environments.create import create
+from spark_build.environments.create import CreateOptions, create
 from spark_build.environments.model import EnvironmentChange, State
 from spark_build.environments.update import UpdateOptions, check, update
 from spark_build.paths import Home
@@ -48,7 +48,8 @@ class House:
         return publish(self.home, wheels)
 
     def create(self, generation: Generation, *names: str, with_pip: bool = False) -> State:
-        return create(generation, self.env, names, everything=not names, with_pip=with_pip)
+        wish = CreateOptions(names=names, everything=not names, with_pip=with_pip)
+        return create(generation, self.env, wish)
 
     def update(
         self,

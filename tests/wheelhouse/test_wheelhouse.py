@@ -317,7 +317,7 @@ def test_publishing_holds_the_lock_of_the_view(tmp_path: Path) -> None:
 
     def choose(before: Generation | None) -> tuple[tuple[StoredWheel, ...], str]:
         try:
-            with locked(view / "lock", purpose="a second publisher", patience=0):
+            with locked(view / "lock", purpose="a second publisher", timeout=0):
                 held.append("")
         except LockTimeout as others:
             held.append(str(others))

@@ -29,12 +29,12 @@ _UNSEEN = "nothing was printed about the expected feature "
 
 
 def inputs(job: Job) -> Any:
-    """What is done to the wheel, and what it is judged by."""
+    """Return the repair and the inputs of the judgement."""
     return {"repair": asdict(job.step.recipe.repair), "judgement": keys.judgement_inputs_of(job.step)}
 
 
 def intact(job: Job, outputs: Outputs) -> bool:
-    """The audited wheel is still there."""
+    """Return whether the audited wheel is still there."""
     return not outputs["wheel"] or (job.out / str(outputs["wheel"])).is_file()
 
 
@@ -85,7 +85,7 @@ def again(step: Step, target: Target, entry: StoreEntry, log: Path, *, built_in:
 
 
 def _of_wheel(step: Step, target: Target, facts: WheelFacts) -> tuple[Finding, ...]:
-    """What the rules find in a wheel."""
+    """Return the rules' findings on a wheel."""
     findings = findings_of(facts, step.recipe, step.evaluated.wheel_version, target)
     findings += device_findings(facts, demand(step.recipe, target))
     return as_vendor(findings) if step.recipe.kind == "repack" else findings
@@ -105,14 +105,14 @@ def _of_log(step: Step, log: Path) -> tuple[tuple[Finding, ...], tuple[Finding, 
 
 
 def _of_prefix(step: Step, prefix: Path) -> tuple[Finding, ...]:
-    """What the recipe expects in a prefix and is not there."""
+    """Return findings on files that the recipe expects in a prefix and that are missing."""
     missing = [path for path in step.recipe.expect if not (prefix / path).exists()]
     said = f"the prefix lacks {', '.join(missing)}"
     return (Finding(rule="expect", severity="error", message=said),) if missing else ()
 
 
 def _finish(job: Job, wheel: Path, earlier: Mapping[str, Outputs]) -> Repaired:
-    """The wheel to be published: repaired and tagged, or a vendor's own, untouched."""
+    """Return the wheel to publish: repaired and tagged, or a vendor's own unchanged."""
     recipe = job.step.recipe
     if recipe.kind == "repack":
         copy_or_link(wheel, job.out / wheel.name)
@@ -130,7 +130,7 @@ def _finish(job: Job, wheel: Path, earlier: Mapping[str, Outputs]) -> Repaired:
 
 
 def _build_tag(job: Job) -> str:
-    """A new serial, unless this very build is in the store: repeating it is to give the same bytes."""
+    """Return a new serial, unless this build is in the store: repeating it must give the same bytes."""
     known = read(job.home.store, job.key)
     if known is not None and known.wheel is not None:
         return known.wheel.filename.split("-")[2]

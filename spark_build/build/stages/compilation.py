@@ -307,7 +307,7 @@ def _runner(
                 cwd=cwd,
                 log=job.log,
                 on_line=see,
-                keep=job.keep,
+                pass_fds=job.keep,
                 nice=BACKGROUND,
                 on_start=on_start,
             )

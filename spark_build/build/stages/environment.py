@@ -89,7 +89,7 @@ def _install(job: Job, arguments: Sequence[str]) -> list[dict[str, str]]:
     options = ["install", "--only-binary=:all:", "--no-compile", "--report", str(report)]
     if job.offline:
         options.append("--no-index")
-    done = venv.pip(job.environment, [*options, *arguments], log=job.log, keep=job.keep)
+    done = venv.pip(job.environment, [*options, *arguments], log=job.log, pass_fds=job.keep)
     if done.returncode != 0:
         errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
         raise SourceError(

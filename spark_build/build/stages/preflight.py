@@ -31,7 +31,7 @@ _MEND = "mend [repair] or [preflight] in recipes/{name}.toml; nothing was compil
 
 
 def inputs(job: Job) -> Any:
-    """The stub, what is done to it, and the tools and needs that it is linked with."""
+    """Return the stub, its repair, and the tools and needs that it is linked with."""
     recipe = job.step.recipe
     return {"preflight": asdict(recipe.preflight), "repair": asdict(recipe.repair), "key": job.key}
 
@@ -42,7 +42,7 @@ def intact(_job: Job, _outputs: Outputs) -> bool:
 
 
 def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
-    """Link, repair, audit, import; AuditError or StageError says what the real wheel would fail with."""
+    """Link, repair, audit and import; raises AuditError or StageError where the real wheel would fail."""
     folder = job.work / NAME
     remove_tree(folder)
     for needed in (folder, job.work / "home", job.work / "tmp"):
@@ -97,7 +97,7 @@ def _sandboxed(
         ),
         cwd=folder,
         log=job.log,
-        keep=job.keep,
+        pass_fds=job.keep,
     )
     sandbox.refuse_unstarted(done)
     return done

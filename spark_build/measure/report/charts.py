@@ -15,7 +15,7 @@ from spark_build.text import three_digits
 
 
 def all_charts(result: BurnIn) -> list[tuple[str, str, str]]:
-    """Heading, explanation and SVG of every picture that this burn-in has data for."""
+    """Return heading, explanation and SVG of every picture that this burn-in has data for."""
     style()
     rounds = [each for each in result.rounds if each.measurements]
     charts: list[tuple[str, str, str]] = []
@@ -37,7 +37,7 @@ def all_charts(result: BurnIn) -> list[tuple[str, str, str]]:
 
 
 def ratios(cases: Sequence[CaseResult]) -> str:
-    """A forest plot: per-pair ratios, mean and interval for every case."""
+    """Return a forest plot: per-pair ratios, mean and interval for every case."""
     rows = [
         Ratio(
             name=f"{each.case}\n{each.second}{' ★' if each.headline else ''}",
@@ -53,7 +53,7 @@ def ratios(cases: Sequence[CaseResult]) -> str:
 
 
 def series(result: BurnIn, rounds: Sequence[Round]) -> str:
-    """Rate over time, one panel for each case, one line for each round."""
+    """Return rate over time, one panel for each case, one line for each round."""
     from matplotlib.figure import Figure
 
     cases = result.settings.cases
@@ -126,7 +126,7 @@ def _line(axes: Any, ticks: Sequence[tuple[float, float]], scale: float, paint: 
 
 
 def pairs(result: BurnIn, rounds: Sequence[Round]) -> str:
-    """Rates of the headline case by visit, the arms of one visit joined."""
+    """Return rates of the headline case by visit, the arms of one visit joined."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -157,12 +157,12 @@ WIDTH = 7.6  # inches
 
 
 def unit_of(rate: float) -> tuple[float, str]:
-    """Divisor and name of the unit that suits a rate in FLOP/s."""
+    """Return divisor and name of the unit that suits a rate in FLOP/s."""
     return (1e12, "TFLOP/s") if rate >= 1e12 else (1e9, "GFLOP/s")
 
 
 def of_case(rounds: Sequence[Round], case: Case) -> list[tuple[Round, Measurement]]:
-    """The rounds that measured a case, and what they measured."""
+    """Return the rounds that measured a case, with their measurement."""
     return [(each, one) for each in rounds for one in each.measurements if one.case == case]
 
 
@@ -197,7 +197,7 @@ def plain(axes: Any, grid: str) -> None:
 
 
 def style() -> None:
-    """Settings for all pictures; text stays text."""
+    """Apply settings for all pictures; text stays text."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -223,7 +223,7 @@ def style() -> None:
 
 
 def svg(figure: Any, name: str) -> str:
-    """The figure as an inline element: page colours, ids of its own, no fixed size, no metadata."""
+    """Return the figure as an inline element: page colours, own ids, no fixed size, no metadata."""
     import matplotlib as mpl
 
     buffer = io.StringIO()
@@ -259,8 +259,10 @@ class Ratio:
 def forest(
     rows: Sequence[Ratio], label: str, height: float, *, limits: tuple[float, float] | None = None
 ) -> str:
-    """A dot for each launch or pair, a bar for the interval, a diamond for the mean; rows `height` inches
-    high."""
+    """Return a forest plot: a dot for each launch or pair, a bar for the interval, a diamond for the mean.
+
+    Rows are `height` inches high.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, 0.9 + height * len(rows)), layout="constrained")
@@ -370,7 +372,7 @@ def ceilings(result: BurnIn, rounds: Sequence[Round]) -> tuple[float | None, dic
 
 
 def roofline(result: BurnIn, rounds: Sequence[Round]) -> tuple[str, str]:
-    """Explanation and picture."""
+    """Return explanation and picture."""
     from matplotlib.figure import Figure
 
     bandwidth, peaks, where = ceilings(result, rounds)
@@ -401,7 +403,7 @@ def roofline(result: BurnIn, rounds: Sequence[Round]) -> tuple[str, str]:
 
 
 def names_of(peaks: Mapping[str, float], scale: float) -> dict[str, str]:
-    """What stands at each roof, highest first; roofs that nearly touch are named by the highest of them."""
+    """Return the labels of the roofs, highest first; roofs that nearly touch share the highest one's."""
     names: dict[str, str] = {}
     above = ""
     for dtype in sorted(peaks, key=lambda dtype: -peaks[dtype]):

@@ -36,7 +36,7 @@ TONES = {
 
 
 def render(result: BurnIn) -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [
         _verdict(result),
         section("Cases", _cases(result.cases)),
@@ -222,7 +222,7 @@ pre { background: var(--card); padding: .8rem; border-radius: .4rem; overflow-x:
 
 
 def document(title: str, heading: str, parts: Iterable[str]) -> str:
-    """A whole page; `parts` are HTML already."""
+    """Return a whole page; `parts` are HTML already."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -232,7 +232,7 @@ def document(title: str, heading: str, parts: Iterable[str]) -> str:
 
 
 def section(head: str, body: str) -> str:
-    """A heading and what stands below; `body` is HTML already."""
+    """Return a heading with its content; `body` is HTML already."""
     return f"<section><h2>{escape(head)}</h2>{body}</section>"
 
 
@@ -252,7 +252,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence
 
 
 def picture(head: str, text: str, svg: str) -> str:
-    """A section with a picture and what it shows; `svg` is markup already."""
+    """Return a section with a picture and its caption; `svg` is markup already."""
     return section(head, f'<p class="dim">{escape(text)}</p><div class="scroll">{svg}</div>')
 
 
@@ -264,7 +264,7 @@ def p_value(value: float | None) -> str:
 
 
 def gates_table(gates: Sequence[Gate]) -> str:
-    """Conditions of the machine."""
+    """Return conditions of the machine."""
     rows = [
         (escape(gate.name), f'<span class="{MARKS[gate.status]}">{gate.status}</span>', escape(gate.evidence))
         for gate in gates
@@ -310,7 +310,7 @@ OWN = "a file in wheelhouse/reference/ changes that (docs/verdict.md)"
 
 
 def normal(result: BurnIn) -> str:
-    """Rate, clock and power of every arm and case, what others saw, and the ceiling on paper."""
+    """Return rate, clock and power of every arm and case, what others saw, and the ceiling on paper."""
     known = result.reference
     rows = []
     for arm in result.arms:
@@ -342,7 +342,7 @@ def _cells(known: Reference | None, case: Case, found: Sequence[Measurement]) ->
 
 
 def _whole(rate: float) -> str:
-    """What others say has no decimals."""
+    """Return an imported number without decimals."""
     scale, unit = unit_of(rate)
     return f"{rate / scale:.0f} {unit}"
 

@@ -14,7 +14,7 @@ from spark_build.text import format_quantity
 
 
 def render(result: BurnIn) -> str:
-    """The whole document."""
+    """Return the whole document."""
     verdict = result.verdict
     mark = " (indicative)" if verdict.indicative else ""
     scope = "; ".join(f"{name}: {value}" for name, value in result.scope.items())
@@ -84,7 +84,7 @@ WEIGHTS = 70e9
 
 
 def render_suite(view: SuiteView) -> str:
-    """The whole document."""
+    """Return the whole document."""
     doubts = view.compared.doubts
     title = f"{view.title}: nothing may be claimed" if doubts else view.title
     mark = " (indicative)" if view.compared.indicative and not doubts else ""
@@ -128,7 +128,7 @@ def _changes(view: SuiteView) -> str:
 
 
 def _figures(view: SuiteView) -> str:
-    """Each figure with what holds it; a case without one says why."""
+    """Return each figure with what holds it; a case without one says why."""
     rows = []
     for work in view.bench.works:
         for arm in view.arms:

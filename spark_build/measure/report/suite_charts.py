@@ -45,7 +45,7 @@ MANY = 10_000  # tokens or samples a second, from which on thousands are shown
 
 
 def all_charts(view: SuiteView) -> list[tuple[str, str, str]]:
-    """Heading, explanation and SVG of every picture that this run has data for."""
+    """Return heading, explanation and SVG of every picture that this run has data for."""
     style()
     changes = view.compared.changes
     rounds = [each for each in view.bench.rounds if each.figures and each.samples]
@@ -82,7 +82,7 @@ def all_charts(view: SuiteView) -> list[tuple[str, str, str]]:
 
 
 def comparison(view: SuiteView, changes: Sequence[CaseChange]) -> str:
-    """Ratios of all cases."""
+    """Return ratios of all cases."""
     rows = [
         Ratio(
             name=f"{each.case}\n{each.second}" if len(view.arms) > 2 else each.case,
@@ -102,7 +102,7 @@ def comparison(view: SuiteView, changes: Sequence[CaseChange]) -> str:
 
 
 def overheads(view: SuiteView, changes: Sequence[CaseChange]) -> str:
-    """Percent of time, over the bands."""
+    """Return percent of time, over the bands."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, 0.9 + 0.3 * len(changes)), layout="constrained")
@@ -130,7 +130,7 @@ def overheads(view: SuiteView, changes: Sequence[CaseChange]) -> str:
 
 
 def _enough(view: SuiteView) -> bool:
-    """Whether there are rounds enough for a box."""
+    """Return whether there are enough rounds for a box."""
     return max(len(launches) for launches in view.trial.values.values()) >= LEAST
 
 
@@ -226,7 +226,7 @@ def _names(view: SuiteView, axes: Any, rows: Mapping[str, Sequence[Work]], scale
 
 
 def scale_of(rate: float, unit: str) -> tuple[float, str]:
-    """Divisor and name of the unit that suits a rate."""
+    """Return divisor and name of the unit that suits a rate."""
     if unit in ("FLOP/s", "B/s"):
         for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
             if rate >= scale:
@@ -238,7 +238,7 @@ SHAPES = {"gemm": "o", "convolution": "s", "memory": "^", "overhead": "x"}
 
 
 def roofline(view: SuiteView) -> tuple[str, str] | None:
-    """Explanation and picture; None without a case that can be placed."""
+    """Return explanation and picture; None without a case that can be placed."""
     from matplotlib.figure import Figure
 
     peaks, bandwidth = view.roofs.arithmetic, view.roofs.bandwidth

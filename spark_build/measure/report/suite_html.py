@@ -36,7 +36,7 @@ from spark_build.text import format_quantity, format_size
 
 
 def render(view: SuiteView) -> str:
-    """The whole page."""
+    """Return the whole page."""
     alone = not view.compared.changes
     parts = [
         _top(view),
@@ -97,7 +97,7 @@ HIDDEN = ("libraries", "variables", "ceilings")  # of the environment: too long 
 
 
 def changes(view: SuiteView) -> str:
-    """Every case in two arms."""
+    """Return every case in two arms."""
     rows = [
         (
             _case(view, each),
@@ -150,7 +150,7 @@ def _unpaired(view: SuiteView) -> str:
 
 
 def figures(view: SuiteView) -> str:
-    """Rates of the rounds, seconds of the calls, and the share of the device's ceiling, arm by arm."""
+    """Return rates of the rounds, seconds of the calls, and the share of the device's ceiling, arm by arm."""
     rows = []
     for work in view.works:
         for arm in view.arms:
@@ -216,7 +216,7 @@ def next_checks(view: SuiteView) -> str:
 
 
 def memory(view: SuiteView) -> str:
-    """What each arm took at most, and what the machine had left meanwhile."""
+    """Return each arm's peak memory, and what the machine had left."""
     rows = []
     for key, title in MEMORY:
         cells = []
@@ -250,7 +250,7 @@ def memory(view: SuiteView) -> str:
 
 
 def _rooms(view: SuiteView) -> str:
-    """Tokens that would find room beside a model's weights, in what was free before anything ran."""
+    """Return tokens that would find room beside a model's weights, in what was free before anything ran."""
     device = view.bench.settings.device
     free = {
         arm: [
@@ -280,7 +280,7 @@ def _rooms(view: SuiteView) -> str:
 
 
 def fingerprint(view: SuiteView) -> str:
-    """What the arms say of themselves; what differs is marked."""
+    """Return the arms' descriptions of themselves, differences marked."""
     flat = {arm: _flat(_environment(view, arm)) for arm in view.arms}
     names = dict.fromkeys(name for found in flat.values() for name in found)
     rows = []
@@ -318,7 +318,7 @@ def _flat(found: Any, start: str = "") -> dict[str, str]:
 
 
 def arithmetic(view: SuiteView) -> str:
-    """Number formats, and the least time of a token at the bandwidth of this device."""
+    """Return number formats, and the least time of a token at this device's bandwidth."""
     known = [
         (name, bandwidth)
         for name, bandwidth in (

@@ -1,4 +1,4 @@
-"""What the reports of the wider suite show, and how they word it."""
+"""Contents and wording of the suite's reports."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class SuiteView:
 
     @property
     def title(self) -> str:
-        """Who is held against whom."""
+        """Arms that are compared."""
         base, *others = self.arms
         return f"{', '.join(others)} against {base}" if others else base
 
     @property
     def rounds(self) -> str:
-        """How many rounds were asked for."""
+        """Number of rounds asked for."""
         pairs = self.bench.settings.pairs
         return f"{pairs} round{'s' if pairs > 1 else ''} of each arm"
 
@@ -52,13 +52,13 @@ class SuiteView:
 
     @property
     def remarks(self) -> list[str]:
-        """What else is to be known: of the run, and of what could not be compared."""
+        """Further remarks: on the run, and on what could not be compared."""
         left_out = [f"Left out: {line}" for line in self.compared.left_out]
         return [*self.bench.notes, *self.bench.breaks, *left_out]
 
     @property
     def sentences(self) -> list[Said]:
-        """What stands on top."""
+        """Sentences on top."""
         lines = headline_text(self.compared) or of_places(self.places[self.arms[0]])
         if lines:
             return lines
@@ -85,7 +85,7 @@ Said = tuple[str, str]  # what was found, in one word; and a sentence
 
 
 def interval_text(seen: Contrast) -> str:
-    """Ratio and 95% interval."""
+    """Return ratio and 95% interval."""
     return f"{seen.ratio:.3f} [{seen.ci95[0]:.3f}, {seen.ci95[1]:.3f}]"
 
 
@@ -136,7 +136,7 @@ def _of_group(changes: Sequence[MemoryChange]) -> str:
 
 
 def headline_text(compared: Compared) -> list[Said]:
-    """The sentences on top: one for each class, then of memory."""
+    """Return the sentences on top: one for each class, then on memory."""
     order = list(WORDS)
     classes = sorted(compared.classes, key=lambda each: (each.second, order.index(each.kind)))
     lines: list[Said] = [(each.finding, of_class(each)) for each in classes]
