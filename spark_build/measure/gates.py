@@ -133,7 +133,7 @@ def judge(
 
 
 def _by_arm(good: Sequence[Launch], value: Callable[[Telemetry], float | None]) -> dict[str, list[float]]:
-    """What is known of a value in the rounds of each arm."""
+    """Return what is known of a value in the rounds of each arm."""
     found: dict[str, list[float]] = {}
     for each in good:
         if (known := value(each.telemetry)) is not None:

@@ -263,7 +263,7 @@ class BurnIn:
 
 
 def burn_in_json(result: BurnIn, *, raw: bool = False) -> dict[str, Any]:
-    """The documented form of a burn-in; `raw` adds every tick of every round."""
+    """Return the documented form of a burn-in; `raw` adds every tick of every round."""
     document = asdict(result)
     verdict = document.pop("verdict")
     headline, rounds = verdict.pop("headline"), document["rounds"]

@@ -428,7 +428,7 @@ def _with_control(arms: Sequence[Arm]) -> tuple[Arm, ...]:
 
 
 def scope_of(settings: CommonSettings, rounds: Sequence[Launch]) -> dict[str, str]:
-    """What figures hold for: device, driver or kernel, threads."""
+    """Return what figures hold for: device, driver or kernel, threads."""
     scope: dict[str, str] = {}
     for probe in probes_for(settings.device):
         scope |= probe.scope()
@@ -440,7 +440,7 @@ def scope_of(settings: CommonSettings, rounds: Sequence[Launch]) -> dict[str, st
 
 
 def _scope(settings: Settings, rounds: Sequence[Round]) -> dict[str, str]:
-    """What a verdict holds for: also dtype, shape, layout."""
+    """Return what a verdict holds for: also dtype, shape, layout."""
     case = settings.headline
     own = {"dtype": case.dtype, "shape": f"{case.size}^3", "layout": case.product}
     return scope_of(settings, rounds) | own

@@ -421,7 +421,7 @@ class _Listening(socket.socket):
 
 
 def bind(host: str, port: int, limits: Limits = Limits()) -> socket.socket:
-    """A listening socket; HostError when the address is taken or not ours."""
+    """Return a listening socket; HostError when the address is taken or not ours."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         plain = socket.create_server((host, port), family=family, backlog=1024)
@@ -554,7 +554,7 @@ class _Alarm:
             self._timer = asyncio.get_running_loop().call_later(self._seconds, transport.abort)
 
     def end(self) -> None:
-        """What it waited for is there."""
+        """Tell that what it waited for is there."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -273,7 +273,7 @@ def gates_table(gates: Sequence[Gate]) -> str:
 
 
 def checks_table(rounds: Sequence[Launch], checks: Sequence[Check] = ()) -> str:
-    """Checks of the rounds, joined over rounds of an arm; the battery's one by one."""
+    """Return checks of the rounds, joined over rounds of an arm; the battery's one by one."""
     seen: dict[tuple[str, str], list[Check]] = {}
     for one in rounds:
         for check in one.checks:
