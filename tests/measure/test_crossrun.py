@@ -163,4 +163,5 @@ def test_checks_travel_in_the_document() -> None:
         settings=given, arms=ARMS, verdict=verdict, cases=cases, gates=gates, rounds=(),
         checks=(Check(name="a", status="fail", evidence="b"),),
     )  # fmt: skip
-    assert burn_in_json(made)["checks"] == [{"name": "a", "status": "fail", "evidence": "b", "package": ""}]
+    written = json.loads(json.dumps(burn_in_json(made)))
+    assert written["checks"] == [{"name": "a", "status": "fail", "evidence": "b", "package": ""}]

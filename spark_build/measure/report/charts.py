@@ -92,7 +92,7 @@ def box_panels(
     inches: float,
     named: bool,
 ) -> str:
-    """Draw a box and a dot for each value, by arm; panels: (title, values of each arm); named: on the axis."""
+    """Draw a box and a dot for each value, by arm; panels: (title, values of each arm); named on the axis."""
     from matplotlib.figure import Figure
 
     columns = max(1, min(columns, len(panels)))
