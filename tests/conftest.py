@@ -122,9 +122,12 @@ class Root:
 
         What lies in the trash is left out: a process of its own deletes it, at a time of its own.
         """
-        found = {path for path in self.folder.rglob("*") if path.is_symlink() or not path.is_dir()}
-        trash = self.folder / "build" / ".trash"
-        return {str(path.relative_to(self.folder)) for path in found if trash not in path.parents}
+        found: set[str] = set()
+        for base, folders, files in os.walk(self.folder):
+            folders[:] = [one for one in folders if Path(base, one) != self.folder / "build" / ".trash"]
+            links = [one for one in folders if Path(base, one).is_symlink()]
+            found.update(str(Path(base, one).relative_to(self.folder)) for one in (*files, *links))
+        return found
 
     def recipe(self, text: str) -> None:
         """Replace the recipe."""

@@ -387,17 +387,24 @@ def _vetted(
     within: tuple[float, float],
     problem_of: Callable[..., str],
 ) -> tuple[dict[str, Any], bool]:
-    """Return the document, with the problem in place of an impossible measurement, and whether it has one."""
+    """Return the document without impossible measurements, the first as its problem, and if there was one."""
     report = raw["report"]
     known = reference_for(references, str(report.get("device", {}).get("name", "")))
+    sound: list[Any] = []
+    problems: list[str] = []
     for each in report.get(what, []):
         try:
             problem = problem_of(each, raw, within, known)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"is damaged: {type(error).__name__}: {error}"
         if problem:
-            return {**raw, "problem": f"is invalid: {problem}", "report": {**report, what: []}}, True
-    return raw, False
+            problems.append(problem)
+        else:
+            sound.append(each)
+    if not problems:
+        return raw, False
+    # Shown, but nothing is claimed by a round with a problem.
+    return {**raw, "problem": f"is invalid: {problems[0]}", "report": {**report, what: sound}}, True
 
 
 def _case_problem(

@@ -203,8 +203,8 @@ def test_another_folder(root: Root, tmp_path: Path) -> None:
         (("--git", "{repository}-gone@v1"), 5, "no such repository"),
         (("--git", "https://user:secret@example.invalid/x@v1"), 2, "login"),
         (("--git", "ext::sh -c true@v1"), 2, "URL@TAG"),
-        ((), 2, "give one source"),
-        (("--sdist", "a==1", "--git", "{repository}@v1.0"), 2, "give one source"),
+        ((), 2, "give a name and one source"),
+        (("--sdist", "a==1", "--git", "{repository}@v1.0"), 2, "give a name and one source"),
         (("--sdist", f"{PROJECT_NAME}==1.0", "--needs", "onx"), 2, "did you mean 'onnx'"),
     ],
 )

@@ -96,7 +96,9 @@ def test_what_the_driver_tells(
         env=env,
     )
     found = gates(document)
-    assert {name for name, (status, _) in found.items() if status == "fail"} - OF_THE_MACHINE == set(expected)
+    assert {name for name, (status, _) in found.items() if status == "fail"} - OF_THE_MACHINE == set(
+        expected
+    ), found
     assert all(evidence in found[gate][1] for gate, evidence in expected.items())
     burn_in = document["burn_in"]
     assert (burn_in["verdict"], code) == ("INCONCLUSIVE", 0)  # quick: only indicative

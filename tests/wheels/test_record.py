@@ -32,6 +32,8 @@ STRICTER = {
     "a folder with content": "installer passes over folders",
     "a name that climbs out": "installer leaves it to whoever writes the file",
     "a program before the zip": "zipfile reads it",
+    "a file that only a stream has": "zipfile goes by the directory at the end",
+    "a second name": "zipfile goes by the first",
     "a size that is too large": "zipfile reads up to the end of the data",
 }
 
