@@ -158,19 +158,20 @@ def test_one_thread_is_slower_than_two_or_nothing_is_said(baseline: Arm, tmp_pat
     """A busy machine leaves no second processor to see it by: then the comparison must say so."""
     _, document = bench(
         tmp_path, *arm(baseline, "two", ",threads=2"), *arm(baseline, "one", ",threads=1"), "--workload", "gemm",
-        "--rounds", "4",
+        "--rounds", "6",
     )  # fmt: skip
-    assert sorted(each["slot"]["arm"] for each in document["rounds"]) == ["one"] * 4 + ["two"] * 4
+    assert sorted(each["slot"]["arm"] for each in document["rounds"]) == ["one"] * 6 + ["two"] * 6
     (raw,) = tmp_path.glob("runs/*/bench.json")
     command = [*CLI, "--json", "bench", "compare", str(raw)]
     done = invoke(command)
     compared = json.loads(done.stdout)
     assert {each["kind"] for each in compared["changes"]} == {"gemm"}
     slower = [each for each in compared["changes"] if each["finding"] == "slower"]
-    if compared["doubts"]:
-        assert done.returncode == 11
-        words = "other processes|stolen|pressure|load|clock"
-        assert [each for each in compared["doubts"] if not re.match(words, each)] == []
+    assert not [each for each in compared["changes"] if each["finding"] == "faster"]
+    words = "other processes|stolen|pressure|load|clock|surroundings"
+    assert [each for each in compared["doubts"] if not re.match(words, each)] == []
+    if done.returncode == 11:
+        assert compared["doubts"] or not slower
     else:
         assert done.returncode == 0
         assert any(each["band"] == "above 40%" for each in slower)
