@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -48,7 +48,8 @@ def parse_requirements(text: str, file: str) -> tuple[Requirement, ...]:
             continue
         try:
             one = Requirement(said)
-        except InvalidRequirement:
+            applies = one.marker is None or one.marker.evaluate()
+        except ValueError:  # also a marker that compares what cannot be compared
             raise UsageError(
                 f"{file}, requirement {number}: '{said}' names no project of an index",
                 hint="write NAME or NAME==VERSION; options, paths and other files are not followed",
@@ -58,7 +59,7 @@ def parse_requirements(text: str, file: str) -> tuple[Requirement, ...]:
                 f"{file}, requirement {number}: {one.name} is given by a URL",
                 hint="for a repository: spark-build recipes new NAME --git URL@TAG",
             )
-        if one.marker is None or one.marker.evaluate():
+        if applies:
             name = canonicalize_name(one.name)
             before = found.get(name)
             one.specifier &= before.specifier if before else one.specifier

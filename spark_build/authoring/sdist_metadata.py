@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from packaging.metadata import parse_email
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -204,8 +204,11 @@ def _asked(project: Mapping[str, Any], sources: Sources) -> tuple[str, ...]:
         asked += [line.strip() for line in config.splitlines() if line.strip()]
     for text in asked:
         try:
-            url = Requirement(text).url
-        except InvalidRequirement:
+            requirement = Requirement(text)
+            url = requirement.url
+            if requirement.marker is not None:
+                requirement.marker.evaluate()
+        except ValueError:  # also a marker that compares what cannot be compared
             raise SourceError(f"it asks for '{text}' to be built, which is no requirement") from None
         if url:
             raise SourceError(f"it asks for '{text}' to be built: a URL cannot be pinned by name and version")

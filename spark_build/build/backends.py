@@ -108,6 +108,8 @@ def build_pep517(job: Job, runner: Runner, _values: Mapping[str, str | Callable[
         if isinstance(error.exception, (SparkBuildError, BuildReached)):
             raise error.exception from error
         raise StageError(f"the build backend failed: {error}") from error
+    except (TypeError, ValueError, LookupError) as error:  # pyproject-hooks reads whatever the build wrote
+        raise StageError(f"the build backend's answer is none: {error}") from error
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ELOOP, errno.ENOENT):
             raise
@@ -121,8 +123,13 @@ def _check_requirements(job: Job, wanted: set[str]) -> None:
     found = distributions(path=[str(site) for site in sites])
     have = {canonicalize_name(dist.name): dist.version for dist in found}
     unmet = []
-    for requirement in map(Requirement, sorted(wanted)):
-        if requirement.marker is not None and not requirement.marker.evaluate():
+    for text in sorted(wanted):
+        try:
+            requirement = Requirement(text)
+            applies = requirement.marker is None or requirement.marker.evaluate()
+        except ValueError as error:  # also a marker that compares what cannot be compared
+            raise StageError(f"the project asks for {text!r}, which is no requirement") from error
+        if not applies:
             continue
         version = have.get(canonicalize_name(requirement.name))
         if version is None or not requirement.specifier.contains(version, prereleases=True):

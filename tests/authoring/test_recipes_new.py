@@ -536,6 +536,7 @@ def test_one_project_that_fails_leaves_the_others(root: Root) -> None:
         ("--index-url https://example.org/simple\n", 2, "requirement 1: '--index-url"),
         ("a\n./here\n", 2, "requirement 2: './here' names no project of an index"),
         ("a @ https://example.org/a.whl\n", 2, "a is given by a URL"),
+        ("a; python_version ~= 'x'\n", 2, "names no project of an index"),
         ("# nothing\n", 12, "names no project"),
     ],
 )

@@ -193,6 +193,7 @@ def test_code_that_cannot_be_read_is_no_failure(code: str) -> None:
     [
         ("[build", "not valid TOML"),
         ('[build-system]\nrequires = ["a b c"]', "no requirement"),
+        ("[build-system]\nrequires = [\"a; python_version ~= 'x'\"]", "no requirement"),
         ('[build-system]\nrequires = ["a @ https://example.org/a.whl"]', "cannot be pinned"),
     ],
 )
