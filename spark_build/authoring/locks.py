@@ -37,11 +37,11 @@ def requirements_of(recipe: Recipe, catalogue: Catalogue) -> tuple[str, ...]:
 
 
 def write_locks(
-    home: Home, catalogue: Catalogue, recipes: Sequence[str], *, base: Path | None = None
+    home: Home, catalogue: Catalogue, recipes: Sequence[str], *, base: Path | None = None, anew: bool = False
 ) -> tuple[list[Row], list[Path]]:
     """Lock what is not locked yet: (what became of each recipe's lock, files written).
 
-    base: the data folder of recipes that are new, whose locks are written whatever is there.
+    base: the data folder of recipes that are new; anew: also ask for what is locked already.
     """
     rows: list[Row] = []
     changed: list[Path] = []
@@ -52,18 +52,22 @@ def write_locks(
         if not pins and lock is None:
             continue
         file = lock_file(name)
-        if lock is not None and tuple(sorted(lock.wheels)) == pins:
-            rows.append(Row(recipe=name, source=file, state="pinned"))
-            continue
         known = lock.wheels if lock else {}
+        is_whole = tuple(sorted(known)) == pins
         try:
-            wheels = {**lookup.wheels([pin for pin in pins if pin not in known]), **known}
+            wheels = lookup.wheels([pin for pin in pins if anew or pin not in known])
         except SourceError as error:
-            rows.append(Row(recipe=name, source=file, state=f"unknown ({error.message})"))
+            rows.append(
+                Row(recipe=name, source=file, state="pinned" if is_whole else f"unknown ({error.message})")
+            )
+            continue
+        found = {pin: wheels.get(pin) or known[pin] for pin in pins}
+        if lock is not None and found == known:
+            rows.append(Row(recipe=name, source=file, state="pinned"))
             continue
         path = (base or _folder(home, name)) / file
         path.parent.mkdir(exist_ok=True)
-        write_atomically(path, render_lock({pin: wheels[pin] for pin in pins}))
+        write_atomically(path, render_lock(found))
         rows.append(Row(recipe=name, source=file, state="written"))
         changed.append(path)
     return rows, changed

@@ -39,6 +39,7 @@ def obtain(
     pins: Sequence[str],
     hashes: Hashes,
     *,
+    recipe: str,
     folder: Path,
     scratch: Path,
     offline: bool,
@@ -53,7 +54,7 @@ def obtain(
     if unlisted := [pin for pin in pins if hashes and not hashes.get(pin)]:
         raise SourceError(
             f"the recipe's lock lists no wheel of {', '.join(unlisted)} for this machine",
-            hint="write it anew: spark-build recipes pin RECIPE",
+            hint=f"spark-build recipes pin {recipe}  (writes it anew)",
         )
     kept = {pin: _kept(pin, folder, hashes) for pin in pins}
     lacking = [pin for pin, path in kept.items() if path is None]
@@ -67,7 +68,7 @@ def obtain(
                 hint="bring the wheels along in a folder that PIP_FIND_LINKS names",
             )
         if remote:
-            found |= _download(remote, hashes, scratch, log, keep)
+            found |= _download(remote, hashes, recipe, scratch, log, keep)
         kept |= {pin: _keep(path, folder, indexes) for pin, path in found.items() if path}
         remove_tree(scratch)
     return [path for path in kept.values() if path]
@@ -127,7 +128,7 @@ def _best(pin: str, paths: Sequence[Path]) -> Path | None:
 
 
 def _download(
-    pins: Sequence[str], hashes: Hashes, scratch: Path, log: BinaryIO, keep: Sequence[int]
+    pins: Sequence[str], hashes: Hashes, recipe: str, scratch: Path, log: BinaryIO, keep: Sequence[int]
 ) -> dict[str, Path | None]:
     """Have pip download them; it checks each file against the lock, else against what its index announces."""
     remove_tree(scratch)
@@ -145,7 +146,7 @@ def _download(
             raise SourceError(
                 f"{other[2]}: these are not the bytes of {other[1]} that the recipe's lock names",
                 hint="remove that file if it lies here, or find out who changed the index; "
-                "to take it, write the lock anew: spark-build recipes pin RECIPE",
+                f"to take it: spark-build recipes pin {recipe}  (writes the lock anew)",
             )
         raise SourceError(
             "a build requirement cannot be had: "

@@ -527,7 +527,8 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
         chosen = pins.sites(home, options.train, names)
         rows, files = pins.fill_pins(chosen)
         if not any(map(_is_unknown, rows)):  # else the files may be no recipes yet
-            more, written = locks.write_locks(home, load(home.data), [site.recipe for site in chosen])
+            own = [site.recipe for site in chosen]
+            more, written = locks.write_locks(home, load(home.data), own, anew=bool(names))
             rows, files = [*rows, *more], (*files, *written)
         changed += map(str, files)
     _show(options, rows, list(dict.fromkeys(changed)))

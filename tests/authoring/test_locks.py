@@ -96,6 +96,7 @@ def obtained(folder: Path, *hashes: str) -> list[Path]:
         return requirements.obtain(
             ("early==1.3.0",),
             {"early==1.3.0": hashes} if hashes else {},
+            recipe="sample",
             folder=folder / "sources",
             scratch=folder / "scratch",
             offline=False,
@@ -170,6 +171,10 @@ def test_pin_locks_and_the_key_holds_the_hashes(root: Root) -> None:
     refused = root.run("build", "tiny", "--stop-after", "fetch")
     assert refused.returncode == 5
     assert "not the bytes of wheel==0.45.1" in refused.stderr
+    assert root.run("recipes", "pin").stdout.count("written") == 0  # nothing is blessed in passing
+    assert "recipes pin tiny" in refused.stderr
+    assert root.run("recipes", "pin", "tiny").stdout.count("written") == 1
+    assert path.read_text() == text
 
 
 def test_a_lock_that_lacks_a_pin_ends_the_build_with_what_to_type(root: Root) -> None:

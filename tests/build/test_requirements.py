@@ -28,6 +28,12 @@ def test_projects_of_one_version_are_not_taken_for_each_other(
         monkeypatch.setenv("PIP_INDEX_URL", index)
         with (tmp_path / "log").open("wb") as log:
             found = requirements.obtain(
-                pins, {}, folder=tmp_path / "sources", scratch=tmp_path / "scratch", offline=False, log=log
+                pins,
+                {},
+                recipe="sample",
+                folder=tmp_path / "sources",
+                scratch=tmp_path / "scratch",
+                offline=False,
+                log=log,
             )
     assert [path.name.partition("-")[0] for path in found] == ["early", "late_bird"]

@@ -50,6 +50,7 @@ def run(job: Job, _earlier: Mapping[str, Outputs]) -> Outputs:
     wheels = requirements.obtain(
         requirements.wanted(job.step, job.target),
         job.step.evaluated.hashes,
+        recipe=job.step.recipe.name,
         folder=job.home.sources,
         scratch=job.work / "requirements",
         offline=job.offline,
