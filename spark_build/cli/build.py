@@ -112,16 +112,19 @@ def _build_options(function: Command) -> Command:
     return decorated
 
 
-@click.command("all")
-@click.argument("recipes", nargs=-1)
-@_build_options
-@click.option(
+also_built = click.option(
     "--with",
     "also",
     metavar="NAME",
     multiple=True,
     help="Also build this recipe, which is not built by default.",
 )
+
+
+@click.command("all")
+@click.argument("recipes", nargs=-1)
+@_build_options
+@also_built
 @click.option("--burn-in", is_flag=True, help="Also compare the build's speed with the public wheels.")
 @click.option("--reverify", is_flag=True, help="Verify again even if nothing changed.")
 @shared
@@ -508,13 +511,7 @@ def _print_failure(result: RecipeResult) -> None:
 
 @click.command()
 @click.argument("recipes", nargs=-1)
-@click.option(
-    "--with",
-    "also",
-    metavar="NAME",
-    multiple=True,
-    help="Also build this recipe, which is not built by default.",
-)
+@also_built
 @click.option("--offline", is_flag=True, help="Also list what an offline build would lack.")
 @local_sources
 @shared

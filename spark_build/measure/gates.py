@@ -188,7 +188,7 @@ def _told(environment: Mapping[str, Any]) -> dict[str, str]:
 
 
 def same_environment(one: Arm, other: Arm) -> bool:
-    """Whether two arms run one environment, with variables or threads of their own at most."""
+    """Return whether two arms run one environment, with variables or threads of their own at most."""
     return (one.python, one.image, one.swapped) == (other.python, other.image, other.swapped)
 
 

@@ -65,7 +65,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommonSettings:
-    """What decides a run, whatever runs in it."""
+    """The settings that decide a run, whatever runs in it."""
 
     mode: Mode
     device: Device

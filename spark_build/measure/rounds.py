@@ -62,7 +62,7 @@ R = TypeVar("R", bound=Launch)
 
 
 def failed(done: Launch) -> bool:
-    """Whether a round did not end, or found something wrong."""
+    """Return whether the round did not end, or found something wrong."""
     return bool(done.problem) or any(check.status == "fail" for check in done.checks)
 
 

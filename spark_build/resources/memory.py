@@ -60,7 +60,7 @@ def processes() -> dict[int, Process]:
 def process_of(pid: int) -> Process | None:
     """Return a living process; None when it is gone or a zombie."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  several times a second
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  no Path for each process at each sample
             head, _, rest = file.read().rpartition(b")")
     except OSError:
         return None
@@ -171,7 +171,7 @@ def _outermost(top: Process, children: Mapping[int, list[Process]]) -> int:
 
 
 def _proportional_kib(process: Process) -> int:
-    with contextlib.suppress(OSError), open(f"/proc/{process.pid}/smaps_rollup", "rb") as file:  # noqa: PTH123  several times a second
+    with contextlib.suppress(OSError), open(f"/proc/{process.pid}/smaps_rollup", "rb") as file:  # noqa: PTH123  no Path for each process at each sample
         for line in file:
             if line.startswith(b"Pss:"):
                 return int(line.split()[1])

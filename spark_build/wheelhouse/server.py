@@ -386,7 +386,7 @@ def read_token(file: Path | None) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What clients may take. Each connection and each download of it needs a file descriptor."""
+    """Limits on what clients may take. Each connection and each download of it needs a file descriptor."""
 
     connections: int = 400
     header_seconds: float = 10.0  # for a request to come, from its first byte on
@@ -512,7 +512,7 @@ def _bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
             self._asking = _Alarm(limits.header_seconds)
             self._reading = _Alarm(limits.idle_seconds)
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._asking.begin(transport)
 

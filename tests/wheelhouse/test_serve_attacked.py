@@ -54,7 +54,7 @@ async def running(shelf: Shelf, limits: Limits = SMALL, tls: Tls | None = None) 
 
 
 async def opened(port: int, host: str = "127.0.0.1", source: str = "127.0.0.1", **more: object) -> Stream:
-    return await asyncio.open_connection(host, port, local_addr=(source, 0), **more)  # type: ignore[arg-type]
+    return await asyncio.open_connection(host, port, local_addr=(source, 0), **more)  # type: ignore[arg-type]  # more is for TLS
 
 
 async def status(port: int, source: str = "127.0.0.1") -> bytes:

@@ -294,7 +294,7 @@ Panels = Sequence[tuple[str, str]]  # name in the samples, title
 
 
 def has_traces(rounds: Sequence[Launch], panels: Panels = PANELS) -> bool:
-    """Whether anything of that was read."""
+    """Return whether anything of that was read."""
     return bool(_known(rounds, panels))
 
 

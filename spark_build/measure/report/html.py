@@ -123,7 +123,7 @@ def _unpaired(cases: Sequence[CaseResult]) -> str:
 
 
 def arms_table(arms: Sequence[Arm], rounds: Sequence[Launch]) -> str:
-    """Where the environments come from, and what their libraries say of themselves."""
+    """Return the table of the environments: where they come from, what their libraries say of themselves."""
     rows = []
     for arm in arms:
         own = [each for each in rounds if each.slot.arm == arm.name and not each.problem]
