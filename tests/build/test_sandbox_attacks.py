@@ -264,7 +264,7 @@ def test_a_pipe_with_a_writer_is_no_file(tmp_path: Path) -> None:
         os.close(both_ends)
 
 
-BACKEND = """
+ODD_BACKEND = """
 from setuptools.build_meta import *
 def get_requires_for_build_wheel(config_settings=None):
     return {answer}
@@ -274,7 +274,7 @@ def get_requires_for_build_wheel(config_settings=None):
 @pytest.mark.parametrize("answer", ["[\"a; python_version ~= 'x'\"]", "['a b']", "[1]", "3"])
 def test_a_backend_with_an_odd_answer_fails_its_stage(tmp_path: Path, answer: str) -> None:
     own = PROJECT["pyproject.toml"].replace("setuptools.build_meta", "backend") + 'backend-path = ["."]\n'
-    files = {**PROJECT, "pyproject.toml": own, "backend.py": BACKEND.format(answer=answer)}
+    files = {**PROJECT, "pyproject.toml": own, "backend.py": ODD_BACKEND.format(answer=answer)}
     done = make_root(tmp_path, files).run("build", "tiny")
     assert done.returncode == 7, done.stderr
     assert "Traceback" not in done.stderr
