@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import platform
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_build import probe
 from spark_build.build import diagnosis
 from spark_build.build.keys import brought_up, build_inputs, judgement_inputs, plan_inputs, source_identity
 from spark_build.recipes.evaluation import evaluate
@@ -346,6 +348,21 @@ def test_the_build_key_knows_contents_instead_of_plan_keys() -> None:
 def test_the_build_key_knows_the_toolchain(tools: dict[str, str]) -> None:
     declared = declared_by()
     assert digest(build_inputs(declared, {}, tools)) != digest(build_inputs(declared, {}, TOOLS))
+
+
+@pytest.mark.parametrize(("host", "said"), [("x86_64", "on x86_64-linux-gnu"), ("aarch64", None)])
+def test_the_toolchain_names_a_cross_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, said: str | None
+) -> None:
+    """Under qemu-user the processor is the real one's, and compilers may be native to it."""
+    compiler = tmp_path / "c++"
+    compiler.write_text(
+        f"#!/bin/sh\necho --host={host}-linux-gnu --target=aarch64-linux-gnu >&2\necho c++ 12\n"
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setattr(probe, "SYSTEM", {"PATH": f"{tmp_path}:{probe.SYSTEM_PATH}"})
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert probe.toolchain(cuda_home="", packages=()).get("cross-compiled") == said
 
 
 @pytest.mark.parametrize("what", [name for name in RELEVANT if not {"need", "need's"} & set(name.split())])
