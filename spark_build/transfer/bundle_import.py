@@ -79,8 +79,8 @@ def import_bundle(
 
     `targets`: those that an export's view may be for, as on this machine. A hostile, cut or changed export is
     refused (StoreError; AuditError where a wheel itself is unsound) and leaves nothing behind; so is one
-    that no trusted signer signed, unless that is allowed. Of foreign wheels those are taken in that installers
-    take; the result's `judgements` tell of the others; AuditError where none is left.
+    that no trusted signer signed, unless that is allowed. Of foreign wheels those that installers take are
+    taken in; the result's `judgements` tell of the others; AuditError where none is left.
     """
     make_folder(home.store)
     # Until it is published: what nothing refers to yet must not be collected meanwhile.
