@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
-from spark_build.cli.hints import typeable
+from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.history import start_background
 from spark_build.cli.options import SIZE, Options, Renamed, local_sources, shared
 from spark_build.cli.render import running
@@ -163,12 +163,8 @@ def all_(
     if judged is None:
         only = configured(results, recipes) if wish.configures else Outcome()
         return conclude(options, results, None, built, only.lines, only.code)
-    code, lines = judged.code, judged.lines
-    if judged.unchecked:
-        why, following = judged.unchecked
-        lines = [*lines, f"not verified: {why}", typeable(f"  next: {following}")]
-        code = code if burn_in else 0  # wheels were asked for, and are there; a measurement would not be
-    return conclude(options, results, generation, {**built, **judged.document}, lines, code)
+    code = conclude(options, results, generation, {**built, **judged.document}, judged.lines, judged.code)
+    return nothing_checked(*judged.unchecked) if judged.unchecked and code == judged.code else code
 
 
 @click.command()
@@ -535,6 +531,7 @@ def plan(
     there = None if builder == setting.machine else builder
     planned = scheduler.plan(setting, recipes, also, there)
     lacking = missing_sources(planned, setting.home) if offline else ()
+    lines = _lines_to_type(planned, recipes, also, is_here=there is None)
     if options.json:
         document: dict[str, Any] = {
             "target": planned.target.name,
@@ -542,7 +539,7 @@ def plan(
             "steps": [_step_document(step) for step in planned.steps],
             "machine": {"cores": builder.cores, "memory_mib": builder.memory_mib, "here": there is None},
             "total": asdict(total(planned, setting.machine)),
-            "commands": _lines_to_type(planned, recipes, also),
+            "commands": lines,
         }
         missed = {"missing": [dataclasses.asdict(need) for need in lacking]} if offline else {}
         render.print_json(document | missed)
@@ -556,7 +553,6 @@ def plan(
             concerned.setdefault(warning, []).append(step.recipe.name)
     for warning, names in concerned.items():
         render.print_wrapped(f"warning: {', '.join(names)}: {warning}")
-    lines = _lines_to_type(planned, recipes, also)
     _print_total(planned, setting.machine, lines, is_here=there is None)
 
 
@@ -591,10 +587,10 @@ def _print_total(planned: Plan, here: Machine, lines: Sequence[str], *, is_here:
         f"{_gib(builder.memory_mib)}, one recipe after the other; up to {_gib(found.memory_mib)} of memory, "
         f"{_gib(found.disk_mib)} of disk"
     )
-    render.print_wrapped(
-        f"downloads: {found.git} git repositories, {found.files} files, {found.wheels} wheels to build with, "
-        "less what is there already (pins have no sizes)"
-    )
+    counts = {"git repositories": found.git, "files": found.files, "wheels to build with": found.wheels}
+    listed = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
+    if listed:
+        render.print_wrapped(f"downloads, less what is there already: {listed} (pins have no sizes)")
     needs = [f"Python {python_version(target)}"]
     needs += [f"for the GPU a driver of CUDA {target.cuda} or newer"] if target.cuda_architectures else []
     needs += [f"system packages: {' '.join(found.packages)}"] if found.packages else []
@@ -611,9 +607,11 @@ def _gib(mib: float) -> str:
     return f"{mib / 1024:.1f} GiB"
 
 
-def _lines_to_type(planned: Plan, recipes: Sequence[str], also: Sequence[str]) -> list[str]:
+def _lines_to_type(planned: Plan, recipes: Sequence[str], also: Sequence[str], *, is_here: bool) -> list[str]:
     """Return the commands that carry the plan out; none where nothing is to be built."""
     from shlex import quote
+
+    from spark_build.cli.hints import VIEW
 
     if not any(step.decision == "BUILD" for step in planned.steps):
         return []
@@ -621,7 +619,7 @@ def _lines_to_type(planned: Plan, recipes: Sequence[str], also: Sequence[str]) -
     more = "".join(f" --with {quote(name)}" for name in also)
     view = f"--target {quote(planned.target.name)} --train {quote(planned.train.name)}"
     lines = [f"spark-build {view} doctor{named}", f"spark-build {view} all{named}{more}"]
-    return [typeable(line, repeat=()) for line in lines]
+    return [typeable(line, repeat=VIEW if is_here else ()) for line in lines]
 
 
 def print_plan(planned: Plan) -> None:
