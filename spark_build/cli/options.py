@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # imported lazily: commands that need no recipes must start f
     from spark_build.build.context import Context
     from spark_build.paths import Home
 
+CALLED = "SPARK_BUILD_CALLED"  # how the launcher of a checkout was called
 DETACHED = "SPARK_BUILD_DETACHED"  # tells the process that --detach starts which folder is its own
 
 
@@ -32,6 +33,8 @@ class Options:
         self.source: dict[str, str] = {}
         self.choices: dict[tuple[str, str], str] = {}  # (recipe, option): value
         self.background: Path | None = None  # the run's folder, in a process that --detach started
+        self.program = "spark-build"  # as it was called: what hints begin with
+        self.is_root = False  # whose hints need no sudo
 
     def home(self) -> Home:
         """Folders to work with."""

@@ -246,7 +246,7 @@ def list_(options: Options) -> None:
 
     found = signatures.signers(options.home().wheelhouse)
     if not found and not options.json:
-        print("nobody is trusted yet: spark-build wheelhouse trust add NAME KEY.pub")
+        print(typeable("nobody is trusted yet: spark-build wheelhouse trust add NAME KEY.pub"))
     _print_signers(options, found, "trusted")
 
 

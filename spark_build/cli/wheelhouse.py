@@ -51,12 +51,15 @@ def current(options: Options) -> Generation:
     from spark_build.errors import StoreError
     from spark_build.wheelhouse import generations as wheelhouse_generations
 
-    view = options.setting().view
+    setting = options.setting()
+    view = setting.view
     found = wheelhouse_generations.current(view)
     if found is None:
         others = sorted(path.parent.name for path in view.parent.glob("*/current"))
         known = f"; there are {', '.join(others)} (--target, --train)" if others else ""
-        raise StoreError(f"nothing is published for {view.name} yet{known}", hint="spark-build all")
+        there = f"on a {setting.target.name} machine: spark-build all, and import what it exports"
+        hint = "spark-build all" if setting.is_here else there
+        raise StoreError(f"nothing is published for {view.name} yet{known}", hint=hint)
     return found
 
 
@@ -193,7 +196,7 @@ def _before(view: Path, found: Generation) -> Generation | None:
 
 def _line(row: dict[str, Any]) -> str:
     if row["problem"]:
-        return f"{row['problem']}; spark-build wheelhouse check --repair"
+        return typeable(f"{row['problem']}; spark-build wheelhouse check --repair")
     words = [_words(one) for one in row["changes"]]
     rest = [f"and {len(words) - SHOWN} more"] if len(words) > SHOWN else []
     return ", ".join([*words[:SHOWN], *rest]) or "the same wheels"
