@@ -13,7 +13,7 @@ import click
 
 from spark_build import __version__
 from spark_build.cli.lazy_group import COMMANDS, LazyGroup
-from spark_build.cli.options import CALLED, COMMON, DETACHED, Options
+from spark_build.cli.options import CALLED, COMMON, COMPLETE, DETACHED, Options
 from spark_build.cli.terminal import OutputError, escaped_output
 from spark_build.errors import HostError
 from spark_build.text import printable
@@ -47,6 +47,8 @@ def run() -> None:
         signal.signal(number, _on_signal)
     # A script's shell starts what it puts into the background with interrupts ignored, and Python keeps that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.environ.get(COMPLETE):
+        cli.main(prog_name="spark-build", complete_var=COMPLETE)
     options = Options()
     options.program, options.is_root = _program(), os.geteuid() == 0
     if DETACHED in os.environ:
@@ -88,11 +90,19 @@ def main(arguments: list[str], options: Options | None = None) -> int:
 
 
 def _main(arguments: list[str], options: Options) -> int:
+    from spark_build.cli import config
     from spark_build.errors import SparkBuildError, from_os_error
 
     try:
+        defaults = config.apply(options, config.settings())
         # Commands return their exit code; click returns 0 for --help and --version.
-        code = cli.main(args=arguments, prog_name="spark-build", standalone_mode=False, obj=options)
+        code = cli.main(
+            args=arguments,
+            prog_name="spark-build",
+            standalone_mode=False,
+            obj=options,
+            default_map=defaults,
+        )
         return int(code or 0)
     except click.exceptions.Exit as stop:
         return stop.exit_code

@@ -306,8 +306,6 @@ def serve(
     Without --generation: all views, and what is published meanwhile.
     """
     from spark_build.wheelhouse import server
-
-    server.require_stack()
     from spark_build.wheelhouse.server import Shelf, application
 
     if key and not certificate:
