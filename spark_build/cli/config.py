@@ -13,7 +13,7 @@ from spark_build.errors import UsageError
 
 FILE, PROJECT = "spark-build.toml", "pyproject.toml"
 PREFIX = "SPARK_BUILD_"
-HINT = f"{FILE} may have: root, target, train, remote, jobs, memory, sandbox"
+HINT = "docs/settings.md lists the keys; `spark-build config show` their values"
 BUILDING = ("all", "build")
 
 
@@ -33,6 +33,8 @@ KNOWN = {
     "jobs": "as many as fit into memory",
     "memory": "what is free, less a reserve",
     "sandbox": "auto",
+    "runs_keep": "50 run folders",
+    "runs_age": "30d",
 }
 
 
@@ -98,9 +100,13 @@ def apply(options: Options, found: dict[str, Setting]) -> dict[str, Any]:
     if "sandbox" in found and found["sandbox"].value == "require":
         limits["require_sandbox"] = "true"
     defaults: dict[str, Any] = dict.fromkeys(BUILDING, limits) if limits else {}
-    if "remote" in found:
-        defaults["wheelhouse"] = {"export": {"to": found["remote"].value}}
-    return defaults
+    elsewhere = {"remote": ("export", "to"), "runs_keep": ("gc", "keep_runs")}
+    elsewhere["runs_age"] = ("gc", "runs_older_than")
+    of_wheelhouse: dict[str, dict[str, str]] = {}
+    for name, (command, option) in elsewhere.items():
+        if name in found:
+            of_wheelhouse.setdefault(command, {})[option] = found[name].value
+    return {**defaults, "wheelhouse": of_wheelhouse} if of_wheelhouse else defaults
 
 
 @click.group()
@@ -108,8 +114,8 @@ def apply(options: Options, found: dict[str, Setting]) -> dict[str, Any]:
 def config(_options: Options) -> None:
     """Show the settings and where they come from.
 
-    Command line, then SPARK_BUILD_ROOT, _TARGET, _TRAIN, _REMOTE, _JOBS, _MEMORY, _SANDBOX, then the
-    working directory's spark-build.toml or [tool.spark-build] of its pyproject.toml.
+    Command line, then SPARK_BUILD_ROOT, _TARGET, _TRAIN, _REMOTE, _JOBS, _MEMORY, _SANDBOX, _RUNS_KEEP,
+    _RUNS_AGE, then the working directory's spark-build.toml or [tool.spark-build] of its pyproject.toml.
     """
 
 

@@ -35,7 +35,7 @@ class KeptGeneration:
 class RemovedItem:
     """Something that gc removed, or would remove."""
 
-    kind: Literal["generation", "pages", "entry", "leftover"]
+    kind: Literal["generation", "pages", "entry", "leftover", "run"]
     name: str
     path: str
     size: int  # bytes
