@@ -1,17 +1,23 @@
-"""The journal of a run: runs/<id>/events.jsonl."""
+"""Records in runs/: the journal of a run (runs/<id>/events.jsonl) and crash reports."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import platform
 import re
+import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from spark_build import __version__
 from spark_build.events import Event, MachineSeen, Progress, RateSeen, StageFinished, Usage, encode
+from spark_build.text import scrub
 
 OFTEN = (Usage, RateSeen, MachineSeen)
 OFTEN_EVERY = 2.0  # seconds between two records of each of them
@@ -80,3 +86,40 @@ class Journal:
             with (self.folder / EVENTS).open("a") as file:
                 file.writelines(self._held)
             self._held.clear()
+
+
+def write_crash_report(root: str | None, error: BaseException) -> Path | None:
+    """Write facts for fixing a bug, without secrets, into runs/, else the temporary folder.
+
+    Returns the file, None where neither can be written.
+    """
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    text = scrub(
+        "\n".join(
+            [
+                f"spark-build {__version__}, Python {platform.python_version()}, {platform.platform()}",
+                "command: " + " ".join(sys.argv[1:]),
+                "",
+                "".join(traceback.format_exception(error)),
+            ]
+        )
+    )
+    for folder in (_runs(root), Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"crash-{stamp}.txt"
+            path.write_text(text)
+        except OSError:
+            continue
+        return path
+    return None
+
+
+def _runs(root: str | None) -> Path:
+    from spark_build.errors import SparkBuildError
+    from spark_build.paths import locate
+
+    try:
+        return locate(root).runs
+    except SparkBuildError:
+        return Path(tempfile.gettempdir())

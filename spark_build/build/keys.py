@@ -8,7 +8,6 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from spark_build.hashing import canonical
 from spark_build.recipes.model import (
     DeviceRule,
     Evaluated,
@@ -25,7 +24,7 @@ from spark_build.recipes.model import (
     Target,
     Variable,
 )
-from spark_build.text import printable
+from spark_build.text import canonical, printable
 
 # Raise when the same inputs would now give other bytes (how wheels are built, repaired, rewritten), or
 # when what is written here changes; `brought_up` then says which older inputs still name the same bytes.

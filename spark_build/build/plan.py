@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from spark_build.build.keys import plan_inputs
 from spark_build.events import ExpectedUsage
-from spark_build.hashing import digest
 from spark_build.machine import Limits, Machine
 from spark_build.recipes.evaluation import evaluate, for_target, patches_for, pin_hint, sources_for
 from spark_build.recipes.locks import Lock
@@ -31,6 +30,7 @@ from spark_build.recipes.model import (
 )
 from spark_build.recipes.toml_positions import allows, version_of
 from spark_build.resources import policy
+from spark_build.text import digest
 
 
 class StoredResult(NamedTuple):

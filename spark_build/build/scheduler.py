@@ -20,7 +20,6 @@ from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of
 from spark_build.environments import closure
 from spark_build.errors import UsageError
 from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, Repetition, Usage
-from spark_build.hashing import digest
 from spark_build.machine import Machine
 from spark_build.process import cancel_all
 from spark_build.recipes.evaluation import for_target
@@ -28,6 +27,7 @@ from spark_build.recipes.loader import read_lock
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Plan, Step
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
+from spark_build.text import digest
 from spark_build.wheelhouse import generations, store
 from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels.model import StoredWheel

@@ -150,11 +150,9 @@ def completion(options: Options, shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from spark_build.cli.main import cli
-
     kind = get_completion_class(shell)
     assert kind is not None
-    script = kind(cli, {}, "spark-build", COMPLETE).source()
+    script = kind(click.get_current_context().find_root().command, {}, "spark-build", COMPLETE).source()
     if options.json:
         from spark_build.cli import render
 

@@ -160,9 +160,9 @@ def _report_error(options: Options, error: Any) -> int:
 
 
 def _crash(options: Options, error: BaseException) -> int:
-    from spark_build.cli.crash import write_report
+    from spark_build.journal import write_crash_report
 
-    report = write_report(options.root, error)
+    report = write_crash_report(options.root, error)
     where = f"; report: {report}" if report else ""
     return _report(options, f"a bug in spark-build: {type(error).__name__}: {error}{where}", 70)
 

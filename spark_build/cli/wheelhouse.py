@@ -18,8 +18,9 @@ from spark_build.cli.options import Options, shared
 from spark_build.text import format_duration, format_size
 
 if TYPE_CHECKING:
-    from spark_build.wheelhouse.generations import Generation
-    from spark_build.wheelhouse.model import Collected, GenerationChange, KeptGeneration, WheelhouseFault
+    from spark_build.wheelhouse.fsck import WheelhouseFault
+    from spark_build.wheelhouse.gc import Collected
+    from spark_build.wheelhouse.generations import Generation, GenerationChange, KeptGeneration
 
 # name: (module, function, what `--help` says)
 COMMANDS = {

@@ -19,11 +19,10 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from spark_build.errors import AuditError, StoreError
 from spark_build.files import make_folder, write_atomically
-from spark_build.hashing import digest
 from spark_build.paths import Home
 from spark_build.recipes.model import Target
 from spark_build.recipes.validation import PLATFORMS
-from spark_build.text import printable
+from spark_build.text import digest, printable
 from spark_build.transfer.bundle import Progress
 from spark_build.transfer.bundle_read import (
     DAMAGE,

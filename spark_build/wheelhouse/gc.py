@@ -8,8 +8,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from spark_build.errors import StoreError
 from spark_build.files import remove_tree
@@ -17,12 +18,34 @@ from spark_build.journal import spent_runs
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations, judgements
 from spark_build.wheelhouse import store as wheelhouse_store
-from spark_build.wheelhouse.generations import MANIFEST
-from spark_build.wheelhouse.model import ChangeKind, Collected, GenerationChange, KeptGeneration, RemovedItem
+from spark_build.wheelhouse.generations import MANIFEST, ChangeKind, GenerationChange, KeptGeneration
 from spark_build.wheelhouse.store import RECORD, entry_folder, exclusive, leftovers, shared_lock
 from spark_build.wheels.model import StoredWheel
 
 PATIENCE = 5.0  # seconds to wait for a commit or a publisher before the store is left alone
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemovedItem:
+    """Something that gc removed, or would remove."""
+
+    kind: Literal["generation", "pages", "entry", "leftover", "run"]
+    name: str
+    path: str
+    size: int  # bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collected:
+    """Result of gc; `held`: why the store was left alone, "" when it was not."""
+
+    taken: tuple[RemovedItem, ...]
+    held: str
+
+    @property
+    def freed(self) -> int:
+        """Bytes that were freed."""
+        return sum(one.size for one in self.taken)
 
 
 def collect(

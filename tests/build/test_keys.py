@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from spark_build.build import diagnosis
 from spark_build.build.keys import brought_up, build_inputs, judgement_inputs, plan_inputs, source_identity
-from spark_build.hashing import canonical, digest
 from spark_build.recipes.evaluation import evaluate
 from spark_build.recipes.model import (
     Audit,
@@ -40,6 +39,7 @@ from spark_build.recipes.model import (
     Verify,
     When,
 )
+from spark_build.text import canonical, digest
 from spark_build.wheels import audit, elf, rules, rules_device
 
 JSON = st.recursive(

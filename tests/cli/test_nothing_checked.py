@@ -15,7 +15,7 @@ import pytest
 from spark_build.cli.main import main
 from spark_build.cli.options import Options
 from spark_build.environments import installed
-from spark_build.environments.model import State
+from spark_build.environments.installed import State
 from spark_build.errors import NothingCheckedError
 from spark_build.measure import checks as functional
 from spark_build.measure import suite

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import StoreError
-from spark_build.hashing import digest
 from spark_build.paths import Home
+from spark_build.text import digest
 from spark_build.wheelhouse import generations, store
-from spark_build.wheelhouse.gc import collect
+from spark_build.wheelhouse.gc import Collected, collect
 from spark_build.wheelhouse.generations import Generation
-from spark_build.wheelhouse.model import Collected
 from spark_build.wheels.model import StoredWheel
 from tests.conftest import PROJECT, SETUP, make_root
 from tests.helpers import processes
