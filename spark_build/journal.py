@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
+import re
 import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,11 +22,38 @@ from spark_build.text import scrub
 OFTEN = (Usage, RateSeen, MachineSeen)
 OFTEN_EVERY = 2.0  # seconds between two records of each of them
 EVENTS = "events.jsonl"
+RESULTS = ("burn-in.json", "bench.json")  # what other runs are compared with
+_OURS = re.compile(r"\d{8}T\d{6}-\d+|crash-.+\.txt")
 
 
 def new_run(runs: Path) -> Path:
     """Return a folder name for a run; the first write makes the folder."""
     return runs / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
+
+
+def spent_runs(runs: Path, *, keep: int, older_than: float) -> list[Path]:
+    """Return run folders and crash reports that may go, oldest first; `older_than`: seconds.
+
+    Never the `keep` newest, one whose process lives, or one with the results of a measurement.
+    """
+    named = [path for path in runs.glob("*") if _OURS.fullmatch(path.name)]
+    oldest_first = sorted(named, key=lambda path: path.name.removeprefix("crash-"))
+    unfinished = "".join(path.read_text(errors="replace") for path in runs.glob("unfinished-*.json"))
+    return [
+        path
+        for path in oldest_first[: max(0, len(named) - keep)]
+        if time.time() - path.stat().st_mtime >= older_than
+        and not any((path / name).exists() for name in RESULTS)
+        and not any(Path(f"/proc/{pid}").exists() for pid in _processes(path))
+        and path.name not in unfinished
+    ]
+
+
+def _processes(run: Path) -> Iterator[str]:
+    """Yield the process that made a run's folder, and the detached one that it is of."""
+    yield run.stem.rpartition("-")[2]
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        yield str(json.loads((run / "detached.json").read_bytes())["pid"])
 
 
 class Journal:
