@@ -23,7 +23,7 @@ from spark_build.measure.model import (
     MemoryChange,
     Telemetry,
 )
-from spark_build.measure.statistics import contrast, finding, geometric_mean, holm, summary
+from spark_build.measure.statistics import MARGIN, contrast, finding, geometric_mean, holm, summary
 
 LEAST_MEMORY = 0.05  # relative difference that is worth a word
 LEAST_BYTES = 16 * 2**20
@@ -68,13 +68,12 @@ def exit_code(compared: Compared, fail_over: float | None = None) -> tuple[int, 
         return 0, ""
     if not compared.changes:
         return InconclusiveError.exit_code, "nothing may be said: there is no speed, only memory"
-    beyond = [
-        each for each in compared.changes if each.finding == "slower" and each.overhead95[0] > fail_over
-    ]
+    timed = [each for each in compared.changes if each.kind != "capacity"]
+    beyond = [each for each in timed if each.finding == "slower" and each.overhead95[0] > fail_over]
     if beyond:
         named = ", ".join(f"{each.case} ({each.overhead:.1f}%)" for each in beyond)
         return VerificationError.exit_code, f"slower by more than {fail_over:g}%: {named}"
-    open_ = [each for each in compared.changes if each.overhead95[1] > fail_over]
+    open_ = [each for each in timed if each.overhead95[1] > fail_over]
     if open_:
         named = ", ".join(f"{each.case} (up to {each.overhead95[1]:.1f}%)" for each in open_)
         return InconclusiveError.exit_code, f"more than {fail_over:g}% cannot be excluded: {named}"
@@ -159,7 +158,7 @@ def _classes(trial: Trial, first: str, second: str) -> list[ClassChange]:
     groups: dict[Kind, list[TrialCase]] = {}
     for case in trial.cases:
         both = (first, case.name) in trial.values and (second, case.name) in trial.values
-        if case.kind is not None and both:
+        if case.kind not in (None, "capacity") and both:
             groups.setdefault(case.kind, []).append(case)
     seen: list[tuple[Kind, tuple[str, ...], Contrast]] = []
     for kind, cases in groups.items():
@@ -265,6 +264,52 @@ class Trial:
     left_out: tuple[str, ...] = ()  # cases that cannot be held against each other, and why
     notes: tuple[str, ...] = ()
     scope: Mapping[str, str] = field(default_factory=dict)
+    # (arm, launch), as they are told -> seconds since 1970; NaN: not known
+    when: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+
+DRIFTED = 0.01  # p of Kendall's tau, shared by all series, below which values follow their order
+LEAST_DRIFT = 5  # launches
+
+
+def in_order(trial: Trial) -> tuple[list[str], list[str]]:
+    """Return which arms were measured one after the other, and which values drift, in words.
+
+    The order is that of the launches' times, else that in which they are told.
+    """
+    from scipy import stats
+
+    dated = not any(map(math.isnan, trial.when.values()))
+    told = sorted(trial.when, key=lambda key: trial.when[key]) if dated else list(trial.when)
+    places = {arm: [at for at, key in enumerate(told) if key[0] == arm] for arm in trial.arms}
+    verb = "were measured" if dated else "are told"
+    apart = [
+        f"all launches of {one} {verb} before all of {other}: a drift of the machine looks like a difference"
+        for pair in trial.contrasts
+        if min(len(places[arm]) for arm in pair) > 1 and not trial.paired
+        for one, other in (pair, pair[::-1])
+        if max(places[one]) < min(places[other])
+    ]
+    series = {
+        key: values
+        for key, found in trial.values.items()
+        if len(values := [found[at] for arm, at in told if arm == key[0] and at in found]) >= LEAST_DRIFT
+    }
+    drifts = []
+    for (arm, case), values in series.items():
+        third = len(values) // 3
+        change = statistics.fmean(values[-third:]) / statistics.fmean(values[:third]) - 1
+        follows = stats.kendalltau(range(len(values)), values).pvalue < DRIFTED / len(series)
+        if follows and abs(change) > MARGIN:
+            drifts.append(f"{case} of {arm} drifts: {change:+.1%} from the first third of its launches on")
+    return apart, drifts
+
+
+def _in_turn(old: Trial, new: Trial) -> bool:
+    """Return whether launches of the two are known to have been measured in turn."""
+    a, b = (list(each.when.values()) for each in (old, new))
+    dated = bool(a and b) and not any(map(math.isnan, (*a, *b)))
+    return dated and max(a) > min(b) and max(b) > min(a)
 
 
 def from_bench(bench: Bench) -> Trial:
@@ -348,7 +393,7 @@ def joined(old: Trial, new: Trial) -> Trial:
         there = f"{', '.join(old.arms)} in the first, {', '.join(new.arms)} in the second"
         raise UsageError(f"the two have no arm in common: {there}", hint="name one of each: --arm A --arm B")
     base = old.arms[0] if old.arms[0] == new.arms[0] and len(shared) > 1 else ""
-    doubts = [] if base else [UNKNOWN]
+    doubts = [] if base or _in_turn(old, new) else [UNKNOWN]
     level = {
         name: geometric_mean(list(found.values())) for (arm, name), found in old.values.items() if arm == base
     }

@@ -294,7 +294,8 @@ def _case_json(case: CaseResult) -> dict[str, Any]:
 
 
 SCHEMA = 1
-Kind = Literal["gemm", "convolution", "memory", "overhead"]  # what bounds a case; measured, see core
+# What bounds a case, told by measuring; "capacity" is no speed: what there is room for.
+Kind = Literal["gemm", "convolution", "memory", "overhead", "capacity"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

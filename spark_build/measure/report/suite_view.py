@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from spark_build.events import Gate
 from spark_build.measure.bounds import WORDS, Ceilings, RooflinePlace, ceilings, places
 from spark_build.measure.comparison import Trial, band_of, compare, from_bench, gates_of, overhead
-from spark_build.measure.model import Bench, ClassChange, Compared, Contrast, MemoryChange, Work
+from spark_build.measure.model import Bench, CaseChange, ClassChange, Compared, Contrast, MemoryChange, Work
 from spark_build.measure.report.charts import COLOURS
 from spark_build.measure.statistics import LEAST
 from spark_build.text import format_size
@@ -135,18 +135,21 @@ def _of_group(changes: Sequence[MemoryChange]) -> str:
     )
 
 
+def finding_text(change: CaseChange) -> str:
+    """Return the finding in a word; of a capacity, which is no speed, "more" or "less"."""
+    words = {"faster": "more", "slower": "less"} if change.kind == "capacity" else {}
+    return words.get(change.finding, change.finding)
+
+
 def headline_text(compared: Compared) -> list[Said]:
     """Return the sentences on top: one for each class, then on memory."""
-    order = list(WORDS)
-    classes = sorted(compared.classes, key=lambda each: (each.second, order.index(each.kind)))
+    kinds = list(WORDS)
+    classes = sorted(compared.classes, key=lambda each: (each.second, kinds.index(each.kind)))
     lines: list[Said] = [(each.finding, of_class(each)) for each in classes]
     if not lines:
-        words = [each.finding for each in compared.changes]
-        counts = [
-            f"{words.count(word)} {word}"
-            for word in ("faster", "equivalent", "slower", "unclear")
-            if word in words
-        ]
+        words = [finding_text(each) for each in compared.changes]
+        order = ("faster", "more", "equivalent", "slower", "less", "unclear")
+        counts = [f"{words.count(word)} {word}" for word in order if word in words]
         count = f"{len(words)} case{'s' if len(words) > 1 else ''}"
         lines = [("", f"{count}: {', '.join(counts)}.")] if words else []
     return lines + [("unclear", line) for line in of_memory(compared.memory)]
