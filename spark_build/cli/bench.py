@@ -156,6 +156,7 @@ def _measure(options: Options, wish: SuiteOptions) -> int:
         print(f"FAILED {check.name} in {each.slot.arm}: {check.evidence}")
     for file in dict.fromkeys(each.file for each, _ in failed):
         print(f"see {Path(file).with_suffix('.log')}")
+    _print_serving(result)
     _print_memory(result)
     print(f"\nall samples: {Path(result.folder) / 'bench.json'}")
     return _or_nothing(code)
@@ -213,6 +214,16 @@ def _print(result: Bench, *, fit: bool) -> None:
         told = [f"{check.name.removesuffix(MAXIMUM)} {check.evidence}" for check in found]
         if told:
             print(f"fastest in round {each.slot.index + 1}, {each.slot.arm}: {', '.join(told)}")
+
+
+def _print_serving(result: Bench) -> None:
+    """Print percentiles of the times of first and next tokens, where the serving workload ran."""
+    from spark_build.measure.comparison import from_bench
+    from spark_build.measure.report.suite_view import SERVING, serving_rows
+
+    if rows := serving_rows(result, from_bench(result)):
+        print()
+        render.print_table([head.upper() for head in SERVING], rows)
 
 
 def _print_memory(result: Bench) -> None:

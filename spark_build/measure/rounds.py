@@ -23,6 +23,7 @@ from spark_build.measure import arms
 from spark_build.measure.bounds import LINKS
 from spark_build.measure.gates import number_problem, rate_problem, window_problem
 from spark_build.measure.model import (
+    JOULES,
     Arm,
     BenchRound,
     Case,
@@ -496,12 +497,14 @@ def read_suite_round(file: Path, references: Sequence[Reference] = ()) -> BenchR
     raw, invalid = _vetted(raw, "figures", references, (rows[0][0], rows[-1][0]), _figure_problem)
     figures = raw["report"].get("figures", [])
     return BenchRound(
-        figures=tuple(_figure(each, rows[0][0]) for each in figures),
+        figures=tuple(_figure(each, rows) for each in figures),
         **_launch(raw, rows, figures, file, invalid=invalid),
     )
 
 
-def _figure(raw: Mapping[str, Any], begin: float) -> Figure:
+def _figure(raw: Mapping[str, Any], rows: Sequence[tuple[float, Sample]]) -> Figure:
+    begin, watts = rows[0][0], mean_of(rows, "watts", raw["start"], raw["end"])
+    energy = {} if watts is None else {JOULES: watts / raw["rate"]}
     return Figure(
         work=raw["work"],
         rate=raw["rate"],
@@ -509,7 +512,7 @@ def _figure(raw: Mapping[str, Any], begin: float) -> Figure:
         span=(raw["warmup"] - begin, raw["end"] - begin),
         steady=raw["steady"],
         peak=raw["peak"],
-        facts=raw["facts"],
+        facts={**raw["facts"], **energy},
     )
 
 

@@ -30,7 +30,7 @@ from spark_build.measure.report.html import (
     table,
 )
 from spark_build.measure.report.suite_charts import MEMORY, all_charts
-from spark_build.measure.report.suite_view import SuiteView
+from spark_build.measure.report.suite_view import SERVING, SuiteView, serving_rows
 from spark_build.measure.statistics import POWER_AT, summary
 from spark_build.text import format_quantity, format_size
 
@@ -45,6 +45,7 @@ def render(view: SuiteView) -> str:
         section("Figures", figures(view)) if alone else "",
         *(picture(*chart) for chart in all_charts(view)),
         "" if alone else section("Figures", figures(view)),
+        *(section("Serving", table(SERVING, served, range(3, 10))) for served in [_serving(view)] if served),
         section("Memory by arm", memory(view)),
         section("Validity gates", gates_table(view.gates)),
         section("Correctness", checks_table(view.bench.rounds)),
@@ -74,6 +75,10 @@ def _top(view: SuiteView) -> str:
     scope = "; ".join(f"{escape(name)}: {escape(value)}" for name, value in view.bench.scope.items())
     holds = f'<p class="dim">Holds for {scope}.</p>' if scope else ""
     return f'<div class="verdict {tone}"><strong>{escape(claim)}</strong>{tag}{why}{lines}{holds}</div>'
+
+
+def _serving(view: SuiteView) -> list[tuple[str, ...]]:
+    return [tuple(map(escape, row)) for row in serving_rows(view.bench, view.trial)]
 
 
 def _method(view: SuiteView) -> str:
