@@ -598,6 +598,17 @@ def balanced_order(arms: Sequence[str], pairs: int, seed: int, most: int = 0) ->
     return tuple(slots)
 
 
+def drawn_order(arms: Sequence[str], pairs: int, seed: int) -> tuple[Slot, ...]:
+    """Return the places of `pairs` rounds of every arm, each round's order drawn by itself.
+
+    Then no disturbance, periodic or not, favours an arm, and the sign-flip test is exact for any; a balanced
+    order lets two rounds in a row share a wave's sign.
+    """
+    chance = random.Random(seed)
+    drawn = [(visit, arm) for visit in range(pairs) for arm in chance.sample(list(arms), len(arms))]
+    return tuple(Slot(index=at, visit=visit, block=visit, arm=arm) for at, (visit, arm) in enumerate(drawn))
+
+
 def _williams(count: int) -> Iterator[list[tuple[int, ...]]]:
     """Rows of a Williams design for so many treatments, each with its reverse."""
     zigzag = [(place + 1) // 2 if place % 2 else -place // 2 for place in range(count)]
