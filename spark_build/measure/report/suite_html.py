@@ -87,7 +87,7 @@ def _method(view: SuiteView) -> str:
     cool = f", cooled down to {settings.cool:g} °C between rounds" if settings.cool is not None else ""
     notes = "".join(f"<p>{escape(note.rstrip('.'))}.</p>" for note in (*settings.notes, *view.remarks))
     return (
-        f"<p>{view.rounds}, a fresh process each, in a balanced order from seed "
+        f"<p>{view.rounds}, a fresh process each, their order drawn from seed "
         f"{settings.seed}{cool}; for each case a warm-up of {settings.warmup:g} s and a window of "
         f"{settings.window:g} s; {settings.threads} threads. A class is told by measuring: where a case "
         "lies on the roofline of this run, and whether it reaches a tenth of its roof.</p>"
