@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from spark_build.errors import InconclusiveError, UsageError, VerificationError
 from spark_build.events import Gate
@@ -14,14 +15,12 @@ from spark_build.measure.compare_runs import DECIDING, UNKNOWN
 from spark_build.measure.gates import machine_gates
 from spark_build.measure.model import (
     Bench,
-    BenchRound,
     CaseChange,
     ClassChange,
     Compared,
     Contrast,
     Kind,
     MemoryChange,
-    Telemetry,
 )
 from spark_build.measure.statistics import MARGIN, contrast, finding, geometric_mean, holm, summary
 
@@ -473,8 +472,7 @@ def _elsewhere(old: Trial, new: Trial) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Next:
+class Next(NamedTuple):
     """Something to look at, and how."""
 
     name: str
@@ -482,8 +480,7 @@ class Next:
     command: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Band:
+class Band(NamedTuple):
     """A range of overhead: what it means, and what to look at in which order."""
 
     name: str
@@ -491,30 +488,18 @@ class Band:
     checks: tuple[Next, ...] = ()
 
 
-UTILISATION = Next(
-    name="utilisation", question="does the device wait for the processor?", command="nvidia-smi dmon -s u"
-)
-THERMAL = Next(
-    name="thermal", question="is it too hot to keep its clock?", command="nvidia-smi -q -d PERFORMANCE"
-)
-POWER = Next(name="power", question="does a power limit hold it down?", command="nvidia-smi -q -d POWER")
-DRIVER = Next(
-    name="driver", question="do driver and libraries of both fit together?", command="spark-build doctor"
-)
-IMAGE = Next(
-    name="image",
-    question="is it a release, with libraries as new as the other's?",
-    command="spark-build verify --burn-in --swap cublas",
-)
+UTILISATION = Next("utilisation", "does the device wait for the processor?", "nvidia-smi dmon -s u")
+THERMAL = Next("thermal", "is it too hot to keep its clock?", "nvidia-smi -q -d PERFORMANCE")
+POWER = Next("power", "does a power limit hold it down?", "nvidia-smi -q -d POWER")
+DRIVER = Next("driver", "do driver and libraries of both fit together?", "spark-build doctor")
+SWAP = "spark-build verify --burn-in --swap cublas"
+IMAGE = Next("image", "is it a release, with libraries as new as the other's?", SWAP)
+DEVICE = (UTILISATION, THERMAL, POWER)
 BANDS = (
-    Band(name="below 10%", meaning="the environment is not what makes it slow"),
-    Band(name="10-20%", meaning="worth a look", checks=(UTILISATION, THERMAL, POWER)),
-    Band(name="20-40%", meaning="something is set up wrongly", checks=(UTILISATION, THERMAL, POWER, DRIVER)),
-    Band(
-        name="above 40%",
-        meaning="something is broken, or another library computes",
-        checks=(IMAGE, DRIVER, UTILISATION, THERMAL, POWER),
-    ),
+    Band("below 10%", "the environment is not what makes it slow"),
+    Band("10-20%", "worth a look", DEVICE),
+    Band("20-40%", "something is set up wrongly", (*DEVICE, DRIVER)),
+    Band("above 40%", "something is broken, or another library computes", (IMAGE, DRIVER, *DEVICE)),
 )
 EDGES = (10.0, 20.0, 40.0)  # 10 and 20 begin a band, 40 ends one
 
@@ -545,58 +530,29 @@ def band_text(change: CaseChange) -> str:
 def evidence_of(bench: Bench, check: str, arm: str) -> str:
     """Of one check (see bands) in one arm; empty where nothing was read."""
     rounds = [each for each in bench.rounds if each.slot.arm == arm and not each.problem]
-    return _READERS[check](bench, rounds, arm)
 
+    def middle(form: str, name: str) -> str:
+        known = [value for each in rounds if (value := getattr(each.telemetry, name)) is not None]
+        return form.format(statistics.median(known)) if known else ""
 
-def _median(rounds: list[BenchRound], of: Callable[[Telemetry], float | None]) -> float | None:
-    known = [value for each in rounds if (value := of(each.telemetry)) is not None]
-    return statistics.median(known) if known else None
-
-
-def _utilisation(_bench: Bench, rounds: list[BenchRound], _arm: str) -> str:
-    share = _median(rounds, lambda each: each.utilisation)
-    others = _median(rounds, lambda each: each.others)
-    said = [] if share is None else [f"{share:.0%} of the device"]
-    return ", ".join(said + ([] if others is None else [f"other processes {others:.1%}"]))
-
-
-def _thermal(_bench: Bench, rounds: list[BenchRound], _arm: str) -> str:
-    heat = _median(rounds, lambda each: each.celsius)
-    moved = sum((each.telemetry.throttled or 0) > 0 for each in rounds)
-    known = any(each.telemetry.throttled is not None for each in rounds)
-    said = [] if heat is None else [f"{heat:.0f} °C"]
-    return ", ".join(said + ([f"throttled in {moved} of {len(rounds)} rounds"] if known else []))
-
-
-def _power(_bench: Bench, rounds: list[BenchRound], _arm: str) -> str:
-    watts = _median(rounds, lambda each: each.watts)
-    limit = _median(rounds, lambda each: each.limit_watts)
-    capped = _median(rounds, lambda each: each.capped)
-    said = [] if watts is None else [f"{watts:.0f} W" + (f" of {limit:.0f} W" if limit else "")]
-    return ", ".join(said + ([] if capped is None else [f"at the cap for {capped:.0%} of the time"]))
-
-
-def _driver(bench: Bench, rounds: list[BenchRound], _arm: str) -> str:
-    said = [bench.scope[name] for name in ("driver", "kernel") if name in bench.scope]
-    called = rounds[0].environment.get("called_versions") if rounds else None
-    if isinstance(called, dict):
-        said += [f"{name} {version}" for name, version in called.items()]
-    return ", ".join(said)
-
-
-def _image(bench: Bench, _rounds: list[BenchRound], arm: str) -> str:
-    own = next(each for each in bench.arms if each.name == arm)
-    versions = [f"{name} {version}" for name, version in own.versions.items()]
-    return ", ".join([own.image or own.origin, *versions])
-
-
-_READERS = {
-    "utilisation": _utilisation,
-    "thermal": _thermal,
-    "power": _power,
-    "driver": _driver,
-    "image": _image,
-}
+    if check == "utilisation":
+        said = [middle("{:.0%} of the device", "utilisation"), middle("other processes {:.1%}", "others")]
+    elif check == "thermal":
+        moved = [each.telemetry.throttled > 0 for each in rounds if each.telemetry.throttled is not None]
+        counted = f"throttled in {sum(moved)} of {len(rounds)} rounds" if moved else ""
+        said = [middle("{:.0f} °C", "celsius"), counted]
+    elif check == "power":
+        watts = f"{middle('{:.0f} W', 'watts')}{middle(' of {:.0f} W', 'limit_watts')}"
+        said = [watts, middle("at the cap for {:.0%} of the time", "capped")]
+    elif check == "driver":
+        called = rounds[0].environment.get("called_versions") if rounds else None
+        versions = called.items() if isinstance(called, dict) else ()
+        said = [bench.scope.get("driver", ""), bench.scope.get("kernel", "")]
+        said += [f"{name} {version}" for name, version in versions]
+    else:
+        own = next(each for each in bench.arms if each.name == arm)
+        said = [own.image or own.origin, *(f"{name} {version}" for name, version in own.versions.items())]
+    return ", ".join(filter(None, said))
 
 
 BOUNDS = (".bound", ".peak", ".memory", ".flops")  # the most telling first

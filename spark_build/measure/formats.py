@@ -43,7 +43,9 @@ def read_results(
     """
     files = sorted(each for each in file.iterdir() if each.is_file()) if file.is_dir() else [file]
     texts = {each: _text(each) for each in files}
-    first = next(iter(texts.values()), "")
+    if not texts:
+        raise UsageError("a folder without results", where=str(file), hint=FORMS)
+    first = next(iter(texts.values()))
     if not file.is_dir() and MLLOG not in first and not first.lstrip().startswith(("{", "[")):
         heads = {cell.strip().casefold() for cell in re.split("[,;\t\n]", first[:4096])}
         field = next((arm for arm in arms if arm.casefold() in heads), "")
@@ -265,10 +267,11 @@ def _listed(document: Any, named: Fields) -> Iterator[Row]:
     value = named.value or next((name for name, ours in columns.items() if ours == "value"), "")
     if not value:
         numbers = [name for name in names if any(_is_number(record.get(name)) for record in records)]
-        there = (
-            f"--value one of {', '.join(numbers)}" if numbers else "it has no list of records with numbers"
+        if not numbers:
+            raise UsageError("no list of records with numbers", hint=FORMS)
+        raise UsageError(
+            "no field with the value is known", hint=f"give --value, one of {', '.join(numbers)}"
         )
-        raise UsageError("no field with the value is known", hint=f"{there}; or {FORMS}")
     for record in records:
         row = {ours: str(record[name]) for name, ours in columns.items() if _is_plain(record.get(name))}
         for wanted, ours in named.columns().items():

@@ -40,7 +40,7 @@ from spark_build.measure.model import (
     Tick,
     Work,
 )
-from spark_build.measure.monitor import MARK, Silent, Watcher
+from spark_build.measure.monitor import MARK, ArmMonitor, silent
 from spark_build.measure.statistics import drop, variation
 from spark_build.measure.telemetry import NvmlProbe, Sampler, mean_of, probes_for, summarise
 from spark_build.measure.verdict import reference_for
@@ -83,7 +83,7 @@ class Program(Generic[R]):
     stops: Callable[[R], bool] = failed  # what ends it: no number after that could change what is said
     before: Callable[[], None] = field(default=lambda: None)  # each round that is measured now
     enough: Callable[[Sequence[R]], bool] = lambda _: False  # whether the rest need not be measured
-    watch: Watcher[R] = field(default_factory=Silent)
+    watch: ArmMonitor = field(default_factory=silent)
 
 
 def burn_in_program(settings: Settings, references: Sequence[Reference] = ()) -> Program[Round]:

@@ -198,7 +198,7 @@ def test_any_records(tmp_path: Path) -> None:
     assert trial.cases[0].lower
     with pytest.raises(UsageError, match="no field with the value is known") as caught:
         read(file, "env.name")
-    assert "--value one of times" in str(caught.value.hint)
+    assert "give --value, one of times" in str(caught.value.hint)
     with pytest.raises(UsageError, match="no field 'speed'"):
         read(file, value="speed")
     flat = [

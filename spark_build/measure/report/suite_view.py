@@ -169,7 +169,7 @@ TIMES = {"prefill": "first token", "generate": "next token"}  # TTFT and TPOT
 
 
 def serving_rows(bench: Bench, trial: Trial) -> list[tuple[str, ...]]:
-    """Return rows under SERVING: percentiles of single calls of the serving workload, with cost and memory."""
+    """Return rows under SERVING: percentiles of single calls of the serving workload, cost, memory."""
     rows = []
     for work in bench.works:
         for arm in trial.arms:
