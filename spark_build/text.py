@@ -143,3 +143,18 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a suggestion like `nearest`, or all known words when none is near."""
     names = sorted(known)
     return nearest(word, names) or (f" (known: {', '.join(names)})" if names else "")
+
+
+def render_template(name: str, **values: object) -> str:
+    """Return spark_build/templates/NAME with the values filled in, escaped in an .html."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+    environment = Environment(
+        loader=PackageLoader("spark_build"),
+        autoescape=select_autoescape(),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(name).render(values)
