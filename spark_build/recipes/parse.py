@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import GenericAlias, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -99,10 +99,10 @@ def _name_findings(raw: Mapping[str, Any], file: str) -> Iterable[Finding]:
 
 
 @cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
+def _adapter(kind: type, extra: Literal["forbid", "ignore"] = "forbid") -> TypeAdapter[Any]:
     """Return the adapter that checks shape and types; its list type configures every class inside."""
     listed: Any = GenericAlias(list, (kind,))
-    return TypeAdapter(listed, config=ConfigDict(extra="forbid", strict=True))
+    return TypeAdapter(listed, config=ConfigDict(extra=extra, strict=True))
 
 
 def _validate(raw: Mapping[str, Any], kind: type[T]) -> tuple[T | None, list[Finding]]:
@@ -120,7 +120,7 @@ def _validate(raw: Mapping[str, Any], kind: type[T]) -> tuple[T | None, list[Fin
         details = [(tuple(part for part in detail["loc"][1:] if part != "[key]"), detail) for detail in told]
         findings = _findings(details, raw, kind)
     try:
-        return _adapter(key).validate_json(text, context=SHAPE_ONLY)[0], findings
+        return _adapter(key, "ignore").validate_json(text, context=SHAPE_ONLY)[0], findings
     except ValidationError:
         return None, findings
 
