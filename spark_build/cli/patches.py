@@ -144,7 +144,7 @@ def _check_all(setting: Context, name: str, wanted: Sequence[Patch], tree: Path,
         found = build_patches.check(file, work)
         detail = problem or found.detail
         if found.state == "applies" and not problem:
-            build_patches.apply(file, work, work.parent, None)
+            build_patches.apply(file, work, None)
             detail = f"marked unverified: {patch.unverified}" if patch.unverified else ""
         state = "does-not-apply" if problem else found.state
         rows.append(_Row(recipe=name, patch=patch.file, state=state, detail=detail))
