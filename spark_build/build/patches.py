@@ -187,7 +187,6 @@ class Hunk:
 
     number: int
     old_start: int
-    new_start: int
     lines: tuple[str, ...]  # each with its mark: " ", "-" or "+"
 
     @property
@@ -317,9 +316,7 @@ def _hunks(lines: deque[str]) -> tuple[Hunk, ...]:
             new -= line[0] in " +"
         if _peek(lines).startswith("\\"):
             lines.popleft()
-        hunks.append(
-            Hunk(number=len(hunks) + 1, old_start=int(match[1]), new_start=int(match[3]), lines=tuple(own))
-        )
+        hunks.append(Hunk(number=len(hunks) + 1, old_start=int(match[1]), lines=tuple(own)))
     return tuple(hunks)
 
 

@@ -124,14 +124,7 @@ _SONAME = r"[^\s/*?][^\s/]*\.so[^\s/]*"
 Name = Annotated[str, Check(_name_problem)]
 FolderName = Annotated[str, Check(lambda name: _name_problem(name) if name else "")]
 Known = Annotated[str, Check(lambda text: "" if version_of(text) else f"'{text}' is no version")]
-Versions = Annotated[
-    str,
-    Check(
-        lambda text: (
-            "" if is_specifier(text) else f"'{text}' does not say which versions will do: \">=2.4,<3\""
-        )
-    ),
-]
+Versions = Annotated[str, Check(_versions_problem)]
 PlatformName = Annotated[str, _one_of(*PLATFORMS)]
 AnyPlatform = Annotated[str, Check(lambda text: _one_of(*PLATFORMS).problem(text) if text else "")]
 TargetPlatform = Annotated[str, _one_of(*PLATFORMS, "host")]
