@@ -117,11 +117,6 @@ def path(options: Options) -> None:
 SHOWN = 6  # changes in a line of the table; --json has all
 
 
-def tell(message: str) -> None:
-    """Say on stderr whom we wait for."""
-    click.echo(f"waiting for another spark-build: {message}", err=True)
-
-
 @click.command()
 @shared
 def generations(options: Options) -> None:
@@ -216,7 +211,7 @@ def rollback(options: Options, number: int | None) -> None:
     from spark_build.wheelhouse import generations as wheelhouse_generations
     from spark_build.wheelhouse.gc import generation_changes
 
-    was, found = wheelhouse_generations.rollback(options.setting().view, number, tell)
+    was, found = wheelhouse_generations.rollback(options.setting().view, number)
     changed = generation_changes(was.wheels, found.wheels) if was else ()
     if options.json:
         document = {
@@ -246,7 +241,7 @@ def remove(options: Options, wheels: tuple[str, ...], force: bool) -> None:
 
     setting = options.setting()
     made, gone, lacking = wheelhouse_generations.remove(
-        setting.view, setting.home.store, wheels, markers=setting.markers, force=force, waiting=tell
+        setting.view, setting.home.store, wheels, markers=setting.markers, force=force
     )
     if options.json:
         names = [{"name": wheel.name, "version": wheel.version} for wheel in gone]
@@ -265,7 +260,7 @@ def _pinning(options: Options, number: int | None, *, wanted: bool) -> None:
     chosen = number or wheelhouse_generations.current_number(view)
     if not chosen:
         raise UsageError(f"nothing is published for {view.name} yet", hint="spark-build all")
-    new = (wheelhouse_generations.pin if wanted else wheelhouse_generations.unpin)(view, chosen, tell)
+    new = (wheelhouse_generations.pin if wanted else wheelhouse_generations.unpin)(view, chosen)
     if options.json:
         render.print_json({"generation": chosen, "pinned": wanted, "new": new})
         return
@@ -330,7 +325,7 @@ def gc(options: Options, keep: int, older_than: float, grace: float, dry_run: bo
     from spark_build.wheelhouse.gc import collect
 
     home = options.home()
-    done = collect(home, keep=keep, older_than=older_than, grace=grace, dry_run=dry_run, waiting=tell)
+    done = collect(home, keep=keep, older_than=older_than, grace=grace, dry_run=dry_run)
     if options.json:
         taken = [dataclasses.asdict(one) for one in done.taken]
         render.print_json(
@@ -384,7 +379,7 @@ def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> i
             view.emit(Progress(recipe="", stage="check", done=done, total=total, unit="bytes"))
 
         home = options.home()
-        found = examine(home, deep=deep, repair=repair, told=told, waiting=tell)
+        found = examine(home, deep=deep, repair=repair, told=told)
         # What is damaged would only be told a second time.
         if resolve is not False and all(one.mended for one in found):
             targets = load(home.data).targets.values()

@@ -43,17 +43,13 @@ def fetch_commit(
     folder: Path,
     offline: bool,
     log: BinaryIO | None,
-    progress: Callable[[int, int], None] | None = None,
-    waiting: Callable[[str], None] | None = None,
-    tell: Callable[[str], None] | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Fetch the pinned commit and those of its submodules into mirrors below `folder`/git.
 
-    `progress` gets objects done and in total, `waiting` who holds a mirror's lock, `tell` why another
-    address is asked. Raises SourceError.
+    Reports objects done and in total, and why another address is asked. Raises SourceError.
     """
-    access = GitAccess(offline=offline, log=log, progress=progress, waiting=waiting, tell=tell, pause=pause)
+    access = GitAccess(offline=offline, log=log, pause=pause)
 
     def visit(wanted: Wanted) -> bool:
         ensure_commit(wanted, access)
@@ -303,7 +299,7 @@ def ensure_commit(wanted: Wanted, access: GitAccess) -> None:
         raise missing_error(wanted, ", and --offline was given")
     # Other threads fetch into the same folders: those stay, empty or not.
     lock = wanted.mirror.parent / ".locks" / wanted.mirror.name
-    with locked(lock, purpose=f"fetching {display_url(wanted.url)}", waiting=access.waiting) as held:
+    with locked(lock, purpose=f"fetching {display_url(wanted.url)}") as held:
         if not wanted.is_here():  # nobody fetched it while we waited
             _fetch(wanted, access, held)
 
@@ -318,7 +314,6 @@ def _fetch(wanted: Wanted, access: GitAccess, held: int) -> None:
             lambda url: _fetch_from(wanted.at(url), access, held),
             what=f"commit {wanted.commit}",
             show=display_url,
-            tell=access.tell,
         )
     except BaseException:
         if fresh:
@@ -354,7 +349,7 @@ def _verify_tag(remote: Remote, wanted: Wanted) -> None:
 def _download(remote: Remote, wanted: Wanted) -> None:
     """Fetch a shallow commit where the server allows it, else the full history."""
     options = ["--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules"]
-    options.append("--quiet" if remote.access.progress is None else "--progress")
+    options.append("--progress")
     what = f"refs/tags/{wanted.tag}" if wanted.tag else wanted.commit
     unknown = SourceError(f"there is no {wanted}", hint="check the pin against the project's repository")
     try:

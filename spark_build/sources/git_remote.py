@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from spark_build.errors import HostError, SourceError
 from spark_build.process import run
+from spark_build.reporting import reporter
 
 _LISTED_TAG = re.compile(r"([0-9a-f]{40})\trefs/tags/(.+?)(\^\{\})?")
 
@@ -141,9 +142,6 @@ class GitAccess:
 
     offline: bool = False
     log: BinaryIO | None = None
-    progress: Callable[[int, int], None] | None = None
-    waiting: Callable[[str], None] | None = None
-    tell: Callable[[str], None] | None = None
     pause: Callable[[float], None] = time.sleep
 
 
@@ -187,8 +185,8 @@ class Remote:
             if match is None:
                 lines.append(line)
                 self._note(line)
-            elif self.access.progress is not None and line.startswith(_RECEIVING):
-                self.access.progress(int(match[1]), int(match[2]))
+            elif line.startswith(_RECEIVING):
+                reporter().progress(int(match[1]), int(match[2]))
 
         wrapped = ["bash", "-c", _BY_LINES, "bash", *args]
         done = run(wrapped, env=self._environment(), on_line=on_line, pass_fds=self.pass_fds)

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ def collect(
     older_than: float,
     grace: float,
     dry_run: bool,
-    waiting: Callable[[str], None] | None = None,
 ) -> Collected:
     """Collect from all views and the store; ages in seconds.
 
@@ -45,7 +44,7 @@ def collect(
     taken: list[RemovedItem] = []
     doomed: set[Path] = set()
     for view in found:
-        with generations.held(view, "collecting", waiting):
+        with generations.held(view, "collecting"):
             going = expired(generations.states(view), keep=keep, older_than=age)
             folders = [view / "generations" / str(number) for number in going]
             doomed.update(folders)
