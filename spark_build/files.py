@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from spark_build.process import leave, refuse_cancelled
+from spark_build.reporting import reporter
 
 # From 128 KiB on, malloc maps each piece anew, and its page faults cost more than hashing it.
 CHUNK = 120 << 10
@@ -175,7 +176,8 @@ def locked(
     """Hold a lock on `path`, exclusive unless `shared`; yields its descriptor.
 
     Pass the descriptor on to children: the lock then lasts until the last of them is gone, so
-    that a new run never meets compilers of a killed one. `waiting` is told once who holds it.
+    that a new run never meets compilers of a killed one. `waiting`, by default the reporter's, is told once
+    who holds it.
     Raises LockTimeout after `timeout` seconds.
     """
     descriptor = _acquire(path, waiting, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, timeout)
@@ -231,8 +233,8 @@ def _acquire(path: Path, waiting: Callable[[str], None] | None, kind: int, timeo
             if time.monotonic() >= deadline:
                 os.close(descriptor)
                 raise LockTimeout(holder) from None
-            if not told and waiting is not None:
-                waiting(holder)
+            if not told:
+                (waiting or reporter().waiting)(holder)
                 told = True
             time.sleep(0.1)
         except BaseException:

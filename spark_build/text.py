@@ -155,3 +155,18 @@ def canonical(value: Any) -> str:
 def digest(value: Any) -> str:
     """Return the hex sha256 of a value's canonical JSON."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def render_template(name: str, **values: object) -> str:
+    """Return spark_build/templates/NAME with the values filled in, escaped in an .html."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+    environment = Environment(
+        loader=PackageLoader("spark_build"),
+        autoescape=select_autoescape(),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(name).render(values)

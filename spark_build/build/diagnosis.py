@@ -333,12 +333,6 @@ def _decided(
     return decided
 
 
-def dropped_features(features: Sequence[Feature], lines: Iterable[str]) -> tuple[DroppedFeature, ...]:
-    """Return every feature that a complete log reports missing, in order of its lines."""
-    watch = FeatureWatch(features)
-    return tuple(missing for missing in map(watch.see, lines) if missing is not None)
-
-
 def feature_agrees(wanted: str, found: str) -> bool:
     """Return whether a printed value means the wanted one; ON, 1 and True are equal, as in CMake."""
     meant = _truth(wanted)

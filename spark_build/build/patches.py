@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import re
 import shutil
-import tempfile
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -46,8 +46,8 @@ def located(patch: Patch, home: Home) -> Path:
     return found
 
 
-def apply(patch: Path, tree: Path, ceiling: Path, log: BinaryIO | None) -> None:
-    """Apply a patch to a tree; git looks for no repository above `ceiling`.
+def apply(patch: Path, tree: Path, log: BinaryIO | None) -> None:
+    """Apply a patch to a tree.
 
     Raises PatchError naming file, hunk and the nearest matching place; nothing is changed then.
     """
@@ -60,14 +60,9 @@ def apply(patch: Path, tree: Path, ceiling: Path, log: BinaryIO | None) -> None:
             where=str(patch),
             hint="spark-build patches check",
         )
-    paths = [file.path for file in _files(patch)] + [file.new for file in _files(patch)]
-    before = {name: _fingerprint(tree / name) for name in paths if name != NOWHERE}
-    done = _git_apply(patch, tree, ceiling, log=log)
+    done = _git_apply(patch, tree, log=log)
     if done.returncode != 0:
         raise PatchError(f"{patch.name} does not apply: {_said(done)}", where=str(patch))
-    unchanged = sorted(name for name, value in before.items() if _fingerprint(tree / name) == value)
-    if unchanged:
-        raise PatchError(f"{patch.name} changed nothing in {', '.join(unchanged)}", where=str(patch))
 
 
 def check(patch: Path, tree: Path) -> PatchState:
@@ -75,34 +70,39 @@ def check(patch: Path, tree: Path) -> PatchState:
     files = _files(patch)
     if not files:
         return PatchState(state="does-not-apply", detail="it changes no file")
-    with tempfile.TemporaryDirectory(prefix="spark-build-patch-") as scratch:
-        copy = Path(scratch, "tree")
-        problem = copy_touched(touched_files(files), tree, copy)
-        if problem:
-            return PatchState(state="does-not-apply", detail=problem)
-        forward = _git_apply(patch, copy, Path(scratch), "--check")
-        backward = _git_apply(patch, copy, Path(scratch), "--check", "--reverse")
-        if backward.returncode == 0 and (forward.returncode != 0 or not _only_removes(files)):
-            return PatchState(state="already-upstream", detail="its reverse applies")
-        if forward.returncode == 0:
-            return PatchState(state="applies")
-        return _explain(files, copy, forward)
+    problem = next(filter(None, (_refused(path, tree) for path in touched_files(files))), "")
+    if problem:
+        return PatchState(state="does-not-apply", detail=problem)
+    forward = _git_apply(patch, tree, "--check")
+    backward = _git_apply(patch, tree, "--check", "--reverse")
+    if backward.returncode == 0 and (forward.returncode != 0 or not _only_removes(files)):
+        return PatchState(state="already-upstream", detail="its reverse applies")
+    if forward.returncode == 0:
+        return PatchState(state="applies")
+    return _explain(files, tree, forward)
 
 
 def copy_touched(paths: Iterable[str], tree: Path, copy: Path) -> str:
     """Copy the files that exist, links as links; returns a reason when one must not be read."""
     copy.mkdir(parents=True, exist_ok=True)
     for path in paths:
-        pure = PurePosixPath(path)
-        if pure.is_absolute() or ".." in pure.parts:
-            return f"{path} lies outside the source"
-        for parent in list(pure.parents)[:-1]:
-            if (tree / parent).is_symlink():
-                return f"{path} lies beyond the symbolic link {parent}"
+        if problem := _refused(path, tree):
+            return problem
         source, target = tree / path, copy / path
         if source.is_symlink() or source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target, follow_symlinks=False)
+    return ""
+
+
+def _refused(path: str, tree: Path) -> str:
+    """Return why a patch may not name this path; "" for one inside the tree."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts:
+        return f"{path} lies outside the source"
+    for parent in list(pure.parents)[:-1]:
+        if (tree / parent).is_symlink():
+            return f"{path} lies beyond the symbolic link {parent}"
     return ""
 
 
@@ -122,10 +122,9 @@ def _only_removes(files: Sequence[FilePatch]) -> bool:
     return any(len(hunk.old) > len(hunk.new) for file in files for hunk in file.hunks)
 
 
-def _git_apply(
-    patch: Path, tree: Path, ceiling: Path, *options: str, log: BinaryIO | None = None
-) -> Completed:
-    environment = {**scrubbed(), "GIT_CEILING_DIRECTORIES": str(ceiling.resolve())}
+def _git_apply(patch: Path, tree: Path, *options: str, log: BinaryIO | None = None) -> Completed:
+    # In a repository around the tree git would skip what that one ignores, and report success.
+    environment = {**scrubbed(), "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)}
     args = ["git", "apply", "--verbose", "--whitespace=nowarn", *options, str(patch.absolute())]
     return run(args, cwd=tree, env=environment, log=log)
 
@@ -175,20 +174,11 @@ def _explain(files: Sequence[FilePatch], tree: Path, done: Completed) -> PatchSt
     )
 
 
-def _fingerprint(path: Path) -> str:
-    """Return a file's kind, permissions and content; "" when it is missing."""
-    if path.is_symlink():
-        return f"link {path.readlink()}"
-    return f"{path.stat().st_mode:o} {sha256_of(path)}" if path.is_file() else ""
-
-
 NOWHERE = "/dev/null"
 CANDIDATES = 24  # places that are looked at closely
 
 _HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
-_ESCAPE = re.compile(r'\\([abtnvfr"\\]|[0-7]{3})')
-_ESCAPED = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34, "\\": 92}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,7 +187,6 @@ class Hunk:
 
     number: int
     old_start: int
-    new_start: int
     lines: tuple[str, ...]  # each with its mark: " ", "-" or "+"
 
     @property
@@ -236,15 +225,19 @@ class HunkPlace:
 def parse_patch(text: str) -> tuple[FilePatch, ...]:
     """Parse a patch in git's format, with or without extended headers."""
     found: list[FilePatch] = []
-    reader = _HunkReader(text.split("\n"))
-    while reader.more():
-        line = reader.next()
+    lines = deque(text.split("\n"))
+    while lines:
+        line = lines.popleft()
         if line.startswith("diff --git "):
-            found.append(_extended(reader, line))
-        elif line.startswith("--- ") and reader.peek().startswith("+++ "):
-            old, new = _side(line), _side(reader.next())
-            found.append(FilePatch(old=old, new=new, hunks=_hunks(reader)))
+            found.append(_extended(lines, line))
+        elif line.startswith("--- ") and _peek(lines).startswith("+++ "):
+            old, new = _side(line), _side(lines.popleft())
+            found.append(FilePatch(old=old, new=new, hunks=_hunks(lines)))
     return tuple(found)
+
+
+def _peek(lines: deque[str]) -> str:
+    return lines[0] if lines else ""
 
 
 def touched_files(files: Sequence[FilePatch]) -> tuple[str, ...]:
@@ -281,32 +274,14 @@ def contains_lines(lines: Sequence[str], wanted: Sequence[str]) -> bool:
     )
 
 
-class _HunkReader:
-    """Reader of a patch's lines."""
-
-    def __init__(self, lines: Sequence[str]) -> None:
-        self._lines = lines
-        self._at = 0
-
-    def more(self) -> bool:
-        return self._at < len(self._lines)
-
-    def peek(self) -> str:
-        return self._lines[self._at] if self.more() else ""
-
-    def next(self) -> str:
-        self._at += 1
-        return self._lines[self._at - 1]
-
-
-def _extended(reader: _HunkReader, line: str) -> FilePatch:
+def _extended(lines: deque[str], line: str) -> FilePatch:
     """Parse git's extended header: renames, modes and binary changes may lack hunks."""
     old, new = _both(line.removeprefix("diff --git ").rstrip("\r"))
     hunks: tuple[Hunk, ...] = ()
-    while reader.more() and not reader.peek().startswith("diff --git "):
-        if reader.peek().startswith("--- ") and hunks:
+    while lines and not lines[0].startswith("diff --git "):
+        if lines[0].startswith("--- ") and hunks:
             break  # the next file, without a header of its own
-        line = reader.next().rstrip("\r")
+        line = lines.popleft().rstrip("\r")
         word, _, rest = line.partition(" ")
         if line.startswith(("rename from ", "copy from ")):
             old = _unquoted(rest.removeprefix("from "))
@@ -320,30 +295,28 @@ def _extended(reader: _HunkReader, line: str) -> FilePatch:
             old = _side(line)
         elif word == "+++":
             new = _side(line)
-            hunks = _hunks(reader)
+            hunks = _hunks(lines)
     return FilePatch(old=old, new=new, hunks=hunks)
 
 
-def _hunks(reader: _HunkReader) -> tuple[Hunk, ...]:
+def _hunks(lines: deque[str]) -> tuple[Hunk, ...]:
     hunks: list[Hunk] = []
-    while match := _HEADER.match(reader.peek()):
-        reader.next()
+    while match := _HEADER.match(_peek(lines)):
+        lines.popleft()
         old, new = int(match[2] or 1), int(match[4] or 1)
-        lines: list[str] = []
-        while (old > 0 or new > 0) and reader.more():
+        own: list[str] = []
+        while (old > 0 or new > 0) and lines:
             # Some editors strip the blank of an empty context line.
-            line = reader.next() or " "
+            line = lines.popleft() or " "
             if line[0] not in " +-\\":
                 break
             if line[0] != "\\":
-                lines.append(line)
+                own.append(line)
             old -= line[0] in " -"
             new -= line[0] in " +"
-        if reader.peek().startswith("\\"):
-            reader.next()
-        hunks.append(
-            Hunk(number=len(hunks) + 1, old_start=int(match[1]), new_start=int(match[3]), lines=tuple(lines))
-        )
+        if _peek(lines).startswith("\\"):
+            lines.popleft()
+        hunks.append(Hunk(number=len(hunks) + 1, old_start=int(match[1]), lines=tuple(own)))
     return tuple(hunks)
 
 
@@ -374,16 +347,11 @@ def _unquoted(name: str) -> str:
     """Return a path that git may have quoted with C escapes."""
     if not name.startswith('"'):
         return name
-
-    def plain(match: re.Match[str]) -> bytes:
-        return bytes([_ESCAPED[match[1]] if match[1] in _ESCAPED else int(match[1], 8)])
-
-    inner = name[1:].removesuffix('"')
-    out, at = b"", 0
-    for match in _ESCAPE.finditer(inner):
-        out += inner[at : match.start()].encode(errors="surrogateescape") + plain(match)
-        at = match.end()
-    return (out + inner[at:].encode(errors="surrogateescape")).decode(errors="surrogateescape")
+    inner = name[1:].removesuffix('"').encode(errors="surrogateescape")
+    try:
+        return codecs.escape_decode(inner)[0].decode(errors="surrogateescape")
+    except ValueError:
+        return name
 
 
 def _overlaps(lines: Sequence[str], wanted: Sequence[str], width: int) -> list[int]:

@@ -31,9 +31,10 @@ from spark_build.events import (
 )
 from spark_build.files import discard_tree, locked, make_folder, remove_tree, write_atomically
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Step
+from spark_build.reporting import Reporter
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
-from spark_build.text import digest, printable
+from spark_build.text import digest
 from spark_build.wheelhouse import judgements
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.judgements import last_inputs
@@ -308,15 +309,12 @@ def _tree(run: Run, step: Step, work: Path) -> AbstractContextManager[int]:
     """Return the lock of a recipe's tree."""
     name = step.recipe.name
 
-    def waiting(holder: str) -> None:
-        # A build holds the lock's file open, and may have written to it.
-        run.emit(Note(recipe=name, message=f"waiting for another spark-build: {printable(holder)}"))
-
     # While a build goes on it may set the set-user-ID bit of any file it has open; nobody else gets there.
     make_folder(work.parent)
     work.parent.chmod(0o700)
     lock = work.with_name(f"{work.name}.lock")
-    return locked(lock, purpose=f"building {name}", waiting=waiting)
+    to = Reporter(lambda text: run.emit(Note(recipe=name, message=text)))
+    return locked(lock, purpose=f"building {name}", waiting=to.waiting)
 
 
 def _job(

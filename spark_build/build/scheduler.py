@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, closing
+from contextvars import copy_context
 from functools import partial
 from graphlib import TopologicalSorter
 from typing import TypeVar
@@ -25,6 +26,7 @@ from spark_build.process import cancel_all
 from spark_build.recipes.evaluation import for_target
 from spark_build.recipes.loader import read_lock
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Plan, Step
+from spark_build.reporting import Reporter, reporting
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
 from spark_build.text import digest
@@ -118,7 +120,7 @@ def build(
         ),
         workers=max(2, setting.limits.cores),
     )
-    with closing(work):
+    with closing(work), reporting(Reporter(lambda text: emit(Note(message=text)))):
         for name, result in work:
             results[name] = result
             emit(RecipeFinished(result=result))
@@ -263,12 +265,8 @@ def publish(
         )
         return [*built, *public], key
 
-    return generations.publish(
-        setting.view,
-        setting.home.store,
-        choose,
-        waiting=lambda holder: emit(Note(message=f"waiting for another spark-build: {holder}")),
-    )
+    with reporting(Reporter(lambda text: emit(Note(message=text)))):
+        return generations.publish(setting.view, setting.home.store, choose)
 
 
 T = TypeVar("T")
@@ -304,7 +302,8 @@ def in_order(
             waiting = sorted([*waiting, *sorter.get_ready()], key=order.__getitem__)
             while waiting and running < workers:
                 # A daemon: who waits for another process's lock must not keep ours alive.
-                thread = threading.Thread(target=one, args=(waiting[0],), name=waiting.pop(0), daemon=True)
+                inside, name = copy_context(), waiting.pop(0)
+                thread = threading.Thread(target=inside.run, args=(one, name), name=name, daemon=True)
                 threads.append(thread)
                 running += 1
                 thread.start()

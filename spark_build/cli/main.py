@@ -92,17 +92,19 @@ def main(arguments: list[str], options: Options | None = None) -> int:
 def _main(arguments: list[str], options: Options) -> int:
     from spark_build.cli import config
     from spark_build.errors import SparkBuildError, from_os_error
+    from spark_build.reporting import Reporter, reporting
 
     try:
         defaults = config.apply(options, config.settings())
         # Commands return their exit code; click returns 0 for --help and --version.
-        code = cli.main(
-            args=arguments,
-            prog_name="spark-build",
-            standalone_mode=False,
-            obj=options,
-            default_map=defaults,
-        )
+        with reporting(Reporter(lambda text: click.echo(text, err=True))):
+            code = cli.main(
+                args=arguments,
+                prog_name="spark-build",
+                standalone_mode=False,
+                obj=options,
+                default_map=defaults,
+            )
         return int(code or 0)
     except click.exceptions.Exit as stop:
         return stop.exit_code

@@ -6,7 +6,7 @@ import dataclasses
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -94,22 +94,23 @@ def _fetched(setting: Context, name: str, scratch: Path, emit: Emit, *, offline:
     """Return the recipe's pinned source, unpacked."""
     from spark_build.errors import SourceError
     from spark_build.events import Note, Progress
+    from spark_build.reporting import Reporter, reporting
     from spark_build.sources import source_types
 
     source = _source(setting, name)
     if source is None:
         raise SourceError(f"train {setting.train.name} names no source for {setting.target.platform}")
 
-    in_git = source.kind == "git"
+    unit: Literal["steps", "bytes"] = "steps" if source.kind == "git" else "bytes"
 
     def progress(done: int, total: int) -> None:
-        unit: Any = "steps" if in_git else "bytes"
         emit(Progress(recipe=name, stage="fetch", done=done, total=total, unit=unit))
 
     folder = setting.home.sources
     emit(Note(recipe=name, message="fetching the source"))
-    with (scratch / "log").open("wb") as log:
-        obtained = source_types.obtain(source, folder=folder, offline=offline, log=log, progress=progress)
+    to = Reporter(lambda text: emit(Note(recipe=name, message=text)), progress)
+    with (scratch / "log").open("wb") as log, reporting(to):
+        obtained = source_types.obtain(source, folder=folder, offline=offline, log=log)
     source_types.write_tree(source, obtained, folder=folder, destination=scratch / "src")
     return scratch / "src"
 
@@ -144,7 +145,7 @@ def _check_all(setting: Context, name: str, wanted: Sequence[Patch], tree: Path,
         found = build_patches.check(file, work)
         detail = problem or found.detail
         if found.state == "applies" and not problem:
-            build_patches.apply(file, work, work.parent, None)
+            build_patches.apply(file, work, None)
             detail = f"marked unverified: {patch.unverified}" if patch.unverified else ""
         state = "does-not-apply" if problem else found.state
         rows.append(_Row(recipe=name, patch=patch.file, state=state, detail=detail))

@@ -121,11 +121,6 @@ def path(options: Options) -> None:
 SHOWN = 6  # changes in a line of the table; --json has all
 
 
-def tell(message: str) -> None:
-    """Say on stderr whom we wait for."""
-    click.echo(f"waiting for another spark-build: {message}", err=True)
-
-
 @click.command()
 @shared
 def generations(options: Options) -> None:
@@ -220,7 +215,7 @@ def rollback(options: Options, number: int | None) -> None:
     from spark_build.wheelhouse import generations as wheelhouse_generations
     from spark_build.wheelhouse.gc import generation_changes
 
-    was, found = wheelhouse_generations.rollback(options.setting().view, number, tell)
+    was, found = wheelhouse_generations.rollback(options.setting().view, number)
     changed = generation_changes(was.wheels, found.wheels) if was else ()
     if options.json:
         document = {
@@ -250,7 +245,7 @@ def remove(options: Options, wheels: tuple[str, ...], force: bool) -> None:
 
     setting = options.setting()
     made, gone, lacking = wheelhouse_generations.remove(
-        setting.view, setting.home.store, wheels, markers=setting.markers, force=force, waiting=tell
+        setting.view, setting.home.store, wheels, markers=setting.markers, force=force
     )
     if options.json:
         names = [{"name": wheel.name, "version": wheel.version} for wheel in gone]
@@ -269,7 +264,7 @@ def _pinning(options: Options, number: int | None, *, wanted: bool) -> None:
     chosen = number or wheelhouse_generations.current_number(view)
     if not chosen:
         raise UsageError(f"nothing is published for {view.name} yet", hint="spark-build all")
-    new = (wheelhouse_generations.pin if wanted else wheelhouse_generations.unpin)(view, chosen, tell)
+    new = (wheelhouse_generations.pin if wanted else wheelhouse_generations.unpin)(view, chosen)
     if options.json:
         render.print_json({"generation": chosen, "pinned": wanted, "new": new})
         return
@@ -361,7 +356,6 @@ def gc(
         dry_run=dry_run,
         keep_runs=keep_runs,
         runs_older_than=runs_older_than,
-        waiting=tell,
     )
     if options.json:
         taken = [dataclasses.asdict(one) for one in done.taken]
@@ -416,7 +410,7 @@ def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> i
             view.emit(Progress(recipe="", stage="check", done=done, total=total, unit="bytes"))
 
         home = options.home()
-        found = examine(home, deep=deep, repair=repair, told=told, waiting=tell)
+        found = examine(home, deep=deep, repair=repair, told=told)
         # What is damaged would only be told a second time.
         if resolve is not False and all(one.mended for one in found):
             targets = load(home.data).targets.values()

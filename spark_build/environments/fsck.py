@@ -30,7 +30,6 @@ def check(
     deep: bool,
     repair: bool,
     told: fsck.Told,
-    waiting: Callable[[str], None] | None = None,
 ) -> tuple[WheelhouseFault, ...]:
     """Return every fault in the store and in all views; `repair` fixes those it can."""
     wheels: dict[str, StoredWheel] = {}
@@ -47,7 +46,7 @@ def check(
         return wheels[key]
 
     for view in sorted(path for path in home.views.glob("*") if path.is_dir()):
-        with _undisturbed(view, waiting):
+        with _undisturbed(view):
             suspects = list(fsck.of_view(view, home.store, find))
             found += [suspect.mended() if repair else suspect.fault for suspect in suspects]
     return tuple(found)
@@ -108,9 +107,9 @@ def _of_store(home: Home, wheels: dict[str, StoredWheel], deep: bool, told: fsck
 
 
 @contextlib.contextmanager
-def _undisturbed(view: Path, waiting: Callable[[str], None] | None) -> Iterator[None]:
+def _undisturbed(view: Path) -> Iterator[None]:
     """Keep others from publishing and collecting; does nothing in a wheelhouse that is read-only for us."""
     with contextlib.ExitStack() as stack:
         if os.access(view, os.W_OK):
-            stack.enter_context(generations.held(view, "checking", waiting))
+            stack.enter_context(generations.held(view, "checking"))
         yield

@@ -14,6 +14,7 @@ from packaging.version import Version
 from spark_build.errors import Problem, RecipeError
 from spark_build.recipes import evaluation
 from spark_build.recipes.evaluation import evaluate, for_target, holds, minimum_cuda, patches_for, pin_hint
+from spark_build.recipes.fields import PLATFORMS
 from spark_build.recipes.lint_data import (
     COMMON,
     DOWNLOADERS,
@@ -27,7 +28,7 @@ from spark_build.recipes.lint_data import (
 )
 from spark_build.recipes.model import Pin, Recipe, Source, Target, Train, Variable, When
 from spark_build.recipes.parse import parse_recipe, parse_target, parse_train
-from spark_build.recipes.toml_positions import PLATFORMS, Path, Positions, allows, version_of
+from spark_build.recipes.toml_positions import Path, Positions, allows, version_of
 
 # Where a remark holds: (train, target); empty: it does not depend on it.
 _Context = tuple[str, str]

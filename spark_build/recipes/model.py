@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from spark_build.machine import Machine
+from spark_build.recipes import fields
 
 SourceKind = Literal["git", "archive", "sdist", "wheel", "local"]
 BuildKind = Literal["pep517", "cmake", "scons", "repack", "assemble"]
@@ -18,7 +19,7 @@ Coupling = Literal["content", "version"]
 class When:
     """A condition; all fields that are given must hold."""
 
-    platforms: tuple[str, ...] = ()
+    platforms: tuple[fields.PlatformName, ...] = ()
     trains: tuple[str, ...] = ()
     cuda: bool | None = None
     options: dict[str, str] = field(default_factory=dict)  # options of the recipe that have this value
@@ -37,17 +38,18 @@ class Source:
     kind: SourceKind
     project: str = ""
     filename: str = ""
-    url: str = ""
-    mirrors: tuple[str, ...] = ()
+    url: fields.Url = ""
+    mirrors: tuple[fields.Mirror, ...] = ()
     tag: str = ""
-    commit: str = ""  # of a git source: empty until `recipes pin` has read it from the tag
-    sha256: str = ""
-    platform: str = ""  # only for this platform ("linux-aarch64"); empty: any
+    commit: fields.Commit = ""  # of a git source: empty until `recipes pin` has read it from the tag
+    sha256: fields.Sha256 = ""
+    platform: fields.AnyPlatform = ""  # only for this platform ("linux-aarch64"); empty: any
     submodules: bool = False
     note: str = ""
-    folder: str = ""  # of an extra source: NAME of {extra:NAME}, shared with others; empty: its own name
+    # Of an extra source: NAME of {extra:NAME}, shared with others; empty: its own name.
+    folder: fields.FolderName = ""
     # Path in it -> path in that folder; empty: all of it.
-    copy: dict[str, str] = field(default_factory=dict, hash=False)
+    copy: dict[fields.SourcePath, fields.LaidPath] = field(default_factory=dict, hash=False)
 
     @property
     def is_pinned(self) -> bool:
@@ -59,9 +61,9 @@ class Source:
 class Patch:
     """A patch below patches/: its reason, upstream discussion and trains."""
 
-    file: str
-    why: str
-    sha256: str
+    file: fields.PatchFile
+    why: fields.PatchReason
+    sha256: fields.Sha256
     upstream: str = ""
     trains: tuple[str, ...] = ()  # empty: every train
     unverified: str = ""  # what was seen instead, when the pinned file could not be read
@@ -76,8 +78,8 @@ class Need:
     its version does. versions: those that will do, such as ">=2.4,<3"; empty: any.
     """
 
-    name: str
-    versions: str = ""
+    name: fields.Name
+    versions: fields.Versions = ""
     providers: tuple[Provider, ...] = ("store",)
     coupling: Coupling = "content"
     why: str = ""
@@ -107,61 +109,63 @@ class Variant:
     """Differences under a condition: its pins, variables and costs replace those of the same name."""
 
     when: When
-    requires: tuple[str, ...] = ()
-    env: dict[str, Variable] = field(default_factory=dict)
-    apt: tuple[str, ...] = ()
-    dnf: tuple[str, ...] = ()
+    requires: tuple[fields.ExactPin, ...] = ()
+    env: dict[fields.EnvironmentName, Variable] = field(default_factory=dict)
+    apt: tuple[fields.Apt, ...] = ()
+    dnf: tuple[fields.Dnf, ...] = ()
     default: bool | None = None  # of the recipe
-    memory_per_job_mib: int | None = None
-    core_minutes: float | None = None
-    disk_mib: int | None = None
+    memory_per_job_mib: fields.MemoryPerJob | None = None
+    core_minutes: fields.CoreMinutes | None = None
+    disk_mib: fields.Disk | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Build:
     """Settings and costs of a build."""
 
-    requires: tuple[str, ...] = ()  # exact pins, the whole closure: name==version
-    memory_per_job_mib: int = 1024
-    threads_per_job: int = 1  # processors that one job keeps busy
-    core_minutes: float = 1.0  # CPU time of one clean build
-    disk_mib: int = 1024
+    requires: tuple[fields.ExactPin, ...] = ()  # exact pins, the whole closure: name==version
+    memory_per_job_mib: fields.MemoryPerJob = 1024
+    threads_per_job: fields.Threads = 1  # processors that one job keeps busy
+    core_minutes: fields.CoreMinutes = 1.0  # CPU time of one clean build
+    disk_mib: fields.Disk = 1024
     compile_flags: tuple[str, ...] = ()  # for C and C++; one with an option is left out while that is empty
-    env: dict[str, Variable] = field(default_factory=dict)
+    env: dict[fields.EnvironmentName, Variable] = field(default_factory=dict)
     variants: tuple[Variant, ...] = ()
     network: bool = False  # whether the build may use the network; `plan` warns
-    place: dict[str, Variable] = field(default_factory=dict)  # folder in the source <- an extra source's
+    # Folder in the source <- an extra source's.
+    place: dict[fields.PlaceFolder, Variable] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cmake:
     """A build of kind cmake: configure, build, install into a prefix."""
 
-    source: str = "."  # folder of the top CMakeLists.txt
-    define: dict[str, Variable] = field(default_factory=dict)  # -DNAME=value
-    expect: tuple[str, ...] = ()  # files that the prefix must have: "bin/mlir-tblgen"
+    source: fields.CmakeFolder = "."  # folder of the top CMakeLists.txt
+    define: dict[fields.CmakeName, Variable] = field(default_factory=dict)  # -DNAME=value
+    expect: tuple[fields.ExpectedFile, ...] = ()  # files that the prefix must have: "bin/mlir-tblgen"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stub:
     """A link-time substitute, made from a header, for a library of the GPU driver."""
 
-    library: str  # "lib/stubs/libcuda.so"
-    soname: str  # "libcuda.so.1"
-    header: str  # "include/cuda.h"
-    functions: str  # how the names of its functions begin: "cu"
-    answer: int  # what each of them returns when it is called all the same: an error code of this library
+    library: fields.StubLibrary  # "lib/stubs/libcuda.so"
+    soname: fields.StubSoname  # "libcuda.so.1"
+    header: fields.StubHeader  # "include/cuda.h"
+    functions: fields.StubFunctions  # how the names of its functions begin: "cu"
+    # What each of them returns when it is called all the same: an error code of this library.
+    answer: fields.StubAnswer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prefix:
     """A development prefix from one vendor's wheel (repack) or several (assemble)."""
 
-    copy: dict[str, str] = field(
-        default_factory=dict
-    )  # folder in a wheel -> folder in the prefix, "." its top
-    links: dict[str, str] = field(default_factory=dict)  # symbolic link -> what it points to, beside it
-    unversioned: tuple[str, ...] = ()  # folders in which libX.so is to point to libX.so.N
+    # Folder in a wheel -> folder in the prefix, "." its top.
+    copy: dict[fields.WheelFolder, fields.PrefixFolder] = field(default_factory=dict)
+    # Symbolic link -> what it points to, beside it.
+    links: dict[fields.LinkPath, fields.LinkTarget] = field(default_factory=dict)
+    unversioned: tuple[fields.PlainFolder, ...] = ()  # folders in which libX.so is to point to libX.so.N
     stubs: tuple[Stub, ...] = ()
 
 
@@ -169,7 +173,7 @@ class Prefix:
 class Feature:
     """A feature that a build may drop silently, and the configure summary that proves it."""
 
-    name: str
+    name: fields.FeatureName
     value: str = "ON"
     why: str = ""
     when: When = field(default_factory=When)
@@ -179,23 +183,24 @@ class Feature:
 class Naming:
     """Version that the wheel must carry; {version} and {label} are filled in."""
 
-    version: str = "{version}"
+    version: fields.WheelVersion = "{version}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class System:
     """Distribution packages that the build needs, by package manager."""
 
-    apt: tuple[str, ...] = ()  # Debian, Ubuntu, DGX OS
-    dnf: tuple[str, ...] = ()  # Fedora, RHEL: only named, never installed
+    apt: tuple[fields.Apt, ...] = ()  # Debian, Ubuntu, DGX OS
+    dnf: tuple[fields.Dnf, ...] = ()  # Fedora, RHEL: only named, never installed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Required:
     """A distribution that the finished wheel requires, whatever its build wrote into METADATA."""
 
-    requirement: str  # as in Requires-Dist; {version:NAME} and {wheel:PROJECT} stand for the train's pins
-    why: str
+    # As in Requires-Dist; {version:NAME} and {wheel:PROJECT} stand for the train's pins.
+    requirement: fields.RequiredText
+    why: fields.RequiredReason
     when: When = field(default_factory=When)
 
 
@@ -203,9 +208,10 @@ class Required:
 class External:
     """Libraries of another distribution: left out of the wheel, found in that one's folder."""
 
-    distribution: str  # what the wheel must require: "nvidia-cudnn-cu13", "cuda-toolkit[cublas]"
-    folder: str  # below site-packages: "nvidia/cudnn/lib"
-    libraries: tuple[str, ...]  # sonames, wildcards allowed
+    # What the wheel must require: "nvidia-cudnn-cu13", "cuda-toolkit[cublas]".
+    distribution: fields.DistributionName
+    folder: fields.SiteFolder  # below site-packages: "nvidia/cudnn/lib"
+    libraries: tuple[fields.ExternalLibrary, ...]  # sonames, wildcards allowed
     when: When = field(default_factory=When)
 
 
@@ -214,12 +220,14 @@ class Repair:
     """Changes to the wheel after the build; none by default."""
 
     bundle: bool = False  # copy the non-system shared libraries into the wheel (auditwheel)
-    exclude: tuple[str, ...] = ()  # sonames that stay outside
-    platform: str = ""  # the tag to get, "manylinux_2_34"; empty: the best when bundling, else as built
+    exclude: tuple[fields.Excluded, ...] = ()  # sonames that stay outside
+    # The tag to get, "manylinux_2_34"; empty: the best when bundling, else as built.
+    platform: fields.PolicyTag = ""
     strip: bool = False  # take debug sections and symbols out of libraries and programs (binutils)
     clean_rpath: bool = False  # take out what RPATHs name besides $ORIGIN (patchelf)
     external: tuple[External, ...] = ()
-    rpath: tuple[str, ...] = ()  # files of the wheel (wildcards) that look in the folders of `external`
+    # Files of the wheel (wildcards) that look in the folders of `external`.
+    rpath: tuple[fields.WheelFile, ...] = ()
     requires: tuple[Required, ...] = ()
 
     @property
@@ -233,8 +241,8 @@ class Repair:
 class Linked:
     """A library of the wheel for the loader: its path and its linked libraries."""
 
-    path: str  # in the wheel: "torch/lib/libtorch_cuda.so"
-    links: tuple[str, ...]  # as the linker names them: "cublas" for libcublas.so
+    path: fields.WheelLibrary  # in the wheel: "torch/lib/libtorch_cuda.so"
+    links: tuple[fields.LinkerName, ...]  # as the linker names them: "cublas" for libcublas.so
     when: When = field(default_factory=When)
 
 
@@ -250,11 +258,10 @@ class Preflight:
 class Scons:
     """A build of kind scons: build in the source's tree, copy files into a prefix."""
 
-    argument: dict[str, Variable] = field(default_factory=dict)  # NAME=value of the command line
-    copy: dict[str, str] = field(
-        default_factory=dict
-    )  # files of the tree (wildcards) -> folder in the prefix
-    expect: tuple[str, ...] = ()  # files that the prefix must have
+    argument: dict[fields.SconsName, Variable] = field(default_factory=dict)  # NAME=value of the command line
+    # Files of the tree (wildcards) -> folder in the prefix.
+    copy: dict[fields.TreeFiles, fields.PrefixFolder] = field(default_factory=dict)
+    expect: tuple[fields.ExpectedFile, ...] = ()  # files that the prefix must have
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -263,14 +270,14 @@ class Requires:
 
     cuda: bool = False
     cpu: bool = False  # with cuda: may also be built for a target without CUDA
-    platforms: tuple[str, ...] = ("linux-x86_64", "linux-aarch64")
+    platforms: tuple[fields.PlatformName, ...] = ("linux-x86_64", "linux-aarch64")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verify:
     """Checks that run in a fresh environment: names of bench/checks/<name>.py."""
 
-    checks: tuple[str, ...] = ()
+    checks: tuple[fields.CheckName, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -280,11 +287,11 @@ class DeviceRule:
     Each GPU of the target must have something that runs; beyond that, what is required and forbidden.
     """
 
-    library: str  # "libtorch_cuda.so", "torch/lib/*.so"
-    why: str
+    library: fields.StubLibrary  # "libtorch_cuda.so", "torch/lib/*.so"
+    why: fields.DeviceReason
     architectures: tuple[str, ...] = ()  # only for targets with one of these ("12.1"); empty: any with CUDA
-    require: tuple[str, ...] = ()  # "sm_121a", "compute_*"
-    forbid: tuple[str, ...] = ()
+    require: tuple[fields.DeviceTarget, ...] = ()  # "sm_121a", "compute_*"
+    forbid: tuple[fields.DeviceTarget, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -299,13 +306,13 @@ class Audit:
 class Recipe:
     """A component's build; versions and pins come from the train, else from its own pin."""
 
-    name: str
+    name: fields.Name
     distribution: str  # the name in the wheel's metadata
     summary: str
     kind: BuildKind
     build: Build
     default: bool = True  # whether a command that names no recipe builds it
-    options: dict[str, Option] = field(default_factory=dict)
+    options: dict[fields.OptionName, Option] = field(default_factory=dict)
     requires: Requires = field(default_factory=Requires)
     pin: Pin | None = None  # for every train that does not list this component
     needs: tuple[Need, ...] = ()
@@ -349,10 +356,11 @@ class Train:
 
     name: str
     summary: str
-    components: dict[str, Pin]
+    components: dict[fields.Name, Pin]
     default: bool = False
     revision: int = 1  # counts our builds of these versions: the N of the label cu130.sparkN
-    closure: dict[str, str] = field(default_factory=dict)  # third-party versions: name -> version
+    # Third-party versions: name -> version.
+    closure: dict[fields.Name, fields.Known] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -365,10 +373,10 @@ class Target:
 
     name: str
     summary: str
-    platform: str  # linux-aarch64, linux-x86_64, host
-    python: str  # cp312, host
-    cuda_architectures: tuple[str, ...] = ()  # "12.1"; empty: no CUDA
-    cuda: str = ""  # lowest CUDA version
+    platform: fields.TargetPlatform  # linux-aarch64, linux-x86_64, host
+    python: fields.Python  # cp312, host
+    cuda_architectures: tuple[fields.Capability, ...] = ()  # "12.1"; empty: no CUDA
+    cuda: fields.Cuda = ""  # lowest CUDA version
     unified_memory: bool = False
     gpu_names: tuple[str, ...] = ()  # how the driver names the GPU: what `auto` looks for
     cores: int = 0  # processors of a machine that is always the same; 0: they differ

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import GenericAlias, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from spark_build.errors import Problem, RecipeError
+from spark_build.recipes.fields import SHAPE_ONLY
 from spark_build.recipes.model import Recipe, Target, Train
 from spark_build.recipes.toml_positions import Finding, Path, Positions, read_toml
 from spark_build.recipes.validation import recipe_findings, target_findings, train_findings
@@ -59,10 +60,12 @@ def joint_error(problems: Sequence[Problem]) -> RecipeError:
     return RecipeError(f"{subject} {count}", problems=problems, where=where)
 
 
-def _parse(text: str, file: str, kind: type[T], rules: Callable[[Mapping[str, Any]], Iterable[Finding]]) -> T:
+def _parse(text: str, file: str, kind: type[T], rules: Callable[[T], Iterable[Finding]]) -> T:
     raw = _load(text, file)
     value, findings = _validate(raw, kind)
-    findings += [*_name_findings(raw, file), *rules(raw)]
+    findings += _name_findings(raw, file)
+    if value is not None:
+        findings += rules(value)
     if findings or value is None:
         positions = Positions(text)
         found = {Problem(file=file, line=positions.line(path), message=say) for path, say in findings}
@@ -96,22 +99,30 @@ def _name_findings(raw: Mapping[str, Any], file: str) -> Iterable[Finding]:
 
 
 @cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
+def _adapter(kind: type, extra: Literal["forbid", "ignore"] = "forbid") -> TypeAdapter[Any]:
     """Return the adapter that checks shape and types; its list type configures every class inside."""
     listed: Any = GenericAlias(list, (kind,))
-    return TypeAdapter(listed, config=ConfigDict(extra="forbid", strict=True))
+    return TypeAdapter(listed, config=ConfigDict(extra=extra, strict=True))
 
 
 def _validate(raw: Mapping[str, Any], kind: type[T]) -> tuple[T | None, list[Finding]]:
-    """Validate as JSON, where pydantic's strict mode takes arrays for tuples and tables for classes."""
+    """Return the value when its shape is right, and all mistakes in single values.
+
+    As JSON, where pydantic's strict mode takes arrays for tuples and tables for classes.
+    """
     key: Any = kind
+    text = json.dumps([raw], default=lambda _: {})
     try:
-        values = _adapter(key).validate_json(json.dumps([raw], default=lambda _: {}))
+        return _adapter(key).validate_json(text)[0], []
     except ValidationError as error:
         told = error.errors(include_url=False)[:MOST]  # finding what was meant takes its time
-        details = [(tuple(detail["loc"][1:]), detail) for detail in told]
-        return None, _findings(details, raw, kind)
-    return values[0], []
+        # "[key]" stands behind a key that is wrong itself.
+        details = [(tuple(part for part in detail["loc"][1:] if part != "[key]"), detail) for detail in told]
+        findings = _findings(details, raw, kind)
+    try:
+        return _adapter(key, "ignore").validate_json(text, context=SHAPE_ONLY)[0], findings
+    except ValidationError:
+        return None, findings
 
 
 def _findings(details: Sequence[tuple[Path, Any]], raw: Mapping[str, Any], kind: type) -> list[Finding]:
@@ -135,6 +146,8 @@ def _findings(details: Sequence[tuple[Path, Any]], raw: Mapping[str, Any], kind:
 
 def _say(path: Path, detail: Any, raw: Mapping[str, Any]) -> str:
     """Return a plain message for a wrong value."""
+    if detail["type"] == "rule":
+        return str(detail["msg"])
     value: Any = raw
     for part in path:
         value = value[part]

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from spark_build.errors import RecipeError
@@ -304,54 +303,6 @@ def _candidates(text: str, path: Path, value: str, *, present: bool) -> Iterator
 
 
 Finding = tuple[Path, str]  # where, and what is wrong there
-
-PLATFORMS = ("linux-x86_64", "linux-aarch64")
-
-
-def table(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return the table at a key; empty when there is none."""
-    value = raw.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def items(raw: Mapping[str, Any], key: str) -> list[Any]:
-    """Return the array at a key; empty when there is none."""
-    value = raw.get(key)
-    return value if isinstance(value, list) else []
-
-
-def tables(raw: Mapping[str, Any], key: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the tables of an array of tables with their index."""
-    for index, value in enumerate(items(raw, key)):
-        if isinstance(value, dict):
-            yield index, value
-
-
-def one_of(value: object, options: tuple[str, ...], path: Path, what: str) -> Iterator[Finding]:
-    """Check that a string is one of these."""
-    if isinstance(value, str) and value not in options:
-        yield path, f"{what} must be one of {', '.join(options)}, not '{value}'"
-
-
-def platforms(raw: Mapping[str, Any], path: Path) -> Iterator[Finding]:
-    """Check that every entry of `platforms` is a platform."""
-    for index, platform in enumerate(items(raw, "platforms")):
-        yield from one_of(platform, PLATFORMS, (*path, "platforms", index), "platform")
-
-
-def name_rule(value: object, path: Path) -> Iterator[Finding]:
-    """Check that a recipe's or package's name is normalised."""
-    if isinstance(value, str) and not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", value):
-        yield (
-            path,
-            f"the name '{value}' must be in lower case, words joined by '-': '{canonicalize_name(value)}'",
-        )
-
-
-def below(value: object, path: Path, what: str) -> Iterator[Finding]:
-    """Check that a path is relative and stays inside."""
-    if isinstance(value, str) and (not value or value.startswith("/") or ".." in value.split("/")):
-        yield path, f"{what} '{value}' must be a relative path without '..'"
 
 
 def version_of(text: str) -> Version | None:

@@ -277,11 +277,6 @@ def recorded_builds(home: Home, recipe: str, *, target: str | None = None) -> tu
     return tuple(build for build in _read(_path(home, recipe)) if target is None or build.target == target)
 
 
-def recorded_peaks(home: Home, recipe: str, *, target: str | None = None) -> tuple[int, ...]:
-    """Return the memory of each earlier build's largest job in MiB, newest last."""
-    return tuple(build.peak_mib_per_job for build in recorded_builds(home, recipe, target=target))
-
-
 def expected_usage(home: Home, recipe: str, *, target: str, declared_mib: int) -> ExpectedUsage:
     """Return the usage to expect of a recipe's next build."""
     known = recorded_builds(home, recipe, target=target)

@@ -15,6 +15,8 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol, cast
 
@@ -46,6 +48,30 @@ def unpack(
 
     Raises SourceError for a damaged or hostile archive, HostError when `destination` is in use.
     """
+    hint = f"check what the pin of {archive.name} names"
+    with (
+        filled(destination, f"unpack {archive.name}", hint, max_bytes, max_entries) as tree,
+        archive.open("rb") as file,
+    ):
+        magic = file.read(6)
+        file.seek(0)
+        if magic.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+            _unzip(file, tree)
+        else:
+            untar(decompressed(file, magic), tree)
+    entries = list(destination.iterdir())
+    only = entries[0] if len(entries) == 1 else destination
+    return only if only.is_dir() and not only.is_symlink() else destination
+
+
+@contextmanager
+def filled(
+    destination: Path, what: str, hint: str, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES
+) -> Iterator[Tree]:
+    """Yield a tree that becomes `destination` when the block ends well; else nothing is left.
+
+    Raises HostError when `destination` is in use, SourceError "cannot WHAT" for what must not be written.
+    """
     taken = destination.exists() and not (destination.is_dir() and not any(destination.iterdir()))
     if taken or destination.is_symlink():
         raise HostError(f"{destination} is in the way", hint=f"remove {destination}, then try again")
@@ -53,13 +79,7 @@ def unpack(
     temporary = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
     try:
         tree = Tree(temporary, max_bytes, max_entries)
-        with archive.open("rb") as file:
-            magic = file.read(6)
-            file.seek(0)
-            if magic.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-                _unzip(file, tree)
-            else:
-                _untar(decompressed(file, magic), tree)
+        yield tree
         tree.finish()
         temporary.chmod(0o755)
         temporary.rename(destination)
@@ -68,12 +88,7 @@ def unpack(
         reason = _reason(error)
         if reason is None:
             raise
-        raise SourceError(
-            f"cannot unpack {archive.name}: {reason}", hint=f"check what the pin of {archive.name} names"
-        ) from error
-    entries = list(destination.iterdir())
-    only = entries[0] if len(entries) == 1 else destination
-    return only if only.is_dir() and not only.is_symlink() else destination
+        raise SourceError(f"cannot {what}: {reason}", hint=hint) from error
 
 
 def _reason(error: BaseException) -> str | None:
@@ -140,22 +155,24 @@ def decompressed(file: BinaryIO, magic: bytes) -> BinaryIO:
     return file
 
 
-def _untar(stream: BinaryIO, tree: Tree) -> None:
+def untar(stream: BinaryIO, tree: Tree, seconds: float | None = None) -> None:
+    """Write a tar's entries to the tree, all of them with one time where `seconds` since 1970 is given."""
     # Headers and padding come on top of the content: at most two blocks and a bit for each entry.
     metered = Metered(stream, tree.left + 4096 * min(tree.entries_left, MAX_ENTRIES) + MAX_HEADER)
     with tarfile.open(fileobj=cast("BinaryIO", metered), mode="r:") as tar:
         while (member := tar.next()) is not None:
+            mtime = member.mtime if seconds is None else seconds
             if member.isdir():
-                tree.folder(member.name, member.mtime)
+                tree.folder(member.name, mtime)
             elif member.issym():
-                tree.symlink(member.name, member.linkname, member.mtime)
+                tree.symlink(member.name, member.linkname, mtime)
             elif member.islnk():
                 tree.hardlink(member.name, member.linkname)
             elif member.isreg():
                 content = tar.extractfile(member)
                 assert content is not None
                 executable = bool(member.mode & stat.S_IXUSR)
-                tree.file(member.name, content, member.size, member.mtime, executable=executable)
+                tree.file(member.name, content, member.size, mtime, executable=executable)
             else:
                 raise RefusedError(f"{member.name!r} is neither file, folder nor link")
         # tarfile takes a broken header for the end; the real end is zeros, or nothing.

@@ -13,6 +13,7 @@ from pathlib import Path
 from spark_build.errors import SourceError
 from spark_build.files import CHUNK, locked, sha256_of, sync_folder
 from spark_build.recipes.model import Source
+from spark_build.reporting import reporter
 from spark_build.sources import http
 from spark_build.sources.simple_api import IDENTITY, Indexes, configured, find, search, unreachable_hint
 
@@ -22,15 +23,9 @@ BACK_OFF = 0.5  # seconds before the first retry, doubled before each further on
 
 _RANGE = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
 
-Progress = Callable[[int, int], None]
-
 
 class _InterruptedError(Exception):
     """A download that broke off and may be resumed; the text gives the reason."""
-
-
-def _silent(_done: int, _total: int) -> None:
-    pass
 
 
 def fetch_pinned(
@@ -38,32 +33,27 @@ def fetch_pinned(
     *,
     folder: Path,
     offline: bool = False,
-    progress: Progress = _silent,
     indexes: Indexes | None = None,
-    waiting: Callable[[str], None] | None = None,
-    tell: Callable[[str], None] | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Path:
     """Return the verified file folder/<sha256[:2]>/<sha256>/<filename>; downloads it when it is missing.
 
-    `progress` gets bytes done and in total (0: unknown), `waiting` who holds the lock, `tell` why a
-    mirror is asked. `indexes` default to pip's. Raises SourceError; only an interrupted download
-    leaves something to resume.
+    Reports bytes done and in total, and why a mirror is asked. `indexes` default to pip's. Raises
+    SourceError; only an interrupted download leaves something to resume.
     """
     pinned = pinned_in(source, folder)
     purpose = f"downloading {pinned.filename}"
     # Other threads fetch into the same folders: those stay, empty or not.
-    with locked(folder / ".locks" / pinned.sha256, purpose=purpose, waiting=waiting):
+    with locked(folder / ".locks" / pinned.sha256, purpose=purpose):
         if not _kept(pinned):
             known = configured() if indexes is None else indexes
             searched = known.local() if offline else known
             urls = places_of(source, pinned, searched, offline=offline)
             first_good(
                 urls,
-                lambda url: _complete(url, pinned, known, progress, pause),
+                lambda url: _complete(url, pinned, known, pause),
                 what=pinned.filename,
                 show=http.host_of,
-                tell=tell,
             )
     return pinned.final
 
@@ -88,16 +78,14 @@ def _kept(pinned: Pinned) -> bool:
     return False
 
 
-def _complete(
-    url: str, pinned: Pinned, indexes: Indexes, progress: Progress, pause: Callable[[float], None]
-) -> None:
+def _complete(url: str, pinned: Pinned, indexes: Indexes, pause: Callable[[float], None]) -> None:
     """Fill the .part until it has the pinned content, then move it into place."""
     pinned.part.parent.mkdir(parents=True, exist_ok=True)
     failures = 0
     furthest = _size(pinned.part)
     while True:
         try:
-            digest, resumed = _attempt(url, pinned, indexes, progress)
+            digest, resumed = _attempt(url, pinned, indexes)
         except _InterruptedError as error:
             # A slow line that breaks off often still gets there, as long as it gets further.
             failures = 0 if _size(pinned.part) >= furthest + FURTHER else failures + 1
@@ -125,14 +113,14 @@ def _complete(
     sync_folder(pinned.final.parent)
 
 
-def _attempt(url: str, pinned: Pinned, indexes: Indexes, progress: Progress) -> tuple[str, bool]:
+def _attempt(url: str, pinned: Pinned, indexes: Indexes) -> tuple[str, bool]:
     """Download once; returns the content's sha256 and whether it resumed an earlier part."""
     if not http.is_remote(url):
         path = Path(http.path_of(url))
         try:
             with path.open("rb") as file:
                 chunks = iter(lambda: file.read(CHUNK), b"")
-                return _append(chunks, pinned.part, 0, path.stat().st_size, progress), False
+                return _append(chunks, pinned.part, 0, path.stat().st_size), False
         except (FileNotFoundError, IsADirectoryError) as error:
             raise SourceError(f"there is no file {path}", hint="check the source's url") from error
     have = _size(pinned.part)
@@ -149,7 +137,7 @@ def _attempt(url: str, pinned: Pinned, indexes: Indexes, progress: Progress) -> 
             total = start + int(length) if length.isdecimal() else 0
             # Undecoded: some servers call a .tar.gz gzip-encoded, and its own bytes are pinned.
             chunks = answer.raw.stream(CHUNK, decode_content=False)
-            digest = _append(chunks, pinned.part, start, total, progress)
+            digest = _append(chunks, pinned.part, start, total)
     except http.NETWORK_ERRORS as error:
         raise _InterruptedError(http.network_reason(error)) from error
     if total and _size(pinned.part) < total:
@@ -177,7 +165,7 @@ def _start(answer: http.Response, pinned: Pinned, have: int, url: str) -> int:
     )
 
 
-def _append(chunks: Iterable[bytes], part: Path, start: int, total: int, progress: Progress) -> str:
+def _append(chunks: Iterable[bytes], part: Path, start: int, total: int) -> str:
     """Write from `start` on and return the sha256 of the file; a broken download keeps what arrived."""
     digest = hashlib.sha256()
     with part.open("r+b" if start else "wb") as out:
@@ -190,7 +178,7 @@ def _append(chunks: Iterable[bytes], part: Path, start: int, total: int, progres
             out.write(chunk)
             digest.update(chunk)
             done += len(chunk)
-            progress(done, total)
+            reporter().progress(done, total)
         out.flush()
         os.fsync(out.fileno())
     return digest.hexdigest()
@@ -255,13 +243,12 @@ def first_good(
     *,
     what: str,
     show: Callable[[str], str],
-    tell: Callable[[str], None] | None,
 ) -> None:
-    """Try the places in order until one has the pinned content; `tell` gets the reason for each next try."""
+    """Try the places in order until one has the pinned content; reports the reason for each next try."""
     failures: list[SourceError] = []
     for place in places:
-        if failures and tell is not None:
-            tell(f"{failures[-1].message}; asking {show(place)}")
+        if failures:
+            reporter().message(f"{failures[-1].message}; asking {show(place)}")
         try:
             attempt(place)
         except SourceError as error:

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import re
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from spark_build.errors import HostError, SourceError
-from spark_build.process import Completed, run
+from spark_build.process import run
+from spark_build.reporting import reporter
 
 _LISTED_TAG = re.compile(r"([0-9a-f]{40})\trefs/tags/(.+?)(\^\{\})?")
 
 
 def remote_tags(url: str) -> dict[str, str]:
     """Return all tags with the full commit of each. Raises SourceError when no server answers."""
-    log = io.BytesIO()  # `ask` returns the last lines only
     try:
         check_address(url)
-        remote = Remote(
-            url=url,
-            local=is_local(url),
-            mirror=Path("/nonexistent"),  # no repository of ours takes part
-            pass_fds=(),
-            log=log,
-            progress=None,
-            pause=lambda _: None,  # a person waits
-        )
-        remote.ask("ls-remote", "--tags")
+        # No repository of ours takes part, and a person waits.
+        access = GitAccess(pause=lambda _: None)
+        remote = Remote(url=url, local=is_local(url), mirror=Path("/nonexistent"), access=access)
+        lines = remote.ask("ls-remote", "--tags")
     except (BadAddressError, GitUnavailableError) as error:
         raise SourceError(f"cannot read the tags of {display_url(url)}: {error}") from error
     except SourceError as error:
@@ -42,9 +36,7 @@ def remote_tags(url: str) -> dict[str, str]:
         ) from error
     direct: dict[str, str] = {}
     peeled: dict[str, str] = {}
-    for found in filter(
-        None, map(_LISTED_TAG.fullmatch, log.getvalue().decode(errors="replace").splitlines())
-    ):
+    for found in filter(None, map(_LISTED_TAG.fullmatch, lines)):
         (peeled if found[3] else direct)[found[2]] = found[1]
     return direct | peeled  # an annotated tag is an object of its own, which names the commit
 
@@ -73,8 +65,8 @@ _CONFIG = {
 }
 _PERCENT = re.compile(r"(?:remote: )?[A-Z][\w ]+:\s+\d+% \((\d+)/(\d+)\)")
 _RECEIVING = ("Receiving objects", "Resolving deltas")
-# git ends its progress with carriage returns; the exit status comes through the pipe as a line.
-_BY_LINES = '{ "$@" 2>&1; echo "exit status $?"; } | stdbuf -oL tr "\\r" "\\n"'
+# git ends its progress with carriage returns.
+_BY_LINES = 'set -o pipefail; "$@" 2>&1 | stdbuf -oL tr "\\r" "\\n"'
 
 # In this order: (what git or ssh prints, what it means, the next thing to do, worth another try).
 _CAUSES: tuple[tuple[str, str, str, bool], ...] = (
@@ -145,16 +137,23 @@ def scrubbed() -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GitAccess:
+    """Settings for fetching that all repositories of one source share."""
+
+    offline: bool = False
+    log: BinaryIO | None = None
+    pause: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Remote:
     """A repository on a server, with its settings; `local`: the source is on this machine."""
 
     url: str
     local: bool
     mirror: Path
-    pass_fds: tuple[int, ...]
-    log: BinaryIO | None
-    progress: Callable[[int, int], None] | None
-    pause: Callable[[float], None]
+    access: GitAccess
+    pass_fds: tuple[int, ...] = ()
 
     def ask(self, command: str, *arguments: str, what: Sequence[str] = ()) -> list[str]:
         """Return output lines of `git COMMAND ARGUMENTS URL WHAT`; network failures are retried.
@@ -163,9 +162,8 @@ class Remote:
         """
         failures = 0
         while True:
-            done = self._once(command, [*arguments, "--", display_url(self.url), *what])
-            lines = [line for line in done.output.splitlines() if not line.startswith("$")]
-            if done.returncode == 0:
+            status, lines = self._once([command, *arguments, "--", display_url(self.url), *what])
+            if status == 0:
                 return lines
             problem = self._explain(lines)
             failures += 1
@@ -174,38 +172,30 @@ class Remote:
             error, again = problem
             if not again or failures > RETRIES:
                 raise error
-            self.pause(BACK_OFF * 2 ** (failures - 1))
+            self.access.pause(BACK_OFF * 2 ** (failures - 1))
 
-    def _once(self, command: str, arguments: Sequence[str]) -> Completed:
-        args = ["git", f"--git-dir={self.mirror}", command, *arguments]
+    def _once(self, arguments: Sequence[str]) -> tuple[int, list[str]]:
+        """Return the exit status and all output but progress, which is passed on."""
+        args = ["git", f"--git-dir={self.mirror}", *arguments]
         self._note("$ " + shlex.join(args))
-        status: list[int] = []
+        lines: list[str] = []
 
         def on_line(line: str) -> None:
-            if line.startswith("exit status "):
-                status.append(int(line.rpartition(" ")[2]))
-            elif match := _PERCENT.match(line):
-                if self.progress is not None and line.startswith(_RECEIVING):
-                    self.progress(int(match[1]), int(match[2]))
-            else:
+            match = _PERCENT.match(line)
+            if match is None:
+                lines.append(line)
                 self._note(line)
+            elif line.startswith(_RECEIVING):
+                reporter().progress(int(match[1]), int(match[2]))
 
-        wrapped = ["sh", "-c", _BY_LINES, "sh", *args]
+        wrapped = ["bash", "-c", _BY_LINES, "bash", *args]
         done = run(wrapped, env=self._environment(), on_line=on_line, pass_fds=self.pass_fds)
-        output = [line for line in done.output.splitlines() if not _PERCENT.match(line)]
-        if output and output[-1].startswith("exit status "):
-            output.pop()
-        return Completed(
-            args=tuple(args),
-            returncode=status[-1] if status else done.returncode or 1,
-            output="\n".join(output),
-            seconds=done.seconds,
-        )
+        return done.returncode, lines
 
     def _note(self, line: str) -> None:
-        if self.log is not None:
-            self.log.write(f"{redacted(line)}\n".encode(errors="replace"))
-            self.log.flush()
+        if self.access.log is not None:
+            self.access.log.write(f"{redacted(line)}\n".encode(errors="replace"))
+            self.access.log.flush()
 
     def _environment(self) -> dict[str, str]:
         environment = {

@@ -24,33 +24,19 @@ def obtain(
     folder: Path,
     offline: bool,
     log: BinaryIO,
-    progress: Callable[[int, int], None],
-    waiting: Callable[[str], None] | None = None,
-    tell: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Download or find what is pinned; returns {"name"} for people and "archive" (a path) or "git": true.
 
-    `progress` gets bytes, or git's objects, done and in total, `tell` why a mirror is asked. Raises
-    SourceError.
+    Reports bytes, or git's objects, and why a mirror is asked. Raises SourceError.
     """
     if source.kind == "local":
         log.write(f"source {source.url} as it is, content {source.sha256}\n".encode())
         return {"name": f"{Path(source.url).name} (local)", "local": True}
     if source.kind == "git":
-        git.fetch_commit(
-            source,
-            folder=folder,
-            offline=offline,
-            log=log,
-            progress=progress,
-            waiting=waiting,
-            tell=tell,
-        )
+        git.fetch_commit(source, folder=folder, offline=offline, log=log)
         log.write(f"source {display_url(source.url)} commit {source.commit}\n".encode())
         return {"name": f"{display_url(source.url)}@{source.commit}", "git": True}
-    archive = download.fetch_pinned(
-        source, folder=folder, offline=offline, progress=progress, waiting=waiting, tell=tell
-    )
+    archive = download.fetch_pinned(source, folder=folder, offline=offline)
     log.write(f"source {archive.name} sha256 {source.sha256}\n".encode())
     return {"name": archive.name, "archive": str(archive)}
 

@@ -27,7 +27,7 @@ from spark_build.files import CHUNK, atomic_directory, locked, sha256_of
 from spark_build.paths import PACKAGE, Home
 from spark_build.process import run
 from spark_build.recipes.model import Target
-from spark_build.text import digest
+from spark_build.text import digest, render_template
 from spark_build.venv import clean_environment
 from spark_build.wheelhouse import generations, trust
 from spark_build.wheelhouse import store as stores
@@ -142,9 +142,18 @@ def pack(
     own = [_from_file(f"{TOOL}/{path.name}", path) for path in sorted(tool)]
     title = f"Wheels of {view}, generation {generation.number}"
     pins = pins_of(store, chosen)
+    names = [wheel.name for wheel in chosen if wheel.origin != "public"] or [wheel.name for wheel in chosen]
     texts = {
-        "INSTALL.txt": install_text(
-            title, chosen, python, with_tool=bool(own), view=options, pins=sorted(pins), signed=bool(key)
+        "INSTALL.txt": render_template(
+            "INSTALL.txt",
+            title=title,
+            count=len(chosen),
+            names=" ".join(names),
+            python=f"{python[2]}.{python[3:].rstrip('t')}" if python else "",
+            with_tool=bool(own),
+            view=options,  # the options that select the wheels' view
+            pins=sorted(pins),  # of what is not handed on
+            signed=bool(key),
         ),
         **pins,
         "NOTICE.txt": license_notice(
@@ -412,84 +421,6 @@ class Licence:
     wheel: str
     path: str
     text: str
-
-
-_WHOSE = """\
-Is it from whom you think, and whole? KEY.pub is their public key: have it from them, not with this folder.
-
-    echo "them $(cat ~/KEY.pub)" > ~/allowed
-    ssh-keygen -Y verify -f ~/allowed -I them -s manifest.json.sig -n spark-build < manifest.json
-    grep "$(sha256sum SHA256SUMS | cut -d' ' -f1)" manifest.json"""
-
-
-def install_text(
-    title: str,
-    wheels: Sequence[StoredWheel],
-    python: str,
-    *,
-    with_tool: bool,
-    view: str = "",
-    pins: Sequence[str] = (),
-    signed: bool = False,
-) -> str:
-    """Return the instructions for installing from the folder.
-
-    `python`: the ABI ("cp312"), "" when it is not known; `view`: the options that select the wheels' view;
-    `pins`: files with the pins of what is not handed on; `signed`: whether the manifest will be.
-    """
-    own = [wheel.name for wheel in wheels if wheel.origin != "public"] or [wheel.name for wheel in wheels]
-    names = " ".join(own)
-    version = f"{python[2]}.{python[3:].rstrip('t')}" if python else ""
-    text = f"""\
-{title}: {len(wheels)} wheels{f", for Python {version}" if version else ""}
-Type the commands in this folder.
-
-{_WHOSE if signed else "Is the copy whole?"}
-
-    sha256sum --check --quiet SHA256SUMS
-
-pip, without any network:
-
-    python{version} -m pip install --no-index --find-links . {names}
-    python{version} -m pip install --no-index --find-links . --require-hashes -r requirements.txt
-
-uv:
-
-    uv pip install --no-index --find-links . {names}
-    uv pip install --no-index --find-links . --require-hashes -r requirements.txt
-
-A Dockerfile, with this folder as the build context (Python {version or "of the wheels"} in the image):
-
-    RUN --mount=type=bind,target=/wheels \\
-        pip install --no-index --find-links /wheels --require-hashes -r /wheels/requirements.txt
-
-"""
-    tool = "~/spark-build/bin/spark-build" if with_tool else "spark-build"
-    if with_tool:
-        text += f"""\
-spark-build itself, which takes the wheels in, proves every one and verifies them on this machine:
-
-    python{version} -m venv ~/spark-build
-    ~/spark-build/bin/python -m pip install --no-index --find-links spark-build 'spark-build[verify]'
-"""
-    else:
-        text += "With spark-build on this machine:\n\n"
-    if signed:
-        text += f"""\
-    {tool} wheelhouse trust add NAME ~/KEY.pub
-    {tool} wheelhouse import .
-"""
-    else:
-        text += f"    {tool} wheelhouse import --unsigned .\n"
-    text += f"    {tool} {view}verify\n" if with_tool else ""
-    for name in pins:
-        recipe = name.partition("-")[0]
-        text += f"""
-The wheels were compiled with {recipe}, which is not in this folder: NVIDIA's licence does not let it be
-handed on. Installing does not want it. Another machine makes the same from its pins ({name}):
-spark-build build {recipe}
-"""
-    return text
 
 
 def pins_text(recipe: str, version: str, platform: str, wheels: Sequence[tuple[str, str]]) -> str:

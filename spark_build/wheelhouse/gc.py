@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -57,7 +57,6 @@ def collect(
     dry_run: bool,
     keep_runs: int = sys.maxsize,
     runs_older_than: float = 0,
-    waiting: Callable[[str], None] | None = None,
 ) -> Collected:
     """Collect from all views, the store and the runs; ages in seconds.
 
@@ -72,7 +71,7 @@ def collect(
     taken: list[RemovedItem] = []
     doomed: set[Path] = set()
     for view in found:
-        with generations.held(view, "collecting", waiting):
+        with generations.held(view, "collecting"):
             going = expired(generations.states(view), keep=keep, older_than=age)
             folders = [view / "generations" / str(number) for number in going]
             doomed.update(folders)

@@ -124,15 +124,14 @@ def publish(
     view: Path,
     store: Path,
     choose: Callable[[Generation | None], tuple[Iterable[StoredWheel], str]],
-    waiting: Callable[[str], None] | None = None,
 ) -> tuple[Generation, bool]:
     """Publish the wheels that `choose` returns for the current generation; returns it and whether it is new.
 
     `choose` runs under the view's lock, so two publishers never lose each other's wheels. The same
-    wheels again give no new generation. `waiting` is told who else publishes.
+    wheels again give no new generation.
     """
     with (
-        changing(view, "publishing a generation", waiting),
+        changing(view, "publishing a generation"),
         shared_lock(store, f"publishing a generation of {view.name}"),
     ):
         before = current(view)
@@ -170,17 +169,15 @@ def _refuse_collisions(wheels: Sequence[StoredWheel]) -> None:
             )
 
 
-def held(
-    view: Path, purpose: str, waiting: Callable[[str], None] | None = None
-) -> AbstractContextManager[int]:
+def held(view: Path, purpose: str) -> AbstractContextManager[int]:
     """Return the lock of a view, for everything that changes it."""
-    return locked(view / "lock", purpose=purpose, waiting=waiting)
+    return locked(view / "lock", purpose=purpose)
 
 
 @contextlib.contextmanager
-def changing(view: Path, purpose: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+def changing(view: Path, purpose: str) -> Iterator[None]:
     """Hold the lock of a view, after removing what killed processes left."""
-    with held(view, purpose, waiting):
+    with held(view, purpose):
         remove_leftovers(view)
         yield
 
@@ -314,7 +311,6 @@ def write_verdict(generation: Generation, verdict: dict[str, Any]) -> None:
 
 
 PINS = "pins"
-Waiting = Callable[[str], None] | None
 
 
 def folder_of(view: Path, number: int) -> Path:
@@ -336,13 +332,13 @@ def current_number(view: Path) -> int:
     return int(parts[1]) if len(parts) == 2 and parts[0] == "generations" and parts[1].isdecimal() else 0
 
 
-def rollback(view: Path, number: int | None, waiting: Waiting = None) -> tuple[Generation | None, Generation]:
+def rollback(view: Path, number: int | None) -> tuple[Generation | None, Generation]:
     """Make another generation current, by default the one that the current was made from.
 
     Returns what was current (None when nothing readable was) and what is. One with missing wheels
     is refused.
     """
-    with changing(view, "rolling back", waiting):
+    with changing(view, "rolling back"):
         was = _readable(view)
         wanted = _before(view, was) if number is None else number
         found = read(folder_of(view, wanted))
@@ -396,9 +392,9 @@ def pins(view: Path) -> frozenset[int]:
     return frozenset(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
 
 
-def pin(view: Path, number: int, waiting: Waiting = None) -> bool:
+def pin(view: Path, number: int) -> bool:
     """Keep a generation from gc; returns False when it was pinned before."""
-    with changing(view, f"pinning generation {number}", waiting):
+    with changing(view, f"pinning generation {number}"):
         folder_of(view, number)
         if number in pins(view):
             return False
@@ -406,9 +402,9 @@ def pin(view: Path, number: int, waiting: Waiting = None) -> bool:
         return True
 
 
-def unpin(view: Path, number: int, waiting: Waiting = None) -> bool:
+def unpin(view: Path, number: int) -> bool:
     """Release a pinned generation; returns False when it was not pinned."""
-    with changing(view, f"unpinning generation {number}", waiting):
+    with changing(view, f"unpinning generation {number}"):
         if number not in pins(view):
             folder_of(view, number)
             return False
@@ -438,7 +434,6 @@ def remove(
     *,
     markers: Mapping[str, str],
     force: bool,
-    waiting: Waiting = None,
 ) -> tuple[Generation, tuple[StoredWheel, ...], tuple[str, ...]]:
     """Publish a generation without these wheels; returns it, what was removed, what now lacks something.
 
@@ -462,7 +457,7 @@ def remove(
         # Without a closure key the next `all` completes the set again.
         return staying, ""
 
-    made, _ = publish(view, store, choose, waiting)
+    made, _ = publish(view, store, choose)
     return made, tuple(gone), tuple(lacking)
 
 

@@ -20,7 +20,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
@@ -35,7 +34,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError
-from spark_build.text import format_size
+from spark_build.text import format_size, render_template
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse.simple_index import HTML, INDEX, JSON, JSON_FORM, METADATA, add_index, negotiate
 from spark_build.wheelhouse.store import entry_folder
@@ -575,35 +574,6 @@ def _tells(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
-STYLE = """
-:root { color-scheme: light dark; --page: #fff; --ink: #1d2127; --dim: #5d6672; --line: #d5d9df;
-  --card: #f5f6f8; --link: #0a58ca; --good: #1a7f37; --bad: #c62828; --unsure: #8f5f00; }
-@media (prefers-color-scheme: dark) { :root { --page: #14171b; --ink: #e4e7eb; --dim: #9aa3af;
-  --line: #3a414b; --card: #1d2127; --link: #7db4ff; --good: #57c26d; --bad: #ff7b72; --unsure: #e0ae45; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 68rem; padding: 1.5rem 1rem 4rem; background: var(--page);
-  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-a { color: var(--link); } h1 { font-size: 1rem; font-weight: 600; color: var(--dim); margin: 0 0 .5rem; }
-h2 { font-size: 1.5rem; line-height: 1.25; margin: 2.2rem 0 .2rem; overflow-wrap: anywhere; }
-h1 + section h2 { margin-top: 0; }
-h3 { font-size: 1rem; margin: 1.6rem 0 .3rem; } p { margin: .3rem 0; }
-.dim, small { color: var(--dim); } .good { color: var(--good); } .bad { color: var(--bad); }
-.unsure { color: var(--unsure); }
-pre { background: var(--card); padding: .6rem .8rem; border-radius: .4rem; white-space: pre-wrap;
-  overflow-wrap: anywhere; font-size: .85rem; margin: .5rem 0; user-select: all; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .92rem; }
-th, td { text-align: left; vertical-align: top; padding: .35rem 1rem .35rem 0;
-  border-bottom: 1px solid var(--line); }
-th { color: var(--dim); font-weight: 600; } td.n { white-space: nowrap; font-variant-numeric: tabular-nums; }
-td small { display: block; overflow-wrap: anywhere; } td:first-child { width: 38%; min-width: 11rem; }
-td:last-child a { margin-right: .5rem; }
-@media (max-width: 40rem) {
-  thead { display: none; } tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }
-  td { display: inline; border: 0; padding: 0 .6rem 0 0; }
-  td:first-child, td.own { display: block; width: auto; }
-  td:empty { display: none; }
-}
-"""
 PAPERS = {"provenance.json": "provenance", "sbom.json": "SBOM", "audit.json": "audit"}
 
 
@@ -635,6 +605,16 @@ class ShownView:
     install: tuple[str, ...]  # lines to copy
     wheels: tuple[ShownWheel, ...]
 
+    @property
+    def groups(self) -> dict[str, list[ShownWheel]]:
+        """Wheels by the title of their table, those built here first."""
+        titles = {"built": "Built here", "public": "Public, to complete them"}
+        groups: dict[str, list[ShownWheel]] = {title: [] for title in titles.values()}
+        for wheel in self.wheels:
+            title = titles.get(wheel.origin, wheel.origin[:1].upper() + wheel.origin[1:])
+            groups.setdefault(title, []).append(wheel)
+        return {title: wheels for title, wheels in groups.items() if wheels}
+
 
 def devices(audit: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the architectures for which an audit found code, machine code first."""
@@ -665,65 +645,4 @@ def install_lines(index: str, *, token: bool, trusted: str) -> tuple[str, ...]:
 
 def render_front_page(views: Sequence[ShownView]) -> str:
     """Return the whole page."""
-    title = views[0].name if len(views) == 1 else "wheels"
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}: spark-build wheelhouse</title><style>{STYLE}</style></head>"
-        f"<body><h1>spark-build wheelhouse</h1>{''.join(map(_view, views))}</body></html>\n"
-    )
-
-
-def _view(view: ShownView) -> str:
-    tone, said = view.verdict
-    lines = "".join(f"<pre>{escape(line)}</pre>" for line in view.install)
-    titles = {"built": "Built here", "public": "Public, to complete them"}
-    groups: dict[str, list[ShownWheel]] = {title: [] for title in titles.values()}
-    for wheel in view.wheels:
-        groups.setdefault(titles.get(wheel.origin, wheel.origin[:1].upper() + wheel.origin[1:]), []).append(
-            wheel
-        )
-    tables = "".join(_table(title, wheels) for title, wheels in groups.items())
-    url = escape(view.fixed)
-    return (
-        f"<section><h2>{escape(view.name)}</h2>"
-        f"<p>Generation {view.number}, published {escape(view.created)}, "
-        f'<span class="{tone}">{escape(said)}</span>.</p>'
-        f'<p><span class="dim">Always this state:</span> <a href="{url}">{url}</a></p>'
-        f"{lines}{tables}</section>"
-    )
-
-
-def _table(title: str, wheels: Sequence[ShownWheel]) -> str:
-    if not wheels:
-        return ""
-    total = format_size(sum(wheel.size for wheel in wheels))
-    code = any(wheel.devices for wheel in wheels)
-    papers = any(wheel.papers for wheel in wheels)
-    heads = [
-        "Package",
-        "Version",
-        "Size",
-        *(["Device code"] if code else []),
-        *(["Papers"] if papers else []),
-    ]
-    top = "".join(f"<th>{head}</th>" for head in heads)
-    rows = "".join(_line(wheel, code=code, papers=papers) for wheel in wheels)
-    return (
-        f'<h3>{escape(title)} <span class="dim">({len(wheels)}, {total})</span></h3>'
-        f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
-
-
-def _line(wheel: ShownWheel, *, code: bool, papers: bool) -> str:
-    href = escape(f"{wheel.url}#sha256={wheel.sha256}")
-    cells = [
-        f'<td><b>{escape(wheel.name)}</b><small><a href="{href}">{escape(wheel.filename)}</a></small></td>',
-        f"<td class=n>{escape(wheel.version)}</td><td class=n>{format_size(wheel.size)}</td>",
-    ]
-    if code:
-        cells.append(f'<td class="own">{escape(", ".join(wheel.devices))}</td>')
-    if papers:
-        links = " ".join(f'<a href="{escape(url)}">{escape(label)}</a>' for label, url in wheel.papers)
-        cells.append(f"<td>{links}</td>")
-    return f"<tr>{''.join(cells)}</tr>"
+    return render_template("front_page.html", views=views, size=format_size)

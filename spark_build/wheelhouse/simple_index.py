@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import posixpath
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -156,22 +155,6 @@ class IndexedWheel:
     metadata: bytes
 
 
-def render_index(wheels: Iterable[IndexedWheel], prefix: str = "") -> dict[str, bytes]:
-    """Return a whole index as content by relative path, to be written with or without the wheels.
-
-    `prefix` leads from a project's page to the folder of the wheels: "" when each lies beside its
-    page (index/<project>/), "../../" when all lie beside index/. The metadata files lie beside them.
-    """
-    projects: dict[str, list[IndexedWheel]] = {}
-    for wheel in wheels:
-        projects.setdefault(wheel.name, []).append(wheel)
-    files = {f"index/{name}": data for name, data in root_pages(sorted(projects)).items()}
-    for project, own in projects.items():
-        for name, data in project_pages(project, own, prefix).items():
-            files[posixpath.normpath(f"index/{project}/{name}")] = data
-    return files
-
-
 def root_pages(projects: Sequence[str]) -> dict[str, bytes]:
     """Return the list of projects in both forms."""
     links = "".join(f'<a href="{escape(quote(name))}/">{escape(name)}</a><br>\n' for name in projects)
@@ -179,10 +162,10 @@ def root_pages(projects: Sequence[str]) -> dict[str, bytes]:
     return {HTML: _html("Simple index", links), JSON: _json(listed)}
 
 
-def project_pages(project: str, wheels: Sequence[IndexedWheel], prefix: str = "") -> dict[str, bytes]:
+def project_pages(project: str, wheels: Sequence[IndexedWheel]) -> dict[str, bytes]:
     """Return one project's page in both forms, and its wheels' metadata files."""
     ordered = sorted(wheels, key=lambda wheel: (Version(wheel.version), wheel.filename))
-    rows = [_row(wheel, prefix) for wheel in ordered]
+    rows = [_row(wheel) for wheel in ordered]
     listed = {
         "meta": {"api-version": VERSION},
         "name": project,
@@ -190,14 +173,14 @@ def project_pages(project: str, wheels: Sequence[IndexedWheel], prefix: str = ""
         "files": rows,
     }
     pages = {HTML: _html(f"Links for {project}", "".join(map(_link, rows))), JSON: _json(listed)}
-    return pages | {f"{prefix}{wheel.filename}{METADATA}": wheel.metadata for wheel in ordered}
+    return pages | {f"{wheel.filename}{METADATA}": wheel.metadata for wheel in ordered}
 
 
-def _row(wheel: IndexedWheel, prefix: str) -> dict[str, Any]:
+def _row(wheel: IndexedWheel) -> dict[str, Any]:
     needed = parse_email(wheel.metadata)[0].get("requires_python")
     return {
         "filename": wheel.filename,
-        "url": prefix + quote(wheel.filename),
+        "url": quote(wheel.filename),
         "hashes": {"sha256": wheel.sha256},
         **({"requires-python": needed} if needed else {}),
         "size": wheel.size,

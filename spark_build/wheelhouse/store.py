@@ -335,24 +335,6 @@ def remove_leftovers(store: Path) -> None:
         remove_any(path)
 
 
-def verify_wheel(entry: StoreEntry) -> None:
-    """Raise StoreError unless the entry's wheel still has the bytes it was committed with."""
-    if entry.wheel is None:
-        return
-    path = entry.folder / entry.wheel.filename
-    try:
-        intact = path.stat().st_size == entry.wheel.size and sha256_of(path) == entry.wheel.sha256
-    except OSError:
-        intact = False
-    if not intact:
-        raise StoreError(
-            f"{entry.wheel.filename} is damaged or missing in the store",
-            where=str(path),
-            hint=f"rm -r {quote(str(entry.folder))}, "
-            f"then: spark-build build {entry.recipe or entry.wheel.name}",
-        )
-
-
 INDEX = "index.json"
 INDEX_SCHEMA = 2
 OF_IMPORTS = ("imported", "signer_key", "build_key")  # "" of all else

@@ -230,16 +230,6 @@ class DeviceCode:
         return self.loaded.ptx
 
     @property
-    def elsewhere_sass(self) -> dict[str, int]:
-        """Machine code outside the sections that cuobjdump reads."""
-        return self.elsewhere.sass
-
-    @property
-    def elsewhere_ptx(self) -> dict[str, int]:
-        """PTX outside the sections that cuobjdump reads."""
-        return self.elsewhere.ptx
-
-    @property
     def empty(self) -> bool:
         """True when there is neither device code nor a problem."""
         return not self.problems and not any(

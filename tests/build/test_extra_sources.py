@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import SourceError
+from spark_build.recipes.fields import PLATFORMS
 from spark_build.recipes.model import Source
-from spark_build.recipes.toml_positions import PLATFORMS
 from spark_build.sources.source_types import lay_tree
 from tests.conftest import PROJECT, RECIPE, TRAIN, Root, make_root
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.build.diagnosis import FeatureWatch, dropped_features, feature_agrees, kept
+from spark_build.build.diagnosis import DroppedFeature, FeatureWatch, feature_agrees, kept
 from spark_build.recipes.model import Feature
 
 CUDNN = Feature(name="USE_CUDNN", why="cuDNN not found: off with a warning")
@@ -41,6 +41,12 @@ def summary(cudnn: str = "ON", nccl: str = "ON") -> list[str]:
 
 def names(*wanted: str) -> list[Feature]:
     return [Feature(name=name) for name in wanted]
+
+
+def dropped_features(features: list[Feature], lines: list[str]) -> tuple[DroppedFeature, ...]:
+    """Every feature that a complete log reports missing, in order of its lines."""
+    watch = FeatureWatch(features)
+    return tuple(missing for missing in map(watch.see, lines) if missing is not None)
 
 
 def test_all_there() -> None:

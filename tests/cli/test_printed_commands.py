@@ -99,6 +99,8 @@ def of_python(file: Path) -> Iterator[Line]:
 def of_text(file: Path) -> Iterator[Line]:
     """The command lines in a page, a script or a recipe; those in `...` may leave our name out."""
     text, place = file.read_text(), str(file.relative_to(ROOT))
+    if file.parent.name == "templates":
+        text = re.sub(r"\{%.*?%\}", "", re.sub(r"\{\{.*?\}\}", FIELD, text))
     yield from lines_in(text, place)
     if file.suffix == ".md":
         for match in SPAN.finditer(text):
@@ -111,6 +113,7 @@ def printed() -> list[Line]:
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("recipes/**/*.md")]
     others = [
         *ROOT.glob("recipes/**/*.toml"),
+        *ROOT.glob("spark_build/templates/*"),
         ROOT / "spark-build",
         ROOT / "run-tests",
         ROOT / "tools/setup.sh",

@@ -183,3 +183,9 @@ def eventually(condition: Callable[[], bool], *, seconds: float) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def verify_wheel(entry: stores.StoreEntry) -> None:
+    """The entry's wheel still has the bytes it was committed with."""
+    assert entry.wheel is not None
+    assert sha256_of(entry.folder / entry.wheel.filename) == entry.wheel.sha256

@@ -76,7 +76,8 @@ def test_each_mistake_has_its_line(old: str, new: str, expected: str) -> None:
 
 def test_a_cmake_definition_takes_no_condition() -> None:
     text = (
-        SOUND.replace('"pep517"', '"cmake"') + '[cmake.define.A]\nvalue = "1"\nwhy = "a.cmake"\nwhen = {}\n'
+        SOUND.replace('"pep517"', '"cmake"')
+        + '[cmake.define.A]\nvalue = "1"\nwhy = "a.cmake"\nwhen = { cuda = true }\n'
     )
     with pytest.raises(RecipeError) as caught:
         parse_recipe(text, "recipes/demo.toml")

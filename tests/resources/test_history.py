@@ -45,8 +45,13 @@ def test_only_whole_builds_lower_what_is_planned(home: Home) -> None:
     assert governor.expected_usage(home, "tiny", target="h200", declared_mib=1000).seconds is None
 
 
+def peaks(home: Home, recipe: str, *, target: str | None = None) -> tuple[int, ...]:
+    """The memory of each earlier build's largest job, newest last."""
+    return tuple(build.peak_mib_per_job for build in governor.recorded_builds(home, recipe, target=target))
+
+
 def test_nothing_is_known_at_first(home: Home) -> None:
-    assert governor.recorded_peaks(home, "tiny") == ()
+    assert peaks(home, "tiny") == ()
     assert not home.runs.exists()
 
 
@@ -55,16 +60,16 @@ def test_builds_are_remembered_newest_last(home: Home) -> None:
         governor.record_build(home, "tiny", taken(peak))
     governor.record_build(home, "tiny", taken(900, target="h200"))
     governor.record_build(home, "other", taken(7))
-    assert governor.recorded_peaks(home, "tiny") == (300, 200, 900)
-    assert governor.recorded_peaks(home, "tiny", target="gb10") == (300, 200)
+    assert peaks(home, "tiny") == (300, 200, 900)
+    assert peaks(home, "tiny", target="gb10") == (300, 200)
     assert governor.recorded_builds(home, "tiny")[-1] == taken(900, target="h200")
-    assert governor.recorded_peaks(home, "other") == (7,)
+    assert peaks(home, "other") == (7,)
 
 
 def test_the_oldest_are_forgotten(home: Home) -> None:
     for peak in range(governor.LENGTH + 5):
         governor.record_build(home, "tiny", taken(peak))
-    assert governor.recorded_peaks(home, "tiny") == tuple(range(5, governor.LENGTH + 5))
+    assert peaks(home, "tiny") == tuple(range(5, governor.LENGTH + 5))
 
 
 @pytest.mark.parametrize(
@@ -74,9 +79,9 @@ def test_the_oldest_are_forgotten(home: Home) -> None:
 def test_a_damaged_file_is_no_obstacle(home: Home, content: str) -> None:
     file_of(home).parent.mkdir(parents=True)
     file_of(home).write_text(content)
-    assert governor.recorded_peaks(home, "tiny") == ()
+    assert peaks(home, "tiny") == ()
     governor.record_build(home, "tiny", taken(5))
-    assert governor.recorded_peaks(home, "tiny") == (5,)
+    assert peaks(home, "tiny") == (5,)
 
 
 def test_what_a_later_version_adds_is_ignored(home: Home) -> None:
@@ -84,7 +89,7 @@ def test_what_a_later_version_adds_is_ignored(home: Home) -> None:
     content = json.loads(file_of(home).read_text())
     content["builds"][0]["colour"] = "blue"
     file_of(home).write_text(json.dumps(content))
-    assert governor.recorded_peaks(home, "tiny") == (5,)
+    assert peaks(home, "tiny") == (5,)
 
 
 def test_processes_that_record_at_once_lose_nothing(home: Home, tmp_path: Path) -> None:
@@ -98,5 +103,5 @@ for peak in range(5):
 """
     running = [processes.start([sys.executable, "-c", script, str(tmp_path)]) for _ in range(4)]
     assert [process.wait(timeout=60) for process in running] == [0] * 4
-    assert sorted(governor.recorded_peaks(home, "tiny")) == sorted([*range(5)] * 4)
+    assert sorted(peaks(home, "tiny")) == sorted([*range(5)] * 4)
     assert [path.name for path in file_of(home).parent.iterdir()] == ["tiny.json"]

@@ -12,6 +12,7 @@ import pytest
 
 from spark_build.errors import SourceError
 from spark_build.recipes.model import Source
+from spark_build.reporting import Reporter, reporting
 from spark_build.sources.download import RETRIES, fetch_pinned
 from spark_build.sources.http import PipConfig
 from spark_build.sources.simple_api import Indexes
@@ -72,7 +73,8 @@ def test_a_file_comes_from_the_index_once(kind: str, announced: str, site: Site,
 def test_progress_counts_up_to_the_whole(site: Site, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     source = archive(f"{site.url}/files/{NAME}")
-    fetch_pinned(source, folder=tmp_path, indexes=NOWHERE, progress=lambda *step: seen.append(step))
+    with reporting(Reporter(progress=lambda *step: seen.append(step))):
+        fetch_pinned(source, folder=tmp_path, indexes=NOWHERE)
     assert len(seen) > 2
     assert seen == sorted(seen)
     assert seen[-1] == (len(DATA), len(DATA))

@@ -17,6 +17,7 @@ import pytest
 
 from spark_build.errors import HostError, SourceError
 from spark_build.recipes.model import Source
+from spark_build.reporting import Reporter, reporting
 from spark_build.sources.git import commit_time, export_commit, fetch_commit
 from tests.helpers import processes
 from tests.helpers.gitrepos import WHEN, Repository, Server, get, in_mirror, mirror, refusal, serving, tree
@@ -241,10 +242,11 @@ def test_the_export_lands_in_an_ignored_folder_of_another_clone(cache: Path, tmp
 FETCH = """
 import sys
 from pathlib import Path
+from spark_build.reporting import Reporter, reporting
 from spark_build.sources.git import fetch_commit
 from spark_build.recipes.model import Source
 fetch_commit(Source(kind="git", url=sys.argv[1], commit=sys.argv[2]), folder=Path(sys.argv[3]),
-             offline=False, log=None, progress=lambda done, total: None)
+             offline=False, log=None)
 """
 
 
@@ -308,7 +310,8 @@ def test_progress_and_waiting_are_told(server: Server, cache: Path, tmp_path: Pa
     environment = {"GIT_PROGRESS_DELAY": "0"}
     os.environ.update(environment)
     try:
-        fetch_commit(source, folder=cache, offline=False, log=None, progress=lambda *now: told.append(now))
+        with reporting(Reporter(progress=lambda *now: told.append(now))):
+            fetch_commit(source, folder=cache, offline=False, log=None)
     finally:
         del os.environ["GIT_PROGRESS_DELAY"]
     assert told

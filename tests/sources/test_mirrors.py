@@ -11,6 +11,7 @@ import pytest
 
 from spark_build.errors import SourceError
 from spark_build.recipes.model import Source
+from spark_build.reporting import Reporter, reporting
 from spark_build.sources.download import RETRIES, fetch_pinned, is_here
 from spark_build.sources.git import export_commit, fetch_commit, missing
 from tests.conftest import make_root
@@ -57,7 +58,8 @@ def mirrored(commit: str, *urls: str, tag: str = "") -> Source:
 def told(source: Source, cache: Path) -> list[str]:
     """What is said while the commit comes."""
     said: list[str] = []
-    fetch_commit(source, folder=cache, offline=False, log=None, tell=said.append, pause=lambda _: None)
+    with reporting(Reporter(said.append)):
+        fetch_commit(source, folder=cache, offline=False, log=None, pause=lambda _: None)
     get(source, cache, offline=True)
     return said
 
@@ -147,7 +149,8 @@ def file_at(*urls: str) -> Source:
 def told_of_file(source: Source, folder: Path) -> list[str]:
     """What is said while the file comes; nothing but it is left."""
     said: list[str] = []
-    path = fetch_pinned(source, folder=folder, indexes=NOWHERE, tell=said.append, pause=lambda _: None)
+    with reporting(Reporter(said.append)):
+        path = fetch_pinned(source, folder=folder, indexes=NOWHERE, pause=lambda _: None)
     assert path.read_bytes() == DATA
     assert leftovers(folder) == [path]
     return said

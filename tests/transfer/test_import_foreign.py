@@ -25,7 +25,15 @@ from spark_build.wheels.model import HostCode, Library, Payload
 from tests.conftest import make_root
 from tests.helpers.devicefacts import wheel as a_wheel
 from tests.helpers.exports import import_unsigned, told_apart
-from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built, put_public, snapshot
+from tests.helpers.wheelhouse import (
+    home_in,
+    make_wheel,
+    publish,
+    put_built,
+    put_public,
+    snapshot,
+    verify_wheel,
+)
 
 TARGET = load(locate(None).data).target("gb10")
 AARCH64 = "cp312-cp312-manylinux_2_34_aarch64"
@@ -72,7 +80,7 @@ def test_a_folder_or_a_tar_of_wheels(wheels: Path, tmp_path: Path, kind: str) ->
     for wheel in result.generation.wheels:
         entry = stores.read(home.store, wheel.key)
         assert entry is not None
-        stores.verify_wheel(entry)
+        verify_wheel(entry)
     assert own.number == 1
     assert not taken(home, wheels).new
 

@@ -29,6 +29,7 @@ from tests.helpers.wheelhouse import (
     put_public,
     start,
     tell,
+    verify_wheel,
 )
 
 
@@ -61,7 +62,7 @@ def test_the_same_wheels_arrive(house: tuple[Home, Generation], archive: Path, t
         here, there = stores.read(other.store, mine.key), stores.read(home.store, wheel.key)
         assert here is not None
         assert there is not None
-        stores.verify_wheel(here)
+        verify_wheel(here)
         assert (here.recipe, here.content_digest) == (there.recipe, there.content_digest)
         papers = {
             path.name: path.read_bytes() for path in there.folder.iterdir() if path.name != stores.RECORD

@@ -18,7 +18,15 @@ from spark_build.paths import Home
 from spark_build.text import digest
 from spark_build.wheelhouse import store as stores
 from tests.helpers.exports import TOP, Member, export, import_archive, member, members, written
-from tests.helpers.wheelhouse import demo_house, home_in, make_wheel, publish, put_built, snapshot
+from tests.helpers.wheelhouse import (
+    demo_house,
+    home_in,
+    make_wheel,
+    publish,
+    put_built,
+    snapshot,
+    verify_wheel,
+)
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -339,4 +347,4 @@ def test_damaged_anywhere(archive: Path, tmp_path: Path, data: st.DataObject) ->
     for wheel in arrived.wheels:
         entry = stores.read(home.store, wheel.key)
         assert entry is not None
-        stores.verify_wheel(entry)
+        verify_wheel(entry)

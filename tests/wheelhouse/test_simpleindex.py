@@ -14,7 +14,6 @@ from spark_build.wheelhouse.simple_index import (
     IndexedWheel,
     negotiate,
     project_pages,
-    render_index,
     root_pages,
 )
 
@@ -103,29 +102,6 @@ def test_the_root_lists_the_projects() -> None:
     pages = root_pages(["demo", "helper"])
     assert b'<a href="demo/">demo</a>' in pages["index.html"]
     assert json.loads(pages["index.json"])["projects"] == [{"name": "demo"}, {"name": "helper"}]
-
-
-def test_an_index_beside_its_wheels() -> None:
-    one, other = wheel(), wheel("helper-2.0-py3-none-any.whl")
-    files = render_index([one, other], "../../")
-    assert set(files) == {
-        "index/index.html",
-        "index/index.json",
-        "index/demo/index.html",
-        "index/demo/index.json",
-        f"{one.filename}.metadata",
-        "index/helper/index.html",
-        "index/helper/index.json",
-        f"{other.filename}.metadata",
-    }
-    row = json.loads(files["index/demo/index.json"])["files"][0]
-    assert row["url"] == f"../../{one.filename}"
-    assert f'href="../../{one.filename}#sha256={one.sha256}"'.encode() in files["index/demo/index.html"]
-
-
-def test_an_index_that_holds_its_wheels() -> None:
-    files = render_index([wheel()])
-    assert f"index/demo/{wheel().filename}.metadata" in files
 
 
 def test_what_real_clients_ask_for() -> None:

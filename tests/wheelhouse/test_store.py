@@ -25,10 +25,19 @@ from spark_build.wheelhouse.store import (
     next_serial,
     read,
     shared_lock,
-    verify_wheel,
 )
 from spark_build.wheels.model import StoredWheel
-from tests.helpers.wheelhouse import end, eventually, hear, make_wheel, put_built, put_public, start, tell
+from tests.helpers.wheelhouse import (
+    end,
+    eventually,
+    hear,
+    make_wheel,
+    put_built,
+    put_public,
+    start,
+    tell,
+    verify_wheel,
+)
 
 KEY = "ab" * 32
 DESCRIBED: dict[str, Any] = {
@@ -167,43 +176,6 @@ def test_a_record_that_cannot_be_read(tmp_path: Path, content: bytes, problem: s
             look()
         assert caught.value.where == str(folder / RECORD)
         assert caught.value.hint == f"rm -r {folder}, then build again"
-
-
-def test_hints_can_be_pasted(tmp_path: Path) -> None:
-    """Also where a folder's name has a space in it."""
-    store = tmp_path / "my store"
-    entry = commit(store, key=KEY, wheel=make_wheel(tmp_path), described=DESCRIBED, papers={})
-    (entry.folder / wheel_of(entry).filename).unlink()
-    with pytest.raises(StoreError) as caught:
-        verify_wheel(entry)
-    assert caught.value.hint is not None
-    assert f"rm -r '{entry.folder}'" in caught.value.hint
-
-
-@pytest.mark.parametrize("where", [0, 100, -1])
-def test_a_flipped_bit_is_found(tmp_path: Path, where: int) -> None:
-    entry = commit(tmp_path / "s", key=KEY, wheel=make_wheel(tmp_path), described=DESCRIBED, papers={})
-    path = entry.folder / wheel_of(entry).filename
-    data = bytearray(path.read_bytes())
-    data[where] ^= 1
-    path.chmod(0o644)
-    path.write_bytes(data)
-    with pytest.raises(StoreError, match="damaged or missing") as caught:
-        verify_wheel(entry)
-    assert caught.value.where == str(path)
-    assert caught.value.hint == f"rm -r {entry.folder}, then: spark-build build demo"
-
-
-def test_a_wheel_that_is_gone_or_cut(tmp_path: Path) -> None:
-    entry = commit(tmp_path / "s", key=KEY, wheel=make_wheel(tmp_path), described=DESCRIBED, papers={})
-    path = entry.folder / wheel_of(entry).filename
-    path.chmod(0o644)
-    os.truncate(path, wheel_of(entry).size - 1)
-    with pytest.raises(StoreError, match="damaged or missing"):
-        verify_wheel(entry)
-    path.unlink()
-    with pytest.raises(StoreError, match="damaged or missing"):
-        verify_wheel(entry)
 
 
 # --- serials ----------------------------------------------------------------------------------------

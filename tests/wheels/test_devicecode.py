@@ -106,12 +106,12 @@ def test_a_wheel_is_looked_through(tmp_path: Path) -> None:
     )
     shared = found["demo/lib.so"]
     assert (shared.sass, shared.ptx) == ({"sm_121a": 1}, {"compute_80": 1})
-    assert (shared.elsewhere_sass, shared.elsewhere_ptx) == ({"sm_120": 1}, {"compute_75": 1})
+    assert (shared.elsewhere.sass, shared.elsewhere.ptx) == ({"sm_120": 1}, {"compute_75": 1})
     assert shared.elsewhere.other == {"kind16_121": 1}
     static = found["demo/libdemo.a"]
-    assert (static.kind, static.sass, static.elsewhere_sass) == ("archive", {"sm_121a": 1}, {"sm_90": 1})
+    assert (static.kind, static.sass, static.elsewhere.sass) == ("archive", {"sm_121a": 1}, {"sm_90": 1})
     assert found["demo/cut.so"].problems == ("at byte 0: a table of 4 sections that is not in the file",)
-    assert found["demo/cut.so"].elsewhere_sass == {"sm_120": 1, "sm_121a": 1}
+    assert found["demo/cut.so"].elsewhere.sass == {"sm_120": 1, "sm_121a": 1}
 
 
 def test_damage_is_told_where_it_is(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_cusparselt_as_cuobjdump_lists_it(cuobjdump: Path, tmp_path: Path) -> No
     (code,) = read_facts(wheel).device_code
     assert code.path == "nvidia/cusparselt/lib/libcusparseLt.so.0"
     assert (code.loaded.containers, sum(code.sass.values()), sum(code.ptx.values())) == (760, 1649, 52)
-    assert (code.elsewhere.containers, sum(code.elsewhere_sass.values())) == (234, 468)
+    assert (code.elsewhere.containers, sum(code.elsewhere.sass.values())) == (234, 468)
     assert (code.sass["sm_121"], code.sass["sm_120"], code.sass["sm_120f"]) == (20, 88, 58)
     assert code.problems == ()
     with zipfile.ZipFile(wheel) as archived:

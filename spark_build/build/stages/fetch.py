@@ -12,6 +12,7 @@ from spark_build.build.keys import source_identity
 from spark_build.errors import SourceError
 from spark_build.events import Note, Progress
 from spark_build.recipes.model import Source
+from spark_build.reporting import Reporter, reporting
 from spark_build.sources import source_types
 
 NAME = "fetch"
@@ -64,24 +65,12 @@ def _obtain(job: Job, source: Source) -> dict[str, Any]:
     recipe = job.step.recipe.name
     unit: Literal["steps", "bytes"] = "steps" if source.kind == "git" else "bytes"
 
+    def message(text: str) -> None:
+        job.log.write(f"{text}\n".encode())
+        job.emit(Note(recipe=recipe, message=text))
+
     def progress(done: int, total: int) -> None:
         job.emit(Progress(recipe=recipe, stage=NAME, done=done, total=total, unit=unit))
 
-    def waiting(holder: str) -> None:
-        job.emit(Note(recipe=recipe, message=f"waiting for another spark-build: {holder}"))
-
-    def tell(what: str) -> None:
-        job.log.write(f"{what}\n".encode())
-        job.emit(Note(recipe=recipe, message=what))
-
-    return dict(
-        source_types.obtain(
-            source,
-            folder=job.home.sources,
-            offline=job.offline,
-            log=job.log,
-            progress=progress,
-            waiting=waiting,
-            tell=tell,
-        )
-    )
+    with reporting(Reporter(message, progress)):
+        return source_types.obtain(source, folder=job.home.sources, offline=job.offline, log=job.log)

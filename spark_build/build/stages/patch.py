@@ -58,7 +58,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     for patch in job.step.patches:
         file = patches.located(patch, job.home)
         try:
-            patches.apply(file, job.source, job.work, job.log)
+            patches.apply(file, job.source, job.log)
         except PatchError as error:
             error.message = f"{error.message} (source: {recipe} {job.step.pin.version})"
             raise
