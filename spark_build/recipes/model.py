@@ -69,7 +69,8 @@ class Patch:
 class Need:
     """Another component that this one needs to build.
 
-    providers: where it may come from, the usual one first. coupling "content": this component is
+    providers: where it may come from, the usual one first; with "public" first it is not built for this,
+    but the store's is taken where there is one. coupling "content": this component is
     built anew whenever the need's content changes (it is linked against it); "version": only when
     its version does. versions: those that will do, such as ">=2.4,<3"; empty: any.
     """
