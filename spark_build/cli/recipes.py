@@ -53,7 +53,7 @@ def list_(options: Options, *, catalogue: bool) -> None:
     setting = options.setting()
     pins = setting.train.components
     known = setting.catalogue.recipes
-    shown = {name: recipe for name, recipe in known.items() if recipe.default is not catalogue}
+    shown = {name: recipe for name, recipe in known.items() if recipe.in_catalogue is catalogue}
     found = [
         {
             "recipe": name,

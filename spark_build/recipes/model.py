@@ -327,6 +327,11 @@ class Recipe:
         return self.scons.expect if self.kind == "scons" else self.cmake.expect
 
     @property
+    def in_catalogue(self) -> bool:
+        """True for a wheel that is built only when it is named; prefixes come with what needs them."""
+        return self.kind == "pep517" and not self.default
+
+    @property
     def is_compiled(self) -> bool:
         """True when its build compiles; a vendor's wheel is only unpacked, on any machine."""
         return self.kind not in ("repack", "assemble")
