@@ -26,7 +26,8 @@ def typeable(text: str, options: Options | None = None, repeat: tuple[str, ...] 
     """
     from spark_build.cli.lazy_group import COMMANDS
 
-    options = options or click.get_current_context().ensure_object(Options)
+    context = click.get_current_context(silent=True)
+    options = options or (context.ensure_object(Options) if context else Options())
     given = {"--root": options.root, "--target": options.target, "--train": options.train}
     again = {name: given[name] for name in repeat if given[name] not in (None, "", "auto")}
     provided = {f"--provide {need}": where for need, where in options.provide.items()}

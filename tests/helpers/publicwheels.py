@@ -16,11 +16,12 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @functools.cache
-def public_wheel(requirement: str, platform: str = "") -> Path:
-    """The wheel for this requirement, and this platform if it is not this machine's."""
+def public_wheel(requirement: str, platforms: str = "", python: str = "") -> Path:
+    """The wheel for this requirement, and these platforms ("a b") and Python ("312") if not this machine's."""
     folder = Path(tempfile.mkdtemp(dir=_folder().name))
     pip = [sys.executable, "-m", "pip", "-q", "download", "--no-deps", "--only-binary", ":all:"]
-    options = ["--platform", platform] if platform else []
+    options = [word for one in platforms.split() for word in ("--platform", one)]
+    options += ["--python-version", python] if python else []
     subprocess.run([*pip, *options, "--dest", str(folder), requirement], check=True)
     (wheel,) = folder.iterdir()
     return wheel
