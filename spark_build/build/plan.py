@@ -178,7 +178,8 @@ def _wanted(
 
     To build are named ones, default ones of the others, and what these need built.
     """
-    wanted = {*named, *(name for name in others if recipes[name].default)}
+    asked = {*named, *(name for name in others if recipes[name].default)}
+    wanted: set[str] = set()
     needless: dict[str, str] = {}
     users: dict[str, set[str]] = {}
     for name in reversed(order):
@@ -187,8 +188,9 @@ def _wanted(
             needless[name] = "comes from elsewhere (--provide)"
         elif gone and name not in named and not users[name] & wanted:
             needless[name] = f"only {', '.join(sorted(gone))} would need it (--provide)"
-        elif name in wanted:
-            wanted |= {
+        elif name in asked:
+            wanted.add(name)
+            asked |= {
                 one.name
                 for one in recipes[name].needs
                 if "public" not in one.providers
@@ -196,7 +198,7 @@ def _wanted(
             }
         for need in recipes[name].needs:
             users.setdefault(need.name, set()).add(name)
-    return wanted - needless.keys(), needless
+    return wanted, needless
 
 
 def _optional(order: Iterable[str], recipes: Mapping[str, Recipe], elsewhere: Collection[str]) -> set[str]:
