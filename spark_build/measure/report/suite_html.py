@@ -144,8 +144,8 @@ def figures(view: SuiteView) -> str:
              "Share of the ceiling")  # fmt: skip
     return (
         table(heads, rows, range(1, 6))
-        + '<p class="dim">Rates: one for each round. Calls: all timed batches '
-        f"of all rounds. Ceilings {escape(view.roofs.where)}.</p>"
+        + '<p class="dim">Rates: one for each round. Calls: single ones of '
+        f"all rounds. Ceilings {escape(view.roofs.where)}.</p>"
     )
 
 
