@@ -143,8 +143,7 @@ def figures(view: SuiteView) -> str:
     heads = ("Case", "Rate: mean ± std, median", "p95, p99", "One call: mean ± std, median", "p95, p99",
              "Share of the ceiling")  # fmt: skip
     return (
-        table(heads, rows, range(1, 6))
-        + '<p class="dim">Rates: one for each round. Calls: single ones of '
+        table(heads, rows, range(1, 6)) + '<p class="dim">Rates: one for each round. Calls: single ones of '
         f"all rounds. Ceilings {escape(view.roofs.where)}.</p>"
     )
 
