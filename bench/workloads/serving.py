@@ -141,8 +141,8 @@ def _run(asked: Asked, work: Work, shape: Shape, batch: int, context: int, room:
     def right() -> list[Finding]:
         if generates:
             worst, limit = server.difference(spoiled(server.step, asked)), TOLERANCE[work.dtype]
-            said = f"scores of single tokens and of the whole text differ by {worst:.2g}"
-            found = [verdict(f"{work.name}.cache", worst <= limit, said)]
+            evidence = f"scores of single tokens and of the whole text differ by {worst:.2g}"
+            found = [verdict(f"{work.name}.cache", worst <= limit, evidence)]
         else:
             again = spoiled(server.prefill, asked)()
             wild = int((~torch.isfinite(again)).sum())

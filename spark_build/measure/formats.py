@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import math
@@ -59,7 +60,10 @@ def read_results(
                 "a run of the suite says itself what is what", where=str(file), hint="leave the options out"
             )
         return from_bench(bench_from_json(whole, str(file))), tuple(arms)
-    known = {name for some in documents.values() for one in some for name in _fields(one)}
+    try:
+        known = {name for some in documents.values() for one in some for name in _fields(one)}
+    except RecursionError as error:
+        raise UsageError("nested too deeply", where=str(file), hint=FORMS) from error
     field = next((arm for arm in arms if arm in known), "")
     rows = _launches(documents, file, replace(named, arm=field), alone=alone)
     return trial_from_rows(rows, str(file), lower, higher), tuple(arm for arm in arms if arm != field)
@@ -136,7 +140,7 @@ def _rows(document: Any, named: Fields, *, alone: bool) -> Iterator[Row]:
             given = {name: value for name, value in asdict(named).items() if value}
             usual = replace(usual, case="" if named.arm == usual.case else usual.case)
             yield from _listed(document, replace(usual, **given))
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
         said = f"damaged, or of a version that is not known: {type(error).__name__}: {error}"
         raise UsageError(said, hint=FORMS) from error
 
@@ -146,6 +150,15 @@ def _row(case: str, metric: str, value: object, unit: str, **more: str) -> Row:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UsageError(f"{metric} of {case or 'all'} is {value!r}, no number", hint=FORMS)
     return {"workload": case, "metric": metric, "value": repr(value), "unit": unit, **more}
+
+
+def _when(date: object) -> Row:
+    """Return the cell with seconds since 1970; {} for a date in no known form."""
+    for form in ("%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z", "%Y%m%d-%H%M%S"):
+        with contextlib.suppress(ValueError):
+            told = dt.datetime.strptime(str(date), form)  # noqa: DTZ007 - where it has no zone, it is local
+            return {"when": str(told.timestamp())}
+    return {}
 
 
 def _hyperfine(document: Record, *, alone: bool) -> Iterator[Row]:
@@ -161,25 +174,25 @@ def _hyperfine(document: Record, *, alone: bool) -> Iterator[Row]:
 
 def _google(document: Record, **_: bool) -> Iterator[Row]:
     """Repetitions are in one process; aggregates are not taken."""
-    when = str(dt.datetime.fromisoformat(document["context"]["date"]).timestamp())
+    when = _when(document["context"].get("date"))
     for each in document["benchmarks"]:
         if each.get("error_occurred"):
             yield {"left out": f"{each['name']}: {each.get('error_message', 'failed')}"}
         elif each.get("run_type", "iteration") == "iteration":
             name = each.get("run_name", each["name"])
-            yield _row(name, "real_time", each["real_time"], each["time_unit"], when=when)
+            yield _row(name, "real_time", each["real_time"], each["time_unit"], **when)
 
 
 def _pytest(document: Record, **_: bool) -> Iterator[Row]:
     """Yield means of at most ten parts of the calls, which are all in one process."""
-    when = str(dt.datetime.fromisoformat(document["datetime"]).timestamp())
+    when = _when(document.get("datetime"))
     for each in document["benchmarks"]:
         times = each["stats"].get("data") or [each["stats"]["mean"]]
         count = min(BLOCKS, len(times))
         edges = [len(times) * at // count for at in range(count + 1)]
         for start, end in pairwise(edges):
             mean = statistics.fmean(times[start:end])
-            yield _row(each["fullname"], "time", mean, "s", when=when)
+            yield _row(each["fullname"], "time", mean, "s", **when)
 
 
 def _nvbench(document: Record, **_: bool) -> Iterator[Row]:
@@ -196,7 +209,7 @@ def _nvbench(document: Record, **_: bool) -> Iterator[Row]:
                 each["tag"]: float(value["value"])
                 for each in state["summaries"]
                 for value in each["data"]
-                if value["name"] == "value" and each["tag"] in wanted
+                if value["name"] == "value" and each["tag"] in wanted and value["value"] is not None
             }
             if tag := next((tag for tag in wanted if tag in means), ""):
                 yield _row(name, "time", means[tag], "s")
@@ -207,8 +220,7 @@ def _vllm(document: Record, **_: bool) -> Iterator[Row]:
     asked, done = document.get("num_prompts"), document.get("completed")
     if isinstance(asked, int) and isinstance(done, int) and done < asked:
         yield {"doubt": f"{asked - done} of {asked} requests failed"}
-    dates = [dt.datetime.strptime(document["date"], "%Y%m%d-%H%M%S")] if "date" in document else []  # noqa: DTZ007 - it has none
-    when = {"when": str(dates[0].timestamp())} if dates else {}
+    when = _when(document.get("date"))
     for name, value in document.items():
         if SERVING.fullmatch(name) and value is not None:
             unit = "ms" if name.endswith("_ms") else "req/s" if name.startswith("request") else "tokens/s"

@@ -207,8 +207,46 @@ def ceilings() -> dict[str, Any]:
     return {"plain": run_of("a").get("ceilings"), "winograd": run_of("b", peak=2.25).get("ceilings")}
 
 
+def decoders() -> dict[str, Any]:
+    """Weights in FP8 and 4 bits against FP32 on the same; RoPE by distance; what a broken cache looks like."""
+    torch, decoder, serving = load("torch"), load("decoder"), load("workloads.serving")
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(256, 128, bias=False, dtype=torch.bfloat16)
+    inputs, errors = torch.randn(4, 256).bfloat16(), {}
+    for name, kind in decoder.QUANTISED.items():
+        layer = kind(plain)
+        with torch.no_grad():
+            seen, weights = layer(inputs).float(), layer.plain()
+            exact = inputs.float() @ weights.t()
+        errors[name] = float((seen[:, : len(weights)] - exact).abs().max() / exact.abs().max())
+    shape = decoder.Shape(layers=2, width=64, heads=4, kv_heads=2, hidden=128, vocabulary=64)
+    net = decoder.Decoder(shape, "fp32", 16, "cpu")
+    one, other = torch.randn(2, 1, 1, 1, 16)
+
+    def product(here: int, there: int) -> float:
+        turned = [
+            decoder._rotated(values, (net.cosine[at : at + 1], net.sine[at : at + 1]))
+            for values, at in ((one, here), (other, there))
+        ]
+        return float((turned[0] * turned[1]).sum())
+
+    asked = load("workloads").Asked(device="cpu", quick=True, seed=1)
+    server = serving.Server(asked, shape, "fp32", 2, 8, 8 + serving.NEW)
+
+    def forgetful() -> Any:
+        server.caches[:, :, :, :, 3] = 0
+        return server.step()
+
+    return {
+        "errors": errors,
+        "rope": [product(3, 1), product(9, 7), product(9, 1)],
+        "cache": [server.difference(server.step), server.difference(forgetful)],
+        "kv": [shape.kv_bytes(4) * 2 * (8 + serving.NEW), server.caches.nbytes],
+    }
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(BENCH))
     # The first must be first: nothing may run threads before a fork.
-    parts = (apart, memory, cpu, bounds, refusals, results, ranks, most_cases, ceilings)
+    parts = (apart, memory, cpu, bounds, refusals, results, ranks, most_cases, ceilings, decoders)
     print(json.dumps({part.__name__: part() for part in parts}))

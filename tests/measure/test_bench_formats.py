@@ -1,6 +1,7 @@
 """Other tools' results. Files in tests/data/results are of hyperfine 1.15, Google Benchmark 1.7.1, pytest-benchmark 5."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,14 @@ def test_google_benchmark() -> None:
     )
     with pytest.raises(UsageError, match="real_time in ns here, and in us at"):
         read(DATA / "google-benchmark.json", "run_name")
+
+
+def test_a_date_in_another_form_is_none(tmp_path: Path) -> None:
+    raw = json.loads((DATA / "google-benchmark.json").read_text())
+    dated = read(written(tmp_path, "a.json", raw)).when
+    raw["context"]["date"] = "2015/03/17-18:40:25"  # as older versions write it
+    assert all(map(math.isnan, read(written(tmp_path, "a.json", raw)).when.values()))
+    assert set(dated.values()) == {1795360700.0}
 
 
 def test_pytest_benchmark() -> None:
@@ -269,7 +278,15 @@ def test_drift_takes_claims_from_arms_measured_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[1", '{"a": 1}\n{', '{"results": [{"command": "x"}]}', '{"benchmarks": 1, "context": {}}']
+    "text",
+    [
+        "{",
+        "[1",
+        "[" * 700 + "{}" + "]" * 700,
+        '{"a": 1}\n{',
+        '{"results": [{"command": "x"}]}',
+        '{"benchmarks": 1, "context": {}}',
+    ],
 )
 def test_an_unreadable_file_says_which_forms_there_are(tmp_path: Path, text: str) -> None:
     file = tmp_path / "a.json"

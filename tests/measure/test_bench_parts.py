@@ -88,3 +88,20 @@ def test_an_error_apart_is_told(found: dict[str, Any]) -> None:
 def test_a_ceiling_that_was_raised_is_told(found: dict[str, Any]) -> None:
     assert found["ceilings"]["plain"]["copy"] == 7.0
     assert found["ceilings"]["winograd"] is None
+
+
+def test_quantised_weights_count_as_they_should(found: dict[str, Any]) -> None:
+    assert 0 < found["decoders"]["errors"]["int4"] < 0.02
+    assert 0 < found["decoders"]["errors"]["fp8"] < 0.06
+
+
+def test_rotated_positions_tell_their_distance_alone(found: dict[str, Any]) -> None:
+    near, as_near, far = found["decoders"]["rope"]
+    assert near == pytest.approx(as_near, abs=1e-4)
+    assert near != pytest.approx(far, abs=1e-2)
+
+
+def test_a_cache_that_forgets_is_seen(found: dict[str, Any]) -> None:
+    right, forgetful = found["decoders"]["cache"]
+    assert right < 1e-3 < forgetful
+    assert found["decoders"]["kv"][0] == found["decoders"]["kv"][1]

@@ -373,33 +373,57 @@ def ceilings(result: BurnIn, rounds: Sequence[Round]) -> tuple[float | None, dic
 
 def roofline(result: BurnIn, rounds: Sequence[Round]) -> tuple[str, str]:
     """Return explanation and picture."""
+    bandwidth, peaks, where = ceilings(result, rounds)
+    rates = {
+        (arm.name, case): [one.rate for each, one in of_case(rounds, case) if each.slot.arm == arm.name]
+        for arm in result.arms
+        for case in result.settings.cases
+    }
+    spots = [
+        (intensity(case.dtype, case.size), geometric_mean(found), colour(result, arm), "o")
+        for (arm, case), found in rates.items()
+        if found
+    ]
+    memory = f" Memory: {bandwidth / 1e9:.0f} GB/s, a copy measured here." if bandwidth else ""
+    return where + memory, under_roofs(spots, peaks, bandwidth, paints(result))
+
+
+def under_roofs(
+    spots: Sequence[tuple[float, float, str, str]],
+    peaks: Mapping[str, float],
+    bandwidth: float | None,
+    paint: Mapping[str, str],
+    marks: Mapping[str, str] | None = None,
+) -> str:
+    """Draw spots of (FLOP/byte, FLOP/s, colour, marker) under roofs of FLOP/s by dtype and of bytes/s.
+
+    `marks`: name -> marker, told beside them.
+    """
     from matplotlib.figure import Figure
 
-    bandwidth, peaks, where = ceilings(result, rounds)
-    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     axes = figure.subplots()
     scale, unit = unit_of(max(peaks.values(), default=1.0))
-    cases = result.settings.cases
-    places = [intensity(case.dtype, case.size) for case in cases]
     ridges = [peak / bandwidth for peak in peaks.values()] if bandwidth else []
-    left, right = min(places) / 30, max(*places, *ridges, 0.0) * 3
+    places = [*(place for place, *_ in spots), *ridges]
+    left, right = min(places) / 3, max(places) * 3
     for dtype, name in names_of(peaks, scale).items():
         roof(axes, (left, right), bandwidth, peaks[dtype], scale, name)
-    for arm in result.arms:
-        for case, place in zip(cases, places, strict=True):
-            rates = [one.rate for each, one in of_case(rounds, case) if each.slot.arm == arm.name]
-            if rates:
-                height = geometric_mean(rates) / scale
-                axes.scatter([place], [height], s=28, color=colour(result, arm.name), alpha=0.8, zorder=3)
+    for place, flops, own, marker in spots:
+        axes.scatter([place], [flops / scale], s=27, color=own, alpha=0.8, zorder=3, marker=marker)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(left, right)
     axes.set_xlabel("FLOP for each byte moved at least")
     axes.set_ylabel(unit)
     plain(axes, grid="both")
-    legend(figure, paints(result))
-    memory = f" Memory: {bandwidth / 1e9:.0f} GB/s, a copy measured here." if bandwidth else ""
-    return where + memory, svg(figure, "roofline")
+    if marks:
+        told = [
+            axes.scatter([], [], color=INK, marker=mark, s=22, label=name) for name, mark in marks.items()
+        ]
+        axes.legend(handles=told, loc="lower right", frameon=False, fontsize=8)
+    legend(figure, paint)
+    return svg(figure, "roofline")
 
 
 def names_of(peaks: Mapping[str, float], scale: float) -> dict[str, str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from spark_build.events import Gate
 from spark_build.measure.bounds import FORMATS, token_floor, weight_bytes
 from spark_build.measure.comparison import band_text, held_by
-from spark_build.measure.model import BurnIn
+from spark_build.measure.model import BurnIn, Check, Launch
 from spark_build.measure.report.charts import unit_of
 from spark_build.measure.report.html import markdown_table
 from spark_build.measure.report.suite_view import SERVING, SuiteView, interval_text, serving_rows
@@ -25,20 +28,13 @@ def render(result: BurnIn) -> str:
         "## Cases",
         _cases(result) or "No case has two complete pairs of rounds.",
         "★ is the headline, named before measuring and tested alone; the others are Holm-corrected.",
-        "## Validity gates",
-        markdown_table(
-            ("gate", "state", "seen"), ((gate.name, gate.status, gate.evidence) for gate in result.gates)
-        ),
         "## Arms",
         markdown_table(
             ("arm", "role", "origin", "versions"),
             ((arm.name, arm.role, arm.origin, _versions(arm.versions)) for arm in result.arms),
         ),
     ]
-    if failed := _failed(result):
-        parts += ["## Failed checks", markdown_table(("check", "where", "seen"), failed)]
-    if remarks := (*result.notes, *result.breaks):
-        parts += ["## Remarks", "\n".join(f"- {remark}" for remark in remarks)]
+    parts += _conditions(result.gates, result.rounds, result.checks, (*result.notes, *result.breaks))
     parts.append(
         f"{result.settings.pairs} pairs, seed {result.settings.seed}, windows of "
         f"{result.settings.window:g} s; every sample is in burn-in.json."
@@ -70,14 +66,22 @@ def _cases(result: BurnIn) -> str:
     return markdown_table(heads, rows)
 
 
-def _failed(result: BurnIn) -> list[tuple[str, str, str]]:
-    found = [(check.name, "battery", check.evidence) for check in result.checks if check.status == "fail"]
-    return found + [
+def _conditions(
+    gates: Sequence[Gate], rounds: Sequence[Launch], battery: Sequence[Check], remarks: Sequence[str]
+) -> list[str]:
+    """Return gates, failed checks and remarks."""
+    seen = [(gate.name, gate.status, gate.evidence) for gate in gates]
+    parts = ["## Validity gates", markdown_table(("gate", "state", "seen"), seen)]
+    failed = [(check.name, "battery", check.evidence) for check in battery if check.status == "fail"]
+    failed += [
         (check.name, f"round {each.slot.index + 1} of {each.slot.arm}", check.evidence)
-        for each in result.rounds
+        for each in rounds
         for check in each.checks
         if check.status == "fail"
     ]
+    if failed:
+        parts += ["## Failed checks", markdown_table(("check", "where", "seen"), failed)]
+    return parts + (["## Remarks", "\n".join(f"- {remark}" for remark in remarks)] if remarks else [])
 
 
 WEIGHTS = 70e9
@@ -96,13 +100,8 @@ def render_suite(view: SuiteView) -> str:
     parts += ["## Figures", _figures(view)]
     if served := serving_rows(view.bench, view.trial):
         parts += ["## Serving", markdown_table(SERVING, served)]
-    gates = [(gate.name, gate.status, gate.evidence) for gate in view.gates]
-    parts += ["## Validity gates", markdown_table(("gate", "state", "seen"), gates)]
-    if failed := _failed_checks_of_suite(view):
-        parts += ["## Failed checks", markdown_table(("check", "where", "seen"), failed)]
     parts += ["## Number formats", _formats(view)]
-    if view.remarks:
-        parts += ["## Remarks", "\n".join(f"- {remark}" for remark in view.remarks)]
+    parts += _conditions(view.gates, view.bench.rounds, (), view.remarks)
     settings = view.bench.settings
     parts.append(
         f"{view.rounds}, seed {settings.seed}, windows of {settings.window:g} s; every "
@@ -144,15 +143,6 @@ def _figures(view: SuiteView) -> str:
             middle = format_quantity(geometric_mean(list(rates.values())), work.unit)
             rows.append((work.name, arm, middle, place.kind or "-", share, held))
     return markdown_table(("case", "arm", "rate", "class", "share of the ceiling", "held by"), rows)
-
-
-def _failed_checks_of_suite(view: SuiteView) -> list[tuple[str, str, str]]:
-    return [
-        (check.name, f"round {each.slot.index + 1} of {each.slot.arm}", check.evidence)
-        for each in view.bench.rounds
-        for check in each.checks
-        if check.status == "fail"
-    ]
 
 
 def _formats(view: SuiteView) -> str:

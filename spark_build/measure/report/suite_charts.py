@@ -8,20 +8,17 @@ from typing import Any
 from spark_build.measure.bounds import WORDS
 from spark_build.measure.model import CaseChange, Work
 from spark_build.measure.report.charts import (
-    INK,
     WIDTH,
     Ratio,
     box_panels,
     forest,
     has_traces,
     legend,
-    names_of,
     plain,
-    roof,
     style,
     svg,
     traces,
-    unit_of,
+    under_roofs,
 )
 from spark_build.measure.report.suite_view import SuiteView
 from spark_build.measure.statistics import LEAST, geometric_mean
@@ -205,40 +202,18 @@ SHAPES = {"gemm": "o", "convolution": "s", "memory": "^", "overhead": "x"}
 
 def roofline(view: SuiteView) -> tuple[str, str] | None:
     """Return explanation and picture; None without a case that can be placed."""
-    from matplotlib.figure import Figure
-
     peaks, bandwidth = view.roofs.arithmetic, view.roofs.bandwidth
-    bounds = {case.name: case.kind for case in view.trial.cases}
+    bounds = {case.name: case.kind or "" for case in view.trial.cases}
     spots = [
-        (arm, place.intensity, place.flops, bounds[name])
+        (place.intensity, place.flops, view.paint[arm], SHAPES.get(bounds[name], "."))
         for arm in view.arms
         for name, place in view.places[arm].items()
         if place.intensity and place.flops
     ]
     if not spots or not peaks:
         return None
-    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
-    axes = figure.subplots()
-    scale, unit = unit_of(max(peaks.values()))
-    ridges = [peak / bandwidth for peak in peaks.values()] if bandwidth else []
-    intensities = [intensity for _, intensity, _, _ in spots]
-    left, right = min(*intensities, *ridges, 1e9) / 3, max(*intensities, *ridges, 0.0) * 3
-    for dtype, name in names_of(peaks, scale).items():
-        roof(axes, (left, right), bandwidth, peaks[dtype], scale, name)
-    for arm, intensity, flops, kind in spots:
-        axes.scatter(
-            [intensity], [flops / scale], s=26, color=view.paint[arm], alpha=0.8, zorder=3,
-            marker=SHAPES.get(kind or "", "."),
-        )  # fmt: skip
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(left, right)
-    axes.set_xlabel("FLOP for each byte moved at least")
-    axes.set_ylabel(unit)
-    plain(axes, grid="both")
-    kinds = [kind for kind in SHAPES if kind in {spot[3] for spot in spots}]
-    marks = [axes.scatter([], [], color=INK, marker=SHAPES[kind], s=22, label=WORDS[kind]) for kind in kinds]
-    axes.legend(handles=marks, loc="lower right", frameon=False, fontsize=8)
-    legend(figure, view.paint)
+    shown = {mark for *_, mark in spots}
+    marks = {WORDS[kind]: mark for kind, mark in SHAPES.items() if mark in shown}
     said = format_quantity(bandwidth, "B/s") if bandwidth else "not measured"
-    return f"Roofs {view.roofs.where}. Memory: {said}.", svg(figure, "roofline")
+    where = f"Roofs {view.roofs.where}. Memory: {said}."
+    return where, under_roofs(spots, peaks, bandwidth, view.paint, marks)

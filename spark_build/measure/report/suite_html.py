@@ -17,11 +17,13 @@ from spark_build.measure.bounds import (
     weight_bytes,
 )
 from spark_build.measure.comparison import BANDS, band_text, evidence_of
-from spark_build.measure.model import CaseChange, Summary
+from spark_build.measure.model import Summary
 from spark_build.measure.report.html import (
     FINDINGS,
     arms_table,
     checks_table,
+    contrast_row,
+    contrasts,
     document,
     gates_table,
     p_value,
@@ -31,7 +33,7 @@ from spark_build.measure.report.html import (
 )
 from spark_build.measure.report.suite_charts import MEMORY, all_charts
 from spark_build.measure.report.suite_view import SERVING, SuiteView, serving_rows
-from spark_build.measure.statistics import POWER_AT, summary
+from spark_build.measure.statistics import summary
 from spark_build.text import format_quantity, format_size
 
 
@@ -103,55 +105,17 @@ HIDDEN = ("libraries", "variables", "ceilings")  # of the environment: too long 
 
 def changes(view: SuiteView) -> str:
     """Return every case in two arms."""
-    rows = [
-        (
-            _case(view, each),
-            "<br>".join(escape(format_quantity(one.mean, each.unit)) for one in reversed(each.values)),
-            f"<b>{each.contrast.ratio:.4f}</b>",
-            f"{each.contrast.ci95[0]:.4f}<br>{each.contrast.ci95[1]:.4f}",
-            f'<span class="{FINDINGS[each.finding]}">{each.finding}</span>',
-            f"{each.overhead:+.1f}%<br>{escape(band_text(each))}",
-            f"{p_value(each.contrast.p)}<br>{p_value(each.holm_p)}",
-            f"{p_value(each.contrast.flip_p or each.contrast.rank_p)}<br>{p_value(each.contrast.tost_p)}",
-            f"{_percent(each.contrast.detectable)}<br>{each.contrast.power:.0%}",
-        )
-        for each in view.compared.changes
-    ]
-    heads = ("Case", "Rates", "Ratio", "95% interval", "Finding", "Overhead", "t, Holm", "Signs, TOST",
-             "Detectable, power")  # fmt: skip
-    return (
-        table(heads, rows, range(1, 9))
-        + '<p class="dim">The launch is the sample. A difference is claimed when the t-test does so after '
-        "Holm's correction over all cases, and the sign-flip test (of two runs: Mann-Whitney's) agrees as "
-        "far as so many launches let it; "
-        "“equivalent” means shown to lie within ±2% (TOST). Detectable: the smallest difference that this "
-        f"spread would show four times out of five; power: the chance to find one of {POWER_AT:.0%}.</p>"
-        f"<details><summary>Unpaired tests, normality, effect size</summary>{_unpaired(view)}</details>"
-    )
-
-
-def _case(view: SuiteView, change: CaseChange) -> str:
-    kind = WORDS[change.kind] if change.kind else "no class"
-    arms = f"<br>{escape(change.second)}<br>against {escape(change.first)}" if len(view.arms) > 2 else ""
-    return f"{escape(change.case)}<br><small>{kind}{arms}</small>"
-
-
-def _percent(value: float) -> str:
-    return f"{value:.1%}" if value < 1 else "over 100%"
-
-
-def _unpaired(view: SuiteView) -> str:
-    rows = [
-        (
-            f"{escape(each.case)}<br><small>{escape(each.second)}</small>",
-            p_value(each.contrast.welch_p),
-            p_value(each.contrast.mann_whitney_p),
-            p_value(each.contrast.normal_p),
-            "-" if each.contrast.cohen_d is None else f"{each.contrast.cohen_d:.2f}",
-        )
-        for each in view.compared.changes
-    ]
-    return table(("Case", "Welch", "Mann-Whitney", "Shapiro-Wilk", "Cohen's d"), rows, range(1, 5))
+    rows, named = [], []
+    for each in view.compared.changes:
+        kind = WORDS[each.kind] if each.kind else "no class"
+        arms = f"<br>{escape(each.second)}<br>against {escape(each.first)}" if len(view.arms) > 2 else ""
+        name = f"{escape(each.case)}<br><small>{kind}{arms}</small>"
+        named.append((name, each.contrast))
+        first, second = (escape(format_quantity(one.mean, each.unit)) for one in each.values)
+        between = f"{each.overhead:+.1f}%<br>{escape(band_text(each))}"
+        holm = p_value(each.holm_p)
+        rows.append(contrast_row(name, (second, first), each.contrast, each.finding, between, holm))
+    return contrasts("Overhead", rows, named)
 
 
 def figures(view: SuiteView) -> str:
@@ -179,9 +143,8 @@ def figures(view: SuiteView) -> str:
     heads = ("Case", "Rate: mean ± std, median", "p95, p99", "One call: mean ± std, median", "p95, p99",
              "Share of the ceiling")  # fmt: skip
     return (
-        table(heads, rows, range(1, 6))
-        + '<p class="dim">Rates: one for each round. Calls: all timed batches '
-        f"of all rounds. Ceilings {escape(view.roofs.where)}.</p>"
+        table(heads, rows, range(1, 6)) + '<p class="dim">Rates: one for each round. Calls: single ones of '
+        f"all rounds. Ceilings {escape(view.roofs.where)}.</p>"
     )
 
 
