@@ -7,6 +7,7 @@ import contextlib
 import gc
 import importlib
 import os
+import random
 import signal
 import statistics
 import sys
@@ -21,10 +22,11 @@ import torch
 from ceilings import copy_rate, peaks
 from findings import Finding, Unsupported, first_line, said, skipped, verdict
 from surroundings import cache_bytes
-from timing import batches_of, burst, next_tick, timed, warm_up
+from timing import batches_of, burst, next_tick, noting, single_calls, timed, warm_up
 from torch.utils.flop_counter import FlopCounterMode
 from workloads import Asked, Case, Run, Work
 
+MOST_SINGLES = 1000  # calls whose own times are kept
 TICKS = 40  # about as many parts of a window are kept
 COUNTED = 0.02  # FLOPs of our formula and of torch's counter agree to that
 # How far a figure may lie above what was measured as possible: clocks change, windows are no single batch.
@@ -131,18 +133,23 @@ def _measure(
 
 
 def _time(work: Work, run: Run, given: argparse.Namespace) -> dict[str, Any]:
-    batches = run.batches() if run.batches else batches_of(torch, given.device, run.step)
+    singles: list[float] = []
+    batches = noting(run.batches() if run.batches else batches_of(torch, given.device, run.step), singles)
     begin = time.monotonic()
     _, steady = warm_up(batches, given.warmup, given.warmup / 4)
+    singles.clear()
     start, cpu = time.monotonic(), run.cpu()
     ticks = timed(batches, given.window, given.window / TICKS)
     end, cpu = time.monotonic(), run.cpu() - cpu
     batches.close()
+    if not run.batches and given.device == "cuda":  # whose batches are of many calls
+        singles[:] = single_calls(torch, run.step, given.window / 4, MOST_SINGLES)
     seconds, calls = (sum(each) for each in zip(*ticks, strict=True))
     return {
         "work": work.name,
         "rate": work.amount * calls / seconds,
-        "calls": [took / done for took, done in ticks],
+        # By chance, so that nothing periodic is hit or missed.
+        "calls": singles if len(singles) <= MOST_SINGLES else random.Random(0).sample(singles, MOST_SINGLES),
         "seconds": seconds,
         "count": calls,
         "steady": steady,

@@ -6,6 +6,7 @@ telemetry over them.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Generator
@@ -20,6 +21,7 @@ Told = Callable[
 
 STEADY_DRIFT = 0.005  # over three ticks
 WARMUP_CAP = 3.0  # times the asked warm-up
+IN_FLIGHT = 32  # calls between two looks at single ones
 BATCH_SECONDS = 0.05  # device time of one event-timed batch
 
 
@@ -63,6 +65,32 @@ def cuda_batches(torch: Any, step: Step) -> Batches:
                 del marks[0]
     finally:
         torch.cuda.synchronize()
+
+
+def single_calls(torch: Any, step: Step, seconds: float, most: int) -> list[float]:
+    """Device seconds of single calls, with an event between two and the next always waiting."""
+    found: list[float] = []
+    while sum(found) < seconds and len(found) < most:
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(IN_FLIGHT + 2)]
+        marks[0].record()
+        for mark in marks[1:]:
+            step()
+            mark.record()
+        marks[-1].synchronize()
+        # The first call of a chunk may have waited for the processor.
+        found += [a.elapsed_time(b) / 1000 for a, b in itertools.pairwise(marks[1:])]
+    return found
+
+
+def noting(batches: Batches, singles: list[float]) -> Batches:
+    """The same batches; the seconds of those of one call are kept."""
+    try:
+        for seconds, calls in batches:
+            if calls == 1:
+                singles.append(seconds)
+            yield seconds, calls
+    finally:
+        batches.close()
 
 
 def next_tick(batches: Batches, length: float) -> Tick:

@@ -91,12 +91,26 @@ def toolchain(*, cuda_home: str, packages: Sequence[str], strip: bool = False) -
         "libc": os.confstr("CS_GNU_LIBC_VERSION") or "unknown",
         "python": f"{platform.python_version()} {sysconfig.get_config_var('SOABI')}",
     }
+    if host := _cross_host():
+        tools["cross-compiled"] = f"on {host}"
     if cuda_home:
         tools["nvcc"] = nvcc_version(cuda_home) or "missing"
     if strip:
         tools["strip"] = (capture(["strip", "--version"], env=SYSTEM) or "missing").splitlines()[0]
     versions = package_versions(packages)
     return tools | {f"package {name}": versions.get(name, "missing") for name in sorted(packages)}
+
+
+def _cross_host(cpus: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the machine that the compiler runs on where that is not the one it compiles for, else "".
+
+    Only an emulated machine is asked, which qemu-user lets see the real processor: `-v` costs a process.
+    """
+    if platform.machine() != "aarch64" or "CPU implementer" in cpus.read_text():
+        return ""
+    said = capture(["sh", "-c", "c++ -v 2>&1"], env=SYSTEM) or ""
+    host, target = (re.search(rf"--{name}=(\S+)", said) for name in ("host", "target"))
+    return host[1] if host and target and host[1] != target[1] else ""
 
 
 def package_versions(packages: Sequence[str]) -> dict[str, str]:

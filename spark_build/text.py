@@ -1,7 +1,9 @@
-"""Format text for people: units, terminal-safe text, redacted secrets, suggestions."""
+"""Format text for people: units, safe characters, no secrets, suggestions; canonical JSON for digests."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 from collections.abc import Iterable
@@ -143,6 +145,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a suggestion like `nearest`, or all known words when none is near."""
     names = sorted(known)
     return nearest(word, names) or (f" (known: {', '.join(names)})" if names else "")
+
+
+def canonical(value: Any) -> str:
+    """Return JSON with one spelling per value: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """Return the hex sha256 of a value's canonical JSON."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 def render_template(name: str, **values: object) -> str:

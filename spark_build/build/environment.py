@@ -12,12 +12,12 @@ from spark_build import venv
 from spark_build.build.context import NOWHERE, Job, Outputs, Provided
 from spark_build.errors import StageError, UsageError
 from spark_build.files import sha256_of
-from spark_build.hashing import digest
 from spark_build.probe import CUDA, SYSTEM_PATH, cuda_home
 from spark_build.process import capture
 from spark_build.recipes import evaluation
 from spark_build.recipes.evaluation import fill_placeholders
 from spark_build.recipes.model import Provision, Recipe
+from spark_build.text import digest
 from spark_build.wheelhouse import store as stores
 
 Values = Mapping[str, str | Callable[[], str]]

@@ -8,7 +8,6 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from spark_build.hashing import canonical
 from spark_build.recipes.model import (
     DeviceRule,
     Evaluated,
@@ -25,14 +24,14 @@ from spark_build.recipes.model import (
     Target,
     Variable,
 )
-from spark_build.text import printable
+from spark_build.text import canonical, printable
 
 # Raise when the same inputs would now give other bytes (how wheels are built, repaired, rewritten), or
 # when what is written here changes; `brought_up` then says which older inputs still name the same bytes.
 FORMAT = 3
 UNKNOWING = 2  # the format before, which did not know whether a build might use the network
 # Raise when an audit rule, or the reading of features, judges differently: tests/build/test_keys.py notices.
-RULES = 3
+RULES = 4
 
 
 def source_identity(source: Source | None) -> dict[str, Any]:

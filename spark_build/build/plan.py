@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from spark_build.build.keys import plan_inputs
 from spark_build.events import ExpectedUsage
-from spark_build.hashing import digest
 from spark_build.machine import Limits, Machine
 from spark_build.recipes.evaluation import evaluate, for_target, patches_for, pin_hint, sources_for
 from spark_build.recipes.locks import Lock
@@ -31,6 +30,7 @@ from spark_build.recipes.model import (
 )
 from spark_build.recipes.toml_positions import allows, version_of
 from spark_build.resources import policy
+from spark_build.text import digest
 
 
 class StoredResult(NamedTuple):
@@ -127,37 +127,59 @@ def make_plan(
     limits: Limits | None = None,
     history: Mapping[str, ExpectedUsage] | None = None,
     lock_of: Callable[[str], Lock | None] = lambda _: None,
+    builder: Machine | None = None,
 ) -> Plan:
     """Decide every recipe asked for and every one it needs. `lookup` knows the store, `lock_of` the locks.
 
     provide: need -> "store", "public" or a path, where it is to come from; others: recipes that are
     decided as well, but built only where their `default` says so; limits: default, all of the machine;
-    history: what recipes will probably take.
+    history: what recipes will probably take; builder: another machine, which the estimates are for.
     """
     wished, names = provide or {}, tuple(names)
+    if builder is not None:
+        limits = limits_of(builder, target, jobs=None, memory_mib=None)
     limits = limits or limits_of(machine, target, jobs=None, memory_mib=None)
     elsewhere = {name for name, wish in wished.items() if wish != "store"}
     recipes = {name: for_target(recipe, target, train) for name, recipe in recipes.items()}
     named = {*names, *(wished.keys() - elsewhere)}
     steps: dict[str, Step] = {}
     order = closure_of([*names, *others], recipes, elsewhere)
-    wanted = _wanted(order, recipes, named)
+    wanted, needless = _wanted(order, recipes, named, elsewhere)
     for name in order:
         draft = _draft(recipes[name], recipes, train, target, machine, steps, wished, lock_of)
-        estimate = _estimate(recipes[name], machine, limits, (history or {}).get(name))
-        draft = replace(draft, estimate=estimate)
-        steps[name] = _decided(draft, train, target, steps, lookup, is_wanted=name in wanted)
-    return Plan(target=target, train=train, steps=tuple(steps.values()))
+        past = (history or {}).get(name)
+        if past is not None and builder is not None:
+            past = replace(past, seconds=None)  # a time of this machine
+        draft = replace(draft, estimate=_estimate(recipes[name], builder or machine, limits, past))
+        reason = "" if name in wanted else f"not built for {target.name} unless named (--with {name})"
+        steps[name] = _decided(
+            draft, train, target, steps, lookup, unwanted=reason, needless=needless.get(name, "")
+        )
+    return Plan(target=target, train=train, steps=tuple(steps.values()), machine=builder or machine)
 
 
-def _wanted(order: Iterable[str], recipes: Mapping[str, Recipe], named: Collection[str]) -> set[str]:
-    """Return the recipes to build: named or default ones, and needs that no other provider has."""
+def _wanted(
+    order: Iterable[str], recipes: Mapping[str, Recipe], named: Collection[str], elsewhere: Collection[str]
+) -> tuple[set[str], dict[str, str]]:
+    """Return the recipes to build, and why nobody needs some others: what comes from `elsewhere`.
+
+    To build are named or default ones, and needs that no other provider has.
+    """
     wanted: set[str] = set()
+    needless: dict[str, str] = {}
+    users: dict[str, set[str]] = {}
     for name in reversed(list(order)):
-        if recipes[name].default or name in named or name in wanted:
+        gone = users.get(name, set()) & needless.keys()
+        if name in elsewhere and name not in named:
+            needless[name] = "comes from elsewhere (--provide)"
+        elif gone and name not in named and not users[name] & wanted:
+            needless[name] = f"only {', '.join(sorted(gone))} would need it (--provide)"
+        elif recipes[name].default or name in named or name in wanted:
             needs = recipes[name].needs
             wanted |= {name, *(one.name for one in needs if "public" not in one.providers)}
-    return wanted
+        for need in recipes[name].needs:
+            users.setdefault(need.name, set()).add(name)
+    return wanted, needless
 
 
 def _draft(
@@ -239,12 +261,14 @@ def _decided(
     earlier: Mapping[str, Step],
     lookup: Lookup,
     *,
-    is_wanted: bool,
+    unwanted: str,
+    needless: str,
 ) -> Step:
     verdict = _unsupported(draft.recipe, draft.pin, draft.source, train, target)
-    if verdict is None and not is_wanted:
-        reason = f"not built for {target.name} unless named (--with {draft.recipe.name})"
-        verdict = _Verdict("SKIP", (reason,))
+    if needless and (verdict is None or verdict.decision == "BLOCKED"):
+        verdict = _Verdict("SKIP", (needless,))
+    elif verdict is None and unwanted:
+        verdict = _Verdict("SKIP", (unwanted,))
     verdict = verdict or _blocked(draft, earlier)
     found = StoredResult("", stored=False)
     if verdict is None:
@@ -320,6 +344,56 @@ def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> 
             f"from {count} of the vendor's wheels; stays on this machine: others make it from the pins",
         )
     return found, _Verdict("BUILD", (*(found.missing or ("not in the store",)), *others, *first))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanTotal:
+    """Costs and prerequisites of all that a plan builds.
+
+    seconds: one recipe after the other; memory_mib: of the recipe that takes most; `here`: recipes that this
+    machine itself can build, `git`, `files`, `wheels`: number of downloads, if nothing is here yet.
+    """
+
+    seconds: float
+    memory_mib: int
+    disk_mib: int
+    git: int
+    files: int
+    wheels: int
+    packages: tuple[str, ...]  # of the system, as apt calls them
+    here: tuple[str, ...]
+
+
+def total(planned: Plan, machine: Machine) -> PlanTotal:
+    """Return the total of a plan's steps to build."""
+    building = [step for step in planned.steps if step.decision == "BUILD"]
+    estimates = [step.estimate for step in building if step.estimate]
+    sources = {(one.kind, one.url, one.filename) for step in building for one in _sources(step)}
+    fetched = [kind for kind, _, _ in sources if kind != "local"]
+    target = planned.target
+    return PlanTotal(
+        seconds=sum(one.seconds for one in estimates),
+        memory_mib=max((one.memory_mib for one in estimates), default=0),
+        disk_mib=sum(one.disk_mib for one in estimates),
+        git=fetched.count("git"),
+        files=len(fetched) - fetched.count("git"),
+        wheels=len({pin for step in building for pin in step.evaluated.requires}),
+        packages=tuple(sorted({name for step in building for name in step.evaluated.apt})),
+        here=tuple(
+            step.recipe.name
+            for step in building
+            if not step.recipe.is_compiled
+            or (target.platform == machine.platform and _runs_python(step, target, machine))
+        ),
+    )
+
+
+def _sources(step: Step) -> Iterator[Source]:
+    yield from filter(None, (step.source, *step.evaluated.extra_sources.values()))
+
+
+def _runs_python(step: Step, target: Target, machine: Machine) -> bool:
+    return step.recipe.kind != "pep517" or target.python == machine.python
 
 
 def _preflight(recipe: Recipe) -> tuple[str, ...]:

@@ -30,11 +30,11 @@ from spark_build.events import (
     Status,
 )
 from spark_build.files import discard_tree, locked, make_folder, remove_tree, write_atomically
-from spark_build.hashing import digest
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Step
 from spark_build.reporting import Reporter
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
+from spark_build.text import digest
 from spark_build.wheelhouse import judgements
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.judgements import last_inputs

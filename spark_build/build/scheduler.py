@@ -21,7 +21,7 @@ from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of
 from spark_build.environments import closure
 from spark_build.errors import UsageError
 from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, Repetition, Usage
-from spark_build.hashing import digest
+from spark_build.machine import Machine
 from spark_build.process import cancel_all
 from spark_build.recipes.evaluation import for_target
 from spark_build.recipes.loader import read_lock
@@ -29,15 +29,18 @@ from spark_build.recipes.model import CONFIGURE, BuildOptions, Plan, Step
 from spark_build.reporting import Reporter, reporting
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
+from spark_build.text import digest
 from spark_build.wheelhouse import generations, store
 from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels.model import StoredWheel
 
 
-def plan(setting: Context, names: Sequence[str] = (), also: Sequence[str] = ()) -> Plan:
+def plan(
+    setting: Context, names: Sequence[str] = (), also: Sequence[str] = (), builder: Machine | None = None
+) -> Plan:
     """Decide every recipe asked for on this machine, with this store.
 
-    No names: all that are built by default here, and `also`.
+    No names: all that are built by default here, and `also`; builder: another machine, to estimate for.
     """
     for name in (*names, *also):
         setting.catalogue.recipe(name)
@@ -87,6 +90,7 @@ def plan(setting: Context, names: Sequence[str] = (), also: Sequence[str] = ()) 
             for name, recipe in recipes.items()
         },
         lock_of=partial(read_lock, setting.home),
+        builder=builder,
     )
 
 

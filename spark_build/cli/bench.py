@@ -14,6 +14,8 @@ from spark_build.cli.lazy_group import LazyGroup
 from spark_build.cli.options import Options, Renamed, shared
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from spark_build.errors import InconclusiveError
     from spark_build.measure.comparison import Trial
     from spark_build.measure.model import Bench, BenchRound, CaseChange, Check, Compared
@@ -154,6 +156,7 @@ def _measure(options: Options, wish: SuiteOptions) -> int:
         print(f"FAILED {check.name} in {each.slot.arm}: {check.evidence}")
     for file in dict.fromkeys(each.file for each, _ in failed):
         print(f"see {Path(file).with_suffix('.log')}")
+    _print_serving(result)
     _print_memory(result)
     print(f"\nall samples: {Path(result.folder) / 'bench.json'}")
     return _or_nothing(code)
@@ -211,6 +214,16 @@ def _print(result: Bench, *, fit: bool) -> None:
         told = [f"{check.name.removesuffix(MAXIMUM)} {check.evidence}" for check in found]
         if told:
             print(f"fastest in round {each.slot.index + 1}, {each.slot.arm}: {', '.join(told)}")
+
+
+def _print_serving(result: Bench) -> None:
+    """Print percentiles of the times of first and next tokens, where the serving workload ran."""
+    from spark_build.measure.comparison import from_bench
+    from spark_build.measure.report.suite_view import SERVING, serving_rows
+
+    if rows := serving_rows(result, from_bench(result)):
+        print()
+        render.print_table([head.upper() for head in SERVING], rows)
 
 
 def _print_memory(result: Bench) -> None:
@@ -277,16 +290,20 @@ def _list(options: Options) -> int:
 
 
 FILE = click.Path(path_type=Path)
-HINT = "give a bench.json of `spark-build bench run`, or a CSV: environment,metric,value"
 
 
 @click.command()
 @click.argument("file", type=FILE)
 @click.argument("new", type=FILE, required=False)
 @click.option("--arm", "arms", multiple=True, metavar="NAME",
-              help="Compare only these; the first is the baseline.")  # fmt: skip
+              help="Compare only these, the first is the baseline; or the field with it.")  # fmt: skip
+@click.option("--case", default="", metavar="FIELD", help="Field or column with the case.")
+@click.option("--value", default="", metavar="FIELD", help="Field or column with the value.")
+@click.option("--unit", default="", metavar="FIELD", help="Field or column with the unit, or the unit.")
 @click.option("--lower-is-better", "lower", multiple=True, metavar="METRIC",
-              help="Of a CSV's metric whose unit does not say so.")  # fmt: skip
+              help="Of a metric whose unit does not say so.")  # fmt: skip
+@click.option("--higher-is-better", "higher", multiple=True, metavar="METRIC",
+              help="The same, for more.")  # fmt: skip
 @click.option(
     "--fail-above", "--fail-over", "fail_over", cls=Renamed, type=click.FloatRange(min=0), metavar="PERCENT",
     help="Exit 9 when a case takes that much longer.",
@@ -297,15 +314,25 @@ def compare(
     file: Path,
     new: Path | None,
     arms: tuple[str, ...],
+    case: str,
+    value: str,
+    unit: str,
     lower: tuple[str, ...],
+    higher: tuple[str, ...],
     fail_over: float | None,
 ) -> int:
-    """Compare the arms of FILE (bench.json or CSV), or FILE with NEW."""
+    """Compare the arms of FILE, or FILE with NEW; of our runs, or of other tools' results."""
+    from functools import partial
+
     from spark_build.measure.comparison import compare as compare_all
     from spark_build.measure.comparison import exit_code
+    from spark_build.measure.csv_io import Fields
+    from spark_build.measure.formats import read_results
     from spark_build.text import printable
 
-    trial = _trial(file, new, arms, lower)
+    named = Fields(case=case, value=value, unit=unit)
+    read = partial(read_results, alone=new is None, arms=arms, named=named, lower=lower, higher=higher)
+    trial = _trial(read, file, new)
     compared = compare_all(trial)
     if not compared.changes and not compared.memory:
         raise _nothing(trial, file)
@@ -330,13 +357,13 @@ def _nothing(trial: Trial, file: Path) -> InconclusiveError:
     return InconclusiveError(said, where=str(file), hint=trial.more)
 
 
-def _trial(file: Path, new: Path | None, arms: tuple[str, ...], lower: tuple[str, ...]) -> Trial:
+def _trial(read: Callable[[Path], tuple[Trial, tuple[str, ...]]], file: Path, new: Path | None) -> Trial:
     from spark_build.errors import UsageError
     from spark_build.measure.comparison import chosen, joined
 
-    old = _read(file, lower)
+    old, arms = read(file)
     if new is not None:
-        pair = old, _read(new, lower)
+        pair = old, read(new)[0]
         if arms:
             pair = _picked(pair, arms)
         return joined(*pair)
@@ -360,27 +387,12 @@ def _picked(pair: tuple[Trial, Trial], arms: tuple[str, ...]) -> tuple[Trial, Tr
     return chosen(pair[0], arms[:1]), chosen(pair[1], arms[-1:])
 
 
-def _read(file: Path, lower: tuple[str, ...]) -> Trial:
-    """By what is in it: JSON begins with a brace."""
-    from spark_build.cli.options import json_of, text_of
-    from spark_build.errors import UsageError
-    from spark_build.measure.comparison import from_bench
-    from spark_build.measure.csv_io import trial_from_csv
-    from spark_build.measure.suite import bench_from_json
-
-    text = text_of(file, HINT)
-    if not text.lstrip().startswith(("{", "[")):
-        return trial_from_csv(text, str(file), lower)
-    if lower:
-        raise UsageError("--lower-is-better is about a CSV", where=str(file), hint="leave it out")
-    return from_bench(bench_from_json(json_of(text, str(file), HINT), str(file)))
-
-
 def _show(compared: Compared) -> None:
     from spark_build.measure.comparison import BANDS, band_text
-    from spark_build.measure.report.suite_view import headline_text, interval_text
+    from spark_build.measure.report.suite_view import finding_text, headline_text, interval_text
     from spark_build.text import printable
 
+    timed = [each for each in compared.changes if each.kind != "capacity"]
     rows = [
         [
             each.case,
@@ -388,9 +400,9 @@ def _show(compared: Compared) -> None:
             each.second,
             " -> ".join(_value(one.mean, each) for one in each.values),
             interval_text(each.contrast),
-            each.finding,
-            f"{each.overhead:+.1f}%",
-            band_text(each),
+            finding_text(each),
+            f"{each.overhead:+.1f}%" if each in timed else "",
+            band_text(each) if each in timed else "",
         ]
         for each in compared.changes
     ]
@@ -405,7 +417,7 @@ def _show(compared: Compared) -> None:
         print()
     for _, line in headline_text(compared):
         print(printable(line))
-    slow = {each.band for each in compared.changes if each.finding == "slower" and not compared.doubts}
+    slow = {each.band for each in timed if each.finding == "slower" and not compared.doubts}
     for band in (band for band in BANDS if band.name in slow and band.checks):
         print(f"overhead {band.name}: {band.meaning}; look next at")
         for check in band.checks:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
-from spark_build.cli.hints import typeable
+from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.history import start_background
 from spark_build.cli.options import SIZE, Options, Renamed, local_sources, shared
 from spark_build.cli.render import running
@@ -21,6 +21,7 @@ from spark_build.text import format_duration, format_size
 if TYPE_CHECKING:
     from spark_build.build.context import Context
     from spark_build.events import Emit, JudgedFeature, RecipeResult, Repetition
+    from spark_build.machine import Machine
     from spark_build.recipes.model import BuildOptions, Plan, Step
     from spark_build.wheelhouse.generations import Generation
 
@@ -162,12 +163,8 @@ def all_(
     if judged is None:
         only = configured(results, recipes) if wish.configures else Outcome()
         return conclude(options, results, None, built, only.lines, only.code)
-    code, lines = judged.code, judged.lines
-    if judged.unchecked:
-        why, following = judged.unchecked
-        lines = [*lines, f"not verified: {why}", typeable(f"  next: {following}")]
-        code = code if burn_in else 0  # wheels were asked for, and are there; a measurement would not be
-    return conclude(options, results, generation, {**built, **judged.document}, lines, code)
+    code = conclude(options, results, generation, {**built, **judged.document}, judged.lines, judged.code)
+    return nothing_checked(*judged.unchecked) if judged.unchecked and code == judged.code else code
 
 
 @click.command()
@@ -525,16 +522,24 @@ def plan(
     """Show for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
     from spark_build.build import scheduler
     from spark_build.build.context import with_local_sources
+    from spark_build.build.plan import total
     from spark_build.build.requirements import missing_sources
+    from spark_build.recipes.evaluation import machine_of
 
     setting = with_local_sources(options.setting(), source)
-    planned = scheduler.plan(setting, recipes, also)
+    builder = machine_of(setting.target, setting.machine)
+    there = None if builder == setting.machine else builder
+    planned = scheduler.plan(setting, recipes, also, there)
     lacking = missing_sources(planned, setting.home) if offline else ()
+    lines = _lines_to_type(planned, recipes, also, is_here=there is None)
     if options.json:
         document: dict[str, Any] = {
             "target": planned.target.name,
             "train": planned.train.name,
             "steps": [_step_document(step) for step in planned.steps],
+            "machine": {"cores": builder.cores, "memory_mib": builder.memory_mib, "here": there is None},
+            "total": asdict(total(planned, setting.machine)),
+            "commands": lines,
         }
         missed = {"missing": [dataclasses.asdict(need) for need in lacking]} if offline else {}
         render.print_json(document | missed)
@@ -547,7 +552,8 @@ def plan(
         for warning in step.warnings:
             concerned.setdefault(warning, []).append(step.recipe.name)
     for warning, names in concerned.items():
-        print(f"warning: {', '.join(names)}: {warning}")
+        render.print_wrapped(f"warning: {', '.join(names)}: {warning}")
+    _print_total(planned, setting.machine, lines, is_here=there is None)
 
 
 def _step_document(step: Step) -> dict[str, Any]:
@@ -565,6 +571,55 @@ def _step_document(step: Step) -> dict[str, Any]:
         "estimate": dataclasses.asdict(estimate) if estimate else None,
         "warnings": list(step.warnings),
     }
+
+
+def _print_total(planned: Plan, here: Machine, lines: Sequence[str], *, is_here: bool) -> None:
+    """Print what the whole plan takes, what it needs besides recipes, and what to type where."""
+    from spark_build.build.plan import total
+    from spark_build.wheels.model import python_version
+
+    found, target, builder = total(planned, here), planned.target, planned.machine or here
+    if not lines:
+        return
+    print()
+    render.print_wrapped(
+        f"in total: about {format_duration(found.seconds)} on {builder.cores} cores with "
+        f"{_gib(builder.memory_mib)}, one recipe after the other; up to {_gib(found.memory_mib)} of memory, "
+        f"{_gib(found.disk_mib)} of disk"
+    )
+    counts = {"git repositories": found.git, "files": found.files, "wheels to build with": found.wheels}
+    listed = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
+    if listed:
+        render.print_wrapped(f"downloads, less what is there already: {listed} (pins have no sizes)")
+    needs = [f"Python {python_version(target)}"]
+    needs += [f"for the GPU a driver of CUDA {target.cuda} or newer"] if target.cuda_architectures else []
+    needs += [f"system packages: {' '.join(found.packages)}"] if found.packages else []
+    render.print_wrapped(f"it needs {'' if is_here else 'there '}{'; '.join(needs)}")
+    if not is_here:
+        mine = ", ".join(found.here) or "nothing of it"
+        render.print_wrapped(f"this machine ({here.platform}, {here.python}) can build: {mine}")
+    print(f"to type{'' if is_here else ' there'}, in this order:")
+    for line in lines:
+        print(f"  {line}")
+
+
+def _gib(mib: float) -> str:
+    return f"{mib / 1024:.1f} GiB"
+
+
+def _lines_to_type(planned: Plan, recipes: Sequence[str], also: Sequence[str], *, is_here: bool) -> list[str]:
+    """Return the commands that carry the plan out; none where nothing is to be built."""
+    from shlex import quote
+
+    from spark_build.cli.hints import VIEW
+
+    if not any(step.decision == "BUILD" for step in planned.steps):
+        return []
+    named = "".join(f" {quote(name)}" for name in recipes)
+    more = "".join(f" --with {quote(name)}" for name in also)
+    view = f"--target {quote(planned.target.name)} --train {quote(planned.train.name)}"
+    lines = [f"spark-build {view} doctor{named}", f"spark-build {view} all{named}{more}"]
+    return [typeable(line, repeat=VIEW if is_here else ()) for line in lines]
 
 
 def print_plan(planned: Plan) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
+from spark_build.cli.hints import typeable
 from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
@@ -133,5 +134,5 @@ def print_fixes(wrong: Sequence[Diagnosis]) -> None:
     if fixes:
         print("to fix it" + (" (* runs with --fix)" if safe else ""))
         for fix, names in fixes.items():
-            print(f"{'*' if fix in safe else ' '} {', '.join(dict.fromkeys(names))}: {fix}")
+            print(f"{'*' if fix in safe else ' '} {', '.join(dict.fromkeys(names))}: {typeable(fix)}")
         print()

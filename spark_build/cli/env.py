@@ -16,7 +16,7 @@ from spark_build.cli.options import Options, shared
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
-    from spark_build.environments.model import EnvironmentChange, State
+    from spark_build.environments.installed import EnvironmentChange, State
     from spark_build.environments.update import EnvironmentFault
     from spark_build.wheelhouse.generations import Generation
 

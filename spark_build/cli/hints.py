@@ -21,7 +21,8 @@ def typeable(text: str, options: Options | None = None, repeat: tuple[str, ...] 
     """Add the --root, --target and --train given now to each `spark-build COMMAND` in a text.
 
     Without them the line would work on something else. Those that build repeat --provide and --source,
-    too; those for another machine nothing. `options` are those of the running command.
+    too; those for another machine nothing. The program is called as it was now, and root needs no sudo.
+    `options` are those of the running command.
     """
     from spark_build.cli.lazy_group import COMMANDS
 
@@ -38,8 +39,10 @@ def typeable(text: str, options: Options | None = None, repeat: tuple[str, ...] 
         builds = match["command"] in BUILDING
         first = _typed({**again, **(provided if builds else {})}, line)
         last = _typed(sources if builds else {}, line)  # only commands that build know it
-        return f"spark-build{first}{match['said']} {match['command']}{last}"
+        return f"{options.program}{first}{match['said']} {match['command']}{last}"
 
+    if options.is_root:
+        text = re.sub(r"\bsudo (?=[a-z])", "", text)
     return re.sub(rf"{OURS}(?P<said>{OPTIONS}) (?P<command>{'|'.join(COMMANDS)})\b", completed, text)
 
 

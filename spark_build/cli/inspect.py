@@ -66,9 +66,9 @@ def _compare(options: Options, first: InspectPage, second: InspectPage) -> None:
 
 def _page(options: Options, wheel: str, *, cross_check: bool) -> InspectPage:
     """Read a wheel and judge it."""
-    from spark_build.wheels.diff import known_libraries
+    from spark_build.wheels.diff import known_libraries, known_policies
     from spark_build.wheels.reader import read_facts
-    from spark_build.wheels.rules import explain_library
+    from spark_build.wheels.rules import best_platform_tag, explain_library
 
     path, setting = _located(options, wheel)
     cuobjdump = _cuobjdump() if cross_check else None
@@ -89,6 +89,7 @@ def _page(options: Options, wheel: str, *, cross_check: bool) -> InspectPage:
             system_libraries=known_libraries(_platform(facts)),
             provided=recipe.repair.outside if recipe else (),
         ),
+        best_tag=best_platform_tag(facts, known_policies(_platform(facts))),
         judged=judged,
         checked=checked,
     )
@@ -217,12 +218,16 @@ class AuditBasis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InspectPage:
-    """Everything shown of one wheel; `checked`: where cuobjdump disagrees, None when it was not asked."""
+    """Everything shown of one wheel; `checked`: where cuobjdump disagrees, None when it was not asked.
+
+    best_tag: the platform tag that it could have, by its symbol versions; "" without machine code.
+    """
 
     path: Path
     facts: WheelFacts
     findings: tuple[Finding, ...]
     needed: tuple[Needed, ...]
+    best_tag: str = ""
     judged: AuditBasis = field(default_factory=AuditBasis)
     checked: dict[str, tuple[DeviceCodeDifference, ...]] | None = None
 
@@ -239,6 +244,7 @@ def document(page: InspectPage) -> dict[str, Any]:
         "version": facts.version,
         "build": facts.build,
         "tags": list(facts.filename_tags),
+        "best_tag": page.best_tag or None,
         "requires": list(facts.requires),
         "size": facts.size,
         "unpacked": payload.unpacked,
@@ -290,6 +296,10 @@ def show(page: InspectPage) -> None:
     record = "RECORD is true" if not facts.record_problems else "RECORD is wrong, see below"
     files = f"{payload.files} files of {format_size(payload.unpacked)}"
     print(f"  {format_size(facts.size)} packed, {files}; {record}")
+    if page.best_tag:
+        lacking = [one.soname for one in page.needed if one.source == "missing"]
+        before = f", once repair has bundled {' '.join(lacking)}" if lacking else ""
+        print(f"  best platform tag by its symbol versions: {page.best_tag}{before}")
     print(f"  judged by {page.judged}")
     _title("LARGEST FILES")
     rows = [[format_size(file.size), printable(file.path)] for file in payload.largest[:LARGEST]]

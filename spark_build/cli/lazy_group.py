@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # name: (module, function, what `--help` says)
 Table = Mapping[str, tuple[str, str, str]]
@@ -32,6 +35,14 @@ class LazyGroup(click.Group):
         module, function, _ = self.table[cmd_name]
         command: click.Command = getattr(importlib.import_module(module), function)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return commands and options that begin like this, without importing any command."""
+        from click.shell_completion import CompletionItem
+
+        found = [(name, text) for name, (_, _, text) in self.table.items() if name.startswith(incomplete)]
+        items = [CompletionItem(name, help=text) for name, text in found]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -68,4 +79,6 @@ COMMANDS = {
     "env": ("spark_build.cli.env", "env", "Make virtual environments from the wheelhouse only."),
     "verify": ("spark_build.cli.verify", "verify", "Check the wheels; --burn-in measures them."),
     "bench": ("spark_build.cli.bench", "bench", "Run the wider suite, compare runs, report."),
+    "config": ("spark_build.cli.config", "config", "Show the settings and where they come from."),
+    "completion": ("spark_build.cli.config", "completion", "Print what makes a shell complete commands."),
 }

@@ -13,7 +13,7 @@ import click
 
 from spark_build import __version__
 from spark_build.cli.lazy_group import COMMANDS, LazyGroup
-from spark_build.cli.options import COMMON, DETACHED, Options
+from spark_build.cli.options import CALLED, COMMON, COMPLETE, DETACHED, Options
 from spark_build.cli.terminal import OutputError, escaped_output
 from spark_build.errors import HostError
 from spark_build.text import printable
@@ -47,9 +47,27 @@ def run() -> None:
         signal.signal(number, _on_signal)
     # A script's shell starts what it puts into the background with interrupts ignored, and Python keeps that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.environ.get(COMPLETE):
+        cli.main(prog_name="spark-build", complete_var=COMPLETE)
+    options = Options()
+    options.program, options.is_root = _program(), os.geteuid() == 0
     if DETACHED in os.environ:
-        sys.exit(be_background(os.environ.pop(DETACHED)))
-    sys.exit(main(sys.argv[1:]))
+        sys.exit(be_background(os.environ.pop(DETACHED), options))
+    sys.exit(main(sys.argv[1:], options))
+
+
+def _program() -> str:
+    """Return what starts this program when it is typed again, in the same folder."""
+    import shlex
+    import shutil
+    from pathlib import Path
+
+    called = os.environ.get(CALLED) or sys.argv[0]
+    if Path(called).name != "spark-build":
+        return "spark-build"
+    found = shutil.which("spark-build")
+    is_found = found is not None and Path(called).exists() and Path(found).samefile(called)
+    return "spark-build" if is_found else shlex.quote(called)
 
 
 def main(arguments: list[str], options: Options | None = None) -> int:
@@ -72,13 +90,21 @@ def main(arguments: list[str], options: Options | None = None) -> int:
 
 
 def _main(arguments: list[str], options: Options) -> int:
+    from spark_build.cli import config
     from spark_build.errors import SparkBuildError, from_os_error
     from spark_build.reporting import Reporter, reporting
 
     try:
+        defaults = config.apply(options, config.settings())
         # Commands return their exit code; click returns 0 for --help and --version.
         with reporting(Reporter(lambda text: click.echo(text, err=True))):
-            code = cli.main(args=arguments, prog_name="spark-build", standalone_mode=False, obj=options)
+            code = cli.main(
+                args=arguments,
+                prog_name="spark-build",
+                standalone_mode=False,
+                obj=options,
+                default_map=defaults,
+            )
         return int(code or 0)
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -136,14 +162,14 @@ def _report_error(options: Options, error: Any) -> int:
 
 
 def _crash(options: Options, error: BaseException) -> int:
-    from spark_build.cli.crash import write_report
+    from spark_build.journal import write_crash_report
 
-    report = write_report(options.root, error)
+    report = write_crash_report(options.root, error)
     where = f"; report: {report}" if report else ""
     return _report(options, f"a bug in spark-build: {type(error).__name__}: {error}{where}", 70)
 
 
-def be_background(folder: str) -> int:
+def be_background(folder: str, options: Options) -> int:
     """Run as the process that `start_background` starts; returns the exit code."""
     from pathlib import Path
 
@@ -151,7 +177,6 @@ def be_background(folder: str) -> int:
 
     # A session of its own gets none from a terminal; this is for a shell that sends it by hand.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    options = Options()
     options.background = Path(folder)
     with background.hold(options.background, sys.argv[1:]):
         try:

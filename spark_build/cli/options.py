@@ -16,6 +16,9 @@ if TYPE_CHECKING:  # imported lazily: commands that need no recipes must start f
     from spark_build.build.context import Context
     from spark_build.paths import Home
 
+COMMAND_LINE = "command line"
+COMPLETE = "_SPARK_BUILD_COMPLETE"  # what a shell's completion asks, as click calls it
+CALLED = "SPARK_BUILD_CALLED"  # how the launcher of a checkout was called
 DETACHED = "SPARK_BUILD_DETACHED"  # tells the process that --detach starts which folder is its own
 
 
@@ -32,6 +35,10 @@ class Options:
         self.source: dict[str, str] = {}
         self.choices: dict[tuple[str, str], str] = {}  # (recipe, option): value
         self.background: Path | None = None  # the run's folder, in a process that --detach started
+        self.program = "spark-build"  # as it was called: what hints begin with
+        self.is_root = False  # whose hints need no sudo
+        self.settings: dict[str, Any] = {}  # of environment and files, with where they come from
+        self.typed: set[str] = set()  # what the command line says
 
     def home(self) -> Home:
         """Folders to work with."""
@@ -62,6 +69,7 @@ def _store(context: click.Context, parameter: click.Parameter, value: Any) -> An
             options.verbosity = int(value) if name == "verbose" else -1
         else:
             setattr(options, "json" if name == "as_json" else name, value)
+            options.typed.add(name)
     return value
 
 

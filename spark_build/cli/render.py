@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -47,14 +49,25 @@ def print_json(value: Any) -> None:
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on stdout; plain output does not cut the last column."""
+    """Print a table on stdout; plain output folds the last column where it knows the width."""
     if not rows:
         return
     if is_plain(sys.stdout):
         table = [list(headers), *([printable(cell) for cell in row] for row in rows)]
         widths = [max(len(line[column]) for line in table) for column in range(len(headers))]
-        for line in table:
-            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        before, width = sum(widths[:-1]) + 2 * len(widths[:-1]), columns()
+        if before + widths[-1] > width >= before + SHORTEST:
+            folded = [_folded(line[-1], width - before) for line in table]
+        elif before + widths[-1] > width > 0:  # below the row
+            folded = [["", *_folded(line[-1], width - 4)] for line in table]
+            before = 4
+        else:
+            folded = [[line[-1]] for line in table]
+        for line, (first, *more) in zip(table, folded, strict=True):
+            start = "".join(f"{cell.ljust(each)}  " for cell, each in zip(line[:-1], widths, strict=False))
+            print(f"{start}{first}".rstrip())
+            for rest in filter(None, more):
+                print(f"{'':{before}}{rest}")
         # Progress follows on stderr: keep the order when both go to one place.
         sys.stdout.flush()
         return
@@ -69,6 +82,27 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     console().print(fancy)
 
 
+def columns() -> int:
+    """Return the width of the terminal, or COLUMNS; 0 where lines go to a file or a program."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
+        return shutil.get_terminal_size().columns
+    return 0
+
+
+def print_wrapped(text: str) -> None:
+    """Print a sentence on lines that fit, the later ones indented."""
+    for number, line in enumerate(_folded(printable(text), columns() - 2)):
+        print(f"{'  ' if number else ''}{line}")
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Return the lines of a text; one where there is no width."""
+    if width <= 0 or len(text) <= width:
+        return [text]
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+SHORTEST = 30  # columns: below, words would stand in a tower
 LINE_EVERY = 5.0  # seconds, at least, between two lines of one stage
 SILENCE = 60.0  # seconds after which a stage that does something says how far it is
 

@@ -150,9 +150,14 @@ def _progress(emit: Emit, stage: str) -> Progress:
 @click.argument("file", type=click.Path(path_type=Path, exists=True))
 @click.option("--unsigned", is_flag=True, help="Also an export that nobody trusted signed.")
 @click.option("--allow-downgrade", is_flag=True, help="Also an older export than the last one.")
+@click.option("--strict", is_flag=True, help="Of third-party wheels take all or none.")
 @shared
-def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool) -> None:
-    """Take in what `export` wrote, or a folder or tar of third-party wheels, after proving every wheel."""
+def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool, strict: bool) -> int:
+    """Take in what `export` wrote, or a folder or tar of third-party wheels, after proving every wheel.
+
+    Third-party wheels that pip and uv would install are taken; the others are listed, with exit code 8.
+    """
+    from spark_build.errors import AuditError
     from spark_build.recipes.model import Target
     from spark_build.transfer.bundle_import import Allowed, import_bundle
 
@@ -174,11 +179,12 @@ def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool)
             file,
             view,
             targets=targets,
-            allowed=Allowed(unsigned=unsigned, downgrade=allow_downgrade),
+            allowed=Allowed(unsigned=unsigned, downgrade=allow_downgrade, strict=strict),
             copying=_progress(shown.emit, "import"),
             checking=_progress(shown.emit, "check"),
         )
     found = taken.generation
+    code = AuditError.exit_code if any(one.refused for one in taken.judgements) else 0
     if options.json:
         foreign = [dataclasses.asdict(one) for one in taken.judgements]
         replaced = [{"name": one.name, "version": one.version, "key": one.key} for one in taken.replaced]
@@ -186,13 +192,15 @@ def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool)
         render.print_json(
             {"new": taken.new, **listing(found), "replaced": replaced, "foreign": foreign, "signer": signer}
         )
-        return
+        return code
     print(f"generation {found.number} in {found.folder}" + ("" if taken.new else " (had it already)"))
     print_wheels(found)
     if taken.signer and taken.signer.key:
         print(f"signed by {taken.signer.name}, {taken.signer.fingerprint}")
     for one in taken.judgements:
         _print_judgement(one)
+    if code:
+        click.echo("  next: fetch or build these again; the others are taken in (--strict: none)", err=True)
     for gone in taken.replaced:
         print(f"took the place of {gone.name} {gone.version}, built here")
     if taken.replaced:
@@ -200,10 +208,13 @@ def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool)
 
         again = f"{generations.command(found.folder.parent.parent)} wheelhouse rollback {found.before}"
         print(f"back: {typeable(again)}")
+    return code
 
 
 def _print_judgement(one: Judgement) -> None:
-    if not one.taken:
+    for why in one.refused:
+        click.echo(f"error: refused: {one.filename}: {why}", err=True)
+    if not one.taken and not one.refused:
         print(f"left out, for another platform or Python: {one.filename}")
     for finding in one.findings:
         if finding.severity == "warning":
@@ -235,7 +246,7 @@ def list_(options: Options) -> None:
 
     found = signatures.signers(options.home().wheelhouse)
     if not found and not options.json:
-        print("nobody is trusted yet: spark-build wheelhouse trust add NAME KEY.pub")
+        print(typeable("nobody is trusted yet: spark-build wheelhouse trust add NAME KEY.pub"))
     _print_signers(options, found, "trusted")
 
 
@@ -295,8 +306,6 @@ def serve(
     Without --generation: all views, and what is published meanwhile.
     """
     from spark_build.wheelhouse import server
-
-    server.require_stack()
     from spark_build.wheelhouse.server import Shelf, application
 
     if key and not certificate:

@@ -254,6 +254,9 @@ def _checked(
     lines = [f"verified: {done} of {len(checks)} checks ok{apart}{when}"]
     lines += [f"FAILED {check.name}: {check.evidence}" for check in failed]
     document: dict[str, Any] = {"checks": [dataclasses.asdict(check) for check in checks]}
+    if not done and not failed:
+        every = f"every check was skipped ({checks[0].evidence})" if checks else "no recipe names a check"
+        return dataclasses.replace(_unchecked(every, "spark-build doctor"), document=document, lines=lines)
     return VerifyOutcome(document=document, lines=lines, code=VerificationError.exit_code if failed else 0)
 
 
@@ -385,9 +388,15 @@ def history(options: Options) -> int:
         except SparkBuildError as error:
             print(f"left out: {error}", file=sys.stderr)
     groups = history_of(documents)
+    code = 0 if groups else NothingCheckedError.exit_code
     if options.json:
-        render.print_json({"arms": [dataclasses.asdict(each) for each in groups], "exit_code": 0})
-        return 0
+        render.print_json({"arms": [dataclasses.asdict(each) for each in groups], "exit_code": code})
+    if not groups:
+        return nothing_checked(
+            f"there is no burn-in in {options.home().runs}", "spark-build verify --burn-in --full"
+        )
+    if options.json:
+        return code
     rows = [
         [each.headline, each.arm, when[:16].replace("T", " "), format_flops(rate)]
         for each in groups

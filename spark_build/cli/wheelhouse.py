@@ -18,8 +18,9 @@ from spark_build.cli.options import Options, shared
 from spark_build.text import format_duration, format_size
 
 if TYPE_CHECKING:
-    from spark_build.wheelhouse.generations import Generation
-    from spark_build.wheelhouse.model import Collected, GenerationChange, KeptGeneration, WheelhouseFault
+    from spark_build.wheelhouse.fsck import WheelhouseFault
+    from spark_build.wheelhouse.gc import Collected
+    from spark_build.wheelhouse.generations import Generation, GenerationChange, KeptGeneration
 
 # name: (module, function, what `--help` says)
 COMMANDS = {
@@ -51,12 +52,15 @@ def current(options: Options) -> Generation:
     from spark_build.errors import StoreError
     from spark_build.wheelhouse import generations as wheelhouse_generations
 
-    view = options.setting().view
+    setting = options.setting()
+    view = setting.view
     found = wheelhouse_generations.current(view)
     if found is None:
         others = sorted(path.parent.name for path in view.parent.glob("*/current"))
         known = f"; there are {', '.join(others)} (--target, --train)" if others else ""
-        raise StoreError(f"nothing is published for {view.name} yet{known}", hint="spark-build all")
+        there = f"on a {setting.target.name} machine: spark-build all, and import what it exports"
+        hint = "spark-build all" if setting.is_here else there
+        raise StoreError(f"nothing is published for {view.name} yet{known}", hint=hint)
     return found
 
 
@@ -188,7 +192,7 @@ def _before(view: Path, found: Generation) -> Generation | None:
 
 def _line(row: dict[str, Any]) -> str:
     if row["problem"]:
-        return f"{row['problem']}; spark-build wheelhouse check --repair"
+        return typeable(f"{row['problem']}; spark-build wheelhouse check --repair")
     words = [_words(one) for one in row["changes"]]
     rest = [f"and {len(words) - SHOWN} more"] if len(words) > SHOWN else []
     return ", ".join([*words[:SHOWN], *rest]) or "the same wheels"
@@ -291,6 +295,7 @@ KINDS = {
     "pages": "index pages",
     "entry": "store entries",
     "leftover": "leftovers",
+    "run": "runs",
 }
 
 
@@ -314,18 +319,44 @@ class _Age(click.ParamType[float]):
 @click.option(
     "--grace", type=_Age(), default="1h", show_default=True, help="For installers that are still reading."
 )
+@click.option(
+    "--keep-runs",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="Newest run folders to keep.",
+)
+@click.option(
+    "--runs-older-than", type=_Age(), default="30d", show_default=True, help="Take no younger run folder."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @shared
-def gc(options: Options, keep: int, older_than: float, grace: float, dry_run: bool) -> None:
-    """Take away old generations of all views, and what nothing in the store's use needs.
+def gc(
+    options: Options,
+    keep: int,
+    older_than: float,
+    grace: float,
+    keep_runs: int,
+    runs_older_than: float,
+    dry_run: bool,
+) -> None:
+    """Take away old generations of all views, what nothing in the store's use needs, and old run folders.
 
-    Never the current generation, a pinned one, or what those were built from. A generation's age
-    counts from when it was last current.
+    Never the current generation, a pinned one, or what those were built from; nor a run that measured. A
+    generation's age counts from when it was last current.
     """
     from spark_build.wheelhouse.gc import collect
 
     home = options.home()
-    done = collect(home, keep=keep, older_than=older_than, grace=grace, dry_run=dry_run)
+    done = collect(
+        home,
+        keep=keep,
+        older_than=older_than,
+        grace=grace,
+        dry_run=dry_run,
+        keep_runs=keep_runs,
+        runs_older_than=runs_older_than,
+    )
     if options.json:
         taken = [dataclasses.asdict(one) for one in done.taken]
         render.print_json(

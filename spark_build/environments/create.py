@@ -10,8 +10,8 @@ from shlex import quote
 
 from spark_build import venv
 from spark_build.environments import installed, interpreters
-from spark_build.environments.installed import prove_origin
-from spark_build.environments.model import Installed, Interpreter, State, merged
+from spark_build.environments.installed import Installed, State, merged, prove_origin
+from spark_build.environments.interpreters import Interpreter
 from spark_build.errors import StoreError, UsageError
 from spark_build.files import locked, remove_tree
 from spark_build.text import format_size

@@ -19,8 +19,7 @@ from spark_build.paths import Home
 from spark_build.recipes.model import Target
 from spark_build.wheelhouse import fsck, generations
 from spark_build.wheelhouse import store as stores
-from spark_build.wheelhouse.fsck import Suspect
-from spark_build.wheelhouse.model import WheelhouseFault
+from spark_build.wheelhouse.fsck import Suspect, WheelhouseFault
 from spark_build.wheelhouse.store import exclusive, read, shared_lock
 from spark_build.wheels.model import StoredWheel
 

@@ -8,7 +8,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from shlex import quote
@@ -18,7 +19,6 @@ from packaging.utils import parse_wheel_filename
 
 from spark_build import venv
 from spark_build.environments.installed import find_uv
-from spark_build.environments.model import Interpreter
 from spark_build.errors import HostError, StoreError, UsageError
 from spark_build.process import capture, run
 from spark_build.venv import clean_environment
@@ -48,6 +48,18 @@ print(json.dumps({
     },
 }))
 """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interpreter:
+    """A Python on this machine, as it describes itself; `markers`: its environment markers."""
+
+    path: str
+    base: str  # the interpreter that environments are made from; another one when `path` is in one
+    version: str  # 3.12.3
+    abi: str  # cp312, cp313t, pp310
+    platform: str  # linux-x86_64
+    markers: Mapping[str, str]
 
 
 @cache

@@ -12,7 +12,6 @@ from packaging.utils import canonicalize_name
 
 from spark_build import venv
 from spark_build.environments import installed, interpreters
-from spark_build.environments import model as environments_model
 from spark_build.environments.create import (
     BEGUN,
     LOCK,
@@ -25,15 +24,17 @@ from spark_build.environments.create import (
     view_of,
     waiting,
 )
-from spark_build.environments.installed import changed_files, files_of, prove_origin
-from spark_build.environments.model import (
+from spark_build.environments.installed import (
     EnvironmentChange,
     Installed,
     InstallerName,
-    Interpreter,
     Replacement,
     State,
+    changed_files,
+    files_of,
+    prove_origin,
 )
+from spark_build.environments.interpreters import Interpreter
 from spark_build.errors import HostError, StoreError
 from spark_build.files import locked, remove_tree, sha256_of
 from spark_build.wheelhouse import store
@@ -75,7 +76,7 @@ def update(
     with locked(folder / LOCK, purpose="env update", waiting=waiting(tell)):
         _tidy(folder)
         state, change, wanted = _plan(folder, generation, wish, kept, tell)
-        asked = replace(state, asked=environments_model.merged(state.asked, wish.more))
+        asked = replace(state, asked=installed.merged(state.asked, wish.more))
         if not change.empty:
             _apply(folder, generation, asked, change, installed.choose_installer(wish.installer), tell)
         if not change.empty or _is_news(asked, state, generation, change):
@@ -107,7 +108,7 @@ def _plan(
         raise HostError(f"{folder} was never finished: its `env create` was interrupted", hint=again)
     python = _interpreter(folder)
     interpreters.refuse_other_abi(view_of(generation), python, "spark-build env create ANOTHER-DIR")
-    names = environments_model.merged(still_there(state.asked, generation.wheels), wish.more)
+    names = installed.merged(still_there(state.asked, generation.wheels), wish.more)
     wanted = choose(generation, names, everything=state.everything, markers=python.markers)
     interpreters.refuse_unfit(wanted, python)
     present = {name: (one.version, one.record) for name, one in installed.present(folder).items()}

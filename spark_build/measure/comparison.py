@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from spark_build.errors import InconclusiveError, UsageError, VerificationError
 from spark_build.events import Gate
@@ -14,16 +15,14 @@ from spark_build.measure.compare_runs import DECIDING, UNKNOWN
 from spark_build.measure.gates import machine_gates
 from spark_build.measure.model import (
     Bench,
-    BenchRound,
     CaseChange,
     ClassChange,
     Compared,
     Contrast,
     Kind,
     MemoryChange,
-    Telemetry,
 )
-from spark_build.measure.statistics import contrast, finding, geometric_mean, holm, summary
+from spark_build.measure.statistics import MARGIN, contrast, finding, geometric_mean, holm, summary
 
 LEAST_MEMORY = 0.05  # relative difference that is worth a word
 LEAST_BYTES = 16 * 2**20
@@ -68,13 +67,12 @@ def exit_code(compared: Compared, fail_over: float | None = None) -> tuple[int, 
         return 0, ""
     if not compared.changes:
         return InconclusiveError.exit_code, "nothing may be said: there is no speed, only memory"
-    beyond = [
-        each for each in compared.changes if each.finding == "slower" and each.overhead95[0] > fail_over
-    ]
+    timed = [each for each in compared.changes if each.kind != "capacity"]
+    beyond = [each for each in timed if each.finding == "slower" and each.overhead95[0] > fail_over]
     if beyond:
         named = ", ".join(f"{each.case} ({each.overhead:.1f}%)" for each in beyond)
         return VerificationError.exit_code, f"slower by more than {fail_over:g}%: {named}"
-    open_ = [each for each in compared.changes if each.overhead95[1] > fail_over]
+    open_ = [each for each in timed if each.overhead95[1] > fail_over]
     if open_:
         named = ", ".join(f"{each.case} (up to {each.overhead95[1]:.1f}%)" for each in open_)
         return InconclusiveError.exit_code, f"more than {fail_over:g}% cannot be excluded: {named}"
@@ -159,7 +157,7 @@ def _classes(trial: Trial, first: str, second: str) -> list[ClassChange]:
     groups: dict[Kind, list[TrialCase]] = {}
     for case in trial.cases:
         both = (first, case.name) in trial.values and (second, case.name) in trial.values
-        if case.kind is not None and both:
+        if case.kind not in (None, "capacity") and both:
             groups.setdefault(case.kind, []).append(case)
     seen: list[tuple[Kind, tuple[str, ...], Contrast]] = []
     for kind, cases in groups.items():
@@ -265,6 +263,52 @@ class Trial:
     left_out: tuple[str, ...] = ()  # cases that cannot be held against each other, and why
     notes: tuple[str, ...] = ()
     scope: Mapping[str, str] = field(default_factory=dict)
+    # (arm, launch), as they are told -> seconds since 1970; NaN: not known
+    when: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+
+DRIFTED = 0.01  # p of Kendall's tau, shared by all series, below which values follow their order
+LEAST_DRIFT = 5  # launches
+
+
+def in_order(trial: Trial) -> tuple[list[str], list[str]]:
+    """Return which arms were measured one after the other, and which values drift, in words.
+
+    The order is that of the launches' times, else that in which they are told.
+    """
+    from scipy import stats
+
+    dated = not any(map(math.isnan, trial.when.values()))
+    told = sorted(trial.when, key=lambda key: trial.when[key]) if dated else list(trial.when)
+    places = {arm: [at for at, key in enumerate(told) if key[0] == arm] for arm in trial.arms}
+    verb = "were measured" if dated else "are told"
+    apart = [
+        f"all launches of {one} {verb} before all of {other}: a drift of the machine looks like a difference"
+        for pair in trial.contrasts
+        if min(len(places[arm]) for arm in pair) > 1 and not trial.paired
+        for one, other in (pair, pair[::-1])
+        if max(places[one]) < min(places[other])
+    ]
+    series = {
+        key: values
+        for key, found in trial.values.items()
+        if len(values := [found[at] for arm, at in told if arm == key[0] and at in found]) >= LEAST_DRIFT
+    }
+    drifts = []
+    for (arm, case), values in series.items():
+        third = len(values) // 3
+        change = statistics.fmean(values[-third:]) / statistics.fmean(values[:third]) - 1
+        follows = stats.kendalltau(range(len(values)), values).pvalue < DRIFTED / len(series)
+        if follows and abs(change) > MARGIN:
+            drifts.append(f"{case} of {arm} drifts: {change:+.1%} from the first third of its launches on")
+    return apart, drifts
+
+
+def _in_turn(old: Trial, new: Trial) -> bool:
+    """Return whether launches of the two are known to have been measured in turn."""
+    a, b = (list(each.when.values()) for each in (old, new))
+    dated = bool(a and b) and not any(map(math.isnan, (*a, *b)))
+    return dated and max(a) > min(b) and max(b) > min(a)
 
 
 def from_bench(bench: Bench) -> Trial:
@@ -348,7 +392,7 @@ def joined(old: Trial, new: Trial) -> Trial:
         there = f"{', '.join(old.arms)} in the first, {', '.join(new.arms)} in the second"
         raise UsageError(f"the two have no arm in common: {there}", hint="name one of each: --arm A --arm B")
     base = old.arms[0] if old.arms[0] == new.arms[0] and len(shared) > 1 else ""
-    doubts = [] if base else [UNKNOWN]
+    doubts = [] if base or _in_turn(old, new) else [UNKNOWN]
     level = {
         name: geometric_mean(list(found.values())) for (arm, name), found in old.values.items() if arm == base
     }
@@ -428,8 +472,7 @@ def _elsewhere(old: Trial, new: Trial) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Next:
+class Next(NamedTuple):
     """Something to look at, and how."""
 
     name: str
@@ -437,8 +480,7 @@ class Next:
     command: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Band:
+class Band(NamedTuple):
     """A range of overhead: what it means, and what to look at in which order."""
 
     name: str
@@ -446,30 +488,18 @@ class Band:
     checks: tuple[Next, ...] = ()
 
 
-UTILISATION = Next(
-    name="utilisation", question="does the device wait for the processor?", command="nvidia-smi dmon -s u"
-)
-THERMAL = Next(
-    name="thermal", question="is it too hot to keep its clock?", command="nvidia-smi -q -d PERFORMANCE"
-)
-POWER = Next(name="power", question="does a power limit hold it down?", command="nvidia-smi -q -d POWER")
-DRIVER = Next(
-    name="driver", question="do driver and libraries of both fit together?", command="spark-build doctor"
-)
-IMAGE = Next(
-    name="image",
-    question="is it a release, with libraries as new as the other's?",
-    command="spark-build verify --burn-in --swap cublas",
-)
+UTILISATION = Next("utilisation", "does the device wait for the processor?", "nvidia-smi dmon -s u")
+THERMAL = Next("thermal", "is it too hot to keep its clock?", "nvidia-smi -q -d PERFORMANCE")
+POWER = Next("power", "does a power limit hold it down?", "nvidia-smi -q -d POWER")
+DRIVER = Next("driver", "do driver and libraries of both fit together?", "spark-build doctor")
+SWAP = "spark-build verify --burn-in --swap cublas"
+IMAGE = Next("image", "is it a release, with libraries as new as the other's?", SWAP)
+DEVICE = (UTILISATION, THERMAL, POWER)
 BANDS = (
-    Band(name="below 10%", meaning="the environment is not what makes it slow"),
-    Band(name="10-20%", meaning="worth a look", checks=(UTILISATION, THERMAL, POWER)),
-    Band(name="20-40%", meaning="something is set up wrongly", checks=(UTILISATION, THERMAL, POWER, DRIVER)),
-    Band(
-        name="above 40%",
-        meaning="something is broken, or another library computes",
-        checks=(IMAGE, DRIVER, UTILISATION, THERMAL, POWER),
-    ),
+    Band("below 10%", "the environment is not what makes it slow"),
+    Band("10-20%", "worth a look", DEVICE),
+    Band("20-40%", "something is set up wrongly", (*DEVICE, DRIVER)),
+    Band("above 40%", "something is broken, or another library computes", (IMAGE, DRIVER, *DEVICE)),
 )
 EDGES = (10.0, 20.0, 40.0)  # 10 and 20 begin a band, 40 ends one
 
@@ -500,58 +530,29 @@ def band_text(change: CaseChange) -> str:
 def evidence_of(bench: Bench, check: str, arm: str) -> str:
     """Of one check (see bands) in one arm; empty where nothing was read."""
     rounds = [each for each in bench.rounds if each.slot.arm == arm and not each.problem]
-    return _READERS[check](bench, rounds, arm)
 
+    def middle(form: str, name: str) -> str:
+        known = [value for each in rounds if (value := getattr(each.telemetry, name)) is not None]
+        return form.format(statistics.median(known)) if known else ""
 
-def _median(rounds: list[BenchRound], of: Callable[[Telemetry], float | None]) -> float | None:
-    known = [value for each in rounds if (value := of(each.telemetry)) is not None]
-    return statistics.median(known) if known else None
-
-
-def _utilisation(_bench: Bench, rounds: list[BenchRound], _arm: str) -> str:
-    share = _median(rounds, lambda each: each.utilisation)
-    others = _median(rounds, lambda each: each.others)
-    said = [] if share is None else [f"{share:.0%} of the device"]
-    return ", ".join(said + ([] if others is None else [f"other processes {others:.1%}"]))
-
-
-def _thermal(_bench: Bench, rounds: list[BenchRound], _arm: str) -> str:
-    heat = _median(rounds, lambda each: each.celsius)
-    moved = sum((each.telemetry.throttled or 0) > 0 for each in rounds)
-    known = any(each.telemetry.throttled is not None for each in rounds)
-    said = [] if heat is None else [f"{heat:.0f} °C"]
-    return ", ".join(said + ([f"throttled in {moved} of {len(rounds)} rounds"] if known else []))
-
-
-def _power(_bench: Bench, rounds: list[BenchRound], _arm: str) -> str:
-    watts = _median(rounds, lambda each: each.watts)
-    limit = _median(rounds, lambda each: each.limit_watts)
-    capped = _median(rounds, lambda each: each.capped)
-    said = [] if watts is None else [f"{watts:.0f} W" + (f" of {limit:.0f} W" if limit else "")]
-    return ", ".join(said + ([] if capped is None else [f"at the cap for {capped:.0%} of the time"]))
-
-
-def _driver(bench: Bench, rounds: list[BenchRound], _arm: str) -> str:
-    said = [bench.scope[name] for name in ("driver", "kernel") if name in bench.scope]
-    called = rounds[0].environment.get("called_versions") if rounds else None
-    if isinstance(called, dict):
-        said += [f"{name} {version}" for name, version in called.items()]
-    return ", ".join(said)
-
-
-def _image(bench: Bench, _rounds: list[BenchRound], arm: str) -> str:
-    own = next(each for each in bench.arms if each.name == arm)
-    versions = [f"{name} {version}" for name, version in own.versions.items()]
-    return ", ".join([own.image or own.origin, *versions])
-
-
-_READERS = {
-    "utilisation": _utilisation,
-    "thermal": _thermal,
-    "power": _power,
-    "driver": _driver,
-    "image": _image,
-}
+    if check == "utilisation":
+        said = [middle("{:.0%} of the device", "utilisation"), middle("other processes {:.1%}", "others")]
+    elif check == "thermal":
+        moved = [each.telemetry.throttled > 0 for each in rounds if each.telemetry.throttled is not None]
+        counted = f"throttled in {sum(moved)} of {len(rounds)} rounds" if moved else ""
+        said = [middle("{:.0f} °C", "celsius"), counted]
+    elif check == "power":
+        watts = f"{middle('{:.0f} W', 'watts')}{middle(' of {:.0f} W', 'limit_watts')}"
+        said = [watts, middle("at the cap for {:.0%} of the time", "capped")]
+    elif check == "driver":
+        called = rounds[0].environment.get("called_versions") if rounds else None
+        versions = called.items() if isinstance(called, dict) else ()
+        said = [bench.scope.get("driver", ""), bench.scope.get("kernel", "")]
+        said += [f"{name} {version}" for name, version in versions]
+    else:
+        own = next(each for each in bench.arms if each.name == arm)
+        said = [own.image or own.origin, *(f"{name} {version}" for name, version in own.versions.items())]
+    return ", ".join(filter(None, said))
 
 
 BOUNDS = (".bound", ".peak", ".memory", ".flops")  # the most telling first

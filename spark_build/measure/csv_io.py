@@ -1,18 +1,19 @@
-"""Read and write measurements as CSV."""
+"""Read and write measurements in long form: CSV, and rows made of other tools' results."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from spark_build.errors import UsageError
 from spark_build.measure.compare_runs import DECIDING
-from spark_build.measure.comparison import LARGEST, Trial, TrialCase, doubts_of
+from spark_build.measure.comparison import LARGEST, Trial, TrialCase, doubts_of, in_order
 from spark_build.measure.model import Bench, Kind
 from spark_build.text import printable
 
@@ -26,7 +27,11 @@ COLUMNS = {
     "class": ("class",),
     "round": ("round",),
     "run": ("run",),
+    "when": (),  # seconds since 1970, of readers that know it
+    "doubt": (),
+    "left out": (),
 }
+ALIASES = {alias: name for name, aliases in COLUMNS.items() for alias in aliases}
 NEEDED = ("environment", "metric", "value")
 HINT = "one value in a row: environment,metric,value and, where known, unit,workload,round or run"
 RATE, CALL, PEAK = "rate", "call", "peak "  # metrics of samples.csv
@@ -37,6 +42,25 @@ ALL = "all"  # the workload of rows that name none
 DOUBT, QUICK, SCOPE = "# doubt: ", "# quick", "# scope: "
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 LONGEST = 60  # characters of the input that an error repeats
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fields:
+    """Names of the columns or fields to take in place of the usual ones; "": the usual one."""
+
+    arm: str = ""
+    case: str = ""
+    value: str = ""
+    unit: str = ""
+
+    def columns(self) -> dict[str, str]:
+        """Return name, in small letters -> our name for it."""
+        ours = zip(
+            (self.arm, self.case, self.value, self.unit),
+            ("environment", "workload", "value", "unit"),
+            strict=False,
+        )
+        return {name.casefold(): our for name, our in ours if name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,43 +76,75 @@ class _Series:
 
 @dataclass
 class _Rows:
-    """Rows read so far; `lower`: metrics for which less is better."""
+    """Rows read so far; `lower`, `higher`: metrics for which less or more is better."""
 
     lower: frozenset[str]
+    higher: frozenset[str]
     cases: dict[str, TrialCase] = field(default_factory=dict)
-    lines: dict[str, int] = field(default_factory=dict)  # case -> where it was first met
+    lines: dict[str, str] = field(default_factory=dict)  # case -> where it was first met
     series: dict[tuple[str, str, str, str], _Series] = field(default_factory=dict)
     values: dict[tuple[str, str], dict[str, list[float]]] = field(default_factory=dict)
     calls: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     memory: dict[tuple[str, str, str], dict[str, list[float]]] = field(default_factory=dict)
     arms: dict[str, None] = field(default_factory=dict)
+    order: dict[tuple[str, str], float] = field(default_factory=dict)  # (arm, launch) -> when it was measured
     guessed: set[str] = field(default_factory=set)
+    said: dict[str, list[str]] = field(default_factory=lambda: {"doubt": [], "left out": []})
 
 
-def trial_from_csv(text: str, where: str, lower: Sequence[str] = ()) -> Trial:
+def trial_from_csv(
+    text: str, where: str, lower: Sequence[str] = (), higher: Sequence[str] = (), named: Fields | None = None
+) -> Trial:
     """Return the rows as a trial, the first environment as baseline; `lower`: metrics where less is better.
 
     Raises UsageError, with the line, for the first row that cannot be read.
     """
     comments, lines = _parts(text)
-    found, by = _Rows(lower=frozenset(name.casefold() for name in lower)), ""
-    for line, row in _rows(lines, len(comments), where):
+    rows = _rows(lines, len(comments), where, named or Fields())
+    trial = trial_from_rows(rows, where, lower, higher)
+    return replace(
+        trial,
+        quick=trial.quick or QUICK in comments,
+        doubts=(*(line.removeprefix(DOUBT) for line in comments if line.startswith(DOUBT)), *trial.doubts),
+        scope=dict(line.removeprefix(SCOPE).split("=", 1) for line in comments if _is_scope(line)),
+    )
+
+
+def trial_from_rows(
+    rows: Iterable[tuple[str, Mapping[str, str]]],
+    where: str,
+    lower: Sequence[str] = (),
+    higher: Sequence[str] = (),
+) -> Trial:
+    """Return a trial of (place in the input, cells by the names of COLUMNS).
+
+    Raises UsageError for the first row that cannot be read.
+    """
+    directions = (frozenset(name.casefold() for name in some) for some in (lower, higher))
+    found, by = _Rows(lower=next(directions), higher=next(directions)), ""
+    for place, row in rows:
+        if said := next((name for name in found.said if name in row), ""):
+            found.said[said].append(row[said])
+            continue
         by = by or next((name for name in ("round", "run") if row.get(name)), "row")
         try:
-            _take(found, row, _launch(row, by, line), line)
+            _take(found, row, _launch(row, by, place), place)
         except UsageError as error:
-            error.where = f"{where}:{line}"
+            error.where = place
             raise
     if not found.arms:
-        raise UsageError("a table without rows", where=where, hint=HINT)
-    metrics = {each.metric for each in found.series.values()}
-    if unknown := [name for name in lower if name.casefold() not in map(str.casefold, metrics)]:
         raise UsageError(
-            f"--lower-is-better {unknown[0]}: no such metric in {where}",
-            hint=f"there are {_cut(', '.join(sorted(metrics)))}",
+            "; ".join(dict.fromkeys(found.said["left out"])) or "a table without rows", where=where, hint=HINT
         )
+    metrics = {each.metric for each in found.series.values()}
+    for option, given in (("lower", lower), ("higher", higher)):
+        if unknown := [name for name in given if name.casefold() not in map(str.casefold, metrics)]:
+            raise UsageError(
+                f"--{option}-is-better {unknown[0]}: no such metric in {where}",
+                hint=f"there are {_cut(', '.join(sorted(metrics)))}",
+            )
     arms = tuple(found.arms)
-    return Trial(
+    trial = Trial(
         arms=arms,
         cases=tuple(found.cases.values()),
         values={key: _means(launches) for key, launches in found.values.items()},
@@ -96,12 +152,17 @@ def trial_from_csv(text: str, where: str, lower: Sequence[str] = ()) -> Trial:
         paired=by == "round",
         calls={key: tuple(values) for key, values in found.calls.items()},
         more="measure in more launches of each environment, a row for each: run 1, 2, 3",
-        quick=by == "row" or QUICK in comments,
+        quick=by == "row",
         memory={key: _means(launches) for key, launches in found.memory.items()},
-        doubts=tuple(line.removeprefix(DOUBT) for line in comments if line.startswith(DOUBT)),
+        doubts=tuple(dict.fromkeys(found.said["doubt"])),
+        left_out=tuple(dict.fromkeys(found.said["left out"])),
         notes=_notes(found, by),
-        scope=dict(line.removeprefix(SCOPE).split("=", 1) for line in comments if _is_scope(line)),
+        when=found.order,
     )
+    apart, drifts = in_order(trial)
+    if apart and drifts:
+        return replace(trial, doubts=(*trial.doubts, *apart, *drifts))
+    return replace(trial, notes=(*trial.notes, *apart, *drifts))
 
 
 def _notes(found: _Rows, by: str) -> tuple[str, ...]:
@@ -152,13 +213,13 @@ def _means(launches: Mapping[str, list[float]]) -> dict[str, float]:
     return {key: statistics.fmean(values) for key, values in launches.items()}
 
 
-def _launch(row: Mapping[str, str], by: str, line: int) -> str:
+def _launch(row: Mapping[str, str], by: str, place: str) -> str:
     """Return the launch of a row; the first row decides whether rounds, runs or rows are launches."""
     if by == "row" and (late := next((name for name in ("round", "run") if row.get(name)), "")):
         raise UsageError(f"a {late} in this row, and none in the first", hint="give it in all, or in none")
     if by != "row" and not row.get(by):
         raise UsageError(f"no {by} in this row", hint="give it in all, or in none")
-    return row[by] if by != "row" else str(line)
+    return row[by] if by != "row" else place
 
 
 def _parts(text: str) -> tuple[list[str], list[str]]:
@@ -172,8 +233,10 @@ def _parts(text: str) -> tuple[list[str], list[str]]:
     return [printable(line.strip()) for line in lines[:start]], lines[start:]
 
 
-def _rows(lines: Sequence[str], skipped: int, where: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield line number and cells by our names for the columns; the first line has the headings."""
+def _rows(
+    lines: Sequence[str], skipped: int, where: str, named: Fields
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield place and cells by our names for the columns; the first line has the headings."""
     if not lines:
         raise UsageError("an empty table", where=where, hint=HINT)
     delimiter = max(",;\t", key=lines[0].count)
@@ -189,7 +252,7 @@ def _rows(lines: Sequence[str], skipped: int, where: str) -> Iterator[tuple[int,
                 continue
             line = reader.line_num + skipped
             if not names:
-                names = _names(row, f"{where}:{line}")
+                names = _names(row, f"{where}:{line}", named)
                 continue
             if len(row) > len(names) and any(row[len(names) :]):
                 said = f"{len(row)} values under {len(names)} headings"
@@ -197,25 +260,32 @@ def _rows(lines: Sequence[str], skipped: int, where: str) -> Iterator[tuple[int,
             cells_of = dict(zip(names, row, strict=False))
             if delimiter != ",":
                 cells_of["value"] = cells_of.get("value", "").replace(",", ".")
-            yield line, cells_of
+            cells_of.setdefault("metric", named.value)
+            yield f"{where}:{line}", cells_of
     except csv.Error as error:
         place = f"{where}:{reader.line_num + skipped}"
         raise UsageError(f"not CSV: {error}", where=place, hint=HINT) from error
 
 
-def _names(heads: Sequence[str], where: str) -> list[str]:
+def _names(heads: Sequence[str], where: str, named: Fields) -> list[str]:
     """Our names for the headings; a column that means nothing to us keeps its own."""
-    known = {alias: name for name, aliases in COLUMNS.items() for alias in aliases}
-    names = [known.get(head.casefold(), f" {head}") for head in heads]
+    asked = named.columns()
+    # A column that is asked for stands in place of the one that is usually taken.
+    names = [asked.get(head.casefold()) or ALIASES.get(head.casefold(), f" {head}") for head in heads]
+    names = [
+        f" {head}" if name in asked.values() and head.casefold() not in asked else name
+        for name, head in zip(names, heads, strict=True)
+    ]
     if twice := [name for name in names if name in COLUMNS and names.count(name) > 1]:
         raise UsageError(f"two columns for the {twice[0]}", where=where, hint=HINT)
-    if missing := [name for name in NEEDED if name not in names]:
+    needed = [name for name in NEEDED if name != "metric" or not named.value]
+    if missing := [name for name in needed if name not in names]:
         there = _cut(", ".join(heads))
         raise UsageError(f"no column {missing[0]!r}; there are {there}", where=where, hint=HINT)
     return names
 
 
-def _take(found: _Rows, row: Mapping[str, str], launch: str, line: int) -> None:
+def _take(found: _Rows, row: Mapping[str, str], launch: str, place: str) -> None:
     arm, metric = row["environment"], row.get("metric", "")
     if not arm or not metric:
         raise UsageError(f"no {'metric' if arm else 'environment'} in this row", hint=HINT)
@@ -223,8 +293,9 @@ def _take(found: _Rows, row: Mapping[str, str], launch: str, line: int) -> None:
     value = _number(row.get("value", ""))
     series = found.series.get(key)
     if series is None:
-        series = found.series[key] = _series(found, *key, line)
+        series = found.series[key] = _series(found, *key, place)
     found.arms.setdefault(arm)
+    found.order.setdefault((arm, launch), float(row.get("when") or math.nan))
     if series.form == "call":
         found.calls.setdefault((arm, series.name), []).append(value)
     elif series.form == "speed":
@@ -236,25 +307,30 @@ def _take(found: _Rows, row: Mapping[str, str], launch: str, line: int) -> None:
         launches.setdefault(launch, []).append(value * series.factor)
 
 
-def _series(found: _Rows, workload: str, metric: str, unit: str, kind: str, line: int) -> _Series:
+def _series(found: _Rows, workload: str, metric: str, unit: str, kind: str, place: str) -> _Series:
     """Return the series of a row, a new one for a new case."""
     if workload and metric == CALL:
         return _Series("call", workload, metric)
-    direction = "lower" if metric.casefold() in found.lower else better(unit, metric)
+    direction = better(unit, metric)
+    if is_capacity := direction in (None, "memory") and holds(f"{workload} {metric}"):
+        direction = "higher"
+    if (name := metric.casefold()) in found.lower | found.higher:
+        direction = "lower" if name in found.lower else "higher"
     if direction == "memory":
         what, factor = metric.removeprefix(PEAK), size_in_bytes(1, unit or metric)
         return _Series("memory", workload or ALL, metric, what, factor)
     if direction is None:
         found.guessed.add(metric)
     name = " ".join(filter(None, (workload, "" if workload and metric == RATE else metric)))
-    case = TrialCase(name=name, work=workload or ALL, unit=unit, lower=direction == "lower", kind=_kind(kind))
+    bound = "capacity" if is_capacity else _kind(kind)
+    case = TrialCase(name=name, work=workload or ALL, unit=unit, lower=direction == "lower", kind=bound)
     if found.cases.setdefault(name, case) != case:
-        there = f"in {found.cases[name].unit or 'no unit'} on line {found.lines[name]}"
+        there = f"in {found.cases[name].unit or 'no unit'} at {found.lines[name]}"
         raise UsageError(
             f"{name} in {unit or 'no unit'} here, and {there}",
             hint="one unit and one class for a metric of a workload",
         )
-    found.lines.setdefault(name, line)
+    found.lines.setdefault(name, place)
     return _Series("speed", name, metric)
 
 
@@ -300,12 +376,20 @@ COUNTED = frozenset(
                  "frame", "step", "iter", "it", "item", "op", "epoch", "batch", "word")
     for end in ("", "s")
 )  # fmt: skip
+ROOM = frozenset(("capacity", "kv", "room", "headroom", "free", "available"))
+TAKEN = frozenset(("peak", "used", "usage", "alloc", "allocated", "reserved", "rss", "max"))
 UNSAID = frozenset(("b", "h", "min"))  # as the last word of a name: 8B, a height, the least
 
 
 def better(unit: str, metric: str) -> Better | None:
     """By the unit, else by the metric's words, such as latency_ms; None: nobody can tell."""
     return _by_unit(unit) if unit.strip() else _by_name(metric)
+
+
+def holds(name: str) -> bool:
+    """Return whether a name tells of room, of which more is better, and not of memory that is taken."""
+    words = frozenset(_words(name))
+    return not words.isdisjoint(ROOM) and words.isdisjoint(TAKEN)
 
 
 def size_in_bytes(value: float, unit: str) -> float:

@@ -294,7 +294,8 @@ def _case_json(case: CaseResult) -> dict[str, Any]:
 
 
 SCHEMA = 1
-Kind = Literal["gemm", "convolution", "memory", "overhead"]  # what bounds a case; measured, see core
+# What bounds a case, told by measuring; "capacity" is no speed: what there is room for.
+Kind = Literal["gemm", "convolution", "memory", "overhead", "capacity"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -313,13 +314,16 @@ class Work:
     moved: float | None = None  # bytes that one call must move at least
 
 
+JOULES = "joules_per_unit"  # a fact of a figure: of the device, for one unit of its rate
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
     """One case in one round. Rates in the work's unit, times in seconds, memory in bytes."""
 
     work: str
     rate: float  # over the whole window
-    calls: tuple[float, ...]  # seconds of one call, averaged over each timed batch, in order
+    calls: tuple[float, ...]  # seconds of single calls, at most 1,000; none where they cannot be told
     span: tuple[float, float] = (0.0, 0.0)  # start of warm-up and end of window, seconds of the round
     steady: bool = True
     peak: dict[str, float] = field(default_factory=dict)  # allocated, reserved, rss, ...; unknown: missing

@@ -6,50 +6,13 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from spark_build.events import Emit, Event, Gate, MachineSeen, RateSeen, RoundFinished, RoundStarted
 from spark_build.machine import REASONS, THROTTLING
-from spark_build.measure.model import Round, Sample, Slot, Telemetry
+from spark_build.measure.model import Launch, Sample, Slot, Telemetry
 
-R_contra = TypeVar("R_contra", contravariant=True)
-Judge = Callable[[Sequence[Round]], tuple[Gate, ...]]
-
-
-class Watcher(Protocol[R_contra]):
-    """Looks on while rounds are measured."""
-
-    def begin(self, slot: Slot) -> None:
-        """Handle the beginning of a round."""
-
-    def line(self, text: str) -> None:
-        """Handle a line that the arm wrote."""
-
-    def look(self, sample: Sample) -> None:
-        """Look at the machine, from the sampling thread."""
-
-    def end(self, rounds: Sequence[R_contra], *, kept: bool) -> None:
-        """Handle the end of all `rounds`."""
-
-
-class Silent:
-    """Tells nobody."""
-
-    def begin(self, slot: Slot) -> None:
-        """Nothing."""
-        del slot
-
-    def line(self, text: str) -> None:
-        """Nothing."""
-        del text
-
-    def look(self, sample: Sample) -> None:
-        """Nothing."""
-        del sample
-
-    def end(self, rounds: Sequence[Any], *, kept: bool) -> None:
-        """Nothing."""
-        del rounds, kept
+Judge = Callable[[Sequence[Any]], tuple[Gate, ...]]
 
 
 class ArmMonitor:
@@ -84,7 +47,7 @@ class ArmMonitor:
             )
         )
 
-    def end(self, rounds: Sequence[Round], *, kept: bool) -> None:
+    def end(self, rounds: Sequence[Launch], *, kept: bool) -> None:
         """End watching after the last of `rounds`, which may have been measured earlier."""
         done = rounds[-1]
         self._emit(
@@ -92,7 +55,7 @@ class ArmMonitor:
                 arm=done.slot.arm,
                 number=done.slot.index + 1,
                 seconds=done.seconds,
-                rates={str(one.case): one.rate for one in done.measurements},
+                rates={str(one.case): one.rate for one in getattr(done, "measurements", ())},
                 machine=_means(done.telemetry),
                 gates=self._judge(rounds),
                 problem=done.problem,
@@ -104,6 +67,11 @@ class ArmMonitor:
         # A full disk or a closed terminal must cost neither telemetry nor the arm; the next round tells.
         with contextlib.suppress(OSError):
             self._emit(event)
+
+
+def silent() -> ArmMonitor:
+    """Return a monitor that tells nobody."""
+    return ArmMonitor({}, lambda _: (), lambda _: None)
 
 
 def _means(seen: Telemetry) -> MachineSeen:

@@ -23,6 +23,7 @@ from spark_build.measure import arms
 from spark_build.measure.bounds import LINKS
 from spark_build.measure.gates import number_problem, rate_problem, window_problem
 from spark_build.measure.model import (
+    JOULES,
     Arm,
     BenchRound,
     Case,
@@ -39,7 +40,7 @@ from spark_build.measure.model import (
     Tick,
     Work,
 )
-from spark_build.measure.monitor import MARK, Silent, Watcher
+from spark_build.measure.monitor import MARK, ArmMonitor, silent
 from spark_build.measure.statistics import drop, variation
 from spark_build.measure.telemetry import NvmlProbe, Sampler, mean_of, probes_for, summarise
 from spark_build.measure.verdict import reference_for
@@ -82,7 +83,7 @@ class Program(Generic[R]):
     stops: Callable[[R], bool] = failed  # what ends it: no number after that could change what is said
     before: Callable[[], None] = field(default=lambda: None)  # each round that is measured now
     enough: Callable[[Sequence[R]], bool] = lambda _: False  # whether the rest need not be measured
-    watch: Watcher[R] = field(default_factory=Silent)
+    watch: ArmMonitor = field(default_factory=silent)
 
 
 def burn_in_program(settings: Settings, references: Sequence[Reference] = ()) -> Program[Round]:
@@ -496,12 +497,14 @@ def read_suite_round(file: Path, references: Sequence[Reference] = ()) -> BenchR
     raw, invalid = _vetted(raw, "figures", references, (rows[0][0], rows[-1][0]), _figure_problem)
     figures = raw["report"].get("figures", [])
     return BenchRound(
-        figures=tuple(_figure(each, rows[0][0]) for each in figures),
+        figures=tuple(_figure(each, rows) for each in figures),
         **_launch(raw, rows, figures, file, invalid=invalid),
     )
 
 
-def _figure(raw: Mapping[str, Any], begin: float) -> Figure:
+def _figure(raw: Mapping[str, Any], rows: Sequence[tuple[float, Sample]]) -> Figure:
+    begin, watts = rows[0][0], mean_of(rows, "watts", raw["start"], raw["end"])
+    energy = {} if watts is None else {JOULES: watts / raw["rate"]}
     return Figure(
         work=raw["work"],
         rate=raw["rate"],
@@ -509,7 +512,7 @@ def _figure(raw: Mapping[str, Any], begin: float) -> Figure:
         span=(raw["warmup"] - begin, raw["end"] - begin),
         steady=raw["steady"],
         peak=raw["peak"],
-        facts=raw["facts"],
+        facts={**raw["facts"], **energy},
     )
 
 
@@ -593,6 +596,17 @@ def balanced_order(arms: Sequence[str], pairs: int, seed: int, most: int = 0) ->
             Slot(index=len(slots) + at, visit=visit, block=block, arm=arm) for at, arm in enumerate(row)
         ]
     return tuple(slots)
+
+
+def drawn_order(arms: Sequence[str], pairs: int, seed: int) -> tuple[Slot, ...]:
+    """Return the places of `pairs` rounds of every arm, each round's order drawn by itself.
+
+    Then no disturbance, periodic or not, favours an arm, and the sign-flip test is exact for any; a balanced
+    order lets two rounds in a row share a wave's sign.
+    """
+    chance = random.Random(seed)
+    drawn = [(visit, arm) for visit in range(pairs) for arm in chance.sample(list(arms), len(arms))]
+    return tuple(Slot(index=at, visit=visit, block=visit, arm=arm) for at, (visit, arm) in enumerate(drawn))
 
 
 def _williams(count: int) -> Iterator[list[tuple[int, ...]]]:

@@ -247,6 +247,7 @@ def _t_quantile(level: float, freedom: float) -> float:
     return float(special.stdtrit(freedom, level))
 
 
+FEW_PAIRS = 1.1  # from fewer than RANK_PAIRS pairs nothing less is claimed: what comes and goes does as much
 LEAST = 3  # launches of either arm before anything is claimed
 POWER_AT = 0.05  # the relative difference for which the power is told
 
@@ -307,6 +308,8 @@ def finding(seen: Contrast, holm_p: float) -> Finding:
         return "unclear"
     if seen.tost_p < ALPHA:
         return "equivalent"
+    if seen.paired and seen.counts[0] < RANK_PAIRS and 1 / FEW_PAIRS < seen.ratio < FEW_PAIRS:
+        return "unclear"
     low, high = seen.ci95
     second, limit = (seen.rank_p, ALPHA) if seen.flip_p is None else (seen.flip_p, FLIPS)
     agrees = second <= max(limit, _floor(seen)) + 1e-9

@@ -41,10 +41,10 @@ from spark_build.measure.report import markdown, suite_html
 from spark_build.measure.report.suite_view import view_of
 from spark_build.measure.rounds import (
     Program,
-    balanced_order,
     bare,
     command_of,
     cool_down,
+    drawn_order,
     read_suite_round,
     run_rounds,
     thermometer,
@@ -174,7 +174,7 @@ def run_suite(
     references: Sequence[Reference] = (),
 ) -> tuple[tuple[BenchRound, ...], tuple[str, ...], tuple[str, ...]]:
     """Run the rounds; returns them, what interrupted them, and remarks about them."""
-    order = balanced_order([arm.name for arm in arms], settings.pairs, settings.seed)
+    order = drawn_order([arm.name for arm in arms], settings.pairs, settings.seed)
     notes = [*settings.notes, *prepare_memory(settings.device)]
     for note in notes:
         emit(Note(message=note))

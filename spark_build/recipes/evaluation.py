@@ -259,8 +259,7 @@ def detect_target(targets: Mapping[str, Target], machine: Machine) -> Target:
 def _by_gpu(targets: Iterable[Target], gpu: Gpu, platform: str) -> Target:
     local = [target for target in targets if target.platform == platform]
     for target in local:
-        # Whole words: GB10 is not GB100.
-        if any(re.search(rf"\b{re.escape(name)}\b", gpu.name) for name in target.gpu_names):
+        if _is_named(target, gpu):
             return target
     for target in local:
         if gpu.capability in target.cuda_architectures:
@@ -271,6 +270,26 @@ def _by_gpu(targets: Iterable[Target], gpu: Gpu, platform: str) -> Target:
         platform=platform,
         python="host",
         cuda_architectures=(gpu.capability,),
+    )
+
+
+def _is_named(target: Target, gpu: Gpu) -> bool:
+    # Whole words: GB10 is not GB100.
+    return any(re.search(rf"\b{re.escape(name)}\b", gpu.name) for name in target.gpu_names)
+
+
+def machine_of(target: Target, here: Machine) -> Machine:
+    """Return the target's machine, idle, with the cores and memory that its file gives; else this one."""
+    is_here = target.platform == here.platform and any(_is_named(target, gpu) for gpu in here.gpus)
+    if is_here or not target.cores or not target.memory_mib:
+        return here
+    free = target.memory_mib * 95 // 100  # an idle desktop takes the rest
+    return Machine(
+        platform=target.platform,
+        python=target.python,
+        cores=target.cores,
+        memory_mib=target.memory_mib,
+        available_mib=free,
     )
 
 

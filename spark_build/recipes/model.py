@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from spark_build.machine import Machine
 from spark_build.recipes import fields
 
 SourceKind = Literal["git", "archive", "sdist", "wheel", "local"]
@@ -378,6 +379,8 @@ class Target:
     cuda: fields.Cuda = ""  # lowest CUDA version
     unified_memory: bool = False
     gpu_names: tuple[str, ...] = ()  # how the driver names the GPU: what `auto` looks for
+    cores: int = 0  # processors of a machine that is always the same; 0: they differ
+    memory_mib: int = 0  # what its Linux says of itself (MemTotal)
 
 
 CONFIGURE = "configure"  # the part of the build stage that a run may end after
@@ -482,3 +485,4 @@ class Plan:
     target: Target
     train: Train
     steps: tuple[Step, ...]
+    machine: Machine | None = None  # whose cores and memory the estimates are for

@@ -24,11 +24,10 @@ from spark_build import __version__
 from spark_build.environments.closure import pip_for, tags
 from spark_build.errors import AuditError, SourceError, StoreError, UsageError
 from spark_build.files import CHUNK, atomic_directory, locked, sha256_of
-from spark_build.hashing import digest
 from spark_build.paths import PACKAGE, Home
 from spark_build.process import run
 from spark_build.recipes.model import Target
-from spark_build.text import render_template
+from spark_build.text import digest, render_template
 from spark_build.venv import clean_environment
 from spark_build.wheelhouse import generations, trust
 from spark_build.wheelhouse import store as stores

@@ -17,13 +17,12 @@ from typing import Any
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from spark_build.errors import AuditError, SparkBuildError, StoreError
+from spark_build.errors import AuditError, StoreError
 from spark_build.files import make_folder, write_atomically
-from spark_build.hashing import digest
 from spark_build.paths import Home
 from spark_build.recipes.model import Target
 from spark_build.recipes.validation import PLATFORMS
-from spark_build.text import printable
+from spark_build.text import digest, printable
 from spark_build.transfer.bundle import Progress
 from spark_build.transfer.bundle_read import (
     DAMAGE,
@@ -40,7 +39,7 @@ from spark_build.wheelhouse import generations, trust
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.trust import Signer
-from spark_build.wheels.audit import advice, findings_alone, fits
+from spark_build.wheels.audit import advice, as_installer, findings_alone, fits
 from spark_build.wheels.diff import known_libraries, known_policies
 from spark_build.wheels.model import Finding, StoredWheel, WheelFacts
 from spark_build.wheels.reader import facts_and_digest, filename_parts
@@ -77,9 +76,10 @@ def import_bundle(
 ) -> ImportResult:
     """Take in an export; or a folder or tar of foreign wheels, which go into the view that `view` names.
 
-    `targets`: those that an export's view may be for, as on this machine. A hostile, cut or changed one is
+    `targets`: those that an export's view may be for, as on this machine. A hostile, cut or changed export is
     refused (StoreError; AuditError where a wheel itself is unsound) and leaves nothing behind; so is one
-    that no trusted signer signed, unless that is allowed.
+    that no trusted signer signed, unless that is allowed. Of foreign wheels those that installers take are
+    taken in; the result's `judgements` tell of the others; AuditError where none is left.
     """
     make_folder(home.store)
     # Until it is published: what nothing refers to yet must not be collected meanwhile.
@@ -89,10 +89,11 @@ def import_bundle(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowed:
-    """Exceptions that the user allows: unsigned or unknown origin, an older export."""
+    """Exceptions that the user allows: unsigned or unknown origin, an older export; or does not: `strict`."""
 
     unsigned: bool = False
     downgrade: bool = False
+    strict: bool = False  # of foreign wheels all or none
 
 
 def _taken(
@@ -116,7 +117,7 @@ def _taken(
             if first.name.rpartition("/")[2] == generations.MANIFEST and first.name.count("/") < 2:
                 manifest, signer = _unpack(home, path, first, files, folder, proven, allowed)
             else:
-                hashes = unpack_foreign(path, chain([first], files), folder)
+                hashes, misnamed = unpack_foreign(path, chain([first], files), folder)
         if manifest is not None:
             name = manifest.view
             _refuse_other_platform(path, manifest, targets())
@@ -124,7 +125,9 @@ def _taken(
             _refuse_other_bytes(home.store, path, sound, signer)
         else:
             name, target = view()
-            sound, judgements = judge_foreign(path, folder, hashes, target, proven, checking)
+            sound, judged = judge_foreign(folder, hashes, target, proven, checking)
+            judgements = (*misnamed, *judged)
+            _refuse_foreign(path, sound, judgements, target, strict=allowed.strict)
         publication = _Publication(
             home=home, path=path, view=home.views / name, manifest=manifest, signer=signer, allowed=allowed
         )
@@ -410,16 +413,20 @@ _OURS = re.compile(r"([^/]+/)?(manifest\.json|store/[0-9a-f]{64}/[^/]+)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """Audit of a foreign wheel; `taken` is false for one of another platform or Python."""
+    """Audit of a foreign wheel; not `taken`: `refused` says why, or it is for another platform or Python."""
 
     filename: str
     taken: bool
     findings: tuple[Finding, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
-def unpack_foreign(path: Path, files: Iterable[Incoming], folder: Path) -> dict[str, str]:
-    """Copy the wheels among the files into `folder`; returns sha256 by file name."""
+def unpack_foreign(
+    path: Path, files: Iterable[Incoming], folder: Path
+) -> tuple[dict[str, str], list[Judgement]]:
+    """Copy the wheels among the files into `folder`; returns sha256 by file name, and the misnamed ones."""
     found: dict[str, str] = {}
+    misnamed: list[Judgement] = []
     for one in files:
         rest = one.name.rpartition("/")[2]
         if _OURS.fullmatch(one.name):
@@ -433,23 +440,23 @@ def unpack_foreign(path: Path, files: Iterable[Incoming], folder: Path) -> dict[
         try:
             parse_wheel_filename(rest)
         except InvalidWheelFilename as error:
-            raise refused(
-                path, f"it holds a wheel with a bad name: {error}", hint="rename or remove it"
-            ) from error
+            why = f"no wheel name: {printable(str(error))}"
+            misnamed.append(Judgement(filename=printable(rest), taken=False, refused=(why,)))
+            continue
         if rest in found:
             raise refused(path, f"it holds {rest} twice", hint="keep one of them")
         found[rest] = one.save(folder / rest)
-    if not found:
+    if not found and not misnamed:
         raise refused(path, "there is no wheel in it", hint="name an export, or a folder or tar of wheels")
-    return found
+    return found, misnamed
 
 
 def judge_foreign(
-    path: Path, folder: Path, hashes: dict[str, str], target: Target, proven: Proofs, progress: Progress
-) -> tuple[list[Sound], tuple[Judgement, ...]]:
-    """Return the proven and audited wheels that fit the target. Raises AuditError naming all unsound ones."""
-    sound, judgements, wrong = [], [], []
-    errors: list[SparkBuildError] = []
+    folder: Path, hashes: dict[str, str], target: Target, proven: Proofs, progress: Progress
+) -> tuple[list[Sound], list[Judgement]]:
+    """Return the proven wheels that an installer for the target would take, and a judgement on each."""
+    sound: list[Sound] = []
+    judgements: list[Judgement] = []
     total, done = sum((folder / name).stat().st_size for name in hashes), 0
     for name in sorted(hashes):
         with contextlib.suppress(AuditError):  # told below, with the others
@@ -461,16 +468,15 @@ def judge_foreign(
                 judgements.append(Judgement(filename=name, taken=False))
                 continue
             one, findings = _judged(folder / name, sha256, target, proven)
-            judgements.append(Judgement(filename=name, taken=True, findings=findings))
-            wrong += [(name, finding) for finding in findings if finding.severity == "error"]
-            sound.append(one)
         except AuditError as error:
-            errors.append(error)
+            judgements.append(Judgement(filename=name, taken=False, refused=(error.message,)))
+        else:
+            wrong = tuple(finding.message for finding in findings if finding.severity == "error")
+            judgements.append(Judgement(filename=name, taken=not wrong, findings=findings, refused=wrong))
+            sound += [] if wrong else [one]
         done += (folder / name).stat().st_size
         progress(done, total)
-    _refuse_unsound(path, wrong, errors)
-    _refuse_unfit(path, sound, judgements, target)
-    return sound, tuple(judgements)
+    return sound, judgements
 
 
 def _is_for(target: Target, filename: str) -> bool:
@@ -480,11 +486,13 @@ def _is_for(target: Target, filename: str) -> bool:
 
 def _judged(path: Path, sha256: str, target: Target, proven: Proofs) -> tuple[Sound, tuple[Finding, ...]]:
     facts, content = proven.of(path)
-    findings = findings_alone(
-        facts,
-        system_libraries=known_libraries,
-        policies=known_policies,
-        capabilities=target.cuda_architectures,
+    findings = as_installer(
+        findings_alone(
+            facts,
+            system_libraries=known_libraries,
+            policies=known_policies,
+            capabilities=target.cuda_architectures,
+        )
     )
     wheel = StoredWheel(
         name=facts.name,
@@ -507,25 +515,18 @@ def _judged(path: Path, sha256: str, target: Target, proven: Proofs) -> tuple[So
     return Sound(wheel=wheel, described=described), findings
 
 
-def _refuse_unsound(
-    path: Path, wrong: Sequence[tuple[str, Finding]], errors: Sequence[SparkBuildError]
+def _refuse_foreign(
+    path: Path, sound: Sequence[Sound], judgements: Sequence[Judgement], target: Target, *, strict: bool
 ) -> None:
-    lines = [error.message for error in errors]
-    lines += [f"{name}: {finding.message}" for name, finding in wrong]
-    if not lines:
-        return
-    more = f" (and {len(lines) - 3} more)" if lines[3:] else ""
-    first = wrong[0][0] if wrong else "WHEEL"
-    told = advice(wrong[0][1].rule) if wrong and not errors else ""
-    raise AuditError(
-        f"{path} is refused: {'; '.join(lines[:3])}{more}",
-        hint=told or f"`spark-build wheelhouse inspect {first}` says all of it; leave it out, or mend it",
-    )
-
-
-def _refuse_unfit(
-    path: Path, sound: Sequence[Sound], judgements: Sequence[Judgement], target: Target
-) -> None:
+    """Raise AuditError where all are refused, with `strict` one; StoreError where none fits."""
+    wrong = [one for one in judgements if one.refused]
+    if wrong and (strict or not sound):
+        lines = [f"{one.filename}: {'; '.join(one.refused)}" for one in wrong]
+        told = [advice(finding.rule) for finding in wrong[0].findings if finding.severity == "error"]
+        raise AuditError(
+            f"{path} is refused: {'; '.join(lines)}",
+            hint=next(filter(None, told), "fetch or build it again; no installer takes it as it is"),
+        )
     if not sound:
         raise StoreError(
             f"{path} is refused: no wheel in it is for {target.platform} and {target.python} "

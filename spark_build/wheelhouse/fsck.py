@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Literal
 
 from spark_build.errors import StoreError
 from spark_build.files import remove_any, remove_tree, sha256_of, write_atomically
@@ -20,12 +20,27 @@ from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import MANIFEST, VERDICT, Generation
 from spark_build.wheelhouse.judgements import FOLDER, is_sound
-from spark_build.wheelhouse.model import FaultKind, WheelhouseFault
 from spark_build.wheelhouse.store import LOCK, PREFIX, RECORD, StoreEntry, entry_folder, entry_of, tree_digest
 from spark_build.wheels.model import StoredWheel
 
+FaultKind = Literal[
+    "missing", "damaged", "foreign", "dangling", "misplaced", "papers", "unfinished", "incomplete"
+]
+
+
 KEY = re.compile("[0-9a-f]{64}")
 Told = Callable[[int, int], None]  # bytes read, bytes to read
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WheelhouseFault:
+    """A deviation from what was recorded; `fix`: what to type."""
+
+    kind: FaultKind
+    path: str
+    message: str
+    fix: str
+    mended: bool = False
 
 
 def of_store(home: Home, wheels: dict[str, StoredWheel], left: list[Path] | None) -> Iterator[Suspect]:

@@ -4,23 +4,48 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from spark_build.errors import StoreError
 from spark_build.files import remove_tree
+from spark_build.journal import spent_runs
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations, judgements
 from spark_build.wheelhouse import store as wheelhouse_store
-from spark_build.wheelhouse.generations import MANIFEST
-from spark_build.wheelhouse.model import ChangeKind, Collected, GenerationChange, KeptGeneration, RemovedItem
+from spark_build.wheelhouse.generations import MANIFEST, ChangeKind, GenerationChange, KeptGeneration
 from spark_build.wheelhouse.store import RECORD, entry_folder, exclusive, leftovers, shared_lock
 from spark_build.wheels.model import StoredWheel
 
 PATIENCE = 5.0  # seconds to wait for a commit or a publisher before the store is left alone
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemovedItem:
+    """Something that gc removed, or would remove."""
+
+    kind: Literal["generation", "pages", "entry", "leftover", "run"]
+    name: str
+    path: str
+    size: int  # bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collected:
+    """Result of gc; `held`: why the store was left alone, "" when it was not."""
+
+    taken: tuple[RemovedItem, ...]
+    held: str
+
+    @property
+    def freed(self) -> int:
+        """Bytes that were freed."""
+        return sum(one.size for one in self.taken)
 
 
 def collect(
@@ -30,8 +55,10 @@ def collect(
     older_than: float,
     grace: float,
     dry_run: bool,
+    keep_runs: int = sys.maxsize,
+    runs_older_than: float = 0,
 ) -> Collected:
-    """Collect from all views and the store; ages in seconds.
+    """Collect from all views, the store and the runs; ages in seconds.
 
     Raises StoreError, before anything is removed, when a manifest cannot be read: nobody knows what that
     generation needs.
@@ -56,7 +83,16 @@ def collect(
                     generations.discard(folder)
             taken += _pages(view, doomed, dry_run=dry_run)
     unneeded, holder = _store(home, age, doomed, dry_run=dry_run) if home.store.is_dir() else ([], "")
-    return Collected(taken=(*taken, *unneeded), held=holder)
+    runs = _runs(home.runs, keep_runs, max(runs_older_than, grace), dry_run=dry_run)
+    return Collected(taken=(*taken, *unneeded, *runs), held=holder)
+
+
+def _runs(runs: Path, keep: int, older_than: float, *, dry_run: bool) -> list[RemovedItem]:
+    going = spent_runs(runs, keep=keep, older_than=older_than)
+    taken = [_taken("run", path) for path in going]
+    for path in () if dry_run else going:
+        remove_tree(path) if path.is_dir() else path.unlink()
+    return taken
 
 
 def _taken(kind: Any, path: Path, name: str = "") -> RemovedItem:

@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from packaging.version import Version
 
 from spark_build.errors import StoreError, UsageError
 from spark_build.files import atomic_directory, locked, remove_any, remove_tree, sync_folder, write_atomically
-from spark_build.wheelhouse.model import KeptGeneration
 from spark_build.wheelhouse.resolve import reverse_dependencies
 from spark_build.wheelhouse.simple_index import write_index
 from spark_build.wheelhouse.store import entry_folder, shared_lock
 from spark_build.wheels.model import StoredWheel
+
+ChangeKind = Literal["added", "removed", "version", "rebuilt"]
+
 
 MANIFEST = "manifest.json"
 VERDICT = "verdict.json"
@@ -30,6 +32,26 @@ IMPORTS = "imports.json"  # of a view: public key of a signer ("" for nobody) ->
 SCHEMA = 1
 # What a killed process leaves of something that it was about to rename.
 UNFINISHED = ("generations/.tmp-*", "pages/.tmp-*", "pins/.*", ".current-*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerationChange:
+    """Change of one name; rebuilt: another build of the same version; before, after: versions."""
+
+    kind: ChangeKind
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptGeneration:
+    """A generation for gc's rule."""
+
+    number: int
+    current: bool
+    pinned: bool
+    idle: float  # seconds since it was last current
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from spark_build import __version__
 from spark_build.files import remove_tree, write_atomically
-from spark_build.hashing import digest
+from spark_build.text import digest
 from spark_build.wheelhouse.store import RECORD, StoreEntry, entry_folder
 from spark_build.wheels.model import Finding
 

@@ -333,7 +333,6 @@ def bears(authorization: str, token: str) -> bool:
 
 TOKEN = "SPARK_BUILD_TOKEN"  # noqa: S105 - the variable's name
 GRACE = 10  # seconds that running downloads get when the server is told to end
-NEEDED = ("uvicorn>=0.30", "starlette>=1.0")  # as the extra `serve` says
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -342,19 +341,6 @@ class Tls:
 
     certificate: Path
     key: Path | None
-
-
-def require_stack() -> None:
-    """Raise HostError, with the line to type, where the server's libraries are not installed."""
-    try:
-        import starlette  # noqa: F401 - is it there?
-        import uvicorn  # noqa: F401 - is it there?
-    except ImportError as error:
-        wanted = " ".join(f"'{name}'" for name in NEEDED)
-        raise HostError(
-            f"serve needs uvicorn and starlette, and {error.name} is not installed",
-            hint=f"{sys.executable} -m pip install {wanted}",
-        ) from error
 
 
 def check_tls(tls: Tls) -> None:

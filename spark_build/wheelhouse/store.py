@@ -32,8 +32,8 @@ from spark_build.files import (
     sync_tree,
     write_atomically,
 )
-from spark_build.hashing import digest
 from spark_build.recipes.model import Target
+from spark_build.text import digest
 from spark_build.wheels.model import StoredWheel
 
 RECORD = "record.json"

@@ -25,6 +25,7 @@ from spark_build.wheels.rules import (
     Rule,
     external_libraries,
     library_origin,
+    stable_abi,
 )
 from spark_build.wheels.rules_device import DeviceDemand, device_findings
 
@@ -206,12 +207,16 @@ def _purelib(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
 
 def _elf_machine(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation]:
     for library in facts.libraries:
+        if library.machine not in {*DEVICE_MACHINES, UNREADABLE, expected.machine}:
+            yield "error", f"{library.path} is for {library.machine}, not {expected.machine}"
+
+
+def _elf_damage(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
+    for library in facts.libraries:
         if library.machine == UNREADABLE:
             # Without .so in its name it may be somebody's test data.
             severity: Severity = "error" if ".so" in _base(library.path) else "warning"
             yield severity, f"{library.path} begins like an ELF file and cannot be read as one"
-        elif library.machine not in DEVICE_MACHINES and library.machine != expected.machine:
-            yield "error", f"{library.path} is for {library.machine}, not {expected.machine}"
 
 
 def _libraries(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation]:
@@ -260,6 +265,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("build-tag", _build_tag),
     ("purelib", _purelib),
     ("elf-machine", _elf_machine),
+    ("elf-damage", _elf_damage),
+    ("stable-abi", stable_abi),
     ("libraries", _libraries),
     ("external", external_libraries),
     ("bundled-system", _bundled_system),
@@ -281,6 +288,23 @@ def as_vendor(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     )
 
 
+# What installers refuse, what is damaged and what would harm: the rest of a wheel is its maker's business.
+_REFUSED_OF_OTHERS = frozenset(
+    {
+        *("name-version", "record", "elf-damage", "entries", "places"),
+        *("dist-info", "site-packages", "environment", "requirements"),
+    }
+)
+
+
+def as_installer(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings on a foreign wheel: an error is what pip and uv refuse, damage, or harm."""
+    return tuple(
+        one if one.rule in _REFUSED_OF_OTHERS or one.severity != "error" else replace(one, severity="warning")
+        for one in findings
+    )
+
+
 # What we want of our own builds, and nobody promised for other wheels.
 _OUR_WISHES = frozenset({"torch-pin"})
 _ONLY_NAMED = frozenset({"startup-code"})  # in wheels of others: whoever installs them decides
@@ -296,6 +320,8 @@ ADVICE: Mapping[str, str] = {
     "build-tag": "write the same build tag into WHEEL (wheel tags --build does)",
     "purelib": "build it as a platform wheel: Root-Is-Purelib: false",
     "elf-machine": "leave the file out, or build for the platform that the tag names",
+    "elf-damage": "fetch or build it again; no loader takes this file",
+    "stable-abi": "build it for each Python, or with Py_LIMITED_API set to the version that the tag names",
 }
 
 

@@ -24,15 +24,18 @@ _MACHINES = {
 _NAMES = {code: name for name, code in ENUM_E_MACHINE.items() if name != "_default_"}
 
 
-def read_library(path: str, file: IO[bytes]) -> Library:
-    """Return the facts of an ELF file; machine "unreadable" when it is cut or invalid."""
+def read_library(path: str, file: IO[bytes], *, symbols: bool = False) -> Library:
+    """Return the facts of an ELF file; machine "unreadable" when it is cut or invalid.
+
+    `symbols`: also what it takes from the interpreter (`python_symbols`).
+    """
 
     def read_at(offset: int, count: int) -> bytes:
         file.seek(offset)
         return file.read(count)
 
     try:
-        elf = read_elf(read_at, file.seek(0, 2))
+        elf = read_elf(read_at, file.seek(0, 2), symbols=symbols)
     except ElfError:
         return Library(path=path, machine=UNREADABLE, needed=())
     return Library(path=path, machine=_machine(elf.machine), needed=elf.needed, host=elf.host)
@@ -55,6 +58,8 @@ _SHARED = 3  # e_type of a library, or of a program that may lie anywhere
 _NEEDED, _STRTAB, _STRSZ, _SONAME, _RPATH, _TEXTREL, _RUNPATH, _FLAGS = 1, 5, 10, 14, 15, 22, 29, 30
 _DF_TEXTREL = 4
 _VERNEED, _VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
+_HASH, _SYMTAB, _GNU_HASH = 4, 6, 0x6FFFFEF5
+MAX_SYMBOLS, MAX_TEXT = 1 << 20, 1 << 26  # without a definition in one file, and bytes of all names
 
 
 class ElfError(ValueError):
@@ -90,7 +95,7 @@ class _Segment:
     size: int
 
 
-def read_elf(read: ReadAt, size: int) -> Elf:
+def read_elf(read: ReadAt, size: int, *, symbols: bool = False) -> Elf:
     """Return the facts of an ELF file of `size` bytes. Raises ElfError when it is cut or invalid."""
     header = _header(read, size)
     segments = [*_segments(read, size, header)]
@@ -109,6 +114,7 @@ def read_elf(read: ReadAt, size: int) -> Elf:
         ),
         executable_stack=_executable_stack(header, segments),
         text_relocations=any(tag == _TEXTREL for tag, _ in table) or any(one & _DF_TEXTREL for one in flags),
+        python_symbols=_python_symbols(header, dict(table), names) if symbols else (),
     )
     needed = tuple(names.at(value) for tag, value in table if tag == _NEEDED)
     return Elf(machine=header.machine, needed=needed, host=host)
@@ -180,6 +186,12 @@ class _Names:
             raise ElfError("a name without an end")
         return text.decode(errors="backslashreplace")
 
+    def all(self) -> bytes:
+        """Return the string table."""
+        if self._table is None or self._length > MAX_TEXT:
+            raise ElfError("an endless string table")
+        return self.memory(self._table, self._length)
+
     def offset(self, address: int) -> int:
         """Return the file offset of the byte that is loaded at `address`."""
         for one in self._loaded:
@@ -207,6 +219,24 @@ def _versions(header: _Header, table: dict[int, int], names: _Names) -> Iterator
             yield library, names.at(name)
             here += more
         at += following
+
+
+def _python_symbols(header: _Header, table: dict[int, int], names: _Names) -> tuple[str, ...]:
+    """Return the names of the interpreter's symbols that the file uses and does not define, sorted."""
+    if _SYMTAB not in table or not table.keys() & {_HASH, _GNU_HASH}:
+        return ()
+    words = struct.Struct(f"{header.order}II")
+    # In both tables the second word: where the defined symbols begin (GNU), or how many there are.
+    _, count = words.unpack(names.memory(table.get(_GNU_HASH, table.get(_HASH, 0)), words.size))
+    layout = struct.Struct(f"{header.order}{'IBBHQQ' if header.wide else 'IIIBBH'}")
+    section = 3 if header.wide else 5
+    if count > MAX_SYMBOLS:
+        raise ElfError("an endless symbol table")
+    rows = layout.iter_unpack(names.memory(table[_SYMTAB], count * layout.size))
+    undefined = [row[0] for row in rows if row[section] == 0]
+    text = names.all()
+    found = (text[at : text.find(b"\0", at)].decode(errors="backslashreplace") for at in undefined)
+    return tuple(sorted({name for name in found if name.startswith(("Py", "_Py"))}))
 
 
 def _executable_stack(header: _Header, segments: list[_Segment]) -> bool:

@@ -70,6 +70,7 @@ class HostCode:
     writable_code: bool = False  # a segment that is writable and executable
     executable_stack: bool = False
     text_relocations: bool = False
+    python_symbols: tuple[str, ...] = ()  # Py*, _Py*, from elsewhere; read where a tag says abi3
     leaks: tuple[str, ...] = ()  # paths in its bytes that look like the build machine's
 
 

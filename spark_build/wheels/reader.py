@@ -83,7 +83,7 @@ def facts_and_digest(path: Path, *, own: Sequence[str] = ()) -> tuple[WheelFacts
             raise AuditError(f"{path.name}: METADATA has no name or no version")
         wheel = _headers(sane(_member(archive, f"{folder}/WHEEL")))
         wheel_tags = expanded(wheel.get_all("Tag") or [])
-        problems, contents = _inspect(archive, folder, own)
+        problems, contents = _inspect(archive, folder, own, symbols=any("-abi3-" in tag for tag in tags))
         payload = file_summary(
             [entry(info) for info in files_of(archive)],
             dist_info=folder,
@@ -178,7 +178,7 @@ def _headers(data: bytes) -> Message:
 
 
 def _inspect(
-    archive: zipfile.ZipFile, folder: str, own: Sequence[str]
+    archive: zipfile.ZipFile, folder: str, own: Sequence[str], *, symbols: bool
 ) -> tuple[list[str], list[tuple[str, _WheelContent]]]:
     """Read every file once; returns the mistakes in RECORD, and each file's facts."""
     infos = files_of(archive)
@@ -195,7 +195,7 @@ def _inspect(
         listed = row.hash_ if row else None
         algorithm = listed.name if listed and listed.name in HASHES else "sha256"
         kept = is_telling(info.filename, folder)
-        content = _read(archive, info, algorithm=algorithm, leaks=Leaks(own), kept=kept)
+        content = _read(archive, info, algorithm=algorithm, leaks=Leaks(own), kept=kept, symbols=symbols)
         contents.append((info.filename, content))
         if content.size != info.file_size:
             problems.append(f"{info.filename}: {content.size} bytes, the zip says {info.file_size}")
@@ -254,10 +254,12 @@ def _read(
     algorithm: str = "sha256",
     leaks: Leaks | None = None,
     kept: bool = False,
+    symbols: bool = False,
 ) -> _WheelContent:
     """Read one file in chunks; machine code is spooled on the way, because it needs random access.
 
-    With `leaks`, which must be fresh, machine code is looked into; `kept`: remember the whole of it.
+    With `leaks`, which must be fresh, machine code is looked into, with `symbols` for what it takes from the
+    interpreter; `kept`: remember the whole of it.
     """
     if kept and info.file_size > TOLD:
         raise zipfile.BadZipFile(f"{info.filename} of {info.file_size:,} bytes")
@@ -284,20 +286,22 @@ def _read(
                 leaks.feed(chunk)
             chunk = stream.read(CHUNK)
         if spool is not None and leaks is not None:
-            library, code = _looked_into(spool, info.filename, leaks, digest.hexdigest())
+            library, code = _looked_into(spool, info.filename, leaks, digest.hexdigest(), symbols=symbols)
     sha256, wanted = digest.digest(), listed.digest()
     text = b"".join(pieces) if kept else None
     return _WheelContent(size=size, sha256=sha256, listed=wanted, library=library, code=code, text=text)
 
 
-def _looked_into(file: IO[bytes], name: str, leaks: Leaks, sha256: str) -> tuple[Library | None, DeviceCode]:
+def _looked_into(
+    file: IO[bytes], name: str, leaks: Leaks, sha256: str, *, symbols: bool
+) -> tuple[Library | None, DeviceCode]:
     """Return a file's facts for the loader, if it is ELF, and its device code."""
     leaks.close()
     code = device_code.read_or_tell(file, name)
     file.seek(0)
     if file.read(len(ELF_MAGIC)) != ELF_MAGIC:
         return None, code
-    library = read_library(name, file)
+    library = read_library(name, file, symbols=symbols)
     host = replace(library.host, leaks=leaks.found)
     return replace(library, sha256=sha256, host=host, sass=code.sass, ptx=code.ptx), code
 

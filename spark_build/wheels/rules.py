@@ -403,9 +403,57 @@ def _symbol_versions(facts: WheelFacts, expected: AuditExpectation) -> Iterator[
                 )
 
 
+def best_platform_tag(facts: WheelFacts, policies: Policies) -> str:
+    """Return the manylinux tag of the oldest systems that have every symbol version it needs, else ""."""
+    own, libraries = inside(facts), host_libraries(facts)
+    versions = {version for one in libraries for soname, version in one.host.versions if soname not in own}
+    tags = [tag for tag in policies if re.match(r"manylinux_\d+_\d+_", tag)] if libraries else []
+    for tag in sorted(tags, key=lambda tag: [int(number) for number in tag.split("_")[1:3]]):
+        if not any(_above(version, policies[tag]) for version in versions):
+            return tag
+    return ""
+
+
 def _above(version: str, policy: Mapping[str, frozenset[str]]) -> bool:
     kind, _, number = version.partition("_")
     return kind in policy and number not in policy[kind]
+
+
+def stable_abi(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
+    """Yield symbols of the interpreter that the Python of an abi3 tag, or a later one, may lack."""
+    pythons = [tag.split("-")[0] for tag in facts.filename_tags if tag.split("-")[1] == "abi3"]
+    since = min((_minor(python) for python in pythons), default=None)
+    if since is None:
+        return
+    for library in host_libraries(facts):
+        added = {name: _added(name) for name in library.host.python_symbols}
+        private = [name for name, minor in added.items() if minor is None]
+        later = [(minor, name) for name, minor in added.items() if minor is not None and minor > since]
+        if private:
+            yield error(
+                f"{library.path} uses {few(private)}, not in the stable ABI ({len(private)} such symbols), "
+                "and the tag says abi3"
+            )
+        if later:
+            newest = few([name for _, name in sorted(later, reverse=True)])
+            yield error(
+                f"{library.path} uses {newest}, in the stable ABI since Python 3.{max(later)[0]}, "
+                f"and the tag says 3.{since}"
+            )
+
+
+def _minor(python: str) -> int:
+    """Return 12 for cp312; for a tag without a minor version, the first Python with a stable ABI."""
+    return int(python[3:]) if re.fullmatch(r"cp3\d+", python) else 2
+
+
+def _added(name: str) -> int | None:
+    """Return the Python 3 in which a symbol became part of the stable ABI; None for others."""
+    from abi3info import DATAS, FUNCTIONS  # 30 ms to import, and few wheels are tagged abi3
+    from abi3info.models import Symbol
+
+    found = FUNCTIONS.get(Symbol(name)) or DATAS.get(Symbol(name))
+    return found.added.minor if found else None
 
 
 def _rpath(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
@@ -569,11 +617,21 @@ def _entries(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
 
 def _names(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     for group in facts.payload.collisions:
-        yield error(
-            f"{few(group)} are one name where case or Unicode form do not count, or on any system: rename"
-        )
+        if not _one_place(group):
+            yield error(f"{few(group)} are one name where case or Unicode form do not count: rename")
     for name in facts.payload.denormal:
         yield warning(f"{name} is not in Unicode's normal form C, and some systems change that: rename it")
+
+
+def _places(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
+    for group in facts.payload.collisions:
+        if _one_place(group):
+            yield error(f"{few(group)} would be installed at one and the same place: rename")
+
+
+def _one_place(names: tuple[str, ...]) -> bool:
+    """Return whether colliding names are one on any system: the same place, or a file and a folder."""
+    return names[-1].endswith("/") or len({_installed(name) or name for name in names}) < len(names)
 
 
 def _site_packages(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
@@ -674,6 +732,7 @@ PACKAGING_RULES: tuple[tuple[str, Rule], ...] = (
     ("file-name", _file_name),
     ("entries", _entries),
     ("names", _names),
+    ("places", _places),
     ("site-packages", _site_packages),
     ("startup-code", _startup),
     ("environment", _environment),

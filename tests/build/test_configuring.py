@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_build.build.configuring import COMPILING, STEP, is_configure_step
 from spark_build.build.diagnosis import judged
+from spark_build.build.stages.compilation import COMPILING, STEP, is_configure_step
 from spark_build.events import JudgedFeature
 from spark_build.recipes.model import Feature
 

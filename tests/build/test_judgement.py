@@ -11,8 +11,8 @@ import pytest
 
 from spark_build.build import recipe_build
 from spark_build.build.keys import brought_up
-from spark_build.hashing import digest
 from spark_build.paths import Home
+from spark_build.text import digest
 from spark_build.wheelhouse import fsck, gc, judgements
 from spark_build.wheelhouse import store as stores
 from spark_build.wheels.model import Finding

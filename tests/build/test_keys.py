@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import platform
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_build import probe
 from spark_build.build import diagnosis
 from spark_build.build.keys import brought_up, build_inputs, judgement_inputs, plan_inputs, source_identity
-from spark_build.hashing import canonical, digest
 from spark_build.recipes.evaluation import evaluate
 from spark_build.recipes.model import (
     Audit,
@@ -40,6 +41,7 @@ from spark_build.recipes.model import (
     Verify,
     When,
 )
+from spark_build.text import canonical, digest
 from spark_build.wheels import audit, elf, rules, rules_device
 
 JSON = st.recursive(
@@ -348,6 +350,21 @@ def test_the_build_key_knows_the_toolchain(tools: dict[str, str]) -> None:
     assert digest(build_inputs(declared, {}, tools)) != digest(build_inputs(declared, {}, TOOLS))
 
 
+@pytest.mark.parametrize(("host", "said"), [("x86_64", "on x86_64-linux-gnu"), ("aarch64", None)])
+def test_the_toolchain_names_a_cross_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, said: str | None
+) -> None:
+    """Under qemu-user the processor is the real one's, and compilers may be native to it."""
+    compiler = tmp_path / "c++"
+    compiler.write_text(
+        f"#!/bin/sh\necho --host={host}-linux-gnu --target=aarch64-linux-gnu >&2\necho c++ 12\n"
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setattr(probe, "SYSTEM", {"PATH": f"{tmp_path}:{probe.SYSTEM_PATH}"})
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert probe.toolchain(cuda_home="", packages=()).get("cross-compiled") == said
+
+
 @pytest.mark.parametrize("what", [name for name in RELEVANT if not {"need", "need's"} & set(name.split())])
 def test_the_build_key_knows_what_was_declared(what: str) -> None:
     one = build_inputs(declared_by(), {"llvm": "content"}, TOOLS)
@@ -486,7 +503,7 @@ def test_rules_that_changed_have_another_version() -> None:
     digest here."""
     modules = (audit, rules_device, rules, elf, diagnosis)
     code = digest([line for module in modules for line in logic(module)])
-    assert code[:16] == "77aea1d68b9b44a6"
+    assert code[:16] == "63ca204e25405dd3"
 
 
 # --- fixed keys -------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build.build.environment import machine_toolkit
-from spark_build.build.plan import StoredResult, choose_source, closure_of, jobs_for, make_plan
-from spark_build.machine import Limits, Machine
-from spark_build.recipes.evaluation import patches_for
+from spark_build.build.plan import StoredResult, choose_source, closure_of, jobs_for, make_plan, total
+from spark_build.events import ExpectedUsage
+from spark_build.machine import Gpu, Limits, Machine
+from spark_build.recipes.evaluation import machine_of, patches_for
 from spark_build.recipes.model import (
     Build,
     Need,
@@ -519,6 +520,60 @@ def test_a_need_that_was_not_named_comes_as_a_public_wheel() -> None:
         planned = plan(*STACK, names=named, provide=wish)
         assert decisions(planned) == {"torch": "BUILD", "vision": "BUILD"}
         assert [one.provider for one in planned.steps[-1].provisions] == ["store"]
+
+
+def test_what_comes_from_elsewhere_is_not_built_nor_what_only_it_needs() -> None:
+    """Where no recipe is named, each is asked for; a provided one is not, whatever blocks it here."""
+    recipes = (
+        *(recipe("llvm"), recipe("triton", "llvm"), recipe("lonely"), recipe("toolkit")),
+        dataclasses.replace(
+            recipe("torch"),
+            needs=(Need(name="triton", providers=("store", "public")), Need(name="toolkit")),
+        ),
+        dataclasses.replace(
+            recipe("vision"),
+            needs=(Need(name="torch", providers=("store", "public")), Need(name="toolkit")),
+        ),
+    )
+    names = tuple(one.name for one in recipes)
+    pins = {name: pin() for name in names} | {"torch": ELSEWHERE, "llvm": ELSEWHERE}
+    planned = plan(*recipes, others=names, pins=pins, provide={"torch": "public"})
+    assert decisions(planned) == {
+        **dict.fromkeys(("llvm", "triton", "torch"), "SKIP"),
+        **dict.fromkeys(("lonely", "toolkit", "vision"), "BUILD"),
+    }
+    reasons = {step.recipe.name: step.reasons for step in planned.steps}
+    assert reasons["torch"] == ("comes from elsewhere (--provide)",)
+    assert reasons["llvm"] == ("only triton would need it (--provide)",)
+    named = plan(*recipes, names=("triton",), others=names, provide={"torch": "public"})
+    assert decisions(named)["triton"] == decisions(named)["llvm"] == "BUILD"
+    without = plan(*recipes, others=names, provide={"triton": "public"})
+    assert decisions(without) == {**dict.fromkeys(names, "BUILD"), "triton": "SKIP", "llvm": "SKIP"}
+
+
+def test_the_total_for_another_machine() -> None:
+    """Its cores and memory, and nothing that was measured here."""
+    box = dataclasses.replace(GB10, cores=20, memory_mib=124_000)
+    builder = machine_of(box, MACHINE)
+    assert (builder.cores, builder.memory_mib) == (20, 124_000)
+    assert machine_of(GB10, MACHINE) is MACHINE, "a target that does not say"
+    spark = dataclasses.replace(
+        MACHINE, platform="linux-aarch64", gpus=(Gpu(name="NVIDIA GB10", capability="12.1"),)
+    )
+    assert machine_of(dataclasses.replace(box, gpu_names=("NVIDIA GB10",)), spark) is spark
+    recipes = {
+        "tool": dataclasses.replace(recipe("tool", core_minutes=20.0, disk_mib=100), kind="repack"),
+        "demo": recipe("demo", core_minutes=40.0, disk_mib=1000, memory_per_job_mib=2048),
+    }
+    pins = {"tool": pin(), "demo": Pin(version="1.0", sources=(source("git"),))}
+    train = Train(name="t", summary="", components=pins)
+    shop = Shop()
+    past = {"demo": ExpectedUsage(memory_per_job_mib=4096, seconds=7.0)}
+    planned = make_plan(recipes, recipes, train, box, MACHINE, shop.lookup, builder=builder, history=past)
+    found = total(planned, MACHINE)
+    assert found.seconds == 60 + 120
+    assert (found.memory_mib, found.disk_mib) == (20 * 4096, 1100)
+    assert (found.git, found.files, found.here) == (1, 1, ("tool",))
 
 
 def test_what_a_variant_costs_is_what_the_plan_says() -> None:

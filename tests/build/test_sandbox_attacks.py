@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from spark_build.build.backends import BuildReached
-from spark_build.build.configuring import MOST, Ending
 from spark_build.build.sandbox import ALLOWED, choose, clear_privileges, wrap
+from spark_build.build.stages.compilation import MOST, Ending
 from spark_build.files import read_made
 from spark_build.process import run
 from tests.conftest import PROJECT, RECIPE, ROOT, Root, make_root

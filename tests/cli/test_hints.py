@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from spark_build.cli.hints import typeable
 from spark_build.cli.lazy_group import COMMANDS
-from spark_build.cli.options import Options
+from spark_build.cli.main import _program
+from spark_build.cli.options import CALLED, Options
 
 
 def said(root: str | None = None, target: str = "auto", train: str | None = None) -> Options:
@@ -91,6 +94,39 @@ def test_what_builds_is_told_all_that_is_in_the_keys(command: str) -> None:
     chosen = typeable(f"spark-build {name} --provide torch=public", building())
     first = "spark-build --train 2.13 --provide llvm=public"
     assert chosen == f"{first} {name} --source demo=my/demo --provide torch=public"
+
+
+def test_the_program_as_it_was_called_and_no_sudo_for_root() -> None:
+    options = said(train="2.13")
+    options.program = "./spark-build"
+    text = "sudo apt-get install -y g++ && printf x | sudo tee f; spark-build doctor"
+    line = typeable(text, options)
+    assert line.endswith("; ./spark-build --train 2.13 doctor")
+    assert typeable(line, options) == line
+    assert line.count("sudo ") == 2
+    options.is_root = True
+    assert "sudo" not in typeable(text, options)
+
+
+@pytest.mark.parametrize(
+    ("called", "on_path", "program"),
+    [
+        ("bin/spark-build", False, "bin/spark-build"),
+        ("bin/spark-build", True, "spark-build"),
+        ("a b/spark-build", False, "'a b/spark-build'"),
+        ("tests/__main__.py", False, "spark-build"),
+    ],
+)
+def test_how_it_was_called(
+    called: str, on_path: bool, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / called
+    file.parent.mkdir()
+    file.touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(CALLED, called)
+    monkeypatch.setenv("PATH", str(file.parent) if on_path else "")
+    assert _program() == program
 
 
 def test_what_does_not_build_is_not_told_it() -> None:

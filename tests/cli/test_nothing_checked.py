@@ -15,9 +15,11 @@ import pytest
 from spark_build.cli.main import main
 from spark_build.cli.options import Options
 from spark_build.environments import installed
-from spark_build.environments.model import State
+from spark_build.environments.installed import State
 from spark_build.errors import NothingCheckedError
+from spark_build.measure import checks as functional
 from spark_build.measure import suite
+from spark_build.measure.model import Check
 from tests.conftest import make_root
 from tests.helpers.benches import bench
 from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built, put_public
@@ -136,15 +138,29 @@ def test_bench_without_a_finished_case(
     assert main(["--root", str(root), "--train", "t", "bench", "run"], Options()) == 0
 
 
+def test_verify_where_every_check_is_skipped(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, view = home_in(root), f"host-cpu-t-{_abi()}"
+    publish(home, [put_built(home.store, make_wheel(root / "dist"))], view=view)
+    skipped = Check(name="speed", status="skipped", evidence="no GPU here")
+    monkeypatch.setattr(functional, "verify", lambda *_, again: ((skipped,), True))
+    why, document = unchecked(capsys, root, "--target", "host-cpu", "verify")
+    assert "every check was skipped (no GPU here)" in why
+    assert (len(document["checks"]), document["exit_code"]) == (1, CODE)
+
+
+def test_a_history_of_nothing(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    why, document = unchecked(capsys, root, "verify", "history")
+    assert str(root / "runs") in why
+    assert document == {"arms": [], "exit_code": CODE}
+
+
 def test_all_says_that_nothing_was_verified(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What it is for is done; who also asks for a measurement, which there is none, hears 12."""
     (root / "recipes/trains/t.toml").write_text(
         'name = "t"\nsummary = "a train"\n[components.tiny]\nversion = "1"\nsources = []\n'
         'unestablished = ["where it is"]\n'
     )
-    line = ["--root", str(root), "--train", "t", "--target", "host-cpu", "all"]
-    assert main(line, Options()) == 0
-    said = capsys.readouterr()
-    assert "not verified: " in said.out
-    assert "nothing was checked" not in said.err
-    assert main([*line, "--burn-in"], Options()) == CODE
+    why, document = unchecked(capsys, root, "--target", "host-cpu", "all")
+    assert "no wheel here was built" in why
+    assert document["exit_code"] == CODE

@@ -28,7 +28,7 @@ from spark_build import probe as spark_build_probe
 from spark_build.cli import main as program
 from spark_build.doctor import index_connectivity, probe
 from spark_build.environments import interpreters
-from spark_build.environments.model import Interpreter
+from spark_build.environments.interpreters import Interpreter
 from spark_build.machine import Machine
 from tests.helpers.machines import Simulated
 

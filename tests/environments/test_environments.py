@@ -16,7 +16,7 @@ import pytest
 
 from spark_build.environments import installed
 from spark_build.environments.create import choose
-from spark_build.environments.model import EnvironmentChange
+from spark_build.environments.installed import EnvironmentChange
 from spark_build.environments.update import UpdateOptions, others, update
 from spark_build.errors import HostError, StoreError, UsageError
 from tests.environments.test_create import flip, run_in, site

@@ -31,13 +31,13 @@ def _segments(raw: bytearray) -> bytearray:
 
 
 _elf("a foreign library", "elf-machine: demo/_c.so is for", _machine)
-_elf("a cut library", "elf-machine: demo/_c.so begins like an ELF file", lambda raw: raw[:3000])
+_elf("a cut library", "elf-damage: demo/_c.so begins like an ELF file", lambda raw: raw[:3000])
 _elf(
     "a library without its last bytes",
-    "elf-machine: demo/_c.so begins like an ELF file",
+    "elf-damage: demo/_c.so begins like an ELF file",
     lambda raw: raw[:-64],
 )
-_elf("a library with 65535 segments", "elf-machine: demo/_c.so begins like an ELF file", _segments)
+_elf("a library with 65535 segments", "elf-damage: demo/_c.so begins like an ELF file", _segments)
 with_files(
     "a writable and executable segment",
     "executable-memory: demo/x.so has a segment",

@@ -159,7 +159,9 @@ with_files(
     "names that differ by case", "names: demo/Data.bin, demo/data.bin are one name", {"demo/Data.bin": b""}
 )
 with_files(
-    "a file named like a folder", "names: demo/x, demo/x/ are one name", {"demo/x": b"", "demo/x/y.py": b""}
+    "a file named like a folder",
+    "places: demo/x, demo/x/ would be installed at one",
+    {"demo/x": b"", "demo/x/y.py": b""},
 )
 with_files(
     "a .data folder without a scheme",
@@ -229,7 +231,7 @@ for _name, (_say, _file) in {
     "control characters": ("has a name with control characters", "demo/\x1b]0;owned\x07.py"),
     "a bidi override": ("has a name with control characters", "demo/\u202eyp.live.py"),
     "a name that is too long": ("a name of more than 255 bytes", "demo/" + "\u00e9" * 128 + ".py"),
-    "a file of the wheel by way of data": ("are one name", "demo-1.0.data/purelib/demo/__init__.py"),
+    "a file of the wheel by way of data": ("at one and the same place", "demo-1.0.data/purelib/demo/__init__.py"),
 }.items():  # fmt: skip
     with_files(f"it brings {_name}", _say, {_file: VALUE})
 for _name, _command in {

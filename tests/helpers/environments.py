@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spark_build.environments import installed
 from spark_build.environments.create import CreateOptions, create
-from spark_build.environments.model import EnvironmentChange, State
+from spark_build.environments.installed import EnvironmentChange, State
 from spark_build.environments.update import UpdateOptions, check, update
 from spark_build.paths import Home
 from spark_build.wheelhouse.generations import Generation

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from spark_build.files import sha256_of
-from spark_build.hashing import digest
 from spark_build.paths import Home
+from spark_build.text import digest
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation

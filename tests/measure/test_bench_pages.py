@@ -73,7 +73,7 @@ def test_a_comparison_has_everything(tmp_path: Path) -> None:
     bench = benches.bench(TWO, memory={"native": 20000, "container": 46600})
     page, text = pages(bench, tmp_path / "new" / "folder")
     assert page.heads == [
-        "Cases", "What to look at next", "Comparison", "Overhead", "Rates by arm", "Over size", "Roofline", "Memory",
+        "Cases", "What to look at next", "Comparison", "Rates by arm", "Over size", "Roofline", "Memory",
         "Clocks, power, temperature", "Figures", "Memory by arm", "Validity gates", "Correctness",
         "Number formats and the floor of a token", "Arms", "Environment", "How it was measured",
     ]  # fmt: skip
@@ -284,7 +284,7 @@ def test_comparing_says_it_in_words_and_by_exit_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "extra", "problem"),
     [
-        ("{}", (), "this is no run of the suite"),
+        ("{}", (), "no list of records with numbers"),
         ("{", (), "not JSON"),
         ("[" * 200_000, (), "nested too deeply"),
         ("environment,metric,value\na,ms,x\n", (), "x.txt:2: 'x' is no number"),

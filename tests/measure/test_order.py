@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.measure.rounds import balanced_order
+from spark_build.measure.rounds import balanced_order, drawn_order
 
 ARMS = ("public", "wheelhouse", "public-again")
 
@@ -65,3 +65,14 @@ def test_the_seed_decides() -> None:
 def test_arms_must_differ() -> None:
     with pytest.raises(ValueError, match="distinct"):
         balanced_order(("A", "A"), 2, 0)
+
+
+def test_a_drawn_order_owes_nothing_to_the_round_before() -> None:
+    """Of two rounds each combination of orders comes as often; a balanced order has no two alike in a set."""
+    seen: Counter[str] = Counter()
+    for seed in range(400):
+        slots = drawn_order("ab", 2, seed)
+        assert [(slot.index, slot.visit) for slot in slots] == [(0, 0), (1, 0), (2, 1), (3, 1)]
+        seen["".join(slot.arm for slot in slots)] += 1
+    assert set(seen) == {"abab", "abba", "baab", "baba"}
+    assert min(seen.values()) > 70

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import tarfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +17,13 @@ from spark_build.errors import AuditError, SparkBuildError, StoreError
 from spark_build.paths import Home, locate
 from spark_build.recipes.loader import load
 from spark_build.transfer.bundle import pack
-from spark_build.transfer.bundle_import import ImportResult, import_bundle
+from spark_build.transfer.bundle_import import Allowed, ImportResult, import_bundle
 from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheelhouse import store as stores
-from spark_build.wheels.audit import fits
+from spark_build.wheels.audit import as_installer, findings_alone, fits
+from spark_build.wheels.model import HostCode, Library, Payload
 from tests.conftest import make_root
+from tests.helpers.devicefacts import wheel as a_wheel
 from tests.helpers.exports import import_unsigned, told_apart
 from tests.helpers.wheelhouse import (
     home_in,
@@ -32,6 +37,11 @@ from tests.helpers.wheelhouse import (
 
 TARGET = load(locate(None).data).target("gb10")
 AARCH64 = "cp312-cp312-manylinux_2_34_aarch64"
+ABI3 = ("cp38-abi3-manylinux_2_34_aarch64",)
+LIBRARY = Library(path="demo/_c.so", machine="aarch64", needed=())
+SOUND = replace(
+    a_wheel(), filename=f"demo-1.0-{ABI3[0]}.whl", filename_tags=ABI3, wheel_tags=ABI3, libraries=(LIBRARY,)
+)
 
 
 @pytest.fixture
@@ -43,8 +53,8 @@ def wheels(tmp_path: Path) -> Path:
     return folder
 
 
-def taken(home: Home, path: Path) -> ImportResult:
-    return import_bundle(home, path, lambda: ("gb10-2.13-cp312", TARGET))
+def taken(home: Home, path: Path, *, strict: bool = False) -> ImportResult:
+    return import_bundle(home, path, lambda: ("gb10-2.13-cp312", TARGET), allowed=Allowed(strict=strict))
 
 
 def packed(folder: Path, kind: str) -> Path:
@@ -115,17 +125,17 @@ def test_they_are_shown_and_stay_when_something_is_built(tmp_path: Path) -> None
     assert root.json("wheelhouse", "list")["wheels"] == rows
 
 
-def refused(home: Home, path: Path, kind: type[SparkBuildError]) -> SparkBuildError:
+def refused(home: Home, path: Path, kind: type[SparkBuildError], *, strict: bool = False) -> SparkBuildError:
     before = snapshot(home.wheelhouse)
     with pytest.raises(kind) as caught:
-        taken(home, path)
+        taken(home, path, strict=strict)
     assert snapshot(home.wheelhouse) == before
     assert caught.value.message.startswith(f"{path} is refused: ")
     assert caught.value.hint
     return caught.value
 
 
-def test_all_that_are_unsound_are_named_and_none_is_kept(wheels: Path, tmp_path: Path) -> None:
+def test_all_that_are_unsound_are_named_and_the_others_taken(wheels: Path, tmp_path: Path) -> None:
     home = home_in(tmp_path)
     home.store.mkdir(parents=True)
     for name in ("bada", "badb"):
@@ -133,10 +143,73 @@ def test_all_that_are_unsound_are_named_and_none_is_kept(wheels: Path, tmp_path:
         data = wheel.read_bytes()
         wheel.write_bytes(data[: len(data) // 2])
     make_wheel(wheels, "liar", files={"liar/__init__.py": b""}).rename(wheels / "other-1.0-py3-none-any.whl")
-    error = refused(home, wheels, AuditError)
-    assert "bada" in error.message
-    assert "badb" in error.message
-    assert "other-1.0" in error.message
+    (wheels / "none.whl").write_bytes(b"")
+    error = refused(home, wheels, AuditError, strict=True)
+    result = taken(home, wheels)
+    assert [wheel.name for wheel in result.generation.wheels] == ["helper", "torchy"]
+    said = {one.filename: one.refused for one in result.judgements if not one.taken}
+    assert list(said) == [
+        *("none.whl", "bada-1.0-py3-none-any.whl", "badb-1.0-py3-none-any.whl", "other-1.0-py3-none-any.whl"),
+    ]
+    assert "METADATA says liar 1.0" in said["other-1.0-py3-none-any.whl"][0]
+    assert all(name in error.message and why and why[0] in error.message for name, why in said.items())
+    for path in wheels.rglob("*.whl"):
+        if path.name not in said:
+            path.unlink()
+    assert "bada" in refused(home, wheels, AuditError).message
+
+
+def test_the_command_takes_the_sound_ones_and_says_no(wheels: Path, tmp_path: Path) -> None:
+    root = make_root(tmp_path)
+    (wheels / "whole-1.0-py3-none-any.whl").write_bytes(b"PK")
+    done = root.run("wheelhouse", "import", "--strict", str(wheels))
+    assert (done.returncode, done.stdout) == (8, "")
+    done = root.run("wheelhouse", "import", str(wheels))
+    assert done.returncode == 8
+    assert "torchy" in done.stdout
+    assert "error: refused: whole-1.0-py3-none-any.whl: " in done.stderr
+    done = root.run("wheelhouse", "import", "--json", str(wheels))
+    assert done.returncode == 8
+    rows = {row["filename"]: row["refused"] for row in json.loads(done.stdout)["foreign"]}
+    assert [len(rows[name]) for name in sorted(rows)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        ("purelib", {"libraries": (LIBRARY,), "root_is_purelib": True}),
+        ("tags", {"libraries": (LIBRARY,), "filename_tags": ("py3-none-any",)}),
+        ("tags", {"wheel_tags": ("py3-none-manylinux2014_sbsa",)}),
+        ("elf-machine", {"libraries": (replace(LIBRARY, machine="x86_64"),)}),
+        ("rpath", {"libraries": (replace(LIBRARY, host=HostCode(rpaths=("",))),)}),
+        ("names", {"payload": Payload(collisions=(("demo/a.py", "demo/A.py"),))}),
+        ("stable-abi", {"libraries": (replace(LIBRARY, host=HostCode(python_symbols=("_PyNo",))),)}),
+    ],
+)
+def test_what_installers_do_not_look_at_is_a_warning(rule: str, change: dict[str, Any]) -> None:
+    facts = replace(SOUND, **change)
+    alone = findings_alone(facts, system_libraries=lambda _: frozenset(), policies=lambda _: {})
+    assert {one.rule for one in alone if one.severity == "error"} == {rule}
+    assert {one.rule: one.severity for one in as_installer(alone)}[rule] == "warning"
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        ("record", {"record_problems": ("demo/a.py: content is not what RECORD says",)}),
+        ("elf-damage", {"libraries": (replace(LIBRARY, machine="unreadable"),)}),
+        ("places", {"payload": Payload(collisions=(("demo", "demo/"),))}),
+        ("entries", {"payload": Payload(special=(("demo/a", "a symbolic link"),))}),
+        ("environment", {"payload": Payload(intrusive=(("demo", "would replace bin/python"),))}),
+        ("requirements", {"requires": ("no requirement at all",)}),
+        ("dist-info", {"payload": Payload(dist_info="other-1.0.dist-info")}),
+        ("site-packages", {"payload": Payload(schemes=("demo-1.0.data/nowhere/a",))}),
+    ],
+)
+def test_what_they_refuse_and_what_harms_stays_an_error(rule: str, change: dict[str, Any]) -> None:
+    facts = replace(SOUND, **change)
+    alone = findings_alone(facts, system_libraries=lambda _: frozenset(), policies=lambda _: {})
+    assert {one.rule for one in as_installer(alone) if one.severity == "error"} == {rule}
 
 
 @pytest.mark.parametrize("name", ["torchy.pth", "torchy-2.9.0.data/data/lib/python3/site-packages/x.pth"])
@@ -174,7 +247,7 @@ def test_a_name_of_too_many_tags_is_told_with_the_others(wheels: Path, tmp_path:
     tags = "-".join(".".join([one] * 11) for one in ("py3", "none", "any"))  # 1331 of them
     make_wheel(wheels, "tagged").rename(wheels / f"tagged-1.0-{tags}.whl")
     (wheels / "whole-1.0-py3-none-any.whl").write_bytes(b"PK")
-    error = refused(home, wheels, AuditError)
+    error = refused(home, wheels, AuditError, strict=True)
     assert "more than 1000 tags" in error.message
     assert "whole-1.0" in error.message
 

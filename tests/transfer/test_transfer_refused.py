@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_build.errors import AuditError, StoreError
-from spark_build.hashing import digest
 from spark_build.paths import Home
+from spark_build.text import digest
 from spark_build.wheelhouse import store as stores
 from tests.helpers.exports import TOP, Member, export, import_archive, member, members, written
 from tests.helpers.wheelhouse import (

@@ -20,8 +20,8 @@ from spark_build.paths import Home
 from spark_build.transfer.bundle import pack
 from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheelhouse import generations
+from spark_build.wheelhouse.fsck import WheelhouseFault
 from spark_build.wheelhouse.gc import collect
-from spark_build.wheelhouse.model import WheelhouseFault
 from spark_build.wheelhouse.store import entry_folder
 from tests.helpers import faults
 from tests.helpers.exports import import_unsigned

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import StoreError
-from spark_build.hashing import digest
 from spark_build.paths import Home
+from spark_build.text import digest
 from spark_build.wheelhouse import generations, store
-from spark_build.wheelhouse.gc import collect
+from spark_build.wheelhouse.gc import Collected, collect
 from spark_build.wheelhouse.generations import Generation
-from spark_build.wheelhouse.model import Collected
 from spark_build.wheels.model import StoredWheel
 from tests.conftest import PROJECT, SETUP, make_root
 from tests.helpers import processes
@@ -265,3 +264,39 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert said["freed"] == sum(row["size"] for row in said["taken"])
     for wrong in (["--keep", "0"], ["--older-than", "soon"], ["--older-than", "-1d"]):
         assert root.run("wheelhouse", "gc", *wrong).returncode == 2
+
+
+def test_old_run_folders_go_and_those_that_measured_or_live_stay(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    dead, alive = 2**22 + 1, os.getpid()  # no process has the first number
+    runs = {name: home.runs / name for name in (f"2026010{day}T000000-{dead}" for day in range(1, 8))}
+    oldest, measured, detached, unfinished, *rest = runs.values()
+    own = home.runs / f"20251231T000000-{alive}"
+    for path in (own, *runs.values(), home.runs / "history"):
+        path.mkdir(parents=True)
+        (path / "events.jsonl").write_text("{}\n")
+    crash = home.runs / "crash-20251230T000000Z.txt"
+    crash.write_text("a bug")
+    (measured / "burn-in.json").write_text("{}")
+    (detached / "detached.json").write_text(json.dumps({"pid": alive}))
+    (home.runs / "unfinished-x.json").write_text(json.dumps({"folder": str(unfinished)}))
+    for path in home.runs.iterdir():
+        os.utime(path, (0, time.time() - 40 * DAY))
+    os.utime(rest[0], (0, time.time() - 1 * DAY))
+
+    def collected(*, dry_run: bool) -> set[str]:
+        done = collect(
+            home, keep=3, older_than=0, grace=0, keep_runs=1, runs_older_than=30 * DAY, dry_run=dry_run
+        )
+        return {one.name for one in done.taken if one.kind == "run"}
+
+    gone = {oldest.name, crash.name, rest[1].name}
+    before = snapshot(home.runs)
+    assert collected(dry_run=True) == gone
+    assert snapshot(home.runs) == before
+    assert collected(dry_run=False) == gone
+    kept = (own, measured, detached, unfinished, rest[0], rest[2])
+    assert {path.name for path in home.runs.iterdir()} == {
+        *(path.name for path in kept),
+        *("history", "unfinished-x.json"),
+    }

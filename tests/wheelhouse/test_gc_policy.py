@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build.wheelhouse.gc import expired, generation_changes
-from spark_build.wheelhouse.model import GenerationChange, KeptGeneration
+from spark_build.wheelhouse.generations import GenerationChange, KeptGeneration
 from spark_build.wheelhouse.resolve import reverse_dependencies
 from spark_build.wheels.model import StoredWheel
 

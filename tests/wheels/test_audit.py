@@ -43,6 +43,11 @@ def library(path: str = "demo/_c.so", machine: str = "x86_64", needed: tuple[str
     return facts(libraries=(*SOUND.libraries, Library(path=path, machine=machine, needed=needed)))
 
 
+def abi3(python: str, symbol: str) -> WheelFacts:
+    one = Library(path="demo/_c.so", machine="x86_64", needed=(), host=HostCode(python_symbols=(symbol,)))
+    return tagged(f"{python}-abi3-manylinux_2_28_x86_64", libraries=(one,))
+
+
 NCCL = "libnccl.so.2"
 LED = ("$ORIGIN/../../nvidia/nccl/lib", "${ORIGIN}/../../nvidia/cu13/lib", "$ORIGIN")
 BESIDE = (
@@ -190,8 +195,14 @@ BAD: dict[str, list[Case]] = {
     "purelib": [("error", facts(root_is_purelib=True), {}, "true, but demo/_c.so is machine code")],
     "elf-machine": [
         ("error", library("demo/_x.so", "aarch64"), {}, "demo/_x.so is for aarch64, not x86_64"),
+    ],
+    "elf-damage": [
         ("error", library("demo/lib_x.so.1", "unreadable"), {}, "lib_x.so.1 begins like an ELF file"),
         ("warning", library("tests/elf.bin", "unreadable"), {}, "elf.bin begins like an ELF file"),
+    ],
+    "stable-abi": [
+        ("error", abi3("cp311", "_PyNo"), {}, "demo/_c.so uses _PyNo, not in the stable ABI"),
+        ("error", abi3("cp310", "PyType_GetName"), {}, "since Python 3.11, and the tag says 3.10"),
     ],
     "libraries": [
         (

@@ -156,9 +156,12 @@ BAD: dict[str, list[Case]] = {
     ],
     "names": [
         ("error", packed("demo/A.py", "demo/a.py"), "demo/A.py, demo/a.py are one name"),
-        ("error", packed("demo/x", "demo/x/y"), "demo/x, demo/x/ are one name"),
         ("error", packed("demo/e\u0301", "demo/\u00e9"), "are one name"),
         ("warning", packed("demo/e\u0301"), "normal form C"),
+    ],
+    "places": [
+        ("error", packed("demo/x", "demo/x/y"), "demo/x, demo/x/ would be installed at one and the same place"),
+        ("error", packed("demo/x", "demo_pkg-1.0.data/purelib/demo/x"), "at one and the same place"),
     ],
     "site-packages": [
         ("warning", packed("tests/__init__.py"), "tests lands in site-packages under a name that others use"),

@@ -14,9 +14,8 @@ from spark_build.build.context import Job, Outputs
 from spark_build.build.diagnosis import kept
 from spark_build.errors import AuditError
 from spark_build.files import copy_or_link, remove_tree
-from spark_build.hashing import digest
 from spark_build.recipes.model import Step, Target
-from spark_build.text import printable
+from spark_build.text import digest, printable
 from spark_build.wheelhouse.store import StoreEntry, next_serial, read, tree_digest
 from spark_build.wheels.audit import as_vendor
 from spark_build.wheels.model import Finding, WheelFacts

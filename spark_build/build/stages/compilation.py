@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -17,23 +18,72 @@ from spark_build import venv
 from spark_build.build import compiler_cache, sandbox
 from spark_build.build import environment as build_environment
 from spark_build.build.backends import BuildReached, Product, Runner, builder_for
-from spark_build.build.configuring import CALL, Ending
 from spark_build.build.context import Job, Outputs, Shell
 from spark_build.build.diagnosis import DroppedFeature, FeatureWatch, diagnose, last_command
 from spark_build.errors import NothingCheckedError, StageError
 from spark_build.events import Cost, Note, Progress
-from spark_build.files import remove_any, remove_tree
+from spark_build.files import read_made, remove_any, remove_tree, write_atomically
 from spark_build.process import BACKGROUND
 from spark_build.process import run as run_command
-from spark_build.resources import governor, memory, policy
+from spark_build.resources import governor, jobserver, memory, policy
 from spark_build.resources.jobserver import Jobserver
 from spark_build.resources.policy import BuildUsage
+from spark_build.text import printable
+
+CALL = "build-call"  # the name of the file that the scripts write
+MOST = 4096  # bytes of it that are read
+STEP = re.compile(r"^\[\s*\d+(/\d+|%)\] ")  # ninja's, and that of CMake's makefiles
+COMPILING = re.compile(
+    r"^(\S*/)?(\w+-)*(cc|c\+\+|gcc|g\+\+|clang|clang\+\+|nvcc)(-[\d.]+)? (.* )?-c .*\.(c|cc|cpp|cxx|cu|C)\b"
+)
+# As the kernel calls them, of the compiler cache and of compilers with a version in their name too.
+_COMPILERS = frozenset({"ccache", "cc1", "cc1plus", "cicc", "cudafe++", "as", "ptxas", "clang", "clang++"})
+_MODES = ("--build", "--install", "--open", "--workflow", "-E", "-P")
+_STEPS = ("configure", "config.status")
+
 
 NAME = "build"
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] ")
 MOSTLY_CACHED = 0.2  # from this share of hits on a build's time says nothing about the next one's
 CONFIGURE_MIB = 1024  # enough for what a configure step compiles to try things out
 LOG_SIZE = 16 << 20  # bytes at the end of a log in which the first error is searched
+
+
+@dataclass(kw_only=True, slots=True)
+class Ending:
+    """The end of a run that only configures: the first build call of the project.
+
+    The scripts before ninja and make (`resources/jobserver.py`) say so through a file. Two kinds of
+    projects get past them: those that call their ninja by its path, as scikit-build-core does, whose first
+    printed step tells, and those whose setup.py compiles by itself, where the printed command line does.
+
+    call: a file in which the scripts say what was called, and the build may put anything; mark: our own.
+    """
+
+    call: Path
+    mark: Path
+    root: int | None = None  # process id above the running command
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables for the build, by which the scripts know; and what Python prints comes at once."""
+        return {jobserver.STOP: str(self.call), "PYTHONUNBUFFERED": "1"}
+
+    def see(self, line: str) -> None:
+        """Look at a line of output. Raise BuildReached when something is to be built, or is being built."""
+        if jobserver.SIGN in line:  # not as soon as the file is there: what was printed before comes first
+            self.check()
+        step, compiling = STEP.match(line), COMPILING.match(line)
+        if (step or compiling) and self.root and builds(self.root, memory.CLIENTS if step else _COMPILERS):
+            write_atomically(self.mark, "")
+            raise BuildReached(printable(line), began=True, by_itself=step is None)
+
+    def check(self) -> None:
+        """Raise BuildReached when one of the scripts was asked to build."""
+        with contextlib.suppress(OSError):
+            said = read_made(self.call, MOST).decode(errors="replace").strip()
+            write_atomically(self.mark, "")
+            raise BuildReached(printable(said))
 
 
 def inputs(job: Job) -> Any:
@@ -393,3 +443,31 @@ def _first_error(job: Job, output: str) -> StageError:
         return StageError((output.splitlines() or ["no output"])[-1])
     said = f"{found.error.rstrip('.')}. {found.explanation}" if found.explanation else found.error
     return StageError(said, where=found.place or None, hint=found.fix or None)
+
+
+def builds(root: int, tools: Container[str]) -> bool:
+    """Return whether one of these programs runs below a process, and no configure step that it may run for.
+
+    A line alone proves nothing: CMake prints what a nested build said when it gives up.
+    """
+    table = memory.processes()
+    below = [root]
+    for pid in below:  # grows while we walk it
+        below += [one.pid for one in table.values() if one.parent == pid]
+    names = [table[pid].name for pid in below if pid in table]
+    return any(name in tools for name in names) and not any(is_configure_step(_words(pid)) for pid in below)
+
+
+def is_configure_step(words: Sequence[str]) -> bool:
+    """Return whether a command line is CMake without a mode of its own, or a configure script."""
+    first = [word.rpartition("/")[2] for word in words[:2]]  # an interpreter may come before
+    if "cmake" in first or "cmake3" in first:
+        return not any(word in _MODES for word in words)
+    return any(name in _STEPS for name in first)
+
+
+def _words(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+    except OSError:
+        return []

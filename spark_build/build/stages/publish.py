@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_build.build import attestations, keys
 from spark_build.build.context import Job, Outputs
-from spark_build.hashing import digest
+from spark_build.text import digest
 from spark_build.wheelhouse import judgements, store
 
 NAME = "publish"

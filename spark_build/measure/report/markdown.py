@@ -7,7 +7,7 @@ from spark_build.measure.comparison import band_text, held_by
 from spark_build.measure.model import BurnIn
 from spark_build.measure.report.charts import unit_of
 from spark_build.measure.report.html import markdown_table
-from spark_build.measure.report.suite_view import SuiteView, interval_text
+from spark_build.measure.report.suite_view import SERVING, SuiteView, interval_text, serving_rows
 from spark_build.measure.statistics import geometric_mean
 from spark_build.measure.verdict import place_in_reference
 from spark_build.text import format_quantity
@@ -94,6 +94,8 @@ def render_suite(view: SuiteView) -> str:
     if view.compared.changes:
         parts += ["## Cases", _changes(view)]
     parts += ["## Figures", _figures(view)]
+    if served := serving_rows(view.bench, view.trial):
+        parts += ["## Serving", markdown_table(SERVING, served)]
     gates = [(gate.name, gate.status, gate.evidence) for gate in view.gates]
     parts += ["## Validity gates", markdown_table(("gate", "state", "seen"), gates)]
     if failed := _failed_checks_of_suite(view):

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_build.measure.bounds import WORDS
-from spark_build.measure.comparison import EDGES
 from spark_build.measure.model import CaseChange, Work
 from spark_build.measure.report.charts import (
-    COLOURS,
     INK,
     WIDTH,
     Ratio,
@@ -53,10 +51,6 @@ def all_charts(view: SuiteView) -> list[tuple[str, str, str]]:
     if changes:
         text = "One dot for each pair of rounds, the bar is the 95% interval of the mean; the band is ±2%."
         charts.append(("Comparison", text, comparison(view, changes)))
-        text = (
-            "How much longer it takes than in the baseline, with its 95% interval; edges at 10, 20 and 40%."
-        )
-        charts.append(("Overhead", text, overheads(view, changes)))
     if view.works:
         what = (
             "round" if _enough(view) else "timed batch of calls: there are too few rounds for boxes of them"
@@ -99,34 +93,6 @@ def comparison(view: SuiteView, changes: Sequence[CaseChange]) -> str:
     return forest(
         rows, f"speed relative to {changes[0].first}", 0.5 if len(view.arms) > 2 else 0.32, limits=limits
     )
-
-
-def overheads(view: SuiteView, changes: Sequence[CaseChange]) -> str:
-    """Return percent of time, over the bands."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, 0.9 + 0.3 * len(changes)), layout="constrained")
-    axes = figure.subplots()
-    low = min(-10.0, *(each.overhead for each in changes)) - 5
-    high = max(50.0, *(each.overhead for each in changes)) + 8
-    for edge, shade in zip(EDGES, (0.07, 0.08, 0.12), strict=True):
-        axes.axvspan(edge, high, color=COLOURS[1], alpha=shade, linewidth=0)
-        axes.annotate(
-            f"{edge:g}%", (edge, 1), xycoords=("data", "axes fraction"), xytext=(2, 2),
-            textcoords="offset points", fontsize=8,
-        )  # fmt: skip
-    axes.axvline(0, color=INK, linewidth=0.8)
-    for at, each in enumerate(changes):
-        paint = view.paint[each.second]
-        axes.plot(each.overhead95, (at, at), color=paint, linewidth=3.2, solid_capstyle="butt", alpha=0.6)
-        axes.scatter([each.overhead], [at], color=paint, s=34, marker="D", zorder=3)
-    axes.set_yticks(range(len(changes)), [each.case for each in changes])
-    axes.set_ylim(len(changes) - 0.5, -0.5)
-    axes.set_xlim(low, high)
-    axes.set_xlabel(f"percent of time more than {changes[0].first}")
-    plain(axes, grid="x")
-    legend(figure, {each.second: view.paint[each.second] for each in changes})
-    return svg(figure, "overheads")
 
 
 def _enough(view: SuiteView) -> bool:

@@ -30,7 +30,7 @@ from spark_build.measure.report.html import (
     table,
 )
 from spark_build.measure.report.suite_charts import MEMORY, all_charts
-from spark_build.measure.report.suite_view import SuiteView
+from spark_build.measure.report.suite_view import SERVING, SuiteView, serving_rows
 from spark_build.measure.statistics import POWER_AT, summary
 from spark_build.text import format_quantity, format_size
 
@@ -45,6 +45,7 @@ def render(view: SuiteView) -> str:
         section("Figures", figures(view)) if alone else "",
         *(picture(*chart) for chart in all_charts(view)),
         "" if alone else section("Figures", figures(view)),
+        *(section("Serving", table(SERVING, served, range(3, 10))) for served in [_serving(view)] if served),
         section("Memory by arm", memory(view)),
         section("Validity gates", gates_table(view.gates)),
         section("Correctness", checks_table(view.bench.rounds)),
@@ -76,13 +77,17 @@ def _top(view: SuiteView) -> str:
     return f'<div class="verdict {tone}"><strong>{escape(claim)}</strong>{tag}{why}{lines}{holds}</div>'
 
 
+def _serving(view: SuiteView) -> list[tuple[str, ...]]:
+    return [tuple(map(escape, row)) for row in serving_rows(view.bench, view.trial)]
+
+
 def _method(view: SuiteView) -> str:
     settings = view.bench.settings
     order = " ".join(each.slot.arm for each in view.bench.rounds)
     cool = f", cooled down to {settings.cool:g} °C between rounds" if settings.cool is not None else ""
     notes = "".join(f"<p>{escape(note.rstrip('.'))}.</p>" for note in (*settings.notes, *view.remarks))
     return (
-        f"<p>{view.rounds}, a fresh process each, in a balanced order from seed "
+        f"<p>{view.rounds}, a fresh process each, their order drawn from seed "
         f"{settings.seed}{cool}; for each case a warm-up of {settings.warmup:g} s and a window of "
         f"{settings.window:g} s; {settings.threads} threads. A class is told by measuring: where a case "
         "lies on the roofline of this run, and whether it reaches a tenth of its roof.</p>"

@@ -7,12 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_build.events import Gate
-from spark_build.measure.bounds import WORDS, Ceilings, RooflinePlace, ceilings, places
+from spark_build.measure.bounds import WORDS, Ceilings, RooflinePlace, ceilings, figures, places
 from spark_build.measure.comparison import Trial, band_of, compare, from_bench, gates_of, overhead
-from spark_build.measure.model import Bench, ClassChange, Compared, Contrast, MemoryChange, Work
+from spark_build.measure.model import (
+    JOULES,
+    Bench,
+    CaseChange,
+    ClassChange,
+    Compared,
+    Contrast,
+    MemoryChange,
+    Work,
+)
 from spark_build.measure.report.charts import COLOURS
-from spark_build.measure.statistics import LEAST
-from spark_build.text import format_size
+from spark_build.measure.statistics import LEAST, geometric_mean, quantile
+from spark_build.text import format_quantity, format_size, three_digits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,21 +144,53 @@ def _of_group(changes: Sequence[MemoryChange]) -> str:
     )
 
 
+def finding_text(change: CaseChange) -> str:
+    """Return the finding in a word; of a capacity, which is no speed, "more" or "less"."""
+    words = {"faster": "more", "slower": "less"} if change.kind == "capacity" else {}
+    return words.get(change.finding, change.finding)
+
+
 def headline_text(compared: Compared) -> list[Said]:
     """Return the sentences on top: one for each class, then on memory."""
-    order = list(WORDS)
-    classes = sorted(compared.classes, key=lambda each: (each.second, order.index(each.kind)))
+    kinds = list(WORDS)
+    classes = sorted(compared.classes, key=lambda each: (each.second, kinds.index(each.kind)))
     lines: list[Said] = [(each.finding, of_class(each)) for each in classes]
     if not lines:
-        words = [each.finding for each in compared.changes]
-        counts = [
-            f"{words.count(word)} {word}"
-            for word in ("faster", "equivalent", "slower", "unclear")
-            if word in words
-        ]
+        words = [finding_text(each) for each in compared.changes]
+        order = ("faster", "more", "equivalent", "slower", "less", "unclear")
+        counts = [f"{words.count(word)} {word}" for word in order if word in words]
         count = f"{len(words)} case{'s' if len(words) > 1 else ''}"
         lines = [("", f"{count}: {', '.join(counts)}.")] if words else []
     return lines + [("unclear", line) for line in of_memory(compared.memory)]
+
+
+SERVING = ("case", "arm", "time of", "p50", "p95", "p99", "tokens/s", "J/token", "peak memory", "KV cache")
+TIMES = {"prefill": "first token", "generate": "next token"}  # TTFT and TPOT
+
+
+def serving_rows(bench: Bench, trial: Trial) -> list[tuple[str, ...]]:
+    """Return rows under SERVING: percentiles of single calls of the serving workload, cost, memory."""
+    rows = []
+    for work in bench.works:
+        for arm in trial.arms:
+            calls = trial.calls.get((arm, work.name), ())
+            if work.mode not in TIMES or work.workload != "serving" or not calls:
+                continue
+            found = figures(bench, work.name, arm)
+            joules = [each.facts[JOULES] for each in found if JOULES in each.facts]
+            peak = max(each.peak.get("allocated", each.peak.get("rss", 0.0)) for each in found)
+            kept, each_token = (found[0].facts.get(name, 0) for name in ("kv_bytes", "kv_bytes_per_token"))
+            rows.append(
+                (
+                    work.name, arm, TIMES[work.mode],
+                    *(format_quantity(quantile(calls, share), "s") for share in (0.5, 0.95, 0.99)),
+                    three_digits(geometric_mean([each.rate for each in found])),
+                    three_digits(statistics.fmean(joules)) if joules else "unknown",
+                    format_size(peak) if peak else "unknown",
+                    f"{format_size(kept)} ({format_size(each_token)} a token)",
+                )
+            )  # fmt: skip
+    return rows
 
 
 def of_places(places: Mapping[str, RooflinePlace]) -> list[Said]:

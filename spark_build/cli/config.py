@@ -1,0 +1,161 @@
+"""Settings from the environment and from files, and the commands config and completion."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from spark_build.cli.options import COMMAND_LINE, COMPLETE, Options, shared
+from spark_build.errors import UsageError
+
+FILE, PROJECT = "spark-build.toml", "pyproject.toml"
+PREFIX = "SPARK_BUILD_"
+HINT = "docs/settings.md lists the keys; `spark-build config show` their values"
+BUILDING = ("all", "build")
+
+
+class Setting(NamedTuple):
+    """A value, and where it comes from."""
+
+    value: str
+    origin: str
+
+
+# Name: what is done without it.
+KNOWN = {
+    "root": "the checkout, else the user's data folder",
+    "target": "auto",
+    "train": "the default one",
+    "remote": "none: `wheelhouse export` needs a FILE or --to",
+    "jobs": "as many as fit into memory",
+    "memory": "what is free, less a reserve",
+    "sandbox": "auto",
+    "runs_keep": "50 run folders",
+    "runs_age": "30d",
+}
+
+
+def settings() -> dict[str, Setting]:
+    """Return what the environment says, and where it does not, the file of the working directory.
+
+    Raises UsageError for a file that is none of ours, or a value that means nothing.
+    """
+    found = {**_of_file(Path.cwd())}
+    for name in KNOWN:
+        variable = PREFIX + name.upper()
+        if os.environ.get(variable):
+            found[name] = Setting(os.environ[variable], variable)
+    said = found.get("sandbox")
+    if said and said.value not in ("auto", "require"):
+        raise UsageError(f"sandbox is {said.value!r}", where=said.origin, hint="write auto or require")
+    return found
+
+
+def _of_file(folder: Path) -> dict[str, Setting]:
+    """Return what spark-build.toml says, else [tool.spark-build] of pyproject.toml."""
+    for file, table in ((folder / FILE, ""), (folder / PROJECT, "[tool.spark-build]")):
+        if not file.is_file():
+            continue
+        from spark_build.cli.options import text_of
+
+        text = text_of(file, HINT)
+        if table in text:  # reading TOML takes longer than most commands' help
+            return _checked(file, _parsed(file, text, table))
+    return {}
+
+
+def _parsed(file: Path, text: str, table: str) -> Any:
+    import tomllib
+
+    try:
+        found = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"not TOML: {error}", where=str(file), hint=HINT) from error
+    return found["tool"]["spark-build"] if table else found
+
+
+def _checked(file: Path, found: Any) -> dict[str, Setting]:
+    from spark_build.text import nearest
+
+    for name, value in found.items():
+        if name not in KNOWN:
+            raise UsageError(f"unknown key '{name}'{nearest(name, KNOWN)}", where=str(file), hint=HINT)
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            raise UsageError(f"{name} must be a text or a number", where=str(file), hint=HINT)
+    if "root" in found:
+        found["root"] = str(file.parent / Path(str(found["root"])).expanduser())
+    return {name: Setting(str(value), str(file)) for name, value in found.items()}
+
+
+def apply(options: Options, found: dict[str, Setting]) -> dict[str, Any]:
+    """Put settings into the options; returns click's defaults for the commands that have others of them."""
+    for name in ("root", "target", "train"):
+        if name in found:
+            setattr(options, name, found[name].value)
+    options.settings = dict(found)
+    limits: dict[str, str] = {name: found[name].value for name in ("jobs", "memory") if name in found}
+    if "sandbox" in found and found["sandbox"].value == "require":
+        limits["require_sandbox"] = "true"
+    defaults: dict[str, Any] = dict.fromkeys(BUILDING, limits) if limits else {}
+    elsewhere = {"remote": ("export", "to"), "runs_keep": ("gc", "keep_runs")}
+    elsewhere["runs_age"] = ("gc", "runs_older_than")
+    of_wheelhouse: dict[str, dict[str, str]] = {}
+    for name, (command, option) in elsewhere.items():
+        if name in found:
+            of_wheelhouse.setdefault(command, {})[option] = found[name].value
+    return {**defaults, "wheelhouse": of_wheelhouse} if of_wheelhouse else defaults
+
+
+@click.group()
+@shared
+def config(_options: Options) -> None:
+    """Show the settings and where they come from.
+
+    Command line, then SPARK_BUILD_ROOT, _TARGET, _TRAIN, _REMOTE, _JOBS, _MEMORY, _SANDBOX, _RUNS_KEEP,
+    _RUNS_AGE, then the working directory's spark-build.toml or [tool.spark-build] of its pyproject.toml.
+    """
+
+
+@config.command()
+@shared
+def show(options: Options) -> None:
+    """Show each setting, its value, and where it comes from."""
+    from spark_build.cli import render
+
+    found: dict[str, Setting] = options.settings
+    for name in ("root", "target", "train"):
+        if name in options.typed:
+            found = {**found, name: Setting(str(getattr(options, name)), COMMAND_LINE)}
+    if "root" not in found and os.environ.get("SPARK_BUILD_HOME"):
+        found = {**found, "root": Setting(os.environ["SPARK_BUILD_HOME"], "SPARK_BUILD_HOME")}
+    rows = [(name, *found.get(name, Setting(text, "default"))) for name, text in KNOWN.items()]
+    if options.json:
+        keys = ("name", "value", "from")
+        render.print_json({"settings": [dict(zip(keys, row, strict=True)) for row in rows]})
+    else:
+        render.print_table(["SETTING", "VALUE", "FROM"], rows)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@shared
+def completion(options: Options, shell: str) -> None:
+    """Print what makes SHELL complete commands and options.
+
+    Write it to ~/.local/share/bash-completion/completions/spark-build (bash), to _spark-build in a folder
+    of fpath (zsh), or to ~/.config/fish/completions/spark-build.fish.
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(click.get_current_context().find_root().command, {}, "spark-build", COMPLETE).source()
+    if options.json:
+        from spark_build.cli import render
+
+        render.print_json({"shell": shell, "script": script})
+    else:
+        print(script)

@@ -1,0 +1,114 @@
+"""Settings of files and of the environment, and what shells complete."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from spark_build.cli.config import apply, settings
+from spark_build.cli.main import cli, main
+from spark_build.cli.options import COMPLETE, Options
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory, and an environment without settings."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("SPARK_BUILD_")]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, tuple[str, str]]:
+    capsys.readouterr()
+    assert main(["--json", *arguments, "config", "show"], Options()) == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["settings"]
+    return {row["name"]: (row["value"], row["from"]) for row in rows}
+
+
+def test_what_counts_most(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {origin for _, origin in shown(capsys).values()} == {"default"}
+    project = place / "pyproject.toml"
+    project.write_text('[tool.spark-build]\ntarget = "thor"\n')
+    assert shown(capsys)["target"] == ("thor", str(project))
+    file = place / "spark-build.toml"
+    file.write_text('target = "gb10"\ntrain = "2.13"\nroot = "here"\njobs = 3\n')
+    found = shown(capsys)
+    assert found["target"] == ("gb10", str(file))
+    assert found["jobs"] == ("3", str(file))
+    assert found["root"] == (str(place / "here"), str(file))
+    monkeypatch.setenv("SPARK_BUILD_TRAIN", "2.11")
+    monkeypatch.setenv("SPARK_BUILD_JOBS", "5")
+    found = shown(capsys, "--train", "2.9")
+    assert found["train"] == ("2.9", "command line")
+    assert found["jobs"] == ("5", "SPARK_BUILD_JOBS")
+    assert found["target"] == ("gb10", str(file))
+
+
+def test_they_reach_the_commands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each command gets: root, target and train in its Options, the others as its own options."""
+    (place / "spark-build.toml").write_text('target = "gb10"\njobs = 3\nsandbox = "require"\n')
+    monkeypatch.setenv("SPARK_BUILD_MEMORY", "2G")
+    monkeypatch.setenv("SPARK_BUILD_REMOTE", "ssh://node/wheels")
+    options = Options()
+    defaults = apply(options, settings())
+    assert options.target == "gb10"
+
+    def parsed(*words: str) -> dict[str, Any]:
+        context = cli.make_context("spark-build", [words[0]], obj=options, default_map=defaults)
+        group: click.Group = cli
+        while True:
+            command = group.get_command(context, words[0])
+            assert command is not None
+            rest = [words[1]] if isinstance(command, click.Group) else [*words[1:]]
+            context = command.make_context(words[0], rest, parent=context)
+            if not isinstance(command, click.Group):
+                return context.params
+            group, words = command, words[1:]
+
+    found = parsed("all")
+    assert (found["jobs"], found["memory"], found["require_sandbox"]) == (3, 2048, True)
+    assert parsed("all", "--jobs", "7")["jobs"] == 7
+    assert parsed("build", "tiny")["jobs"] == 3
+    assert parsed("wheelhouse", "export", "--sign", "key")["to"] == "ssh://node/wheels"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('taget = "gb10"', "unknown key 'taget': did you mean 'target'?"),
+        ("jobs = [1]", "jobs must be a text or a number"),
+        ("jobs = ", "not TOML"),
+        ('sandbox = "off"', "sandbox is 'off'"),
+    ],
+)
+def test_a_file_with_mistakes(text: str, said: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "spark-build.toml").write_text(text)
+    assert main(["config", "show"], Options()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_pyproject_of_somebody_else(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "pyproject.toml").write_text("no TOML at all")
+    assert shown(capsys)["target"] == ("auto", "default")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["completion", shell], Options()) == 0
+    assert COMPLETE in capsys.readouterr().out
+    monkeypatch.setenv(COMPLETE, f"{shell}_complete")
+    for words, names in (("spark-build wheelhouse in", {"inspect"}), ("spark-build pl", {"plan"})):
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", words.split()[-1] if shell == "fish" else str(words.count(" ")))
+        with pytest.raises(SystemExit):
+            cli.main(prog_name="spark-build", complete_var=COMPLETE)
+        said = capsys.readouterr().out
+        assert {name for name in (*names, "log", "export") if name in said} == names

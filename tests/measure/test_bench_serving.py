@@ -1,0 +1,112 @@
+"""The serving workload as it is shown, and the times of single calls behind its percentiles."""
+
+import dataclasses
+import importlib.util
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_build.measure.comparison import from_bench
+from spark_build.measure.model import JOULES, Bench, Figure
+from spark_build.measure.report import markdown, suite_html
+from spark_build.measure.report.suite_view import SERVING, serving_rows, view_of
+from spark_build.measure.rounds import read_suite_round
+from tests.helpers import benches
+from tests.measure.test_plausible import suite
+
+CALLS = tuple(0.01 if at < 97 else 0.1 for at in range(100))
+
+
+def served(**facts: float) -> Bench:
+    """A bench of one case, of which three in a hundred tokens take ten times as long."""
+    bench = benches.bench({"native": {}}, pairs=2)
+    figure = Figure(
+        work=benches.SERVED.name, rate=400.0, calls=CALLS, peak={"allocated": 3 * 2.0**30, "rss": 9 * 2.0**30},
+        facts={"kv_bytes": 2.0**28, "kv_bytes_per_token": 2.0**17, **facts},
+    )  # fmt: skip
+    rounds = tuple(dataclasses.replace(each, figures=(*each.figures, figure)) for each in bench.rounds)
+    return dataclasses.replace(bench, works=(*bench.works, benches.SERVED), rounds=rounds)
+
+
+def test_percentiles_are_of_single_tokens() -> None:
+    bench = served()
+    (row,) = serving_rows(bench, from_bench(bench))
+    assert dict(zip(SERVING, row, strict=True)) == {
+        "case": "serving.generate.bf16.b4.c512", "arm": "native", "time of": "next token", "p50": "10.0 ms",
+        "p95": "10.0 ms", "p99": "100 ms", "tokens/s": "400", "J/token": "unknown", "peak memory": "3.0 GiB",
+        "KV cache": "256.0 MiB (128.0 KiB a token)",
+    }  # fmt: skip
+    assert serving_rows(benches.bench({"native": {}}), from_bench(benches.bench({"native": {}}))) == []
+
+
+def test_the_reports_have_them() -> None:
+    view = view_of(served(**{JOULES: 1.5}))
+    text = markdown.render_suite(view)
+    assert (
+        "| serving.generate.bf16.b4.c512 | native | next token | 10.0 ms | 10.0 ms | 100 ms | 400 | 1.50 |"
+        in text
+    )
+    assert "## Serving" not in markdown.render_suite(view_of(benches.bench({"native": {}})))
+    assert suite_html._serving(view)[0][2:6] == ("next token", "10.0 ms", "10.0 ms", "100 ms")
+
+
+def test_energy_is_that_of_the_window(tmp_path: Path) -> None:
+    raw = suite()
+    figure = raw["report"]["figures"][0]
+    before, within = figure["start"] - 1, (figure["start"] + figure["end"]) / 2
+    ends = [raw["telemetry"][0], [before, {"watts": 50.0}], [within, {"watts": 250.0}], raw["telemetry"][-1]]
+    raw["telemetry"] = sorted(ends, key=lambda row: row[0])
+    file = tmp_path / "round.json"
+    file.write_text(json.dumps(raw))
+    (read,) = read_suite_round(file).figures
+    assert read.facts[JOULES] == pytest.approx(250 / read.rate)
+
+
+def timing() -> Any:
+    """The module that runs inside an arm; it needs no torch itself."""
+    file = Path(__file__).parents[2] / "bench" / "timing.py"
+    spec = importlib.util.spec_from_file_location("timing_of_bench", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_slow_calls_are_not_lost_in_means() -> None:
+    timed = timing()
+    kept: list[float] = []
+    batches = timed.noting((each for each in [(1.0, 1), (8.0, 4), (3.0, 1)]), kept)
+    assert timed.next_tick(batches, 12.0) == (12.0, 6)
+    assert kept == [1.0, 3.0]  # a batch of four says nothing of one call
+    batches.close()
+
+
+def test_events_of_a_gpu_tell_single_calls() -> None:
+    clock = [0.0]
+    durations = iter([1.0, 5.0, 1.0] * 100)
+
+    class Event:
+        """Marks the device's clock, which each call moves on."""
+
+        def __init__(self, **_: object) -> None:
+            self.at = 0.0
+
+        def record(self) -> None:
+            self.at = clock[0]
+
+        def synchronize(self) -> None:
+            return None
+
+        def elapsed_time(self, other: "Event") -> float:
+            return other.at - self.at
+
+    def step() -> None:
+        clock[0] += next(durations)
+
+    found = timing().single_calls(SimpleNamespace(cuda=SimpleNamespace(Event=Event)), step, 0.05, 1000)
+    assert sum(found) >= 0.05
+    assert set(found) == {0.001, 0.005}
