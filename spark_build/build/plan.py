@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from spark_build.build.keys import plan_inputs
 from spark_build.events import ExpectedUsage
@@ -133,7 +133,8 @@ def make_plan(
 
     provide: need -> "store", "public" or a path, where it is to come from; others: recipes that are
     decided as well, but built only where their `default` says so; limits: default, all of the machine;
-    history: what recipes will probably take; builder: another machine, which the estimates are for.
+    history: what recipes will probably take; builder: another machine, which the estimates are for. What
+    is needed with "public" as its usual provider is in the plan only where the store's is used.
     """
     wished, names = provide or {}, tuple(names)
     if builder is not None:
@@ -143,43 +144,70 @@ def make_plan(
     recipes = {name: for_target(recipe, target, train) for name, recipe in recipes.items()}
     named = {*names, *(wished.keys() - elsewhere)}
     steps: dict[str, Step] = {}
+    others = tuple(others)
     order = closure_of([*names, *others], recipes, elsewhere)
-    wanted, needless = _wanted(order, recipes, named, elsewhere)
+    wanted, needless = _wanted(order, recipes, named, others, elsewhere)
+    optional = _optional(order, recipes, elsewhere) - wanted - {*others}
     for name in order:
         draft = _draft(recipes[name], recipes, train, target, machine, steps, wished, lock_of)
         past = (history or {}).get(name)
         if past is not None and builder is not None:
             past = replace(past, seconds=None)  # a time of this machine
         draft = replace(draft, estimate=_estimate(recipes[name], builder or machine, limits, past))
-        reason = "" if name in wanted else f"not built for {target.name} unless named (--with {name})"
-        steps[name] = _decided(
-            draft, train, target, steps, lookup, unwanted=reason, needless=needless.get(name, "")
-        )
-    return Plan(target=target, train=train, steps=tuple(steps.values()), machine=builder or machine)
+        how: _How = "build" if name in wanted else "reuse" if name in optional else "skip"
+        steps[name] = _decided(draft, train, target, steps, lookup, how, needless.get(name, ""))
+    used = set(order) - optional
+    for name in reversed(order):
+        if name in used:
+            used.update(steps[name].from_store)
+    chosen = tuple(steps[name] for name in order if name in used)
+    return Plan(target=target, train=train, steps=chosen, machine=builder or machine)
+
+
+_How = Literal["build", "reuse", "skip"]  # reuse: only where the store has it
 
 
 def _wanted(
-    order: Iterable[str], recipes: Mapping[str, Recipe], named: Collection[str], elsewhere: Collection[str]
+    order: Sequence[str],
+    recipes: Mapping[str, Recipe],
+    named: Collection[str],
+    others: Iterable[str],
+    elsewhere: Collection[str],
 ) -> tuple[set[str], dict[str, str]]:
     """Return the recipes to build, and why nobody needs some others: what comes from `elsewhere`.
 
-    To build are named or default ones, and needs that no other provider has.
+    To build are named ones, default ones of the others, and what these need built.
     """
-    wanted: set[str] = set()
+    wanted = {*named, *(name for name in others if recipes[name].default)}
     needless: dict[str, str] = {}
     users: dict[str, set[str]] = {}
-    for name in reversed(list(order)):
+    for name in reversed(order):
         gone = users.get(name, set()) & needless.keys()
         if name in elsewhere and name not in named:
             needless[name] = "comes from elsewhere (--provide)"
         elif gone and name not in named and not users[name] & wanted:
             needless[name] = f"only {', '.join(sorted(gone))} would need it (--provide)"
-        elif recipes[name].default or name in named or name in wanted:
-            needs = recipes[name].needs
-            wanted |= {name, *(one.name for one in needs if "public" not in one.providers)}
+        elif name in wanted:
+            wanted |= {
+                one.name
+                for one in recipes[name].needs
+                if "public" not in one.providers
+                or (one.providers[0] != "public" and recipes[one.name].default)
+            }
         for need in recipes[name].needs:
             users.setdefault(need.name, set()).add(name)
-    return wanted, needless
+    return wanted - needless.keys(), needless
+
+
+def _optional(order: Iterable[str], recipes: Mapping[str, Recipe], elsewhere: Collection[str]) -> set[str]:
+    """Return what is needed with "public" as its usual provider, and its own needs."""
+    usually = (
+        one.name
+        for name in order
+        for one in recipes[name].needs
+        if one.providers[0] == "public" and one.name not in elsewhere
+    )
+    return set(closure_of(usually, recipes, elsewhere))
 
 
 def _draft(
@@ -234,12 +262,15 @@ def _provision(
     """Return the provider asked for, else the usual one.
 
     Where the store cannot have it, the system's own prefix or the public wheel will do if it is allowed.
+    Where the public wheel is the usual one, the store's is taken when it is there or built in this plan.
     """
     provider: Provider = need.providers[0]
     found = machine.prefixes.get(need.name, "")
     lost = provider == "store" and step is not None and step.decision in ("SKIP", "BLOCKED")
     if wish:
         provider, found = _WORDS.get(wish, "path"), wish
+    elif provider == "public" and "store" in need.providers and step and step.decision in ("BUILD", "REUSE"):
+        provider = "store"
     elif lost and "path" in need.providers and found:
         provider = "path"
     elif lost and "public" in need.providers and step is not None and step.decision == "SKIP":
@@ -260,19 +291,21 @@ def _decided(
     target: Target,
     earlier: Mapping[str, Step],
     lookup: Lookup,
-    *,
-    unwanted: str,
+    how: _How,
     needless: str,
 ) -> Step:
     verdict = _unsupported(draft.recipe, draft.pin, draft.source, train, target)
     if needless and (verdict is None or verdict.decision == "BLOCKED"):
         verdict = _Verdict("SKIP", (needless,))
-    elif verdict is None and unwanted:
-        verdict = _Verdict("SKIP", (unwanted,))
+    elif verdict is None and how == "skip":
+        reason = f"not built for {target.name} unless named (--with {draft.recipe.name})"
+        verdict = _Verdict("SKIP", (reason,))
     verdict = verdict or _blocked(draft, earlier)
     found = StoredResult("", stored=False)
     if verdict is None:
         found, verdict = _build_or_reuse(draft, earlier, lookup)
+    if how == "reuse" and verdict.decision == "BUILD":
+        verdict = _Verdict("SKIP", ("not in the store",))
     return replace(
         draft,
         decision=verdict.decision,
@@ -325,7 +358,12 @@ def _blocked(step: Step, earlier: Mapping[str, Step]) -> _Verdict | None:
 
 def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> tuple[StoredResult, _Verdict]:
     rebuilt = [name for name in step.from_store if earlier[name].decision == "BUILD"]
-    others = tuple(str(one) for one in step.provisions if one.provider != "store")
+    usual = {need.name: need.providers[0] for need in step.recipe.needs}
+    others = tuple(
+        str(one)
+        for one in step.provisions
+        if one.provider != "store" or (usual[one.need] == "public" and one.need not in rebuilt)
+    )
     first = _preflight(step.recipe)
     if rebuilt:
         reasons = (*(f"needs {name}, which is built first" for name in rebuilt), *others, *first)

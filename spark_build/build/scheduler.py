@@ -40,7 +40,7 @@ def plan(
 ) -> Plan:
     """Decide every recipe asked for on this machine, with this store.
 
-    No names: all that are built by default here, and `also`; builder: another machine, to estimate for.
+    No names: all but the catalogue, and `also`; builder: another machine, to estimate for.
     """
     for name in (*names, *also):
         setting.catalogue.recipe(name)
@@ -78,7 +78,9 @@ def plan(
         setting.machine,
         lookup,
         _known(setting),
-        others=() if names else sorted(recipes),
+        others=()
+        if names
+        else sorted(name for name, one in setting.catalogue.recipes.items() if not one.in_catalogue),
         limits=setting.limits,
         history={
             name: governor.expected_usage(
