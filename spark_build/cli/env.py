@@ -75,7 +75,7 @@ def create(
         python=interpreters.find_interpreter(wanted) if wanted else None,
         installer=installer,
     )
-    state = _shown(options, lambda tell: environments_create.create(generation, folder, wish, tell))
+    state = _shown(options, lambda: environments_create.create(generation, folder, wish))
     _show_created(options, folder, state, interpreters.register_kernel(folder) if jupyter else None)
 
 
@@ -97,12 +97,10 @@ def _show_created(options: Options, folder: Path, state: State, kernel: tuple[st
     print(f"use it: . {quote(str(folder))}/bin/activate")
 
 
-def _shown(options: Options, work: Callable[[Callable[[str], None]], Any]) -> Any:
+def _shown(options: Options, work: Callable[[], Any]) -> Any:
     """Run slow work and show its messages on stderr."""
-    from spark_build.events import Note
-
-    with render.open_view(options.verbosity) as view:
-        return work(lambda message: view.emit(Note(message=message)))
+    with render.open_view(options.verbosity):
+        return work()
 
 
 def _refuse_foreign(setting: Context) -> None:
@@ -149,7 +147,7 @@ def update(
     wish = updates.UpdateOptions(more=packages, installer=installer, dry_run=dry_run, repair=repair)
     before, change = _shown(
         options,
-        lambda tell: updates.update(folder, generation, wish, kept=options.home().store, tell=tell),
+        lambda: updates.update(folder, generation, wish, kept=options.home().store),
     )
     if options.json:
         render.print_json(_as_json(folder, before, generation, change, dry_run=dry_run))
@@ -261,7 +259,7 @@ def check(options: Options, folder: Path) -> int:
 
     folder = folder.resolve()
     state = installed.read(folder)
-    faults = _shown(options, lambda _tell: list(updates.check(folder, state, options.home().store)))
+    faults = _shown(options, lambda: list(updates.check(folder, state, options.home().store)))
     others = updates.others(folder, state)
     _show_check(options, folder, state, faults, others)
     if not state.packages and not faults and not state.unfinished:

@@ -29,6 +29,7 @@ from spark_build.events import (
     StageStarted,
     Usage,
 )
+from spark_build.reporting import Reporter, reporting
 from spark_build.resources import policy
 from spark_build.text import format_duration, format_size, printable
 
@@ -142,11 +143,14 @@ class RunView(Protocol):
 Clock = Callable[[], float]
 
 
-def open_view(verbosity: int, clock: Clock = time.monotonic, *, plain: bool = False) -> RunView:
-    """Return the view for this stderr; `clock` gives the time of the event being shown."""
-    if verbosity < 0:
-        return Quiet()
-    return Lines(clock) if plain or is_plain(sys.stderr) else Live(clock)
+@contextmanager
+def open_view(verbosity: int, clock: Clock = time.monotonic, *, plain: bool = False) -> Iterator[RunView]:
+    """Show a run on this stderr, messages of the reporter too; `clock` gives the time of the shown event."""
+    view: RunView = Quiet()
+    if verbosity >= 0:
+        view = Lines(clock) if plain or is_plain(sys.stderr) else Live(clock)
+    with view, reporting(Reporter(lambda text: view.emit(Note(message=text)))):
+        yield view
 
 
 class Quiet:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from spark_build.environments.installed import Installed, State, merged, prove_o
 from spark_build.environments.interpreters import Interpreter
 from spark_build.errors import StoreError, UsageError
 from spark_build.files import locked, remove_tree
+from spark_build.reporting import reporter
 from spark_build.text import format_size
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.resolve import needed
@@ -21,8 +22,6 @@ from spark_build.wheels.model import StoredWheel
 
 LOCK = f"{installed.SCRATCH}lock"
 BEGUN = ".spark-build"  # begins the names of what is written beside the packages
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,15 +33,6 @@ class CreateOptions:
     with_pip: bool
     python: Interpreter | None = None  # None: the one that runs this
     installer: str = "auto"
-
-
-def silent(_message: str) -> None:
-    """Discard the message."""
-
-
-def waiting(tell: Tell) -> Tell:
-    """Return a function that reports who else holds an environment."""
-    return lambda holder: tell(f"waiting for another spark-build: {holder}")
 
 
 def view_of(generation: Generation) -> str:
@@ -90,7 +80,7 @@ def install(
     return tuple(f"{package.name}=={package.version}" for package in state.packages)
 
 
-def create(generation: Generation, folder: Path, wish: CreateOptions, tell: Tell = silent) -> State:
+def create(generation: Generation, folder: Path, wish: CreateOptions) -> State:
     """Create an environment in `folder` from the generation: offline, with hashes, its origin proven.
 
     A folder with anything in it is refused, unless an earlier `create` was killed in it; after a failure
@@ -113,15 +103,15 @@ def create(generation: Generation, folder: Path, wish: CreateOptions, tell: Tell
         unfinished="create",
     )
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / LOCK, purpose="env create", waiting=waiting(tell)):
+    with locked(folder / LOCK, purpose="env create"):
         _refuse_taken(folder)  # somebody else may have been faster
         try:
             _clear(folder)
             installed.write(folder, state)
-            tell(f"installing {described(chosen)} with {tool}")
+            reporter().message(f"installing {described(chosen)} with {tool}")
             bundled = _make(folder, python, {wheel.name for wheel in chosen}, with_pip=wish.with_pip)
             installed.fill(tool, folder, generation.folder, chosen)
-            tell("proving the origin of every file")
+            reporter().message("proving the origin of every file")
             prove_origin(folder, generation, chosen)
             state = finished(folder, replace(state, bundled=bundled), generation, chosen)
         except BaseException:

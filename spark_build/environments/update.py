@@ -15,14 +15,11 @@ from spark_build.environments import installed, interpreters
 from spark_build.environments.create import (
     BEGUN,
     LOCK,
-    Tell,
     choose,
     described,
     finished,
     row_of,
-    silent,
     view_of,
-    waiting,
 )
 from spark_build.environments.installed import (
     EnvironmentChange,
@@ -37,6 +34,7 @@ from spark_build.environments.installed import (
 from spark_build.environments.interpreters import Interpreter
 from spark_build.errors import HostError, StoreError
 from spark_build.files import locked, remove_tree, sha256_of
+from spark_build.reporting import reporter
 from spark_build.wheelhouse import store
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheels.model import StoredWheel
@@ -62,7 +60,7 @@ class EnvironmentFault:
 
 
 def update(
-    folder: Path, generation: Generation, wish: UpdateOptions, *, kept: Path, tell: Tell = silent
+    folder: Path, generation: Generation, wish: UpdateOptions, *, kept: Path
 ) -> tuple[State, EnvironmentChange]:
     """Bring the environment to the generation; returns the state before, and the changes.
 
@@ -71,14 +69,14 @@ def update(
     installed.read(folder)
     folder = folder.resolve()
     if wish.dry_run:
-        state, change, _ = _plan(folder, generation, wish, kept, tell)
+        state, change, _ = _plan(folder, generation, wish, kept)
         return state, change
-    with locked(folder / LOCK, purpose="env update", waiting=waiting(tell)):
+    with locked(folder / LOCK, purpose="env update"):
         _tidy(folder)
-        state, change, wanted = _plan(folder, generation, wish, kept, tell)
+        state, change, wanted = _plan(folder, generation, wish, kept)
         asked = replace(state, asked=installed.merged(state.asked, wish.more))
         if not change.empty:
-            _apply(folder, generation, asked, change, installed.choose_installer(wish.installer), tell)
+            _apply(folder, generation, asked, change, installed.choose_installer(wish.installer))
         if not change.empty or _is_news(asked, state, generation, change):
             finished(folder, asked, generation, wanted)
         return state, change
@@ -100,7 +98,7 @@ def _is_news(asked: State, state: State, generation: Generation, change: Environ
 
 
 def _plan(
-    folder: Path, generation: Generation, wish: UpdateOptions, kept: Path, tell: Tell
+    folder: Path, generation: Generation, wish: UpdateOptions, kept: Path
 ) -> tuple[State, EnvironmentChange, tuple[StoredWheel, ...]]:
     state = installed.read(folder)
     if state.unfinished == "create":
@@ -112,7 +110,7 @@ def _plan(
     wanted = choose(generation, names, everything=state.everything, markers=python.markers)
     interpreters.refuse_unfit(wanted, python)
     present = {name: (one.version, one.record) for name, one in installed.present(folder).items()}
-    damaged = _damaged(folder, state, kept, tell) if wish.repair else ()
+    damaged = _damaged(folder, state, kept) if wish.repair else ()
     return state, environment_change(state, wanted, present, damaged=damaged), wanted
 
 
@@ -127,8 +125,8 @@ def _interpreter(folder: Path) -> Interpreter:
     return found
 
 
-def _damaged(folder: Path, state: State, kept: Path, tell: Tell) -> set[str]:
-    tell("looking at every file")
+def _damaged(folder: Path, state: State, kept: Path) -> set[str]:
+    reporter().message("looking at every file")
     return {fault.package for fault in check(folder, state, kept)}
 
 
@@ -138,10 +136,9 @@ def _apply(
     state: State,
     change: EnvironmentChange,
     tool: InstallerName,
-    tell: Tell,
 ) -> None:
     wheels = change.installs
-    tell(f"putting in {described(wheels)} with {tool}" if wheels else "removing packages")
+    reporter().message(f"putting in {described(wheels)} with {tool}" if wheels else "removing packages")
     _refuse_damaged(generation, wheels)
     files = {path for wheel in wheels for path in files_of(folder, generation.folder / wheel.filename)}
     leftovers = {folder / name for name in state.files}

@@ -95,5 +95,6 @@ def test_which_view_a_terminal_gets(
     parent, child = os.openpty()
     with os.fdopen(parent), os.fdopen(child, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        chosen = open_view(options.get("verbosity", 0), plain=bool(options.get("plain")))
+        with open_view(options.get("verbosity", 0), plain=bool(options.get("plain"))) as chosen:
+            pass
     assert type(chosen) is expected
