@@ -176,7 +176,9 @@ def check_grid() -> str:
         there = [each.to(usual_device()) for each in (points, size, start, start + 8)]
         found = torch_cluster.grid_cluster(*there).cpu()
         pairs = {*zip(map(tuple, cells.tolist()), found.tolist(), strict=True)}
-        assert len({cell for cell, _ in pairs}) == len({number for _, number in pairs}) == len(pairs), name
+        assert len({cell for cell, _ in pairs}) == len({number for _, number in pairs}) == len(pairs), (
+            f"{name}: points of one cell have several numbers, or of several one"
+        )
 
     return each_type(search)
 
