@@ -164,7 +164,7 @@ SDPA = "torch.nn.functional:scaled_dot_product_attention"
 F = "torch.nn.functional:"
 # What it tells is no matter of right and wrong; a library that is asked for its version alone.
 NEVER = {"torch.storage", "cusparselt.version"}
-PACKAGES = {"triton", "flash_attn", "torchvision", "torchaudio"}
+PACKAGES = {"triton", "flash_attn", "gsplat", "torchvision", "torchaudio"}
 APART = {"onnx", "cusparselt"}  # need no torch, and an environment of their own
 
 
@@ -243,6 +243,19 @@ FAULTS = (
     Fault("flash_attn.head-64", "flash_attn:flash_attn_func", "one off", one_off),
     Fault("flash_attn.head-128", "flash_attn:flash_attn_func", "gradients", bent),
     Fault("flash_attn.varlen", "flash_attn:flash_attn_varlen_func", "NaN", unwritten),
+    Fault("gsplat.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("gsplat.reference", "gsplat.cuda._torch_impl:_spherical_harmonics", "one off", one_off),
+    Fault("gsplat.reference", "gsplat.cuda._torch_impl:_isect_offset_encode", "one off", one_off),
+    Fault("gsplat.covariances", "gsplat:quat_scale_to_covar_preci", "gradients", bent),
+    Fault("gsplat.harmonics", "gsplat:spherical_harmonics", "one off", one_off),
+    Fault("gsplat.projection", "gsplat:fully_fused_projection", "gradients", bent),
+    Fault("gsplat.tiles", "gsplat:isect_offset_encode", "one off", one_off),
+    Fault("gsplat.rasterization", "gsplat:rasterize_to_pixels", "NaN", unwritten),
+    Fault("gsplat.rasterization", "gsplat:rasterize_to_pixels", "gradients", bent),
+    Fault("gsplat.world", "gsplat:rasterize_to_pixels_eval3d", "gradients", bent),
+    Fault("gsplat.surfels", "gsplat:rasterize_to_pixels_2dgs", "one off", one_off),
+    Fault("gsplat.adam", "gsplat.cuda._wrapper:adam", "leaves everything as it was", lambda _: lambda *_: None),
+    Fault("gsplat.relocation", "gsplat.relocation:compute_relocation", "one off", one_off),
     Fault("torchvision.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
     Fault("torchvision.nms", "torchvision.ops:nms", "one off", one_off),
     Fault("torchvision.roi-align", "torchvision.ops:roi_align", "one off", one_off),
