@@ -113,7 +113,7 @@ def project(camera: str, means: Any, covariances: Any, views: Any, intrinsics: A
     return pixels, points[..., 2], upper(torch.linalg.inv(blurred)), compensations
 
 
-def scene(width: int, height: int, count: int = 61, spread: float = 1.0) -> tuple[Any, ...]:
+def scene(width: int, height: int, count: int = 61, zoom: float = 0.8) -> tuple[Any, ...]:
     """Means, quaternions, scales, opacities of Gaussians that two cameras see: numbers of FP32 as FP64."""
     import torch
 
@@ -122,13 +122,13 @@ def scene(width: int, height: int, count: int = 61, spread: float = 1.0) -> tupl
     def uniform(low: float, high: float, *shape: int) -> Any:
         return (low + (high - low) * torch.rand(shape, generator=numbers)).double()
 
-    means = torch.cat((uniform(-spread, spread, count, 2), uniform(3, 6, count, 1)), -1)
+    means = torch.cat((uniform(-1, 1, count, 2), uniform(3, 6, count, 1)), -1)
     quats, scales = uniform(-1, 1, count, 4), uniform(0.03, 0.3, count, 3)
     views = torch.eye(4).double().repeat(2, 1, 1)
     views[1, :3, :3] = rotation(torch.tensor([1.0, 0.05, -0.1, 0.08]).double())
     views[1, :3, 3] = torch.tensor([0.2, -0.1, 0.4])
     views = views.float().double()
-    wide = 0.8 * width
+    wide = zoom * width
     intrinsics = (
         torch.tensor([[wide, 0, width / 2], [0, wide, height / 2], [0, 0, 1]]).double().repeat(2, 1, 1)
     )
@@ -271,7 +271,7 @@ def check_harmonics() -> str:
 def compare_projection(errors: Any, where: str, size: tuple[int, int], camera: str, *, packed: bool) -> None:
     from gsplat import fully_fused_projection
 
-    means, quats, scales, _, *lenses = scene(*size, spread=0.4 if camera == "ortho" else 1.0)
+    means, quats, scales, _, *lenses = scene(*size, zoom=0.2 if camera == "ortho" else 0.8)
     placed = [each.float().to(where) for each in lenses]
 
     def ours(m: Any, q: Any, s: Any) -> Any:

@@ -164,8 +164,16 @@ SDPA = "torch.nn.functional:scaled_dot_product_attention"
 F = "torch.nn.functional:"
 # What it tells is no matter of right and wrong; a library that is asked for its version alone.
 NEVER = {"torch.storage", "cusparselt.version"}
-PACKAGES = {"triton", "flash_attn", "gsplat", "torchvision", "torchaudio"}
+PACKAGES = {"triton", "deepspeed", "flash_attn", "gsplat", "torchvision", "torchaudio"}
 APART = {"onnx", "cusparselt"}  # need no torch, and an environment of their own
+
+
+def without_decay(sound: Any) -> Any:
+    return lambda *inputs, weight_decay=0.0, **options: sound(*inputs, **options)
+
+
+def slower(sound: Any) -> Any:
+    return lambda *inputs, lr, **options: sound(*inputs, lr=0.98 * lr, **options)
 
 
 def half(tensor: Any, *_: Any) -> bool:
@@ -243,6 +251,17 @@ FAULTS = (
     Fault("flash_attn.head-64", "flash_attn:flash_attn_func", "one off", one_off),
     Fault("flash_attn.head-128", "flash_attn:flash_attn_func", "gradients", bent),
     Fault("flash_attn.varlen", "flash_attn:flash_attn_varlen_func", "NaN", unwritten),
+    Fault("deepspeed.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("deepspeed.operators", "deepspeed.git_version_info:installed_ops", "not built", lambda _: {}),
+    Fault("deepspeed.cpu-optimizers", "deepspeed.ops.adam:DeepSpeedCPUAdam", "no weight decay", without_decay),
+    Fault("deepspeed.cpu-optimizers", "deepspeed.ops.lion:DeepSpeedCPULion", "98% of the pace", slower),
+    Fault("deepspeed.fused-optimizers", "deepspeed.ops.lamb:FusedLamb", "no weight decay", without_decay),
+    Fault("deepspeed.quantizers", "deepspeed.ops.fp_quantizer.FP_Quantize:dequantize", "one off", one_off),
+    Fault("deepspeed.random-ltd", "deepspeed.ops.random_ltd.dropping_utils.GatherTokens:apply", "one off",
+          lambda sound: lambda *inputs: (sound(*inputs)[0], one_off(sound)(*inputs)[1] + 1)),
+    Fault("deepspeed.inference", "torch.nn.functional:rms_norm", "another norm", one_off),
+    Fault("deepspeed.training", "deepspeed:initialize", "another network",
+          lambda sound: lambda model, config: sound(model=torch.nn.Sequential(model, torch.nn.ReLU()), config=config)),
     Fault("gsplat.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
     Fault("gsplat.reference", "gsplat.cuda._torch_impl:_spherical_harmonics", "one off", one_off),
     Fault("gsplat.reference", "gsplat.cuda._torch_impl:_isect_offset_encode", "one off", one_off),
