@@ -338,7 +338,7 @@ def match_tiles(image: tuple[Any, ...], offsets: Any, order: Any, width: int, he
         hit = ((low < place + 1) & (high > place)).all(-1)
         wanted = [picture * len(hit) + one for one in reversed(range(len(hit))) if hit[one]]
         found = order[begins[at] : begins[at + 1]].tolist()
-        assert found == wanted, f"{width}x{height}, tile {row},{column}: {found[:5]}, plainly {wanted[:5]}"
+        assert found == wanted, f"{width}x{height}, tile {row},{column}: {found[-5:]}, plainly {wanted[-5:]}"
     return len(order)
 
 
