@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -82,3 +83,27 @@ class Errors:
             f"{short(kind)} {error:.1e} ({limit:.0e} allowed)" for kind, (error, limit) in self._worst.items()
         )
         return f"{self.count} results; largest error {worst}"
+
+
+def differentiate(
+    errors: Errors,
+    what: str,
+    operator: Callable[..., Any],
+    plain: Callable[..., Any],
+    *inputs: Any,
+    dtype: Any,
+) -> None:
+    """Compare an operator and its gradients with the plain form of it in FP64."""
+    rounded = [each.to(dtype) for each in inputs]
+    mine = leaves(*rounded, device=usual_device())
+    true = leaves(*rounded, dtype=torch.float64)
+    spoil(*mine, *mine)
+    result, exact = operator(*mine), plain(*true)
+    direction = normal(*exact.shape, seed=9).to(result.dtype)
+    spoil(*mine, *mine)
+    gradients = torch.autograd.grad(result, mine, direction.to(result.device))
+    wanted = torch.autograd.grad(exact, true, direction.double())
+    errors.compare(what, result, exact)
+    for number, (got, want) in enumerate(zip(gradients, wanted, strict=True)):
+        # A bias sums over everything: its gradient grows, the error of what is summed does, too.
+        errors.compare(f"{what}: gradient {number}", got, want)

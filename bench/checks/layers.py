@@ -13,32 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from judging import run
-from numerics import FLOATS, Errors, leaves, normal, short, spoil, usual_device
+from numerics import FLOATS, Errors, differentiate, normal, short, usual_device
 
 F = torch.nn.functional
-
-
-def differentiate(
-    errors: Errors,
-    what: str,
-    operator: Callable[..., Any],
-    plain: Callable[..., Any],
-    *inputs: Any,
-    dtype: Any,
-) -> None:
-    """Compare an operator and its gradients with the plain form of it in FP64."""
-    rounded = [each.to(dtype) for each in inputs]
-    mine = leaves(*rounded, device=usual_device())
-    true = leaves(*rounded, dtype=torch.float64)
-    spoil(*mine, *mine)
-    result, exact = operator(*mine), plain(*true)
-    direction = normal(*exact.shape, seed=9).to(result.dtype)
-    gradients = torch.autograd.grad(result, mine, direction.to(result.device))
-    wanted = torch.autograd.grad(exact, true, direction.double())
-    errors.compare(what, result, exact)
-    for number, (got, want) in enumerate(zip(gradients, wanted, strict=True)):
-        # A bias sums over everything: its gradient grows, the error of what is summed does, too.
-        errors.compare(f"{what}: gradient {number}", got, want)
 
 
 def plain_convolution(

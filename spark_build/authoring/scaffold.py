@@ -27,10 +27,12 @@ from spark_build.process import run
 from spark_build.recipes.loader import Catalogue
 from spark_build.recipes.model import (
     Build,
+    Naming,
     Need,
     Pin,
     Recipe,
     Repair,
+    Required,
     Requires,
     Source,
     System,
@@ -72,6 +74,7 @@ def draft(name: str, found: Survey, pin: Pin, requires: Sequence[str], needs: Ma
             variants=_variants(found),
         ),
         requires=Requires(cuda=found.cuda_only),
+        wheel=Naming(version="{version}+{label}") if found.label else Naming(),
         repair=_repair(found, needs),
         system=System(apt=("g++", "python3-dev") if found.compiled else ()),
     )
@@ -115,6 +118,8 @@ def _closing(recipe: Recipe) -> Iterator[str]:
     """Yield the last tables: requirements on target, system and wheel."""
     if recipe.requires.cuda:
         yield from ("", "[requires]", "cuda = true # .cu files, and no way around them was seen")
+    if recipe.wheel != Naming():
+        yield from ("", "[wheel]", *_pairs(recipe.wheel, "version"))
     if recipe.system.apt:
         yield from ("", "[system]", *_pairs(recipe.system, "apt"))
     if recipe.repair.bundle:
@@ -122,6 +127,8 @@ def _closing(recipe: Recipe) -> Iterator[str]:
     if recipe.repair.exclude:
         yield "# Loaded before it: torch's own libraries, and those that torch brings."
         yield from _pairs(recipe.repair, "exclude")
+    for required in recipe.repair.requires:
+        yield from ("", "[[repair.requires]]", *_pairs(required, "requirement", "why"))
 
 
 def _costs(found: Survey) -> tuple[int, float, int]:
@@ -148,6 +155,10 @@ def _env(found: Survey, pin: Pin) -> dict[str, Variable]:
             value="Ninja",
             why="CMake: Ninja deletes half-written objects after an interruption, GNU make trusts them",
         )
+    for name, value in found.force_build.items():
+        env[name] = Variable(value=value, why="setup.py: else it may download a finished wheel")
+    if found.label:
+        env[found.label] = Variable(value="{label}", why="setup.py: the local version label")
     scm = any(re.match(r"(setuptools[-_.]scm|hatch-vcs)\b", text) for text in found.asked)
     if scm and any(source.kind == "git" for source in pin.sources):
         env["SETUPTOOLS_SCM_PRETEND_VERSION"] = Variable(
@@ -157,9 +168,17 @@ def _env(found: Survey, pin: Pin) -> dict[str, Variable]:
 
 
 def _needs(found: Survey, needs: Mapping[str, str]) -> tuple[Need, ...]:
-    """Return the needs: other components, and cuda for CUDA code."""
+    """Return the needs: other components, and cuda for CUDA code.
+
+    An extension takes minutes and torch hours: torch is not built for it.
+    """
     listed = [
-        Need(name=need, versions=found.limits.get(need, ""), providers=("store", "public"), why=why)
+        Need(
+            name=need,
+            versions=found.limits.get(need, ""),
+            providers=("public", "store") if need == "torch" else ("store", "public"),
+            why=why,
+        )
         for need, why in sorted(needs.items())
     ]
     if found.cuda_files and "cuda" not in needs:
@@ -176,7 +195,7 @@ def _variants(found: Survey) -> tuple[Variant, ...]:
     env = {"TORCH_CUDA_ARCH_LIST": Variable(value=value, why=f"{reader}: else the GPUs seen here")}
     env["CUDA_HOME"] = Variable(value="{need:cuda}", why=f"{reader}: which toolkit")
     if found.force_cuda:
-        env["FORCE_CUDA"] = Variable(value="1", why="setup.py: CUDA code although no GPU is seen")
+        env[found.force_cuda] = Variable(value="1", why="setup.py: CUDA code although no GPU is seen")
     return (Variant(when=When(cuda=True), env=env),)
 
 
@@ -185,7 +204,12 @@ def _repair(found: Survey, needs: Mapping[str, str]) -> Repair:
     exclude: tuple[str, ...] = ()
     if found.compiled and "torch" in needs:
         exclude = ("libc10*.so", "libtorch*.so", *(("libcudart.so.*",) if found.cuda_files else ()))
-    return Repair(bundle=bool(found.compiled), exclude=exclude)
+    linked = found.torch_extension and "torch" in needs
+    requires = (Required(requirement="torch=={version:torch}", why=_ABI),) if linked else ()
+    return Repair(bundle=bool(found.compiled), exclude=exclude, requires=requires)
+
+
+_ABI = "compiled against this torch; another minor version has another ABI"
 
 
 def _comment(text: str) -> Iterator[str]:

@@ -55,6 +55,10 @@ class Sources:
         return sum(path.endswith(endings) and not _ASIDE.search(path) for path in self.paths)
 
 
+# os.getenv("X_FORCE_BUILD", "FALSE") == "TRUE", and the like.
+_FORCE_BUILD = r"""["']([A-Z0-9_]*FORCE_BUILD)["'](?:[^\n=]*==\s*["'](\w+)["'])?"""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
     """Facts about a source tree; "" where the sources do not tell."""
@@ -72,7 +76,9 @@ class Survey:
     cmake: bool
     cuda_files: int
     cuda_only: bool  # no way to build without CUDA
-    force_cuda: bool  # setup.py asks for FORCE_CUDA
+    force_cuda: str  # what setup.py asks for: FORCE_CUDA, FORCE_ONLY_CUDA or ""
+    force_build: Mapping[str, str]  # what keeps setup.py from downloading a finished wheel: variable -> value
+    label: str  # the variable of setup.py that takes a local version label, or ""
     compiled: int  # files to compile
     notes: tuple[str, ...]
 
@@ -104,7 +110,9 @@ def survey(sources: Sources, recipes: Mapping[str, str]) -> Survey:
         cmake=cmake,
         cuda_files=sources.count(".cu"),
         cuda_only=_cuda_only(sources),
-        force_cuda=bool(re.search(r"\bFORCE_CUDA\b", code)),
+        force_cuda=max(re.findall(r"\bFORCE_(?:ONLY_)?CUDA\b", code), key=len, default=""),
+        force_build={name: value or "1" for name, value in re.findall(_FORCE_BUILD, code)},
+        label=next(iter(re.findall(r"\b[A-Z0-9_]+_LOCAL_VERSION\b", code)), ""),
         compiled=sources.count(*_COMPILED),
         notes=tuple(_notes(sources, project, imported, recipes)),
     )
@@ -324,6 +332,11 @@ def _notes(
     for name in unknown:
         if canonicalize_name(name) not in named:
             yield f"setup.py imports {name}: pin its distribution in build.requires if the build asks for it"
+    if sources.count(".cu") and re.search(r"-gencode|--?arch=|code=sm_", sources.text("setup.py")):
+        yield (
+            "setup.py names architectures for nvcc itself: torch does not read TORCH_CUDA_ARCH_LIST then; "
+            "for it to decide, patch them out (as patches/causal-conv1d/0001-arch-list.patch does)"
+        )
     if _backend(project) == "maturin" or "setuptools-rust" in named or "setuptools_rust" in imported:
         yield "it is compiled by Rust: system.apt needs cargo and rustc"
 

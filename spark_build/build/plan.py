@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from spark_build.build.keys import plan_inputs
 from spark_build.events import ExpectedUsage
@@ -132,7 +132,8 @@ def make_plan(
 
     provide: need -> "store", "public" or a path, where it is to come from; others: recipes that are
     decided as well, but built only where their `default` says so; limits: default, all of the machine;
-    history: what recipes will probably take.
+    history: what recipes will probably take. What is needed with "public" as its usual provider is in
+    the plan only where the store's is used.
     """
     wished, names = provide or {}, tuple(names)
     limits = limits or limits_of(machine, target, jobs=None, memory_mib=None)
@@ -140,24 +141,51 @@ def make_plan(
     recipes = {name: for_target(recipe, target, train) for name, recipe in recipes.items()}
     named = {*names, *(wished.keys() - elsewhere)}
     steps: dict[str, Step] = {}
+    others = tuple(others)
     order = closure_of([*names, *others], recipes, elsewhere)
-    wanted = _wanted(order, recipes, named)
+    wanted = _wanted(order, recipes, named, others)
+    optional = _optional(order, recipes, elsewhere) - wanted - {*others}
     for name in order:
         draft = _draft(recipes[name], recipes, train, target, machine, steps, wished, lock_of)
         estimate = _estimate(recipes[name], machine, limits, (history or {}).get(name))
         draft = replace(draft, estimate=estimate)
-        steps[name] = _decided(draft, train, target, steps, lookup, is_wanted=name in wanted)
-    return Plan(target=target, train=train, steps=tuple(steps.values()))
+        how: _How = "build" if name in wanted else "reuse" if name in optional else "skip"
+        steps[name] = _decided(draft, train, target, steps, lookup, how)
+    used = set(order) - optional
+    for name in reversed(order):
+        if name in used:
+            used.update(steps[name].from_store)
+    return Plan(target=target, train=train, steps=tuple(steps[name] for name in order if name in used))
 
 
-def _wanted(order: Iterable[str], recipes: Mapping[str, Recipe], named: Collection[str]) -> set[str]:
-    """Return the recipes to build: named or default ones, and needs that no other provider has."""
-    wanted: set[str] = set()
-    for name in reversed(list(order)):
-        if recipes[name].default or name in named or name in wanted:
-            needs = recipes[name].needs
-            wanted |= {name, *(one.name for one in needs if "public" not in one.providers)}
+_How = Literal["build", "reuse", "skip"]  # reuse: only where the store has it
+
+
+def _wanted(
+    order: Sequence[str], recipes: Mapping[str, Recipe], named: Collection[str], others: Iterable[str]
+) -> set[str]:
+    """Return the recipes to build: named ones, default ones of the others, and what these need built."""
+    wanted = {*named, *(name for name in others if recipes[name].default)}
+    for name in reversed(order):
+        if name in wanted:
+            wanted |= {
+                one.name
+                for one in recipes[name].needs
+                if "public" not in one.providers
+                or (one.providers[0] != "public" and recipes[one.name].default)
+            }
     return wanted
+
+
+def _optional(order: Iterable[str], recipes: Mapping[str, Recipe], elsewhere: Collection[str]) -> set[str]:
+    """Return what is needed with "public" as its usual provider, and its own needs."""
+    usually = (
+        one.name
+        for name in order
+        for one in recipes[name].needs
+        if one.providers[0] == "public" and one.name not in elsewhere
+    )
+    return set(closure_of(usually, recipes, elsewhere))
 
 
 def _draft(
@@ -212,12 +240,15 @@ def _provision(
     """Return the provider asked for, else the usual one.
 
     Where the store cannot have it, the system's own prefix or the public wheel will do if it is allowed.
+    Where the public wheel is the usual one, the store's is taken when it is there or built in this plan.
     """
     provider: Provider = need.providers[0]
     found = machine.prefixes.get(need.name, "")
     lost = provider == "store" and step is not None and step.decision in ("SKIP", "BLOCKED")
     if wish:
         provider, found = _WORDS.get(wish, "path"), wish
+    elif provider == "public" and "store" in need.providers and step and step.decision in ("BUILD", "REUSE"):
+        provider = "store"
     elif lost and "path" in need.providers and found:
         provider = "path"
     elif lost and "public" in need.providers and step is not None and step.decision == "SKIP":
@@ -238,17 +269,18 @@ def _decided(
     target: Target,
     earlier: Mapping[str, Step],
     lookup: Lookup,
-    *,
-    is_wanted: bool,
+    how: _How,
 ) -> Step:
     verdict = _unsupported(draft.recipe, draft.pin, draft.source, train, target)
-    if verdict is None and not is_wanted:
+    if verdict is None and how == "skip":
         reason = f"not built for {target.name} unless named (--with {draft.recipe.name})"
         verdict = _Verdict("SKIP", (reason,))
     verdict = verdict or _blocked(draft, earlier)
     found = StoredResult("", stored=False)
     if verdict is None:
         found, verdict = _build_or_reuse(draft, earlier, lookup)
+    if how == "reuse" and verdict.decision == "BUILD":
+        verdict = _Verdict("SKIP", ("not in the store",))
     return replace(
         draft,
         decision=verdict.decision,
@@ -301,7 +333,10 @@ def _blocked(step: Step, earlier: Mapping[str, Step]) -> _Verdict | None:
 
 def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> tuple[StoredResult, _Verdict]:
     rebuilt = [name for name in step.from_store if earlier[name].decision == "BUILD"]
-    others = tuple(str(one) for one in step.provisions if one.provider != "store")
+    usual = {need.name: need.providers[0] for need in step.recipe.needs}
+    others = tuple(
+        str(one) for one in step.provisions if one.provider != "store" or usual[one.need] == "public"
+    )
     first = _preflight(step.recipe)
     if rebuilt:
         reasons = (*(f"needs {name}, which is built first" for name in rebuilt), *others, *first)

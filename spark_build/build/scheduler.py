@@ -35,7 +35,7 @@ from spark_build.wheels.model import StoredWheel
 def plan(setting: Context, names: Sequence[str] = (), also: Sequence[str] = ()) -> Plan:
     """Decide every recipe asked for on this machine, with this store.
 
-    No names: all that are built by default here, and `also`.
+    No names: all but the catalogue, and `also`.
     """
     for name in (*names, *also):
         setting.catalogue.recipe(name)
@@ -73,7 +73,9 @@ def plan(setting: Context, names: Sequence[str] = (), also: Sequence[str] = ()) 
         setting.machine,
         lookup,
         _known(setting),
-        others=() if names else sorted(recipes),
+        others=()
+        if names
+        else sorted(name for name, one in setting.catalogue.recipes.items() if not one.in_catalogue),
         limits=setting.limits,
         history={
             name: governor.expected_usage(

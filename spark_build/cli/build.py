@@ -112,12 +112,18 @@ def _build_options(function: Command) -> Command:
     return decorated
 
 
+def _names(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of all values, each of which may have several with commas between them."""
+    return tuple(name for text in values for name in text.replace(",", " ").split())
+
+
 also_built = click.option(
     "--with",
     "also",
-    metavar="NAME",
+    metavar="NAME[,NAME]",
     multiple=True,
-    help="Also build this recipe, which is not built by default.",
+    callback=_names,
+    help="Also build these recipes, which are not built by default.",
 )
 
 

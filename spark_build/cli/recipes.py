@@ -46,11 +46,14 @@ def recipes(_options: Options) -> None:
 
 
 @click.command("list")
+@click.option("--catalogue", "catalogue", is_flag=True, help="Show those that are built only when named.")
 @shared
-def list_(options: Options) -> None:
-    """Show all recipes with their versions in the selected train."""
+def list_(options: Options, *, catalogue: bool) -> None:
+    """Show the recipes with their versions in the selected train."""
     setting = options.setting()
     pins = setting.train.components
+    known = setting.catalogue.recipes
+    shown = {name: recipe for name, recipe in known.items() if recipe.in_catalogue is catalogue}
     found = [
         {
             "recipe": name,
@@ -59,7 +62,7 @@ def list_(options: Options) -> None:
             "cuda": recipe.requires.cuda,
             "summary": recipe.summary,
         }
-        for name, recipe in sorted(setting.catalogue.recipes.items())
+        for name, recipe in sorted(shown.items())
     ]
     if options.json:
         render.print_json({"train": setting.train.name, "recipes": found})
@@ -75,6 +78,12 @@ def list_(options: Options) -> None:
         for row in found
     ]
     render.print_table(["RECIPE", f"IN {setting.train.name}", "KIND", "CUDA", "WHAT"], rows)
+    others = len(known) - len(shown)
+    if others and not catalogue and options.verbosity >= 0:
+        sys.stdout.flush()
+        print(
+            f"{others} more are built only when named: spark-build recipes list --catalogue", file=sys.stderr
+        )
 
 
 FOLDERS = ("recipes", "recipes/trains", "recipes/targets")

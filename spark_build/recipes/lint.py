@@ -132,14 +132,16 @@ def _remarks(
         yield from ((nowhere, remark) for remark in train_remarks(train))
     for target in targets.values():
         yield from ((nowhere, remark) for remark in target_remarks(target))
+    own = {name: recipe.pin for name, recipe in recipes.items() if recipe.pin is not None}
     for train in trains.values():
+        whole = replace(train, components={**own, **train.components})
         for target in (one for each in targets.values() for one in _settled(each)):
             context = (train.name, target.name)
             yield from ((context, remark) for remark in pair_remarks(train, target))
             for name, recipe in recipes.items():
-                pin = train.components.get(name) or recipe.pin
+                pin = whole.components.get(name)
                 if pin is not None:
-                    found = context_remarks(recipe, pin, target, train)
+                    found = context_remarks(recipe, pin, target, whole)
                     yield from ((context, remark) for remark in found)
     yield from ((nowhere, remark) for remark in unused_extras(recipes, trains, targets))
 

@@ -69,7 +69,8 @@ class Patch:
 class Need:
     """Another component that this one needs to build.
 
-    providers: where it may come from, the usual one first. coupling "content": this component is
+    providers: where it may come from, the usual one first; with "public" first it is not built for this,
+    but the store's is taken where there is one. coupling "content": this component is
     built anew whenever the need's content changes (it is linked against it); "version": only when
     its version does. versions: those that will do, such as ">=2.4,<3"; empty: any.
     """
@@ -324,6 +325,11 @@ class Recipe:
     def expect(self) -> tuple[str, ...]:
         """Files that its prefix must contain, by the kind of its build."""
         return self.scons.expect if self.kind == "scons" else self.cmake.expect
+
+    @property
+    def in_catalogue(self) -> bool:
+        """True for a wheel that is built only when it is named; prefixes come with what needs them."""
+        return self.kind == "pep517" and not self.default
 
     @property
     def is_compiled(self) -> bool:

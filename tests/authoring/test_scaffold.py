@@ -102,6 +102,29 @@ def test_a_torch_extension() -> None:
     assert recipe.repair.bundle  # libpng and the like, which nobody has loaded before
 
 
+def test_what_an_extensions_setup_py_asks_for() -> None:
+    """As causal-conv1d and torch-scatter have it: each of these took a person to find out."""
+    setup = (
+        "import os\nimport torch\nfrom torch.utils.cpp_extension import CUDAExtension\n"
+        'FORCE_BUILD = os.getenv("X_FORCE_BUILD", "FALSE") == "TRUE"\n'
+        'label = os.environ.get("X_LOCAL_VERSION")\n'
+        "os.getenv('FORCE_CUDA'), os.getenv('FORCE_ONLY_CUDA')\n"
+        'flags = ["-gencode", "arch=compute_90,code=sm_90"]\n'
+    )
+    found = looked(("a.cu",), setup_py=setup)
+    recipe = draft("x", found, sdist_pin("x", "1", "0" * 64), (), found.needs)
+    assert recipe.build.env["X_FORCE_BUILD"].value == "TRUE"  # else it downloads a wheel for other machines
+    assert recipe.build.env["X_LOCAL_VERSION"].value == "{label}"
+    assert recipe.wheel.version == "{version}+{label}"
+    assert set(recipe.build.variants[0].env) == {"CUDA_HOME", "FORCE_ONLY_CUDA", "TORCH_CUDA_ARCH_LIST"}
+    assert [need.providers for need in recipe.needs if need.name == "torch"] == [("public", "store")]
+    assert [one.requirement for one in recipe.repair.requires] == ["torch=={version:torch}"]
+    (note,) = recipe.notes
+    assert "names architectures for nvcc itself" in note
+    text = render(recipe, head="x", about_requires="")
+    assert parse_recipe(text, "recipes/x.toml") == recipe
+
+
 def test_an_extension_that_refuses_ninja() -> None:
     setup = "import torch\nCppExtension('x')\nBuildExtension.with_options(use_ninja=False)"
     found = looked(setup_py=setup)

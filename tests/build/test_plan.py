@@ -521,6 +521,49 @@ def test_a_need_that_was_not_named_comes_as_a_public_wheel() -> None:
         assert [one.provider for one in planned.steps[-1].provisions] == ["store"]
 
 
+# --- needs whose public wheel is the usual one --------------------------------------------------------
+
+SCATTER = dataclasses.replace(
+    recipe("scatter"), default=False, needs=(Need(name="torch", providers=("public", "store")),)
+)
+USUAL = (recipe("llvm"), recipe("torch", "llvm"), SCATTER)
+
+
+def provider(planned: Plan) -> str:
+    (step,) = [one for one in planned.steps if one.recipe.name == "scatter"]
+    return step.provisions[0].provider
+
+
+def test_nothing_is_built_for_what_usually_takes_the_public_wheel() -> None:
+    planned = plan(*USUAL, names=("scatter",))
+    assert decisions(planned) == {"scatter": "BUILD"}
+    assert only(planned).reasons == ("not in the store", "torch 1.0 as public wheel")
+    assert provider(plan(*USUAL, names=("scatter",), shop=Shop("llvm"))) == "public"
+
+
+def test_what_the_store_has_comes_before_the_public_wheel() -> None:
+    planned = plan(*USUAL, names=("scatter",), shop=Shop("llvm", "torch"))
+    assert decisions(planned) == {"llvm": "REUSE", "torch": "REUSE", "scatter": "BUILD"}
+    assert provider(planned) == "store"
+    assert planned.steps[-1].reasons == ("not in the store", "torch 1.0 built here")
+    assert provider(plan(*USUAL, names=("scatter",), shop=Shop("torch"))) == "public"  # of another LLVM
+    wished = plan(*USUAL, names=("scatter",), shop=Shop("llvm", "torch"), provide={"torch": "public"})
+    assert (decisions(wished), provider(wished)) == ({"scatter": "BUILD"}, "public")
+
+
+def test_what_is_built_anyway_comes_before_the_public_wheel() -> None:
+    others = ("llvm", "torch")  # the catalogue is not among them
+    assert decisions(plan(*USUAL, others=others)) == {"llvm": "BUILD", "torch": "BUILD"}
+    together = plan(*USUAL, names=("scatter",), others=others)
+    assert decisions(together) == {"llvm": "BUILD", "torch": "BUILD", "scatter": "BUILD"}
+    assert provider(together) == "store"
+    for planned in (
+        plan(*USUAL, names=("scatter", "torch")),
+        plan(*USUAL, names=("scatter",), provide={"torch": "store"}),
+    ):
+        assert (decisions(planned), provider(planned)) == (decisions(together), "store")
+
+
 def test_what_a_variant_costs_is_what_the_plan_says() -> None:
     small = Variant(when=When(cuda=False), memory_per_job_mib=500, core_minutes=8, disk_mib=70)
     one = recipe("torch", memory_per_job_mib=4000, core_minutes=80, disk_mib=7000, variants=(small,))

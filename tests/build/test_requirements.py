@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.build import requirements
+from spark_build.build.stages.environment import lacks_cuda
 from tests.helpers.webserver import serving, sha256
 from tests.helpers.wheelhouse import make_wheel
 
@@ -37,3 +38,15 @@ def test_projects_of_one_version_are_not_taken_for_each_other(
                 log=log,
             )
     assert [path.name.partition("-")[0] for path in found] == ["early", "late_bird"]
+
+
+@pytest.mark.parametrize(
+    ("line", "lacks"),
+    [("cuda: Optional[str] = None", True), ("cuda: Optional[str] = '13.0'", False), ("cuda = None", True)],
+)
+def test_a_torch_without_cuda_is_told_from_one_with_it(tmp_path: Path, line: str, lacks: bool) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text(
+        f"__version__ = '2.13.0'\n{line}\nhip: Optional[str] = None\n"
+    )
+    assert lacks_cuda(tmp_path) is lacks

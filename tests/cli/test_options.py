@@ -48,6 +48,35 @@ def test_what_is_not_built_by_default_is_built_when_named(
     assert run(root, capsys, "plan", "--with", "tyny")[0] == 2
 
 
+def test_the_catalogue_is_planned_and_listed_only_when_asked_for(
+    root: Root, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pin = (
+        '\n[pin]\nversion = "1.0"\nsources = [{ kind = "git", url = "https://a.b/c", tag = "v1", commit = "%s" }]\n'
+        % ("a" * 40)
+    )
+    for name in ("more", "most"):
+        text = (
+            RECIPE.format(disk=50).replace('"tiny"', f'"{name}"').replace("kind", "default = false\nkind", 1)
+        )
+        (root.folder / f"recipes/{name}.toml").write_text(text + pin)
+
+    def added(command: str, *arguments: str) -> set[str]:
+        """Return which of the three recipes of this test are in the command's document."""
+        _, document = run(root, capsys, *command.split(), *arguments)
+        return {row["recipe"] for row in document.get("steps") or document["recipes"]} & {
+            "more",
+            "most",
+            "tiny",
+        }
+
+    assert added("plan") == added("recipes list") == {"tiny"}
+    assert added("recipes list", "--catalogue") == {"more", "most"}
+    assert added("plan", "--with", "most") == {"most", "tiny"}
+    both = added("plan", "--with", "more,most")
+    assert both == added("plan", "--with", "more", "--with", "most") == {"more", "most", "tiny"}
+
+
 def test_an_option_changes_the_key_and_must_be_known(root: Root, capsys: pytest.CaptureFixture[str]) -> None:
     root.recipe(RECIPE.format(disk=50) + OPTION)
     keys = set()

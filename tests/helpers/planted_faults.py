@@ -147,6 +147,44 @@ def refused_kernel(_: Any) -> Any:
     return wrong
 
 
+def changed(change: Callable[[Any], Any]) -> Wrap:
+    """The result is changed; `change` gets a copy of it."""
+    return lambda sound: lambda *inputs, **options: change(sound(*inputs, **options).clone())
+
+
+def of_others(found: Any) -> Any:
+    """Each gets the neighbour of another."""
+    found[-1] = found[-1].roll(1)
+    return found
+
+
+def strayed(walks: Any) -> Any:
+    """The last steps go where nothing leads."""
+    walks[:, -1] = (walks[:, -2] + 1) % 60
+    return walks
+
+
+def twice(chosen: Any) -> Any:
+    chosen[-1] = chosen[0]
+    return chosen
+
+
+def other_places(sound: Any) -> Any:
+    def wrong(*inputs: Any, **options: Any) -> Any:
+        found, places = sound(*inputs, **options)
+        return found, places.flip(1)
+
+    return wrong
+
+
+def other_values(sound: Any) -> Any:
+    def wrong(*inputs: Any, **options: Any) -> Any:
+        index, value = sound(*inputs, **options)
+        return index, value * 1.5
+
+    return wrong
+
+
 def other_module(sound: Any) -> Any:
     """Another network than the one that was given is exported."""
 
@@ -164,9 +202,9 @@ SDPA = "torch.nn.functional:scaled_dot_product_attention"
 F = "torch.nn.functional:"
 # What it tells is no matter of right and wrong; a library that is asked for its version alone.
 NEVER = {"torch.storage", "cusparselt.version"}
-PACKAGES = {
-    "triton", "deepspeed", "flash_attn", "gsplat", "torchvision", "torchaudio", "transformer_engine", "xformers",
-}  # fmt: skip
+PACKAGES = {"triton", "flash_attn", "torchvision", "torchaudio"}
+PACKAGES |= {"torch_scatter", "torch_sparse", "torch_cluster", "causal_conv1d", "mamba_ssm"}
+PACKAGES |= {"deepspeed", "gsplat", "transformer_engine", "xformers"}
 APART = {"onnx", "cusparselt"}  # need no torch, and an environment of their own
 
 
@@ -289,6 +327,42 @@ FAULTS = (
     Fault("flash_attn.head-64", "flash_attn:flash_attn_func", "one off", one_off),
     Fault("flash_attn.head-128", "flash_attn:flash_attn_func", "gradients", bent),
     Fault("flash_attn.varlen", "flash_attn:flash_attn_varlen_func", "NaN", unwritten),
+    Fault("torch_scatter.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("torch_scatter.scatter", "torch_scatter:scatter_max", "one off", one_off),
+    Fault("torch_scatter.scatter", "torch_scatter:scatter_mul", "gradients in FP16", only(half, bent)),
+    Fault("torch_scatter.arguments", "torch_scatter:scatter_min", "other places", other_places),
+    Fault("torch_scatter.segments", "torch_scatter:segment_sum_csr", "NaN", unwritten),
+    Fault("torch_scatter.segments", "torch_scatter:segment_max_coo", "gradients", bent),
+    Fault("torch_scatter.gather", "torch_scatter:gather_coo", "gradients", bent),
+    Fault("torch_scatter.composites", "torch_scatter:scatter_softmax", "one off", one_off),
+    Fault("torch_sparse.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("torch_sparse.products", "torch_sparse:matmul", "one off", one_off),
+    Fault("torch_sparse.sparse-products", "torch_sparse:coalesce", "other values", other_values),
+    Fault("torch_sparse.conversions", "torch_sparse:get_diag", "one off", one_off),
+    Fault("torch_sparse.walks", "torch_sparse:random_walk", "steps without entries", changed(strayed)),
+    Fault("torch_cluster.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("torch_cluster.knn", "torch_cluster:knn", "neighbours of others", changed(of_others)),
+    Fault("torch_cluster.radius", "torch_cluster:radius", "neighbours of others", changed(of_others)),
+    Fault("torch_cluster.nearest", "torch_cluster:nearest", "those of others", changed(lambda found: found.roll(1))),
+    Fault("torch_cluster.farthest", "torch_cluster:fps", "one twice", changed(twice)),
+    Fault("torch_cluster.grid", "torch_cluster:grid_cluster", "cells of others", changed(lambda found: found.roll(1))),
+    Fault("torch_cluster.matching", "torch_cluster:graclus_cluster", "pairs of others",
+          changed(lambda found: found.roll(1))),
+    Fault("torch_cluster.walks", "torch_cluster:random_walk", "steps without edges", changed(strayed)),
+    Fault("causal_conv1d.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("causal_conv1d.reference", "script:plain", "one off", one_off),
+    Fault("causal_conv1d.convolution", "causal_conv1d:causal_conv1d_fn", "one off in FP16", only(half, one_off)),
+    Fault("causal_conv1d.convolution", "causal_conv1d:causal_conv1d_fn", "gradients", bent),
+    Fault("causal_conv1d.sequences", "causal_conv1d:causal_conv1d_fn", "NaN", unwritten),
+    Fault("causal_conv1d.steps", "causal_conv1d:causal_conv1d_update", "one off", one_off),
+    Fault("mamba_ssm.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("mamba_ssm.reference", "script:plain_scan", "one off", one_off),
+    Fault("mamba_ssm.scan", "mamba_ssm.ops.selective_scan_interface:selective_scan_fn", "gradients", bent),
+    Fault("mamba_ssm.complex-scan", "mamba_ssm.ops.selective_scan_interface:selective_scan_fn", "one off", one_off),
+    Fault("mamba_ssm.heads", "mamba_ssm.ops.triton.ssd_combined:mamba_chunk_scan_combined", "one off in FP16",
+          only(half, one_off)),
+    Fault("mamba_ssm.steps", "mamba_ssm.ops.triton.selective_state_update:selective_state_update", "NaN", unwritten),
+    Fault("mamba_ssm.layers", "mamba_ssm.ops.triton.layernorm_gated:rmsnorm_fn", "gradients", bent),
     Fault("deepspeed.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
     Fault("deepspeed.operators", "deepspeed.git_version_info:installed_ops", "not built", lambda _: {}),
     Fault("deepspeed.cpu-optimizers", "deepspeed.ops.adam:DeepSpeedCPUAdam", "no weight decay", without_decay),

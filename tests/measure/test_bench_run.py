@@ -24,6 +24,7 @@ PROOFS = {
     "bandwidth": {"bound"},
     "elementwise": {"bound"},
     "collectives": {"bound", "result"},
+    "extensions": {"bound", "result"},
     "attention": {"flops", "peak", "result"},
     "compiled": {"flops", "peak", "result"},
     "decode": {"flops", "peak", "cache"},

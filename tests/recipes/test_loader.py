@@ -6,10 +6,11 @@ import pytest
 
 from spark_build.errors import RecipeError, UsageError
 from spark_build.recipes.loader import Catalogue, load
+from spark_build.recipes.locks import lock_file
 from spark_build.recipes.model import Source
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TEN = {
+STACK = {
     "acl",
     "cuda",
     "cusparselt",
@@ -38,7 +39,7 @@ def write(base: Path, files: dict[str, str]) -> Path:
 
 
 def test_shipped_files_load(shipped: Catalogue) -> None:
-    assert set(shipped.recipes) == TEN
+    assert {name for name, recipe in shipped.recipes.items() if not recipe.in_catalogue} == STACK
     assert set(shipped.trains) == {"2.9", "2.11", "2.13", "2.15"}
     assert set(shipped.targets) == {"gb10", "thor", "rtx50", "h200", "host-cpu"}
     assert shipped.train().name == "2.13"
@@ -47,7 +48,23 @@ def test_shipped_files_load(shipped: Catalogue) -> None:
 
 def test_every_train_pins_every_recipe(shipped: Catalogue) -> None:
     for train in shipped.trains.values():
-        assert set(train.components) == TEN, train.name
+        assert set(train.components) == set(shipped.recipes), train.name
+
+
+def test_the_catalogue_is_pinned_locked_and_checked(shipped: Catalogue) -> None:
+    """Such a recipe brings its own pin, takes a public torch where the store has none, and has a check."""
+    catalogue = [recipe for recipe in shipped.recipes.values() if recipe.in_catalogue]
+    assert {"torch-scatter", "torch-sparse", "torch-cluster", "causal-conv1d", "mamba-ssm"} <= {
+        recipe.name for recipe in catalogue
+    }
+    for recipe in catalogue:
+        assert recipe.pin is not None, recipe.name
+        assert all(source.is_pinned for source in recipe.pin.sources), recipe.name
+        (torch,) = [need for need in recipe.needs if need.name == "torch"]
+        assert torch.providers[:2] == ("public", "store"), recipe.name
+        assert (ROOT / lock_file(recipe.name)).is_file(), recipe.name
+        assert recipe.verify.checks, recipe.name
+        assert all((ROOT / f"bench/checks/{name}.py").is_file() for name in recipe.verify.checks), recipe.name
 
 
 def test_only_onnx_and_a_library_for_arm_need_no_cuda(shipped: Catalogue) -> None:
@@ -105,7 +122,7 @@ def test_first_folder_wins(tmp_path: Path) -> None:
     both = load([tmp_path, ROOT])
     assert both.target("gb10").summary == "Mine"
     assert both.target("box").summary == "A box"
-    assert set(both.recipes) == TEN
+    assert set(both.recipes) == set(load([ROOT]).recipes)
     assert load([ROOT, tmp_path]).target("gb10").summary != "Mine"
 
 
@@ -149,7 +166,8 @@ def test_unknown_names_suggest_near_ones(shipped: Catalogue) -> None:
     assert caught.value.exit_code == 2
     assert caught.value.message == "no recipe is named 'onx': did you mean 'onnx'?"
     assert caught.value.hint
-    assert "recipes: acl, cuda, cusparselt" in caught.value.hint
+    assert caught.value.hint.startswith("recipes: acl, ")
+    assert ", cuda, cusparselt, " in caught.value.hint
     with pytest.raises(UsageError, match=r"no train is named '9\.9'"):
         shipped.train("9.9")
     with pytest.raises(UsageError, match="no target is named 'GB10': did you mean 'gb10'"):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from spark_build import venv
@@ -54,7 +56,20 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         )
     for one in job.provided:
         installed += _add_need(job, one)
+        sites = [one.site] if one.site else job.environment.glob("lib/python*/site-packages")
+        if one.provision.need == "torch" and job.target.cuda_architectures and any(map(lacks_cuda, sites)):
+            raise StageError(
+                f"the torch that it would be compiled against is a build without CUDA ({one.provision})",
+                hint="an index or PIP_FIND_LINKS offers +cpu wheels, or the wheel for this platform is one: "
+                f"spark-build --provide torch=ENVIRONMENT build {job.step.recipe.name}, or torch=store",
+            )
     return {"installed": installed}
+
+
+def lacks_cuda(site: Path) -> bool:
+    """Return whether the torch in this site-packages folder says that it is a build for processors only."""
+    file = site / "torch" / "version.py"
+    return file.is_file() and bool(re.search(r"(?m)^cuda\b[^=]*= *None", file.read_text()))
 
 
 def _add_need(job: Job, need: Provided) -> list[dict[str, str]]:
