@@ -335,7 +335,9 @@ def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> 
     rebuilt = [name for name in step.from_store if earlier[name].decision == "BUILD"]
     usual = {need.name: need.providers[0] for need in step.recipe.needs}
     others = tuple(
-        str(one) for one in step.provisions if one.provider != "store" or usual[one.need] == "public"
+        str(one)
+        for one in step.provisions
+        if one.provider != "store" or (usual[one.need] == "public" and one.need not in rebuilt)
     )
     first = _preflight(step.recipe)
     if rebuilt:
