@@ -137,7 +137,7 @@ PROBLEMS = (
         f"remove the build folder of this recipe (build/<recipe>), then {AGAIN}"),
     _entry("no-ninja", r"unable to find a build program corresponding to \"(?P<tool>[^\"]+)\"",
         "{tool} is not in the build environment.", f"pin ninja in build.requires {RECIPE}"),
-    _entry("no-cuda-compiler", r"CMAKE_CUDA_COMPILER|Failed to detect a default CUDA architecture|CUDA_HOME environment variable is not set",
+    _entry("no-cuda-compiler", r"CMAKE_CUDA_COMPILER|Failed to detect a default CUDA architecture|CUDA_HOME environment variable is not set|CUDA was not found on the system, please set",
         "CMake finds no working nvcc.", "spark-build doctor  (put /usr/local/cuda/bin on PATH)"),
     _entry("no-compiler", r"CMAKE_(C|CXX)_COMPILER|Could not find compiler set in environment",
         "There is no C++ compiler.", "sudo apt install build-essential"),
