@@ -165,7 +165,7 @@ def check_steps() -> str:
     need_gpu()
     import torch
     from causal_conv1d import causal_conv1d_update
-    from numerics import FLOATS, Errors, short
+    from numerics import FLOATS, Errors, short, usual_device
 
     errors, steps = Errors(), 11
     for channels, width, dtype, kind in itertools.product(
@@ -173,15 +173,17 @@ def check_steps() -> str:
     ):
         x, weight, bias = (each.to(dtype) for each in numbers((3, channels, steps), width))
         exact = plain(x.double(), weight.double(), bias.double(), silu=True)
-        there = [each.to("cuda") for each in (x, weight, bias)]
+        there = [each.to(usual_device()) for each in (x, weight, bias)]
         length = width + 2 if kind == "round" else width - 1
-        states = torch.zeros(5 if kind == "indexed" else 3, channels, length, dtype=dtype, device="cuda")
-        order = torch.tensor([4, 0, 2], dtype=torch.int32, device="cuda")
+        states = torch.zeros(
+            5 if kind == "indexed" else 3, channels, length, dtype=dtype, device=usual_device()
+        )
+        order = torch.tensor([4, 0, 2], dtype=torch.int32, device=usual_device())
         results = []
         for step in range(steps):
             extra: dict[str, Any] = {}
             if kind == "round":
-                extra["cache_seqlens"] = torch.full((3,), step, dtype=torch.int32, device="cuda")
+                extra["cache_seqlens"] = torch.full((3,), step, dtype=torch.int32, device=usual_device())
             elif kind == "indexed":
                 extra["conv_state_indices"] = order
             column = there[0][:, :, step].contiguous()

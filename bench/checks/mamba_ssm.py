@@ -199,14 +199,14 @@ def check_steps() -> str:
     need_gpu()
     import torch
     from mamba_ssm.ops.triton.selective_state_update import selective_state_update
-    from numerics import FLOATS, Errors, short
+    from numerics import FLOATS, Errors, short, usual_device
 
     errors = Errors()
     for shape, dtype in itertools.product(((2, 6, 8, 9), (3, 65, 16, 5)), FLOATS):
         inputs = [each.to(dtype) for each in scan_inputs(shape, 1)]
         exact = plain_scan(*(each.double() for each in inputs))
-        u, step, decay, into, out, skip, gate, bias = (each.to("cuda") for each in inputs)
-        state = torch.zeros(*shape[:3], dtype=torch.float32, device="cuda")
+        u, step, decay, into, out, skip, gate, bias = (each.to(usual_device()) for each in inputs)
+        state = torch.zeros(*shape[:3], dtype=torch.float32, device=usual_device())
         results = [
             selective_state_update(
                 state, u[..., place].contiguous(), step[..., place].contiguous(), decay.float(),

@@ -267,6 +267,11 @@ def offer_requirements(root: Root) -> None:
         make_wheel(root.links, name, version)
 
 
+def of_tiny(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The rows of the train's only component; the shipped catalogue has pins of its own."""
+    return [row for row in rows if row["recipe"] == "tiny"]
+
+
 def test_pin_fills_in_what_is_missing(root: Root) -> None:
     offer_requirements(root)
     path, lock = (root.folder / "recipes" / one for one in ("trains/t.toml", "locks/pylock.tiny.toml"))
@@ -275,7 +280,7 @@ def test_pin_fills_in_what_is_missing(root: Root) -> None:
         path.write_text(text)
         assert root.run("plan", "tiny").returncode == 3  # no pin, no plan
         document = alone(root).json("recipes", "pin")
-        assert [row["state"] for row in document["pins"]] == ["written", "written"]
+        assert [row["state"] for row in of_tiny(document["pins"])] == ["written", "written"]
         assert document["files"] == [str(path), str(lock)]
         lock.unlink()
         assert path.read_text() == text.replace('sha256 = ""', f'sha256 = "{real_hash(root)}"')
@@ -385,7 +390,8 @@ sources = [{{ kind = "git", url = "{repository}", tag = "v1.0", commit = "{"1" *
     path.write_text(path.read_text().replace('"pep517"', '"cmake"') + prefix)
     done = alone(root).run("--json", "recipes", "outdated")
     assert done.returncode == 12
-    assert json.loads(done.stdout)["components"][0]["state"].startswith("unknown (it is pinned by a commit")
+    (row,) = of_tiny(json.loads(done.stdout)["components"])
+    assert row["state"].startswith("unknown (it is pinned by a commit")
 
 
 def a_set(root: Root) -> str:
@@ -471,7 +477,7 @@ def test_outdated_without_anybody_to_ask(root: Root) -> None:
     assert (
         "error: nothing was checked: no index or repository answers for any pin of train t: " in done.stderr
     )
-    (row,) = json.loads(done.stdout)["components"]
+    (row,) = of_tiny(json.loads(done.stdout)["components"])
     assert row["state"].startswith("unknown (")
     assert "127.0.0.1:9" in row["state"]
 
