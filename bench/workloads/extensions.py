@@ -36,7 +36,8 @@ class Task:
 
 def cases(asked: Asked) -> Iterator[Case]:
     scale = asked.pick(cpu_quick=1, cpu=4, cuda_quick=64, cuda=256)
-    for task in (_scatter(scale), _spmm(scale), _nearest(scale), _convolution(scale), _scan(asked)):
+    graphs = (_scatter(scale), _spmm(scale), _nearest(scale))
+    for task in (*graphs, _convolution(scale), _scan(asked), _attention(asked), _norm(scale), _splats(asked)):
         for way in task.ways:
             yield _case(asked, task, way)
 
@@ -213,3 +214,98 @@ def _scan(asked: Asked) -> Task:
     moved = 4.0 * 4 * length * (3 * channels + 2 * size)
     return Task(name="scan", make=make, moved=moved, gpu=("mamba-ssm",),
                 ways={ALONE: lambda: loop, "mamba-ssm": package})  # fmt: skip
+
+
+def _attention(asked: Asked) -> Task:
+    """Causal attention in FP32, heads of 64."""
+    length = asked.pick(cpu_quick=64, cpu=256, cuda_quick=1024, cuda=2048)
+
+    def make(generator: Any) -> Tensors:
+        shape = (4, length, 8, 64)
+        return tuple(torch.randn(shape, generator=generator, device=generator.device) for _ in range(3))
+
+    def alone(query: Any, key: Any, value: Any) -> Any:
+        heads = (each.transpose(1, 2) for each in (query, key, value))
+        return F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2)
+
+    def package() -> Callable[..., Any]:
+        function, mask = (
+            _of("xformers.ops", "memory_efficient_attention"),
+            _of("xformers.ops", "LowerTriangularMask"),
+        )
+        return lambda query, key, value: function(query, key, value, attn_bias=mask())
+
+    return Task(name="attention", make=make, moved=4.0 * 4 * 4 * length * 8 * 64, gpu=("xformers",),
+                ways={ALONE: lambda: alone, "xformers": package})  # fmt: skip
+
+
+def _norm(scale: int) -> Task:
+    """RMSNorm over 1024 numbers."""
+    rows, width = 64 * scale, 1024
+
+    def make(generator: Any) -> Tensors:
+        shapes = ((1, rows, width), (width,))
+        return tuple(torch.randn(*each, generator=generator, device=generator.device) for each in shapes)
+
+    def alone(x: Any, weight: Any) -> Any:
+        return F.rms_norm(x, (width,), weight, 1e-5)
+
+    def engine() -> Callable[..., Any]:
+        module = _of("transformer_engine.pytorch", "RMSNorm")(width, eps=1e-5, device="cuda")
+
+        def call(x: Any, weight: Any) -> Any:
+            module.weight.data = weight
+            return module(x)
+
+        return call
+
+    def speed() -> Callable[..., Any]:
+        kernels = _of("deepspeed.ops.op_builder", "InferenceBuilder")().load()
+        return lambda x, weight: kernels.rms_norm(x, weight, 1e-5)
+
+    return Task(name="norm", make=make, moved=4.0 * 2 * rows * width, gpu=("transformer-engine", "deepspeed"),
+                ways={ALONE: lambda: alone, "transformer-engine": engine, "deepspeed": speed})  # fmt: skip
+
+
+def _splats(asked: Asked) -> Task:
+    """An image of 64 broad, faint Gaussians: none is ever left out, so that rounding decides nothing."""
+    count, side = 64, asked.pick(cpu_quick=64, cpu=128, cuda_quick=512, cuda=1024)
+
+    def make(generator: Any) -> Tensors:
+        def uniform(*shape: int) -> Any:
+            return torch.rand(shape, generator=generator, device=generator.device)
+
+        sharpness = torch.tensor([1.0, 0.0, 1.0], device=generator.device) / side**2
+        return (
+            side * uniform(1, count, 2),
+            sharpness * (1 + uniform(1, count, 1)),
+            uniform(1, count, 3),
+            0.05 + 0.02 * uniform(1, count),
+        )
+
+    def alone(means: Any, conics: Any, colors: Any, opacities: Any) -> Any:
+        line = torch.arange(side, device=means.device) + 0.5
+        places = torch.stack(torch.meshgrid(line, line, indexing="ij"), -1).flip(-1).reshape(1, -1, 1, 2)
+        away = (places.to(means.dtype) - means[:, None]).square()
+        alphas = opacities[:, None] * (-(away * conics[:, None, :, ::2]).sum(-1) / 2).exp()
+        behind = (1 - alphas).cumprod(-1)
+        weights = alphas * torch.cat((torch.ones_like(behind[..., :1]), behind[..., :-1]), -1)
+        return (weights @ colors).unflatten(1, (side, side))
+
+    def package() -> Callable[..., Any]:
+        tiles, encode, draw = (
+            _of("gsplat", name) for name in ("isect_tiles", "isect_offset_encode", "rasterize_to_pixels")
+        )
+        across = -(-side // 16)
+
+        def call(means: Any, conics: Any, colors: Any, opacities: Any) -> Any:
+            radii = torch.full((1, count, 2), 4 * side, dtype=torch.int32, device=means.device)
+            depths = torch.arange(count, device=means.device)[None] + 1.0
+            keys, order = tiles(means, radii, depths, 16, across, across)[1:]
+            offsets = encode(keys, 1, across, across)
+            return draw(means, conics, colors, opacities, side, side, 16, offsets, order)[0]
+
+        return call
+
+    return Task(name="splats", make=make, moved=4.0 * 3 * side**2, gpu=("gsplat",),
+                ways={ALONE: lambda: alone, "gsplat": package})  # fmt: skip

@@ -13,7 +13,7 @@ from tests.conftest import NATIVE, PROJECT, Root, make_root
 @pytest.fixture
 def failed(tmp_path: Path) -> Root:
     """A root whose build failed in the compiler."""
-    root = make_root(tmp_path, {**PROJECT, "native.c": "#include <cudnn.h>\n" + NATIVE})
+    root = make_root(tmp_path, {**PROJECT, "native.c": "#include <hwloc.h>\n" + NATIVE})
     assert root.run("build", "tiny").returncode == 7
     return root
 
@@ -22,8 +22,8 @@ def test_a_failure_is_explained(failed: Root) -> None:
     done = failed.run("build", "tiny")
     assert done.returncode == 7
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
-    assert error.startswith("error: tiny: native.c:1: cudnn.h: No such file or directory. A header")
-    assert "next: `apt-file search cudnn.h`" in done.stderr
+    assert error.startswith("error: tiny: native.c:1: hwloc.h: No such file or directory. A header")
+    assert "next: `apt-file search hwloc.h`" in done.stderr
 
 
 def test_log_of_a_failed_build(failed: Root) -> None:
@@ -31,9 +31,9 @@ def test_log_of_a_failed_build(failed: Root) -> None:
     done = failed.run("log", "tiny")
     assert done.returncode == 0
     assert done.stdout.startswith(path.read_text())
-    assert "error: native.c:1: cudnn.h" in done.stdout
+    assert "error: native.c:1: hwloc.h" in done.stdout
     short = failed.run("log", "tiny", "--diagnosis")
-    assert short.stdout.splitlines()[0] == "error: native.c:1: cudnn.h: No such file or directory"
+    assert short.stdout.splitlines()[0] == "error: native.c:1: hwloc.h: No such file or directory"
     assert len(short.stdout.splitlines()) == 3
     document = failed.json("log", "tiny")
     assert (document["recipe"], document["path"]) == ("tiny", str(path))

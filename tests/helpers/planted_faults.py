@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 try:
@@ -204,7 +204,52 @@ F = "torch.nn.functional:"
 NEVER = {"torch.storage", "cusparselt.version"}
 PACKAGES = {"triton", "flash_attn", "torchvision", "torchaudio"}
 PACKAGES |= {"torch_scatter", "torch_sparse", "torch_cluster", "causal_conv1d", "mamba_ssm"}
+PACKAGES |= {"deepspeed", "gsplat", "transformer_engine", "xformers"}
 APART = {"onnx", "cusparselt"}  # need no torch, and an environment of their own
+
+
+def without_decay(sound: Any) -> Any:
+    return lambda *inputs, **options: sound(*inputs, **{**options, "weight_decay": 0.0})
+
+
+def slower(sound: Any) -> Any:
+    return lambda *inputs, lr, **options: sound(*inputs, lr=0.98 * lr, **options)
+
+
+def off(name: str, fault: Wrap) -> Wrap:
+    """A function gives a compiled module of which one function is wrong."""
+
+    def planted(sound: Any) -> Any:
+        def wrong(*inputs: Any) -> Any:
+            module = sound(*inputs)
+            members = {each: getattr(module, each) for each in dir(module) if not each.startswith("__")}
+            return SimpleNamespace(**{**members, name: fault(getattr(module, name))})
+
+        return wrong
+
+    return planted
+
+
+def built_wrong(fault: Wrap) -> Wrap:
+    """Objects of a class are wrong when they are called; all else is as it was."""
+
+    def planted(sound: Any) -> Any:
+        class Wrong(sound):  # type: ignore[misc]  # a class that is known at run time only
+            def forward(self, *inputs: Any, **options: Any) -> Any:
+                return fault(super().forward)(*inputs, **options)
+
+        return Wrong
+
+    return planted
+
+
+def up_to_hopper(sound: Any) -> Any:
+    forward = type("FwOp", (sound.FwOp,), {"CUDA_MAXIMUM_COMPUTE_CAPABILITY": (9, 0)})
+    return SimpleNamespace(FwOp=forward, BwOp=sound.BwOp)
+
+
+def negated(sound: Any) -> Any:
+    return lambda *inputs: ~sound(*inputs)
 
 
 def half(tensor: Any, *_: Any) -> bool:
@@ -318,6 +363,30 @@ FAULTS = (
           only(half, one_off)),
     Fault("mamba_ssm.steps", "mamba_ssm.ops.triton.selective_state_update:selective_state_update", "NaN", unwritten),
     Fault("mamba_ssm.layers", "mamba_ssm.ops.triton.layernorm_gated:rmsnorm_fn", "gradients", bent),
+    Fault("deepspeed.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("deepspeed.operators", "deepspeed.git_version_info:installed_ops", "not built", lambda _: {}),
+    Fault("deepspeed.cpu-optimizers", "deepspeed.ops.adam:DeepSpeedCPUAdam", "no weight decay", without_decay),
+    Fault("deepspeed.cpu-optimizers", "deepspeed.ops.lion:DeepSpeedCPULion", "98% of the pace", slower),
+    Fault("deepspeed.fused-optimizers", "deepspeed.ops.lamb:FusedLamb", "no weight decay", without_decay),
+    Fault("deepspeed.quantizers", "script:need_gpu", "one off", off("dequantize", one_off)),
+    Fault("deepspeed.random-ltd", "deepspeed.ops.random_ltd.dropping_utils:GatherTokens", "twice as much",
+          lambda sound: SimpleNamespace(apply=lambda *inputs: (inputs[0], 2 * sound.apply(*inputs)[1]))),
+    Fault("deepspeed.inference", "torch.nn.functional:rms_norm", "another norm", one_off),
+    Fault("deepspeed.training", "deepspeed:initialize", "another network",
+          lambda sound: lambda model, config: sound(model=torch.nn.Sequential(model, torch.nn.ReLU()), config=config)),
+    Fault("gsplat.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("gsplat.reference", "gsplat.cuda._torch_impl:_spherical_harmonics", "one off", one_off),
+    Fault("gsplat.reference", "gsplat.cuda._torch_impl:_isect_offset_encode", "one off", one_off),
+    Fault("gsplat.covariances", "gsplat:quat_scale_to_covar_preci", "gradients", bent),
+    Fault("gsplat.harmonics", "gsplat:spherical_harmonics", "one off", one_off),
+    Fault("gsplat.projection", "gsplat:fully_fused_projection", "gradients", bent),
+    Fault("gsplat.tiles", "gsplat:isect_offset_encode", "one off", one_off),
+    Fault("gsplat.rasterization", "gsplat:rasterize_to_pixels", "NaN", unwritten),
+    Fault("gsplat.rasterization", "gsplat:rasterize_to_pixels", "gradients", bent),
+    Fault("gsplat.world", "gsplat:rasterize_to_pixels_eval3d", "gradients", bent),
+    Fault("gsplat.surfels", "gsplat:rasterize_to_pixels_2dgs", "one off", one_off),
+    Fault("gsplat.adam", "gsplat.cuda._wrapper:adam", "leaves everything as it was", lambda _: lambda *_: None),
+    Fault("gsplat.relocation", "gsplat.relocation:compute_relocation", "one off", one_off),
     Fault("torchvision.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
     Fault("torchvision.nms", "torchvision.ops:nms", "one off", one_off),
     Fault("torchvision.roi-align", "torchvision.ops:roi_align", "one off", one_off),
@@ -332,6 +401,29 @@ FAULTS = (
           lambda sound: lambda tone, old, new: sound(tone, old, new).flip(0) * 0.9),
     Fault("torchaudio.spectrogram", "torch:stft", "upside down",
           lambda sound: lambda *inputs, **options: sound(*inputs, **options).flip(-2)),
+    Fault("transformer_engine.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("transformer_engine.libraries", "torch.backends.cudnn:version", "another cuDNN", lambda _: lambda: 1),
+    Fault("transformer_engine.linear", "transformer_engine.pytorch:Linear", "one off", built_wrong(one_off)),
+    Fault("transformer_engine.norms", "transformer_engine.pytorch:RMSNorm", "gradients", built_wrong(bent)),
+    Fault("transformer_engine.mlp", "transformer_engine.pytorch:LayerNormMLP", "NaN", built_wrong(unwritten)),
+    Fault("transformer_engine.attention", "transformer_engine.pytorch:DotProductAttention", "gradients",
+          built_wrong(bent)),
+    Fault("transformer_engine.rotary", "transformer_engine.pytorch.attention:apply_rotary_pos_emb", "one off",
+          one_off),
+    Fault("transformer_engine.optimizer", "transformer_engine.pytorch.optimizers:FusedAdam", "no weight decay",
+          without_decay),
+    *(Fault(f"transformer_engine.{name}", "transformer_engine.pytorch:Linear", "twice as much",
+            built_wrong(lambda sound: lambda *inputs: 2 * sound(*inputs)))
+      for name in ("fp8", "mxfp8", "fp8-blocks", "nvfp4")),
+    Fault("xformers.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
+    Fault("xformers.operators", "xformers.ops.fmha:cutlass", "only up to 9.0", up_to_hopper),
+    Fault("xformers.head-64", "xformers.ops:memory_efficient_attention", "one off", one_off),
+    Fault("xformers.head-128", "xformers.ops:memory_efficient_attention", "gradients", bent),
+    Fault("xformers.packed", "xformers.ops:memory_efficient_attention", "NaN", unwritten),
+    Fault("xformers.layers", "xformers.ops:swiglu", "gradients", bent),
+    Fault("xformers.packing", "script:kernels", "another place", off("_sparse24_pack_mask", negated)),
+    Fault("xformers.pruning", "script:kernels", "one off", off("sparseNM_dense", one_off)),
+    Fault("xformers.sparse-product", "torch.Tensor:__matmul__", "one off", one_off),
 )  # fmt: skip
 
 

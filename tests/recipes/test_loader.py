@@ -54,9 +54,17 @@ def test_every_train_pins_every_recipe(shipped: Catalogue) -> None:
 def test_the_catalogue_is_pinned_locked_and_checked(shipped: Catalogue) -> None:
     """Such a recipe brings its own pin, takes a public torch where the store has none, and has a check."""
     catalogue = [recipe for recipe in shipped.recipes.values() if recipe.in_catalogue]
-    assert {"torch-scatter", "torch-sparse", "torch-cluster", "causal-conv1d", "mamba-ssm"} <= {
-        recipe.name for recipe in catalogue
-    }
+    assert {
+        "torch-scatter",
+        "torch-sparse",
+        "torch-cluster",
+        "causal-conv1d",
+        "mamba-ssm",
+        "deepspeed",
+        "gsplat",
+        "transformer-engine-torch",
+        "xformers",
+    } <= {recipe.name for recipe in catalogue}
     for recipe in catalogue:
         assert recipe.pin is not None, recipe.name
         assert all(source.is_pinned for source in recipe.pin.sources), recipe.name
