@@ -67,17 +67,23 @@ def _of_file(folder: Path) -> dict[str, Setting]:
     return {}
 
 
-def _parsed(file: Path, text: str, table: str) -> Any:
+def _parsed(file: Path, text: str, table: str) -> dict[str, Any]:
     import tomllib
 
     try:
         found = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"not TOML: {error}", where=str(file), hint=HINT) from error
-    return found["tool"]["spark-build"] if table else found
+    if not table:
+        return found
+    tool = found.get("tool")
+    own = tool.get("spark-build", {}) if isinstance(tool, dict) else {}  # the name may be in a comment only
+    if not isinstance(own, dict):
+        raise UsageError("tool.spark-build is no table", where=str(file), hint=HINT)
+    return own
 
 
-def _checked(file: Path, found: Any) -> dict[str, Setting]:
+def _checked(file: Path, found: dict[str, Any]) -> dict[str, Setting]:
     from spark_build.text import nearest
 
     for name, value in found.items():
