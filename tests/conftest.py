@@ -25,6 +25,10 @@ from spark_build.paths import Home
 from tests.helpers import commands, processes
 from tests.helpers.commands import invoke
 
+# readline, which pytest imports, tells its children a width: tests say theirs.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
+
 ROOT = Path(__file__).resolve().parents[1]
 # Started in the background of a script, the suite would hand SIGINT on as ignored to all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

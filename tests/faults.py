@@ -119,7 +119,7 @@ FAULTS = (
     Fault(
         name="publishing without the view's lock",
         module="spark_build.wheelhouse.generations",
-        old='        changing(view, "publishing a generation", waiting),\n',
+        old='        changing(view, "publishing a generation"),\n',
         new="        contextlib.nullcontext(),\n",
         tests=("test_publishing_holds_the_lock_of_the_view",),
     ),

@@ -34,7 +34,9 @@ def build(root: Root, torch: Arm, target: str) -> subprocess.CompletedProcess[st
     with pytest.MonkeyPatch.context() as patch:
         # One for processors will do here: these kernels link with nothing of torch's half for CUDA.
         patch.setattr(environment, "lacks_cuda", lambda _site: False)
-        return root.run("--target", target, "--json", "build", "kernels", "--provide", provide, "--no-closure")
+        return root.run(
+            "--target", target, "--json", "build", "kernels", "--provide", provide, "--no-closure"
+        )
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def add_patches(root: Root, patches: dict[str, str], *, marks: dict[str, str] | 
 
 
 def checked(root: Root, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
-    done = root.run("--json", "patches", "check", *arguments)
+    done = root.run("--json", "patches", "check", "tiny", *arguments)
     assert done.returncode == code, done.stderr + done.stdout
     document = json.loads(done.stdout)
     rows: list[dict[str, Any]] = document["patches"]
@@ -131,14 +131,14 @@ def test_what_could_not_be_tried_is_named_beside_what_was(tmp_path: Path) -> Non
     root.train(train + train[train.index("[components.tiny]") :].replace("tiny", "other"))
     (root.folder / "patches/other").mkdir()
     shutil.copy(root.folder / "patches/tiny/0001.patch", root.folder / "patches/other/0001.patch")
-    done = root.run("patches", "check", "--offline")
+    done = root.run("patches", "check", "tiny", "other", "--offline")
     assert done.returncode == 0, done.stderr
     assert "note: other: other/0001.patch was not tried: other-1.0.tar.gz" in done.stderr
 
 
 def test_without_patches_nothing_was_checked(root: Root) -> None:
     assert checked(root, code=12) == []
-    assert "train t has no patches" in root.run("patches", "check").stderr
+    assert "train t has no patches" in root.run("patches", "check", "tiny").stderr
 
 
 @pytest.mark.parametrize(

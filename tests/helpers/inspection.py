@@ -293,7 +293,9 @@ def _check_page(page: str, found: Any) -> None:
     assert f"{found['files']} files of " in lines[2]
     assert ("RECORD is true" in lines[2]) == found["record_ok"]
     if found["best_tag"]:
-        assert lines.pop(3).strip().startswith(f"best platform tag by its symbol versions: {found['best_tag']}")
+        assert (
+            lines.pop(3).strip().startswith(f"best platform tag by its symbol versions: {found['best_tag']}")
+        )
     sections = _sections(lines[4:])
     assert [line.split()[-1] for line in sections.pop("LARGEST FILES")] == [
         one["path"] for one in found["largest"][:5]

@@ -213,7 +213,7 @@ def test_what_is_refused_and_what_is_told(tmp_path: Path) -> None:
     code, document = said("--workload", "gemm")
     assert (code, "no environment with torch" in document["error"]["message"]) == (2, True)
     done = invoke(command(tmp_path, "--list"), check=True)
-    assert len(json.loads(done.stdout)["workloads"]) == 13
+    assert len(json.loads(done.stdout)["workloads"]) == 15
 
 
 def test_traces(baseline: Arm, tmp_path: Path) -> None:

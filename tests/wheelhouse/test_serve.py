@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import random
 import signal
 import socket
@@ -474,18 +473,6 @@ def test_what_cannot_be_served_is_said(house: tuple[Home, Generation], tmp_path:
     (tmp_path / "token").write_text("\n")
     blank = run(root, "--token-file", tmp_path / "token")
     assert (blank.returncode, "empty" in blank.stderr) == (2, True)
-
-
-def test_a_missing_library_is_named_with_the_line_to_type(
-    house: tuple[Home, Generation], tmp_path: Path
-) -> None:
-    (tmp_path / "uvicorn.py").write_text("raise ModuleNotFoundError('no', name='uvicorn')\n")
-    words = [*CLI, "--root", str(house[0].wheelhouse.parent), "wheelhouse", "serve"]
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 4
-    assert "uvicorn is not installed" in done.stderr
-    assert "-m pip install 'uvicorn" in done.stderr
 
 
 def downloading(house: tuple[Home, Generation]) -> tuple[subprocess.Popen[str], socket.socket, int]:

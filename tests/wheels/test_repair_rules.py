@@ -63,7 +63,7 @@ def test_what_is_excluded_is_a_soname() -> None:
 
 def test_what_has_no_meaning_in_other_kinds() -> None:
     vendor = "has no meaning in a recipe of kind repack: the vendor's wheel is kept byte for byte"
-    text = 'exclude = ["libcuda.so.1"]\nstrip = true\nclean_rpath = false\n'
+    text = 'exclude = ["libcuda.so.1"]\nstrip = true\nclean_rpath = true\n'
     assert problems(text, "repack") == [f"9: repair.strip {vendor}", f"10: repair.clean_rpath {vendor}"]
     assert problems('exclude = ["libcuda.so.1"]\n', "cmake") == [
         "8: repair.exclude has no meaning in a recipe of kind cmake: it makes no wheel"
