@@ -143,7 +143,7 @@ def check(wheel: Path, cuobjdump: Path | None = None, *options: str) -> Any:
 
 def _inspect(wheel: Path, *options: str) -> str:
     command = [*CLI, "wheelhouse", "inspect", str(wheel), *options]
-    done = invoke(command, env={**os.environ, "COLUMNS": "100"})
+    done = invoke(command, env={**os.environ, "COLUMNS": "2000"})
     assert done.returncode == 0, done.stderr
     return done.stdout
 
