@@ -161,6 +161,7 @@ def _run(asked: Asked, work: Work, shape: Shape, batch: int, context: int, room:
 
     def at_begin() -> Any:
         server.begin()
+        server.left = 0  # the next step begins anew: this one is none of its tokens
         return count()
 
     return Run(step=step, count=counted(at_begin), countable=not quantised, after=right, facts=facts)
