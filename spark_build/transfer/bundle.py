@@ -380,10 +380,12 @@ def _pip(foreign: Target | None, command: str, *arguments: str) -> None:
     env = clean_environment({"SOURCE_DATE_EPOCH": EPOCH})
     done = run([*pip_for(foreign), command, "--quiet", *arguments], env=env)
     if done.returncode != 0:
-        errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
+        lines = done.output.strip().splitlines()
+        # A traceback stands below "ERROR: Exception:" and says most in its last line.
+        errors = [line for line in lines if line.startswith("ERROR:") and line != "ERROR: Exception:"]
         raise SourceError(
             "spark-build itself cannot be packed for the other machine: "
-            + (errors[-1].removeprefix("ERROR: ") if errors else done.output[-300:]),
+            + (errors or lines or ["pip said nothing"])[-1].removeprefix("ERROR: "),
             hint="export with --without-spark-build; or once with the network, after which it is kept",
         )
 
