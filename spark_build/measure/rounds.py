@@ -40,9 +40,17 @@ from spark_build.measure.model import (
     Tick,
     Work,
 )
-from spark_build.measure.monitor import MARK, ArmMonitor, silent
 from spark_build.measure.statistics import drop, variation
-from spark_build.measure.telemetry import NvmlProbe, Sampler, mean_of, probes_for, summarise
+from spark_build.measure.telemetry import (
+    MARK,
+    ArmMonitor,
+    NvmlProbe,
+    Sampler,
+    mean_of,
+    probes_for,
+    silent,
+    summarise,
+)
 from spark_build.measure.verdict import reference_for
 from spark_build.process import Completed, run
 

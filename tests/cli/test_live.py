@@ -17,7 +17,7 @@ import pytest
 from spark_build.events import BurnInStarted, MachineSeen, RateSeen, RoundFinished
 from spark_build.journal import EVENTS, Journal
 from spark_build.measure.model import Arm
-from spark_build.measure.monitor import parse_tick
+from spark_build.measure.telemetry import parse_tick
 from tests.helpers import processes
 from tests.helpers.faulty_bench import AS_IF_CUDA, command_of, fake_nvml, faulty, verify
 

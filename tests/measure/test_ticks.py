@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build.events import RateSeen
-from spark_build.measure.monitor import MARK, parse_tick
+from spark_build.measure.telemetry import MARK, parse_tick
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 RATE = st.floats(min_value=0, allow_nan=False, allow_infinity=False)

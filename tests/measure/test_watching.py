@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_build.events import Event, Gate, MachineSeen, RateSeen, RoundFinished, RoundStarted
 from spark_build.measure.model import Case, Measurement, Round, Slot, Telemetry
-from spark_build.measure.monitor import ArmMonitor, held_down
+from spark_build.measure.telemetry import ArmMonitor, held_down
 
 SLOT = Slot(index=2, visit=1, block=0, arm="mine")
 CASE = Case(dtype="fp16", size=8192, layout="ab")
