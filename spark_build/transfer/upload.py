@@ -28,6 +28,8 @@ from spark_build.transfer.bundle_write import Counter, stream
 from spark_build.wheelhouse.trust import SIGNATURE
 
 TRIES = 2  # of one file, when what arrived is not what was sent
+REQUESTS = 64  # of 32 KiB, on their way at once by sftp
+KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"  # what a cluster's administrator keeps
 
 
 def send(parcel: Bundle, url: str, progress: Progress, emit: Emit) -> int:
@@ -77,10 +79,7 @@ def _opened(url: str) -> tuple[Any, str]:
         import fsspec
 
         if re.search(r"(^|::)(sftp|ssh):", url):  # also behind another: simplecache::sftp://...
-            # Imported here: paramiko is needed for these alone.
-            from spark_build.transfer import sftp
-
-            sftp.register()
+            _register_sftp()
         # One of its own: another's connection may be a torn one.
         files, path = fsspec.core.url_to_fs(url, skip_instance_cache=True)
     except ImportError as error:
@@ -92,6 +91,40 @@ def _opened(url: str) -> tuple[Any, str]:
     except Exception as error:
         raise _failed(url, error) from error
     return files, str(path).rstrip("/")
+
+
+def _register_sftp() -> None:
+    """Have fsspec open sftp:// and ssh:// by a class that refuses unknown keys and pipelines its packets."""
+    # Imported here: paramiko is needed for these alone.
+    import fsspec
+    import paramiko
+    from fsspec.implementations.sftp import SFTPFileSystem
+
+    class KnownHosts(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
+        """Refuses a node whose key is not among those that ssh knows, or is another there."""
+
+        host: str
+        ssh_kwargs: dict[str, Any]
+
+        def _connect(self) -> None:
+            self.client = paramiko.SSHClient()
+            self.client.load_system_host_keys()  # ~/.ssh/known_hosts; the first to name a key is believed
+            with contextlib.suppress(OSError):
+                self.client.load_system_host_keys(KNOWN_HOSTS)
+            self.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+            self.client.connect(self.host, **self.ssh_kwargs)
+            self.ftp = self.client.open_sftp()
+
+        def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+            file = super()._open(path, mode, **options)
+            if "r" in mode:
+                file.prefetch(max_concurrent_requests=REQUESTS)
+            else:
+                file.set_pipelined()
+            return file
+
+    for scheme in ("sftp", "ssh"):
+        fsspec.register_implementation(scheme, KnownHosts, clobber=True)
 
 
 def _lacking(url: str, error: ImportError) -> HostError:

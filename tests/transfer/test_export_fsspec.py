@@ -189,7 +189,7 @@ def test_sftp_knows_what_a_cluster_knows(
 
     system = tmp_path / "ssh_known_hosts"
     (keys / "known_hosts").rename(system)
-    monkeypatch.setattr("spark_build.transfer.sftp.SYSTEM", str(system))
+    monkeypatch.setattr("spark_build.transfer.upload.KNOWN_HOSTS", str(system))
     sent(parcel, node.url(tmp_path / "set"))
     arrived(parcel, tmp_path / "set", tmp_path)
     right = system.read_text()
