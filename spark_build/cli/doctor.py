@@ -77,14 +77,14 @@ def examine(
 ) -> tuple[Facts, tuple[Diagnosis, ...]]:
     """Collect and judge all facts; `indexes` replaces asking those that pip is configured for."""
     from spark_build.build import requirements, scheduler
-    from spark_build.doctor import checks_system, collect, index_connectivity
+    from spark_build.doctor import checks_system, collect
     from spark_build.doctor.model import PlanRequirements
 
     planned = scheduler.plan(setting, recipes)
     wants = PlanRequirements(plan=planned, limits=setting.limits)
 
     def ask() -> IndexFacts:
-        return index_connectivity.reachable(lambda: len(requirements.missing_sources(planned, setting.home)))
+        return collect.reachable(lambda: len(requirements.missing_sources(planned, setting.home)))
 
     facts = collect.collect_facts(
         access, setting.home, wants, setting.machine, indexes=indexes or ask, with_cluster=with_cluster

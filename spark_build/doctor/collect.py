@@ -1,14 +1,18 @@
-"""Collect the facts that the checks judge."""
+"""Collect the facts that the checks judge, also which package indexes answer."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from spark_build.build import compiler_cache
@@ -20,6 +24,7 @@ from spark_build.doctor.model import (
     Facts,
     GpuFacts,
     HostLibrary,
+    IndexAnswer,
     IndexFacts,
     Link,
     Nvcc,
@@ -29,10 +34,14 @@ from spark_build.doctor.model import (
     Toolkit,
 )
 from spark_build.doctor.probe import MachineAccess
+from spark_build.errors import SparkBuildError
 from spark_build.machine import REASONS, Diagnosis, Limits, Machine
 from spark_build.paths import Home
 from spark_build.probe import CUDA, SYSTEM_PATH
 from spark_build.recipes.model import Plan
+
+if TYPE_CHECKING:
+    from spark_build.sources.http import PipConfig
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 SYNCHRONISED = "/run/systemd/timesync/synchronized"
@@ -451,3 +460,69 @@ def _gpu_of_smi(node: ET.Element) -> GpuFacts:
 def _computing(processes: ET.Element) -> int:
     """Return the processes that compute, without those that draw the desktop."""
     return sum("C" in (process.findtext("type") or "") for process in processes.iter("process_info"))
+
+
+PATIENCE = 2.0  # seconds for an answer
+# Names are looked up without a time limit of ours.
+LONGEST = PATIENCE + 1.0
+
+
+def reachable(lacking: Callable[[], int]) -> IndexFacts:
+    """Ask every index that pip is configured for; `lacking` is called when none answers.
+
+    lacking: how many things a build would have to fetch.
+    """
+    # Imported here: a build collects facts too, and requests takes long to import.
+    from spark_build.sources import http, simple_api
+
+    try:
+        found = simple_api.configured()
+    except SparkBuildError as error:
+        return IndexFacts(problem=error.message)
+    config = replace(found.config, timeout=PATIENCE)
+    answers: dict[str, IndexAnswer] = {}
+
+    def ask(url: str) -> None:
+        answers[url] = _ask_index(url, config)
+
+    threads = [threading.Thread(target=ask, args=(url,), daemon=True) for url in found.urls]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + LONGEST
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    silent = "no answer in time"
+    asked = tuple(
+        answers.get(url) or IndexAnswer(where=http.host_of(url), failure=silent) for url in found.urls
+    )
+    links = bool(found.links)
+    if all(answer.failure for answer in asked):
+        return IndexFacts(asked=asked, links=links, lacking=lacking())
+    return IndexFacts(asked=asked, links=links)
+
+
+def _ask_index(url: str, config: PipConfig) -> IndexAnswer:
+    from spark_build.sources import http
+
+    where = http.host_of(url)
+    if not http.is_remote(url):
+        there = Path(http.path_of(url)).is_dir()
+        return IndexAnswer(where=where, failure="" if there else "there is no such folder")
+    try:
+        with http.Session(config, retries=0) as session:
+            answer = session.ask("HEAD", f"{url.rstrip('/')}/pip/")
+    except http.NETWORK_ERRORS as error:
+        return IndexAnswer(where=where, failure=http.network_reason(error))
+    except SparkBuildError as error:
+        return IndexAnswer(where=where, failure=error.message)
+    if answer.status_code in (401, 403, 407) or answer.status_code >= 500:
+        return IndexAnswer(where=where, failure=f"it answers {answer.status_code}")
+    return IndexAnswer(where=where, ahead=_ahead(answer.headers.get("Date", "")))
+
+
+def _ahead(date: str) -> float | None:
+    """Return how far a server's clock is ahead of ours, in seconds."""
+    try:
+        return parsedate_to_datetime(date).timestamp() - time.time()
+    except (TypeError, ValueError):
+        return None

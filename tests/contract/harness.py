@@ -26,7 +26,7 @@ import click
 from spark_build import __version__, paths
 from spark_build import probe as spark_build_probe
 from spark_build.cli import main as program
-from spark_build.doctor import index_connectivity, probe
+from spark_build.doctor import collect, probe
 from spark_build.environments import interpreters
 from spark_build.environments.interpreters import Interpreter
 from spark_build.machine import Machine
@@ -141,7 +141,7 @@ def simulated(place: Path) -> Iterator[None]:
 
     with (
         mock.patch.object(probe, "MachineAccess", return_value=machine),
-        mock.patch.object(index_connectivity, "reachable", return_value=machine.indexes()),
+        mock.patch.object(collect, "reachable", return_value=machine.indexes()),
         mock.patch.object(interpreters, "inspect", python),
         mock.patch.object(time, "time", return_value=NOW),
     ):

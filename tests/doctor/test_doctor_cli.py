@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from spark_build.doctor import collect, index_connectivity
+from spark_build.doctor import collect
 from spark_build.doctor.model import IndexFacts
 from spark_build.doctor.probe import MachineAccess
 from tests.conftest import CLI, PROJECT, Root, make_root
@@ -134,7 +134,7 @@ def configured(monkeypatch: pytest.MonkeyPatch, *urls: str) -> IndexFacts:
     monkeypatch.setenv("PIP_INDEX_URL", urls[0])
     if urls[1:]:
         monkeypatch.setenv("PIP_EXTRA_INDEX_URL", " ".join(urls[1:]))
-    return index_connectivity.reachable(lambda: 3)
+    return collect.reachable(lambda: 3)
 
 
 def test_each_index_says_for_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
