@@ -22,9 +22,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_build.environments.fsck import check
 from spark_build.paths import locate
 from spark_build.wheelhouse import generations, store
+from spark_build.wheelhouse.fsck import check
 from spark_build.wheelhouse.gc import collect, generation_changes
 from spark_build.wheelhouse.store import RECORD, entry_folder
 from spark_build.wheels.model import StoredWheel

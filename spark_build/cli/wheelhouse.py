@@ -399,10 +399,10 @@ def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> i
 
     Exit code 10 for faults, 12 where there is nothing.
     """
-    from spark_build.environments.fsck import check as examine
-    from spark_build.environments.fsck import is_empty, unresolved
+    from spark_build.environments.closure import unresolved
     from spark_build.events import Progress
     from spark_build.recipes.loader import load
+    from spark_build.wheelhouse import fsck
 
     with render.open_view(options.verbosity) as view:
 
@@ -410,14 +410,14 @@ def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> i
             view.emit(Progress(recipe="", stage="check", done=done, total=total, unit="bytes"))
 
         home = options.home()
-        found = examine(home, deep=deep, repair=repair, told=told)
+        found = fsck.check(home, deep=deep, repair=repair, told=told)
         # What is damaged would only be told a second time.
         if resolve is not False and all(one.mended for one in found):
             targets = load(home.data).targets.values()
             found += unresolved(home, targets, most=None if resolve else MOST, told=note)
     found = tuple(dataclasses.replace(one, fix=typeable(one.fix)) for one in found)
     left = [one for one in found if not one.mended]
-    empty = not found and is_empty(home)
+    empty = not found and fsck.is_empty(home)
     if options.json:
         rows = [dataclasses.asdict(one) for one in found]
         render.print_json({"faults": rows, "mended": len(found) - len(left), "left": len(left)})

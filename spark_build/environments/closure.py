@@ -1,4 +1,4 @@
-"""Resolve public requirements of a generation for its target."""
+"""Resolve public requirements of a generation for its target; prove that a generation installs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import platform
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ from spark_build.environments import interpreters
 from spark_build.environments.installed import choose_installer, find_uv, installer_error, unconfigured
 from spark_build.errors import SourceError, StoreError
 from spark_build.files import make_folder, sha256_of
+from spark_build.paths import Home
 from spark_build.process import run
 from spark_build.recipes.model import Target
 from spark_build.text import digest
 from spark_build.venv import clean_environment
+from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import resolve as wheelhouse_resolve
 from spark_build.wheelhouse import store as stores
+from spark_build.wheelhouse.fsck import WheelhouseFault
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels import model as wheels_model
@@ -223,3 +227,40 @@ def _pip(target: Target, scratch: Path) -> list[str]:
     place = [*tags(target), "--target", str(scratch / "nowhere")] if foreign else []
     options = ["--dry-run", "--ignore-installed", "--quiet", "--pre"]
     return [*pip_for(foreign), "install", *options, *place]
+
+
+def unresolved(
+    home: Home, targets: Iterable[Target], *, most: int | None, told: Callable[[str], None]
+) -> tuple[WheelhouseFault, ...]:
+    """Return what keeps the current generations from being installed, by a real resolver, offline.
+
+    Views of more than `most` wheels are only told of: a resolver takes seconds for hundreds.
+    """
+    known = tuple(targets)
+    found = []
+    for view in sorted(path for path in home.views.glob("*") if path.is_dir()):
+        target = _target_of(view.name, known)
+        current = generations.current(view)
+        if current is None:
+            continue
+        if target is None:
+            told(f"{view.name}: no target of that name is known here; whether it installs was not tried")
+        elif most is not None and len(current.wheels) > most:
+            told(f"{view.name}: {len(current.wheels)} wheels; --resolve tries whether they install")
+        else:
+            for problem in prove_installable(current, target):
+                fix = f"{generations.command(view)} all (completes the set)"
+                found.append(
+                    WheelhouseFault(kind="incomplete", path=str(current.folder), message=problem, fix=fix)
+                )
+    return tuple(found)
+
+
+def _target_of(view: str, targets: Iterable[Target]) -> Target | None:
+    """Return the target of a view by its name; a target that means this machine gets its platform."""
+    name, _, python = view.rpartition("-")
+    for target in targets:
+        if name.startswith(f"{target.name}-") and python.startswith("cp"):
+            here = HERE if target.platform == "host" else target.platform
+            return replace(target, platform=here, python=python)
+    return None

@@ -1,7 +1,13 @@
-"""Check the store and the generations for damage."""
+"""Check the wheelhouse against its records: faults, what to type, repair.
+
+The shallow check looks at names, links, sizes and papers; the deep one reads every byte. What can be
+mended is: links, an installer's papers, manifests, leftovers, and wheels of which the same bytes lie
+somewhere else here. What somebody else put here is never deleted.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +26,18 @@ from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import MANIFEST, VERDICT, Generation
 from spark_build.wheelhouse.judgements import FOLDER, is_sound
-from spark_build.wheelhouse.store import LOCK, PREFIX, RECORD, StoreEntry, entry_folder, entry_of, tree_digest
+from spark_build.wheelhouse.store import (
+    LOCK,
+    PREFIX,
+    RECORD,
+    StoreEntry,
+    entry_folder,
+    entry_of,
+    exclusive,
+    read,
+    shared_lock,
+    tree_digest,
+)
 from spark_build.wheels.model import StoredWheel
 
 FaultKind = Literal[
@@ -398,3 +415,57 @@ def check_judgements(store: Path, *, busy: bool) -> Iterator[Suspect]:
 def _removed(path: Path) -> bool:
     remove_any(path)
     return True
+
+
+def check(
+    home: Home,
+    *,
+    deep: bool,
+    repair: bool,
+    told: Told,
+) -> tuple[WheelhouseFault, ...]:
+    """Return every fault in the store and in all views; `repair` fixes those it can."""
+    wheels: dict[str, StoredWheel] = {}
+    suspects = _found_in_store(home, wheels, deep, told) if home.store.is_dir() else []
+    found = [suspect.mended() if repair else suspect.fault for suspect in suspects]
+
+    def find(key: str) -> StoredWheel | None:
+        if key not in wheels:  # committed since
+            try:
+                entry = read(home.store, key)
+            except StoreError:  # told as the store's fault
+                return None
+            return entry.wheel if entry else None
+        return wheels[key]
+
+    for view in sorted(path for path in home.views.glob("*") if path.is_dir()):
+        with _undisturbed(view):
+            suspects = list(of_view(view, home.store, find))
+            found += [suspect.mended() if repair else suspect.fault for suspect in suspects]
+    return tuple(found)
+
+
+def is_empty(home: Home) -> bool:
+    """Return whether there is neither an entry in the store nor a view to look at."""
+    return not any(home.store.glob("[0-9a-f][0-9a-f]/*")) and not any(
+        path.is_dir() for path in home.views.glob("*")
+    )
+
+
+def _found_in_store(home: Home, wheels: dict[str, StoredWheel], deep: bool, told: Told) -> list[Suspect]:
+    left: list[Path] | None = None  # what is unfinished; None while others may be working on it
+    if os.access(home.store, os.W_OK):
+        with exclusive(home.store, "checking") as holder:
+            left = None if holder else stores.leftovers(home.store)
+    with shared_lock(home.store, "checking", looking=True):
+        found = list(of_store(home, wheels, left))
+        return [*found, *(contents(home, told) if deep else ())]
+
+
+@contextlib.contextmanager
+def _undisturbed(view: Path) -> Iterator[None]:
+    """Keep others from publishing and collecting; does nothing in a wheelhouse that is read-only for us."""
+    with contextlib.ExitStack() as stack:
+        if os.access(view, os.W_OK):
+            stack.enter_context(generations.held(view, "checking"))
+        yield

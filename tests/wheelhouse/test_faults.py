@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.environments.fsck import check
 from spark_build.files import sha256_of
 from spark_build.paths import Home
 from spark_build.transfer.bundle import pack
 from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheelhouse import generations
-from spark_build.wheelhouse.fsck import WheelhouseFault
+from spark_build.wheelhouse.fsck import WheelhouseFault, check
 from spark_build.wheelhouse.gc import collect
 from spark_build.wheelhouse.store import entry_folder
 from tests.helpers import faults

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.environments.fsck import check
 from spark_build.files import sha256_of
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations, store
-from spark_build.wheelhouse.fsck import WheelhouseFault
+from spark_build.wheelhouse.fsck import WheelhouseFault, check
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.store import shared_lock
 from spark_build.wheels.model import StoredWheel

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.environments.fsck import check
 from spark_build.errors import UsageError
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations
+from spark_build.wheelhouse.fsck import check
 from spark_build.wheelhouse.gc import collect
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.store import entry_folder
