@@ -16,8 +16,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from spark_build.authoring import locks
-from spark_build.authoring.pins import facts_of, sha256_of_file
+from spark_build.authoring.pins import facts_of, sha256_of_file, write_locks
 from spark_build.authoring.sdist_metadata import DESCRIBING, Sources, Survey, survey, version_in
 from spark_build.errors import HostError, SourceError, UsageError
 from spark_build.events import Emit, Note
@@ -334,7 +333,7 @@ def write(prepared: Draft, home: Home, catalogue: Catalogue, emit: Emit) -> Crea
     _check(text, recipe, catalogue)
     write_atomically(prepared.path, text)
     known = replace(catalogue, recipes={**catalogue.recipes, name: recipe})
-    rows, _ = locks.write_locks(home, known, [name], base=prepared.request.base)
+    rows, _ = write_locks(home, known, [name], base=prepared.request.base)
     for row in rows:
         if row.state != "written":
             emit(Note(message=f"its build requirements are not locked by hash: {row.state}"))

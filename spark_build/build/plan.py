@@ -12,7 +12,6 @@ from spark_build.build.keys import plan_inputs
 from spark_build.events import ExpectedUsage
 from spark_build.machine import Limits, Machine
 from spark_build.recipes.evaluation import evaluate, for_target, patches_for, pin_hint, sources_for
-from spark_build.recipes.locks import Lock
 from spark_build.recipes.model import (
     Decision,
     Estimate,
@@ -28,6 +27,7 @@ from spark_build.recipes.model import (
     Target,
     Train,
 )
+from spark_build.recipes.parse import Lock
 from spark_build.recipes.toml_positions import allows, version_of
 from spark_build.resources import policy
 from spark_build.text import digest

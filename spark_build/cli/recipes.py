@@ -513,7 +513,7 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
     Hashes and commits of sources go into the selected train, those of the wheels that a build environment is
     made of into recipes/locks/.
     """
-    from spark_build.authoring import locks, pins
+    from spark_build.authoring import pins
     from spark_build.errors import UsageError
     from spark_build.recipes.loader import load
 
@@ -531,13 +531,13 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
             changed += map(str, files)
     elif only_check:
         chosen = pins.sites(home, options.train, names)
-        rows = pins.check_pins(chosen) + locks.check_locks(home, [site.recipe for site in chosen])
+        rows = pins.check_pins(chosen) + pins.check_locks(home, [site.recipe for site in chosen])
     else:
         chosen = pins.sites(home, options.train, names)
         rows, files = pins.fill_pins(chosen)
         if not any(map(_is_unknown, rows)):  # else the files may be no recipes yet
             own = [site.recipe for site in chosen]
-            more, written = locks.write_locks(home, load(home.data), own, anew=bool(names))
+            more, written = pins.write_locks(home, load(home.data), own, anew=bool(names))
             rows, files = [*rows, *more], (*files, *written)
         changed += map(str, files)
     _show(options, rows, list(dict.fromkeys(changed)))

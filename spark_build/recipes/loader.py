@@ -13,9 +13,16 @@ from pydantic import ConfigDict, TypeAdapter
 
 from spark_build.errors import Problem, RecipeError, UsageError
 from spark_build.paths import Home
-from spark_build.recipes.locks import Lock, lock_file, parse_lock
 from spark_build.recipes.model import Pin, Recipe, Target, Train
-from spark_build.recipes.parse import joint_error, parse_recipe, parse_target, parse_train
+from spark_build.recipes.parse import (
+    Lock,
+    joint_error,
+    lock_file,
+    parse_lock,
+    parse_recipe,
+    parse_target,
+    parse_train,
+)
 from spark_build.recipes.toml_positions import Positions
 from spark_build.recipes.validation import cross_check
 from spark_build.text import nearest

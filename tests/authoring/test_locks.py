@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.pylock import Pylock
 
-from spark_build.authoring.locks import requirements_of
+from spark_build.authoring.pins import requirements_of
 from spark_build.build import requirements
 from spark_build.errors import RecipeError, SourceError
 from spark_build.files import sha256_of
 from spark_build.recipes.loader import load, read_lock
-from spark_build.recipes.locks import lock_file, parse_lock, render_lock
+from spark_build.recipes.parse import lock_file, parse_lock, render_lock
 from tests.conftest import ROOT, Root
 from tests.helpers.webserver import Site, serving
 from tests.helpers.wheelhouse import home_in, make_wheel

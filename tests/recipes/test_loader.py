@@ -6,8 +6,8 @@ import pytest
 
 from spark_build.errors import RecipeError, UsageError
 from spark_build.recipes.loader import Catalogue, load
-from spark_build.recipes.locks import lock_file
 from spark_build.recipes.model import Source
+from spark_build.recipes.parse import lock_file
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STACK = {
