@@ -65,10 +65,10 @@ def _gpus() -> tuple[Gpu, ...]:
     )
 
 
-def cuda_home(environ: Mapping[str, str], root: Path = Path("/")) -> str:
+def cuda_home(environ: Mapping[str, str]) -> str:
     """Return this machine's CUDA toolkit: CUDA_HOME, CUDA_PATH, else the usual place; "" without one."""
     for home in (environ.get("CUDA_HOME", ""), environ.get("CUDA_PATH", ""), CUDA):
-        if home.startswith("/") and os.access(root / home.lstrip("/") / "bin/nvcc", os.X_OK):
+        if home.startswith("/") and os.access(f"{home}/bin/nvcc", os.X_OK):
             return home.rstrip("/")
     return ""
 
@@ -101,12 +101,12 @@ def toolchain(*, cuda_home: str, packages: Sequence[str], strip: bool = False) -
     return tools | {f"package {name}": versions.get(name, "missing") for name in sorted(packages)}
 
 
-def _cross_host(cpus: Path = Path("/proc/cpuinfo")) -> str:
+def _cross_host() -> str:
     """Return the machine that the compiler runs on where that is not the one it compiles for, else "".
 
     Only an emulated machine is asked, which qemu-user lets see the real processor: `-v` costs a process.
     """
-    if platform.machine() != "aarch64" or "CPU implementer" in cpus.read_text():
+    if platform.machine() != "aarch64" or "CPU implementer" in Path("/proc/cpuinfo").read_text():
         return ""
     said = capture(["sh", "-c", "c++ -v 2>&1"], env=SYSTEM) or ""
     host, target = (re.search(rf"--{name}=(\S+)", said) for name in ("host", "target"))

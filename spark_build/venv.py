@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -49,8 +49,6 @@ def pip(
     arguments: Sequence[str],
     *,
     log: BinaryIO | None = None,
-    on_line: Callable[[str], None] | None = None,
-    env: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Completed:
     """Run pip on the environment in `folder`; the user's own pip configuration applies."""
@@ -58,4 +56,4 @@ def pip(
         sys.executable, "-m", "pip", "--python", str(python_of(folder)),
         "--disable-pip-version-check", "--no-input", *arguments,
     ]  # fmt: skip
-    return run(command, env=clean_environment(env), log=log, on_line=on_line, pass_fds=pass_fds)
+    return run(command, env=clean_environment(), log=log, pass_fds=pass_fds)

@@ -223,8 +223,9 @@ def key_differences(before: Any, now: Any) -> tuple[KeyDifference, ...]:
     return tuple(_differences(before, now, ""))
 
 
-def key_changes(before: Mapping[str, Any], now: Mapping[str, Any], *, most: int = 2) -> tuple[str, ...]:
+def key_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a build's changes in a few words, as reasons in a plan."""
+    most = 2
     found = key_differences(before, now)
     said = [f"{one.path} changed: {_short(one.before)} -> {_short(one.now)}" for one in found[:most]]
     return (*said, f"{len(found) - most} more (spark-build why)") if len(found) > most else tuple(said)

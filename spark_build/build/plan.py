@@ -108,7 +108,6 @@ def jobs_for(recipe: Recipe, machine: Machine, limits: Limits, memory_per_job_mi
         cores=limits.cores // recipe.build.threads_per_job,
         available_mib=machine.available_mib,
         reserve_mib=limits.reserve_mib,
-        running_mib=0,
         memory_per_job_mib=memory_per_job_mib or recipe.build.memory_per_job_mib,
         budget_mib=limits.memory_mib,
     )

@@ -415,11 +415,11 @@ def _explained(error: SparkBuildError | OSError, log: Path) -> SparkBuildError:
     return error
 
 
-def _tail(log: Path, size: int = 1 << 16) -> str:
+def _tail(log: Path) -> str:
     if not log.is_file():
         return ""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - size))
+        file.seek(max(0, log.stat().st_size - (1 << 16)))
         return file.read().decode(errors="replace")
 
 

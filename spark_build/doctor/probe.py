@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import spark_build
 from spark_build import probe
@@ -47,11 +47,11 @@ class MachineAccess:
         except OSError:
             return ""
 
-    def head(self, path: str, size: int = 64) -> bytes:
-        """Return the first bytes of a file; b"" when it cannot be read."""
+    def head(self, path: str) -> bytes:
+        """Return the first 64 bytes of a file; b"" when it cannot be read."""
         try:
             with (self.root / path.lstrip("/")).open("rb") as file:
-                return file.read(size)
+                return file.read(64)
         except OSError:
             return b""
 
@@ -174,7 +174,7 @@ def can_install() -> bool:
     )
 
 
-def apt_install(packages: Sequence[str], log: BinaryIO | None = None) -> None:
+def apt_install(packages: Sequence[str]) -> None:
     """Install through apt. Raises HostError with the command to type where that is not allowed or fails."""
     hint = install_line(packages)
     if not can_install():
@@ -182,7 +182,7 @@ def apt_install(packages: Sequence[str], log: BinaryIO | None = None) -> None:
     prefix = [] if os.geteuid() == 0 else ["sudo", "-n"]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (["update"], ["install", "-y", "--no-install-recommends", "--", *packages]):
-        done = run([*prefix, "apt-get", "-q", *arguments], env=environment, log=log)
+        done = run([*prefix, "apt-get", "-q", *arguments], env=environment)
         if done.returncode != 0 and arguments[0] == "install":
             last = next((line for line in done.output.splitlines() if line.startswith("E:")), "see apt-get")
             raise HostError(f"cannot install {', '.join(packages)}: {last}", hint=hint)

@@ -175,7 +175,6 @@ class NumberFormat:
     """`stored`: bytes of one weight with its share of scale factors."""
 
     name: str
-    bits: int
     stored: float
     note: str = ""
 
@@ -186,12 +185,10 @@ class NumberFormat:
 
 
 FORMATS = (
-    NumberFormat(name="FP32", bits=32, stored=4),
-    NumberFormat(name="FP16, BF16", bits=16, stored=2),
-    NumberFormat(name="FP8", bits=8, stored=1),
-    NumberFormat(
-        name="NVFP4", bits=4, stored=0.5 + 1 / 16, note="4 bits and an FP8 scale for every 16 weights"
-    ),
+    NumberFormat(name="FP32", stored=4),
+    NumberFormat(name="FP16, BF16", stored=2),
+    NumberFormat(name="FP8", stored=1),
+    NumberFormat(name="NVFP4", stored=0.5 + 1 / 16, note="4 bits and an FP8 scale for every 16 weights"),
 )
 
 
@@ -218,9 +215,10 @@ class ModelShape:
     kv_heads: int
     head_width: int
 
-    def token_bytes(self, width: float = 2.0) -> float:
-        """Return keys and values of one token, `width` bytes for each number."""
-        return 2 * self.layers * self.kv_heads * self.head_width * width
+    @property
+    def token_bytes(self) -> int:
+        """Keys and values of one token, two bytes for each number."""
+        return 2 * self.layers * self.kv_heads * self.head_width * 2
 
 
 MODELS = (
@@ -229,13 +227,13 @@ MODELS = (
 )
 
 
-def kv_room(free: float, shape: ModelShape, *, weights: float = 2.0, cache: float = 2.0) -> int:
+def kv_room(free: float, shape: ModelShape, *, weights: float = 2.0) -> int:
     """Return tokens of KV cache that fit into `free` bytes beside the weights; 0 where those do not fit.
 
-    `weights`, `cache`: bytes for each number of either.
+    weights: bytes for each of their numbers; the cache has two.
     """
     left = free * (1 - RESERVE) - shape.parameters * weights
-    return max(0, int(left // shape.token_bytes(cache)))
+    return max(0, int(left // shape.token_bytes))
 
 
 def free_memory(samples: Sequence[tuple[float, Sample]], device: str) -> float | None:

@@ -58,9 +58,9 @@ def welch_effect(first: Sequence[float], second: Sequence[float]) -> Effect:
     return Effect(offset=statistics.fmean(second) - statistics.fmean(first), error=error, freedom=freedom)
 
 
-def interval(effect: Effect, level: float = 0.95) -> tuple[float, float]:
-    """t-based confidence interval of an effect."""
-    reach = _t_quantile((1 + level) / 2, effect.freedom) * effect.error if effect.error else 0.0
+def interval(effect: Effect) -> tuple[float, float]:
+    """Return the t-based 95% confidence interval of an effect."""
+    reach = _t_quantile(0.975, effect.freedom) * effect.error if effect.error else 0.0
     return effect.offset - reach, effect.offset + reach
 
 
@@ -152,12 +152,12 @@ def cohen_d(first: Sequence[float], second: Sequence[float]) -> float | None:
     return (statistics.fmean(second) - statistics.fmean(first)) / math.sqrt(variance)
 
 
-def smallest(effect: Effect, power: float = POWER) -> float:
+def smallest(effect: Effect) -> float:
     """Return the same for a log ratio with this standard error.
 
-    The usual approximation: (t at 97.5% + t at `power`) standard errors.
+    The usual approximation: (t at 97.5% + t at POWER) standard errors.
     """
-    reach = _t_quantile(1 - ALPHA / 2, effect.freedom) + _t_quantile(power, effect.freedom)
+    reach = _t_quantile(1 - ALPHA / 2, effect.freedom) + _t_quantile(POWER, effect.freedom)
     return math.expm1(min(reach * effect.error, HUGE))
 
 

@@ -36,10 +36,6 @@ class JobDemand:
         """Return the memory of one slot beyond `slots`: of a running job, or of one that may start."""
         return self.jobs_mib[slots] if slots < len(self.jobs_mib) else self.memory_per_job_mib
 
-    def cost_mib(self, slots: int) -> int:
-        """Return the memory of that many slots."""
-        return sum(self.next_mib(slot) for slot in range(slots))
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pressure:
@@ -103,7 +99,7 @@ def share(demands: Sequence[JobDemand], *, cores: int, room_mib: int) -> tuple[i
     """Return each running stage's slots: one each, the rest one by one to the stage with fewest that fits."""
     slots = [1] * len(demands)
     threads = sum(demand.threads_per_job for demand in demands)
-    memory = sum(demand.cost_mib(1) for demand in demands)
+    memory = sum(demand.next_mib(0) for demand in demands)
     while True:
         hungry = [
             index
@@ -125,17 +121,12 @@ def allowed(
     cores: int,
     available_mib: int,
     reserve_mib: int,
-    running_mib: int,
     memory_per_job_mib: int,
-    cap: int | None = None,
     budget_mib: int | None = None,
 ) -> int:
-    """Return the slots of a stage that runs alone, at least one; `cap` is a Throttle's."""
-    space = room(
-        budget_mib=budget_mib, available_mib=available_mib, reserve_mib=reserve_mib, running_mib=running_mib
-    )
-    bound = cores if cap is None else min(cores, cap)
-    return max(1, min(bound, space // max(1, memory_per_job_mib)))
+    """Return the slots of a stage that runs alone, at least one."""
+    space = room(budget_mib=budget_mib, available_mib=available_mib, reserve_mib=reserve_mib, running_mib=0)
+    return max(1, min(cores, space // max(1, memory_per_job_mib)))
 
 
 def learned(peaks: Sequence[int], declared: int) -> int:

@@ -69,11 +69,11 @@ def write_archive(parcel: Bundle, file: Path, progress: Progress = silent) -> in
         return file.stat().st_size
 
 
-def stream(members: tuple[Member, ...], top: str = "") -> Iterator[bytes]:
-    """Yield the members as a tar for a pipe; below `top`, if it is given."""
+def stream(members: tuple[Member, ...]) -> Iterator[bytes]:
+    """Yield the members as a tar for a pipe."""
     total = 0
     for member in members:
-        header = _header(f"{top}{member.name}", member.size)
+        header = _header(member.name, member.size)
         yield header
         yield from member.content()
         yield bytes(_padding(member.size))

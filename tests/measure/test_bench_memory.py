@@ -13,7 +13,7 @@ from spark_build.measure.telemetry import MemoryProbe
 
 def test_room_for_tokens() -> None:
     small, large = MODELS
-    assert small.token_bytes() == 131072  # 2 x 32 layers x 8 heads x 128 numbers x 2 bytes
+    assert small.token_bytes == 131072  # 2 x 32 layers x 8 heads x 128 numbers x 2 bytes
     free = 8.03e9 * 2 / 0.9
     assert kv_room(free, small) == 0
     assert kv_room(free + 131072 * 1000 / 0.9 + 1, small) == 1000

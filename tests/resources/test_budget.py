@@ -29,37 +29,25 @@ DEMANDS = st.lists(
 # --- one stage --------------------------------------------------------------------------------------
 
 
-@given(cores=CORES, available=MIB, reserve=MIB, running=MIB, per_job=PER_JOB)
-def test_allowed_is_bounded_and_never_starves(
-    cores: int, available: int, reserve: int, running: int, per_job: int
-) -> None:
+@given(cores=CORES, available=MIB, reserve=MIB, per_job=PER_JOB)
+def test_allowed_is_bounded_and_never_starves(cores: int, available: int, reserve: int, per_job: int) -> None:
     slots = policy.allowed(
-        cores=cores,
-        available_mib=available,
-        reserve_mib=reserve,
-        running_mib=running,
-        memory_per_job_mib=per_job,
+        cores=cores, available_mib=available, reserve_mib=reserve, memory_per_job_mib=per_job
     )
     assert 1 <= slots <= cores
-    assert slots == 1 or slots * per_job <= available - reserve + running
+    assert slots == 1 or slots * per_job <= available - reserve
 
 
 @given(
     cores=CORES,
     available=MIB,
     reserve=MIB,
-    running=MIB,
     per_job=PER_JOB,
     more=st.integers(0, 10_000),
-    cap=st.none() | CORES,
 )
-def test_allowed_is_monotone(
-    cores: int, available: int, reserve: int, running: int, per_job: int, more: int, cap: int | None
-) -> None:
+def test_allowed_is_monotone(cores: int, available: int, reserve: int, per_job: int, more: int) -> None:
     def slots(*, c: int = cores, a: int = available, r: int = reserve, p: int = per_job) -> int:
-        return policy.allowed(
-            cores=c, available_mib=a, reserve_mib=r, running_mib=running, memory_per_job_mib=p, cap=cap
-        )
+        return policy.allowed(cores=c, available_mib=a, reserve_mib=r, memory_per_job_mib=p)
 
     assert slots(a=available + more) >= slots()
     assert slots(c=cores + more) >= slots()
@@ -74,7 +62,7 @@ def test_allowed_is_monotone(
 def test_shares_fit_and_leave_nothing_that_fits(demands: list[JobDemand], cores: int, room: int) -> None:
     slots = policy.share(demands, cores=cores, room_mib=room)
     assert all(count >= 1 for count in slots)
-    memory = sum(one.cost_mib(count) for one, count in zip(demands, slots, strict=True))
+    memory = sum(one.next_mib(at) for one, count in zip(demands, slots, strict=True) for at in range(count))
     threads = sum(one.threads_per_job * count for one, count in zip(demands, slots, strict=True))
     if any(count > 1 for count in slots):
         assert memory <= room
@@ -91,20 +79,14 @@ def test_equals_get_equal_shares(count: int, cores: int, room: int, per_job: int
     assert max(slots) - min(slots) <= 1
 
 
-@given(cores=CORES, available=MIB, reserve=MIB, running=MIB, per_job=PER_JOB)
-def test_a_lone_stage_shares_with_nobody(
-    cores: int, available: int, reserve: int, running: int, per_job: int
-) -> None:
-    room = policy.room(budget_mib=None, available_mib=available, reserve_mib=reserve, running_mib=running)
+@given(cores=CORES, available=MIB, reserve=MIB, per_job=PER_JOB)
+def test_a_lone_stage_shares_with_nobody(cores: int, available: int, reserve: int, per_job: int) -> None:
+    room = policy.room(budget_mib=None, available_mib=available, reserve_mib=reserve, running_mib=0)
     (shared,) = policy.share(
         [JobDemand(memory_per_job_mib=per_job, wanted=cores)], cores=cores, room_mib=room
     )
     assert shared == policy.allowed(
-        cores=cores,
-        available_mib=available,
-        reserve_mib=reserve,
-        running_mib=running,
-        memory_per_job_mib=per_job,
+        cores=cores, available_mib=available, reserve_mib=reserve, memory_per_job_mib=per_job
     )
 
 
