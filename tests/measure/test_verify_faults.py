@@ -109,7 +109,8 @@ def test_what_the_driver_tells(
     assert "aten::mm" in page  # kernels, by a run of its own
 
 
-OF_THE_MACHINE = {"other processes", "stolen time", "A/A control"}  # where other tests run beside this one
+# Where other tests run beside this one:
+OF_THE_MACHINE = {"other processes", "stolen time", "A/A control", "surroundings"}
 
 
 def test_a_driver_that_is_not_there_leaves_unknown(baseline: Arm, tmp_path: Path) -> None:
