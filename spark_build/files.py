@@ -16,11 +16,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from spark_build.errors import HostError
 from spark_build.process import leave, refuse_cancelled
 from spark_build.reporting import reporter
 
 # From 128 KiB on, malloc maps each piece anew, and its page faults cost more than hashing it.
 CHUNK = 120 << 10
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of NFS without its daemon, 9p, FUSE
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
@@ -178,7 +180,7 @@ def locked(
     Pass the descriptor on to children: the lock then lasts until the last of them is gone, so
     that a new run never meets compilers of a killed one. `waiting`, by default the reporter's, is told once
     who holds it.
-    Raises LockTimeout after `timeout` seconds.
+    Raises LockTimeout after `timeout` seconds, HostError where the file system has no locks.
     """
     descriptor = _acquire(path, waiting, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, timeout)
     try:
@@ -237,7 +239,13 @@ def _acquire(path: Path, waiting: Callable[[str], None] | None, kind: int, timeo
                 (waiting or reporter().waiting)(holder)
                 told = True
             time.sleep(0.1)
-        except BaseException:
+        except BaseException as error:
             os.close(descriptor)
+            if isinstance(error, OSError) and error.errno in NO_LOCKS:
+                raise HostError(
+                    f"this file system has no locks: {error.strerror}",
+                    where=str(path),
+                    hint="mount it with locks, or choose another with --root DIR or SPARK_BUILD_HOME=DIR",
+                ) from error
             raise
         os.close(descriptor)

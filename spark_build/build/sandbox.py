@@ -3,8 +3,9 @@
 bubblewrap gives all of it: an empty file system that gets the system's programs and libraries, the needs and
 the work tree, which alone can be written, in part. The work tree and the needs' prefixes are shown at fixed
 places as well: the same bytes and cache hits wherever a checkout lies. Their real paths stay, too, because
-the scripts of the build environment name their interpreter by it. unshare closes the network only. Where
-neither works, builds run as they are, and provenance.json says so.
+the scripts of the build environment name their interpreter by it. A filter refuses system calls that no
+build needs. unshare closes the network only. Where neither works, builds run as they are, and provenance.json
+says so.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import re
 import shutil
 import stat
+import struct
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +45,24 @@ PLACE = Path("/run/spark-build")  # fixed, and free of spaces
 # --cap-drop: root would keep all capabilities, and with them the power to remount.
 # --clearenv: what the recipe sets is for the build's commands; bwrap itself would load its LD_PRELOAD.
 CAGE = ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--clearenv")
+
+# The filter: numbers of system calls on x86-64 and aarch64, whose audit numbers these are.
+MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+# The keyring is the session's, whatever namespace asks; behind the others were many of the kernel's holes.
+DENIED = {
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280),
+    "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
+}  # fmt: skip
+CLONE, UNSHARE, CLONE3, IOCTL = (56, 220), (272, 97), (435, 435), (16, 29)
+NEW_USER = 0x10000000  # CLONE_NEWUSER: in a user namespace of its own a build would have all capabilities
+TYPING = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into the terminal that `build --shell` shares
+OTHER_ABI = 0x40000000  # a bit of x32's numbers
+# Classic BPF: load from struct seccomp_data, jump if equal or if a bit is set; answer EPERM, ENOSYS, allow.
+LOAD, EQUAL, ANY_BIT = 0x20, 0x15, 0x45
+NUMBER, ARCH, FIRST, SECOND = 0, 4, 16, 24  # of arguments the lower half, as the kernel reads them here
+REFUSED, MISSING, PASSED = (6, 0, 0, 0x50000 | 1), (6, 0, 0, 0x50000 | 38), (6, 0, 0, 0x7FFF0000)
+# bwrap takes a filter as an open descriptor only. `ulimit`: a compiler that crashes leaves no core behind.
+FILTERED = 'ulimit -c 0; exec {filter}<"$0" && exec "$1" --seccomp $filter "${@:2}"'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,9 +95,10 @@ def choose() -> Sandbox:
     if bwrap is None:
         reason = "bubblewrap is not installed"
     else:
-        reason = _refusal([bwrap, *CAGE, *_system()])
-        if not reason:
-            return Sandbox(kind="bubblewrap", program=(bwrap, *CAGE))
+        for filtering in (_filtering(), ()):
+            reason = _refusal([*filtering, bwrap, *CAGE, *_system()])
+            if not reason:
+                return Sandbox(kind="bubblewrap", program=(*filtering, bwrap, *CAGE))
     unshare = shutil.which("unshare")
     if unshare is not None:
         # Without a map of its own only root may.
@@ -85,6 +106,38 @@ def choose() -> Sandbox:
             if not _refusal(program):
                 return Sandbox(kind="unshare", program=program, reason=reason)
     return Sandbox(kind="none", reason=reason)
+
+
+@functools.cache
+def _filtering() -> tuple[str, ...]:
+    """Return the words before bwrap that give it the filter; none where it has none for this machine."""
+    program, bash = syscall_filter(os.uname().machine), shutil.which("bash")
+    if not program or bash is None:
+        return ()
+    file = os.memfd_create("syscalls")  # as long as this process lives, for all that it starts
+    os.write(file, program)
+    return (bash, "-c", FILTERED, f"/proc/{os.getpid()}/fd/{file}")
+
+
+def syscall_filter(machine: str) -> bytes:
+    """Return the seccomp filter of a build as the kernel reads it, classic BPF; b"" for an unknown machine.
+
+    Refused calls fail with EPERM. Those of another architecture (32-bit, x32) and clone3, whose flags no
+    filter can see, fail as on a kernel without them: the C library then takes clone.
+    """
+    if machine not in MACHINES:
+        return b""
+    column = list(MACHINES).index(machine)
+    steps = [(LOAD, 0, 0, ARCH), (EQUAL, 1, 0, MACHINES[machine]), MISSING]
+    steps += [(LOAD, 0, 0, NUMBER), (ANY_BIT, 0, 1, OTHER_ABI), MISSING]
+    steps += [(EQUAL, 0, 1, CLONE3[column]), MISSING]
+    for one in DENIED.values():
+        steps += [(EQUAL, 0, 1, one[column]), REFUSED]
+    for one in (CLONE, UNSHARE):
+        steps += [(EQUAL, 0, 4, one[column]), (LOAD, 0, 0, FIRST), (ANY_BIT, 0, 1, NEW_USER), REFUSED, PASSED]
+    steps += [(EQUAL, 0, 4, IOCTL[column]), (LOAD, 0, 0, SECOND)]
+    steps += [(EQUAL, 1, 0, TYPING[0]), (EQUAL, 0, 1, TYPING[1]), REFUSED, PASSED]
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
 def place_of(sandbox: Sandbox, name: str, real: Path) -> Path:
@@ -148,7 +201,8 @@ def wrap(
 def refuse_unstarted(done: Completed) -> None:
     """Raise HostError when a sandbox could not be set up for a command, or the program is not there."""
     last = done.output.rpartition("\n")[2]
-    if done.returncode not in (1, 126, 127) or Path(done.args[0]).name not in ("bwrap", "unshare", "env"):
+    programs = ("bash", "bwrap", "unshare", "env")
+    if done.returncode not in (1, 126, 127) or Path(done.args[0]).name not in programs:
         return
     missing = re.fullmatch(r"(?:bwrap: execvp |/usr/bin/env: \W)(.*?)\W?: (.*)", last)
     if missing:

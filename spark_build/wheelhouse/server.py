@@ -295,20 +295,68 @@ def _unless_known(request: Request, response: Response) -> Response:
 
 
 LONGEST = 800  # characters of a path
+GUESSES = 20  # wrong tokens of one address at once; afterwards one in a second is looked at
+REMEMBERED = 10_000  # addresses that said a wrong one
+
+
+class Allowance:
+    """So many at once, one more each second, never more than at first."""
+
+    def __init__(self, most: int, clock: Callable[[], float]) -> None:
+        self._most, self._left, self._clock, self._last = most, float(most), clock, clock()
+
+    def is_left(self) -> bool:
+        """Return whether one can be taken now."""
+        now = self._clock()
+        self._left, self._last = min(self._most, self._left + now - self._last), now
+        return self._left >= 1
+
+    def take(self) -> bool:
+        """Take one, where one is left."""
+        left = self.is_left()
+        self._left -= left
+        return left
+
+
+def _client(scope: Scope) -> str:
+    """Return the address whose guesses count together: of IPv6 the network, of which one client has all."""
+    import ipaddress
+
+    host = scope["client"][0] if scope.get("client") else ""
+    try:
+        address = ipaddress.IPv6Address(host)
+    except ValueError:
+        return str(host)
+    return str(address.ipv4_mapped or ipaddress.IPv6Network((address, 64), strict=False))
 
 
 class Guard:
     """Lets through who says the token: as the password of basic authentication, or as a bearer."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, token: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.app = app
         self.token = token
+        self._clock = clock
+        self._wrong: dict[str, Allowance] = {}
+
+    def _may_guess(self, client: str) -> bool:
+        return client not in self._wrong or self._wrong[client].is_left()
+
+    def _count(self, client: str) -> None:
+        """Take note of a wrong token; of too many clients the first are forgotten."""
+        if client not in self._wrong and len(self._wrong) >= REMEMBERED:
+            del self._wrong[next(iter(self._wrong))]
+        self._wrong.setdefault(client, Allowance(GUESSES, self._clock)).take()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 401 without the token, 404 to endless paths; else hand the request on."""
+        """Answer 401 without the token, 429 to guesses, 404 to endless paths; else hand the request on."""
         app = self.app
         said = Headers(scope=scope).get("authorization", "")
-        if self.token and not bears(said, self.token):
+        if self.token and said and not self._may_guess(_client(scope)):
+            app = PlainTextResponse("too many wrong tokens\n", 429, headers={"Retry-After": "2"})
+        elif self.token and not bears(said, self.token):
+            if said:
+                self._count(_client(scope))
             challenge = {"WWW-Authenticate": 'Basic realm="wheelhouse", charset="UTF-8"'}
             app = PlainTextResponse("say the token as the password\n", 401, headers=challenge)
         elif len(scope["path"]) > LONGEST:
@@ -552,18 +600,13 @@ class _Thrifty(logging.Filter):
 
     def __init__(self, lines: int, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._most, self._left, self._clock = lines, float(lines), clock
-        self._last, self._dropped = clock(), 0
+        self._allowance, self._dropped = Allowance(lines, clock), 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line is written; it is cut, and says how many before it were not."""
-        now = self._clock()
-        self._left = min(self._most, self._left + now - self._last)
-        self._last = now
-        if self._left < 1:
+        if not self._allowance.take():
             self._dropped += 1
             return False
-        self._left -= 1
         told = f" ({self._dropped} lines before this one are left out)" if self._dropped else ""
         record.msg, record.args, self._dropped = f"{record.getMessage():.{self.LONGEST}}{told}", (), 0
         return True

@@ -321,6 +321,8 @@ def _appear(temporary: Path, final: Path) -> StoreEntry:
         else:
             remove_tree(temporary)
     sync_folder(final.parent)
+    # Somebody who made it beside us may not have come to that: the entry would be gone with the folder.
+    sync_folder(final.parent.parent)
     return entry_of(final, json.loads((final / RECORD).read_text()))
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import stat
+import struct
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +16,25 @@ from pathlib import Path
 import pytest
 
 from spark_build.build.backends import BuildReached
-from spark_build.build.sandbox import ALLOWED, choose, clear_privileges, wrap
+from spark_build.build.sandbox import (
+    ALLOWED,
+    CAGE,
+    CLONE,
+    CLONE3,
+    DENIED,
+    EQUAL,
+    IOCTL,
+    LOAD,
+    MACHINES,
+    NEW_USER,
+    REFUSED,
+    UNSHARE,
+    Sandbox,
+    choose,
+    clear_privileges,
+    syscall_filter,
+    wrap,
+)
 from spark_build.build.stages.compilation import MOST, Ending
 from spark_build.files import read_made
 from spark_build.process import run
@@ -278,3 +298,96 @@ def test_a_backend_with_an_odd_answer_fails_its_stage(tmp_path: Path, answer: st
     done = make_root(tmp_path, files).run("build", "tiny")
     assert done.returncode == 7, done.stderr
     assert "Traceback" not in done.stderr
+
+
+# --- system calls -----------------------------------------------------------------------------------
+
+# Each fails with EPERM; what it would do or answer else stands in test_the_filter_is_what_refuses.
+CALLS = """
+import ctypes, errno, os, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+def call(name, *arguments):
+    ctypes.set_errno(0)
+    libc.syscall(*arguments)
+    print(name, errno.errorcode.get(ctypes.get_errno(), "well"))
+column = ("x86_64", "aarch64").index(os.uname().machine)
+for name, numbers in TABLE.items():
+    call(name, numbers[column], *{"keyctl": (0, -3, 0)}.get(name, (0, 0, 0, 0, 0)))
+call("clone", (56, 220)[column], 0x10000000, -1, 0, 0, 0)
+call("unshare", (272, 97)[column], 0x10000000)
+call("clone3", 435, 0, 0)
+master, slave = os.openpty()
+for name, request in (("TIOCSTI", 0x5412), ("TIOCSTI by other bits", 0x100005412), ("TIOCGWINSZ", 0x5413)):
+    call(name, (16, 29)[column], slave, ctypes.c_long(request), ctypes.create_string_buffer(b"x" * 8))
+thread = threading.Thread(target=print, args=("threads", "well"))
+thread.start()
+thread.join()
+os.waitpid(os.spawnlp(os.P_NOWAIT, "sh", "sh", "-c", "ulimit -Hc"), 0)
+"""
+
+
+def answers(box: Sandbox, folder: Path) -> dict[str, str]:
+    """What system calls answer inside."""
+    code = f"TABLE = {DENIED!r}\n{CALLS}"
+    done = run(wrap(box, ["python3", "-uc", code], env={}, writable=[folder], cwd=folder))
+    *lines, limit = done.output.splitlines()
+    return {**dict(line.rsplit(" ", 1) for line in lines), "core": limit}
+
+
+def test_calls_that_reach_around_namespaces_are_refused(tmp_path: Path) -> None:
+    """Keys of the session, the kernel's interpreter, a namespace to be root in, typing into a terminal."""
+    found = answers(choose(), tmp_path)
+    refused = [*DENIED, "clone", "unshare", "TIOCSTI", "TIOCSTI by other bits"]
+    assert {name: found.pop(name) for name in refused} == dict.fromkeys(refused, "EPERM")
+    assert found == {"clone3": "ENOSYS", "TIOCGWINSZ": "well", "threads": "well", "core": "0"}
+
+
+def test_the_filter_is_what_refuses(tmp_path: Path) -> None:
+    """Without it a build reads and writes the user's keyring, and makes itself root of a namespace."""
+    bare = choose().program[choose().program.index(CAGE[0]) - 1 :]
+    found = answers(Sandbox(kind="bubblewrap", program=bare), tmp_path)
+    assert [name for name in ("keyctl", "unshare") if found[name] == "EPERM"] == []
+    assert found["clone3"] == "EINVAL"
+
+
+HEADERS = {
+    "x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h",
+    "aarch64": "/usr/include/asm-generic/unistd.h",  # aarch64 has the generic ones, which lie on every machine
+}
+
+
+@pytest.mark.parametrize("machine", {"aarch64", os.uname().machine} & set(MACHINES))
+def test_the_numbers_of_the_filter_are_the_kernels(machine: str) -> None:
+    text, column = Path(HEADERS[machine]).read_text(), list(MACHINES).index(machine)
+    named = {**DENIED, "clone": CLONE, "unshare": UNSHARE, "clone3": CLONE3, "ioctl": IOCTL}
+    for name, numbers in named.items():
+        assert re.search(rf"^#define __NR_{name}\s+{numbers[column]}$", text, re.MULTILINE), name
+
+
+def decided(machine: str, call: tuple[int, int, int, int]) -> int:
+    """What the filter answers to (number, architecture, first argument, second), by the rules of BPF."""
+    program = list(struct.iter_unpack("=HBBI", syscall_filter(machine)))
+    data, loaded, at = struct.pack("=IIQQQ", call[0], call[1], 0, call[2], call[3]), 0, 0
+    while True:
+        code, yes, no, value = program[at]
+        if code == REFUSED[0]:
+            return int(value)
+        if code == LOAD:
+            (loaded,) = struct.unpack_from("=I", data, value)
+        else:
+            at += yes if (loaded == value if code == EQUAL else loaded & value) else no
+        at += 1
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_filter_of_each_machine_decides_the_same(machine: str) -> None:
+    """The other machine's cannot run here."""
+    column, arch, here = list(MACHINES).index(machine), MACHINES[machine], 0x7FFF0000
+    calls = {name: (numbers[column], arch, 0, 0) for name, numbers in DENIED.items()}
+    calls |= {"clone": (CLONE[column], arch, NEW_USER | 17, 0), "typing": (IOCTL[column], arch, 0, 0x5412)}
+    assert {name: decided(machine, one) for name, one in calls.items()} == dict.fromkeys(calls, 0x50001)
+    for other in ((CLONE[column], arch, 17, 0), (IOCTL[column], arch, 0, 0x5401), (63, arch, 0, 0)):
+        assert decided(machine, other) == here
+    for other in ((63, 0x40000003, 0, 0), (0x40000000 | 63, arch, 0, 0), (435, arch, 0, 0)):
+        assert decided(machine, other) == 0x50026
+    assert syscall_filter("riscv64") == b""

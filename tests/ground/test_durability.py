@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.files import atomic_directory, make_folder, write_atomically
+from spark_build.text import digest
 from spark_build.transfer.bundle import pack
 from spark_build.transfer.bundle_write import write_archive, write_folder
 from spark_build.wheelhouse import generations
@@ -104,6 +105,16 @@ def test_an_entry_is_on_disk_before_it_appears_in_the_store(disk: Disk, tmp_path
     assert disk.early == []
     assert disk.lost(home.wheelhouse) == []
     assert disk.lost(tmp_path / "root") == []
+
+
+def test_an_entry_is_on_disk_though_another_process_is_just_making_the_folder_above(
+    disk: Disk, tmp_path: Path
+) -> None:
+    home, wheel = home_in(tmp_path / "root"), make_wheel(tmp_path / "dist")
+    put_built(home.store, wheel, note="other")
+    (home.store / digest({"recipe": wheel.name, "note": ""})[:2]).mkdir()  # it comes to the sync later
+    put_built(home.store, wheel)
+    assert [path for path in disk.lost(home.store) if not path.endswith("/index.json")] == []
 
 
 def test_a_generation_is_on_disk_before_it_appears(disk: Disk, tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from starlette.responses import PlainTextResponse
 
 from spark_build.wheelhouse import server
-from spark_build.wheelhouse.server import Limits, Shelf, Tls, application
+from spark_build.wheelhouse.server import Guard, Limits, Shelf, Tls, application
 from tests.helpers.wheelhouse import VIEW, demo_house, make_wheel, publish, put_public
 from tests.wheelhouse.test_serve import certificate
 
@@ -255,3 +257,35 @@ def test_the_log_grows_no_faster_than_a_line_in_a_second() -> None:
     assert len(written) == 14  # ten at once, and one in each of the five seconds but the first
     assert max(map(len, written)) < 600
     assert written[10].endswith("lines before this one are left out)")
+
+
+def test_guesses_of_the_token_become_slow() -> None:
+    """Also the right one is not looked at then, or a guess would be as quick as before; others are served."""
+    clock = [0.0]
+    guard = Guard(PlainTextResponse("in"), "secret", lambda: clock[0])
+
+    def answers(*tokens: str, client: str = "192.0.2.1") -> list[int]:
+        found: list[int] = []
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                found.append(message["status"])
+
+        for token in tokens:
+            said = [(b"authorization", f"Bearer {token}".encode())] if token else []
+            scope = {"type": "http", "method": "GET", "path": "/x", "headers": said, "client": (client, 1)}
+            asyncio.run(guard(scope, cast(Any, None), send))
+        return found
+
+    assert answers(*["wrong"] * 40) == [401] * server.GUESSES + [429] * (40 - server.GUESSES)
+    assert answers("secret") == [429]
+    assert answers("", "") == [401, 401], "who says none guesses none"
+    assert answers("wrong", "secret", client="192.0.2.2") == [401, 200]
+    clock[0] += 1.5
+    assert answers("wrong", "wrong") == [401, 429]
+    assert answers(*["wrong"] * 21, client="2001:db8::1")[-1] == 429
+    assert answers("wrong", client="2001:db8::ffff") == [429], "one client has a network of addresses"
+    assert answers("wrong", client="2001:db8:0:1::1") == [401]
+    for number in range(server.REMEMBERED + 5):
+        guard._count(str(number))
+    assert len(guard._wrong) == server.REMEMBERED
