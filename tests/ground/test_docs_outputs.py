@@ -21,7 +21,7 @@ from tests.wheelhouse.test_gc import age
 DATE = re.compile(r"\b20\d\d-\d\d-\d\d\b")
 # How lines to type begin, and what belongs to them.
 TYPED = re.compile(
-    r"#|\s|(?:sudo |PIP_NO_INDEX|~/|\./|\.venv/|tools/)|"
+    r"#|\s|\. ~/|(?:sudo |PIP_NO_INDEX|~/|\./|\.venv/|tools/)|"
     r"(?:spark-build|pip|uv|python[\d.]*|openssl|ssh-keygen|tar|grep|sha256sum|unshare|debootstrap|chroot|git|jupyter) "
 )
 NO_OUTPUT = ("environment,workload", "schema = 1", "wheelhouse/\n")  # files, and a tree of folders
@@ -30,7 +30,7 @@ EXAMPLES = {
     "EQUIVALENT +-2%": "h200",
     "$ spark-build verify --burn-in --full --dtype tf32": "h200-tf32",
 }
-MACHINES = {"kernel             fail": "spark-worn", "cluster-nccl": "spark"}
+MACHINES = {"kernel             fail": "spark-worn", "cluster-nccl": "spark", "gpu             ok": "spark"}
 BENCH = (
     "$ spark-build bench run --list",
     "$ spark-build bench run --arm mine=$HOME/env --workload gemm --profile nsys",
