@@ -1,6 +1,6 @@
 """Errors that a user can meet: what happened, where, and what to type next.
 
-The exit codes are a contract (docs/internals.md); one cause has one code.
+The exit codes are a contract (docs/exit-codes.md); one cause has one code.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 #            install.log    what venv and pip said
 #            installed      the pyproject.toml that was installed, written last: without it .venv is half
 #                           made (a kill, a power cut) and is made again
-#            installed-dev  the same for the test extras
+#            installed-dev  the same for the test extras; installed-dev,docs for those and the site's
 
 venv=${here:?}/.venv
 log=$venv/install.log
@@ -32,10 +32,10 @@ is_ours() {
         [ -x "$venv/bin/python" ] && [ -x "$venv/bin/spark-build" ]
 }
 
-# is_installed [dev]
+# is_installed [EXTRAS]
 is_installed() {
     is_ours && cmp -s -- "$here/pyproject.toml" "$venv/installed" &&
-        { [ "${1:-}" != dev ] || cmp -s -- "$here/pyproject.toml" "$venv/installed-dev"; }
+        { [ "${1:-verify}" = verify ] || cmp -s -- "$here/pyproject.toml" "$venv/installed-$1"; }
 }
 
 # --- Python ---------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ apt_get() {
 
 # --- .venv ----------------------------------------------------------------------------------------
 
-# set_up EXTRA: .venv with the package, editable, and that extra (verify, or dev, which contains it)
+# set_up EXTRAS: .venv with the package, editable, and verify, dev (which contains it) or dev,docs
 set_up() {
     find_python
     # The lock lies on the checkout folder itself: nothing to clean up. pip inherits it, so that after
@@ -189,7 +189,7 @@ install_package() {
     # pip compiles what it copies; our own files would otherwise be compiled by the first start, and by
     # every start of a user with PYTHONDONTWRITEBYTECODE.
     "$venv/bin/python" -m compileall -q "$here/spark_build" >>"$log" 2>&1 || :
-    [ "$1" != dev ] || cp -- "$venv/installing" "$venv/installed-dev" || return
+    [ "$1" = verify ] || cp -- "$venv/installing" "$venv/installed-$1" || return
     mv -- "$venv/installing" "$venv/installed"
 }
 
