@@ -12,7 +12,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
-from spark_build.cli.options import Options, shared
+from spark_build.cli.options import Options, group, shared
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spark_build.wheelhouse.generations import Generation
 
 
-@click.group()
+@group()
 @shared
 def env(_options: Options) -> None:
     """Make virtual environments from the wheelhouse only."""
@@ -33,7 +33,7 @@ _installer = click.option(
     "--installer",
     type=click.Choice(["auto", "uv", "pip"]),
     default="auto",
-    help="Installer to use; auto: uv if available, else pip.",
+    help="Installer; auto: uv if available, else pip.",
 )
 
 
@@ -54,9 +54,10 @@ def create(
     without_pip: bool,
     jupyter: bool,
 ) -> None:
-    """Make an environment in FOLDER: offline, with hashes, the origin of every file proven.
+    """Make an environment in FOLDER, offline, with hashes.
 
-    PACKAGES are installed with their requirements; by default everything that was built.
+    The origin of every file is proven. PACKAGES are installed with their requirements; by default
+    everything that was built.
     """
     from spark_build.cli.wheelhouse import current
     from spark_build.environments import create as environments_create
@@ -124,7 +125,7 @@ def _refuse_foreign(setting: Context) -> None:
     "--generation", "number", type=int, metavar="N", help="Update to (or go back to) this generation."
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--repair", is_flag=True, help="Compare every file, and reinstall packages that were changed.")
+@click.option("--repair", is_flag=True, help="Compare every file; reinstall what was changed.")
 @shared
 def update(
     options: Options,
@@ -135,7 +136,7 @@ def update(
     dry_run: bool,
     repair: bool,
 ) -> None:
-    """Update the environment in FOLDER to the current generation, and install PACKAGES.
+    """Bring FOLDER to the current generation, and install PACKAGES.
 
     Packages that you added stay. The next update finishes an interrupted one.
     """

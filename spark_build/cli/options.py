@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -153,19 +154,73 @@ class Renamed(click.Option):
             self.opts = names
 
 
+class CommonOption(click.Option):
+    """An option that all commands take; the help of the program explains it, that of a command names it."""
+
+
+class Helpful(click.Command):
+    """A command whose help has its own options, and examples."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options in full; the common ones too where this is the program."""
+        rows, common = [], []
+        for option in self.get_params(ctx):
+            if isinstance(option, CommonOption) and ctx.parent is not None:
+                common.append(option.opts[0])
+            elif isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
+                said, text = NUMBER.sub(" N", record[0]), UNSAID.sub("", record[1])
+                rows.append((said, BOUND.sub("N", text)))
+        with formatter.section("Options"):
+            formatter.write_dl(rows)
+        if common:
+            formatter.write_paragraph()
+            formatter.write_text(f"Also {' '.join(common)} (spark-build -h).")
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, each on a line of its own."""
+        from spark_build.cli.lazy_group import EXAMPLES
+
+        name = ctx.command_path.partition(" ")[2]
+        with formatter.section("Examples"):
+            for line in EXAMPLES.get(name, ()):
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+class Group(Helpful, click.Group):
+    """A group whose help has examples, and whose commands are such, too."""
+
+    command_class = Helpful
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write options, then commands."""
+        Helpful.format_options(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+NUMBER = re.compile(r" (INTEGER|FLOAT)( RANGE)?\b")
+UNSAID = re.compile(r"; x>=?[01](?=\])|  \[x>=?[01]\]")  # a bound that goes without saying
+BOUND = re.compile(r"\bx\b(?=[<>])|(?<=<=)x\b")
+command = partial(click.command, cls=Helpful)
+
+
+def group() -> Callable[[Callable[..., Any]], Group]:
+    """Return the decorator that makes a function such a group."""
+    return click.group(cls=Group)
+
+
 def _option(*names: str, **named: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(*names, expose_value=False, callback=_store, **named)
+    return click.option(*names, cls=CommonOption, expose_value=False, callback=_store, **named)
 
 
 COMMON = (
     _option("--root", metavar="DIR", help="Folder with recipes/, wheelhouse/, build/, sources/, runs/."),
-    _option("--target", metavar="NAME", help="Machine to build for (default: auto, this machine's)."),
+    _option("--target", metavar="NAME", help="Machine to build for (default: this one)."),
     _option("--train", metavar="NAME", help="Set of versions to build, such as 2.13."),
     _option(
         "--provide",
         metavar="NAME=WHERE",
         multiple=True,
-        help="Where a dependency comes from: store, public (a wheel from the index), or a path.",
+        help="Where a dependency comes from: store, public (a wheel of the index), or a path.",
     ),
     _option(
         "--option",
@@ -173,9 +228,9 @@ COMMON = (
         multiple=True,
         help="Set an option of a recipe; `recipes show RECIPE` lists them.",
     ),
-    _option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else."),
+    _option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else, on stdout."),
     _option("-v", "--verbose", is_flag=True, help="Print more."),
-    _option("-q", "--quiet", is_flag=True, help="Print less."),
+    _option("-q", "--quiet", is_flag=True, help="Print errors, and the result on one line."),
 )
 
 
