@@ -152,16 +152,19 @@ def _measure(options: Options, wish: SuiteOptions) -> int:
             del each["samples"], each["environment"]
         render.print_json({**document, "doubts": doubts, "exit_code": code})
         return _or_nothing(code)
-    _print(result, fit=not doubts)
+    with render.details(options):
+        _print(result, fit=not doubts)
     for doubt in doubts:
         print(f"not to be believed: {doubt}")
     for each, check in failed:
         print(f"FAILED {check.name} in {each.slot.arm}: {check.evidence}")
     for file in dict.fromkeys(each.file for each, _ in failed):
         print(f"see {Path(file).with_suffix('.log')}")
-    _print_serving(result)
-    _print_memory(result)
-    print(f"\nall samples: {Path(result.folder) / 'bench.json'}")
+    with render.details(options):
+        _print_serving(result)
+        _print_memory(result)
+        print()
+    print(f"all samples: {Path(result.folder) / 'bench.json'}")
     return _or_nothing(code)
 
 

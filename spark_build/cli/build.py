@@ -162,7 +162,7 @@ def all_(
         return start_background(options, setting.home.runs, ready)
     with running(options, setting.home.runs) as (folder, emit), shared_lock(setting.home.store, BUILDING):
         planned = ready(emit)
-        if not options.json:
+        if not options.json and options.verbosity >= 0:
             print_plan(planned)
         results, generation = _build(setting, planned, emit, wish, named=recipes)
         judged = None
@@ -470,6 +470,8 @@ def conclude(
     exit_code = joint_exit_code(errors) or code
     if options.json:
         render.print_json({**document, "exit_code": exit_code})
+    elif options.verbosity < 0:
+        print(_in_one_line(results, generation, lines))
     else:
         print()
         print_results(results)
@@ -482,6 +484,13 @@ def conclude(
         if result.error is not None:
             _print_failure(result)
     return exit_code
+
+
+def _in_one_line(results: Sequence[RecipeResult], generation: Generation | None, lines: Sequence[str]) -> str:
+    """Return the outcome for --quiet: how many of each result, the generation, what was verified."""
+    done = render.counted(result.status for result in results) or "nothing to build"
+    published = [f"generation {generation.number} in {generation.folder}"] if generation else []
+    return "; ".join([done, *published, *(line.strip() for line in lines[:1])])
 
 
 def print_results(results: Sequence[RecipeResult]) -> None:
@@ -553,6 +562,9 @@ def plan(
         }
         missed = {"missing": [dataclasses.asdict(need) for need in lacking]} if offline else {}
         render.print_json(document | missed)
+        return
+    if options.verbosity < 0:
+        print(render.counted(step.decision for step in planned.steps) or "nothing to build")
         return
     print_plan(planned)
     for need in lacking:

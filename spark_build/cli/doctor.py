@@ -111,8 +111,8 @@ def _apply_fixes(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str,
 
 
 def print_findings(findings: Sequence[Diagnosis], *, quiet: bool = False) -> None:
-    """Print a table, then the fix of each finding that is not ok; with quiet only the fixes."""
-    wrong = [finding for finding in findings if finding.status != "ok"]
+    """Print a table, then the fix of each finding that is not ok; with quiet only what fails."""
+    wrong = [one for one in findings if one.status == "fail" or (one.status != "ok" and not quiet)]
     shown = wrong if quiet else findings
     render.print_table(
         ["CHECK", "STATUS", "FOUND"], [[finding.check, finding.status, finding.message] for finding in shown]

@@ -93,9 +93,10 @@ def _show_created(options: Options, folder: Path, state: State, kernel: tuple[st
         render.print_json(about | ({"kernel": {"name": kernel[0], "path": str(kernel[1])}} if kernel else {}))
         return
     print(f"{folder}: {', '.join(installed)}, every file as in generation {state.generation}")
-    if kernel:
-        print(f"kernel {kernel[0]} for Jupyter in {kernel[1]}")
-    print(f"use it: . {quote(str(folder))}/bin/activate")
+    with render.details(options):
+        if kernel:
+            print(f"kernel {kernel[0]} for Jupyter in {kernel[1]}")
+        print(f"use it: . {quote(str(folder))}/bin/activate")
 
 
 def _shown(options: Options, work: Callable[[], Any]) -> Any:
@@ -153,7 +154,7 @@ def update(
     if options.json:
         render.print_json(_as_json(folder, before, generation, change, dry_run=dry_run))
     else:
-        _print_change(folder, before, generation, change, dry_run=dry_run)
+        _print_change(options, folder, before, generation, change, dry_run=dry_run)
 
 
 def _generation(options: Options, view: str, number: int | None) -> Generation:
@@ -219,7 +220,13 @@ def _as_json(
 
 
 def _print_change(
-    folder: Path, before: State, generation: Generation, change: EnvironmentChange, *, dry_run: bool
+    options: Options,
+    folder: Path,
+    before: State,
+    generation: Generation,
+    change: EnvironmentChange,
+    *,
+    dry_run: bool,
 ) -> None:
     rows = [["add", wheel.name, wheel.version, ""] for wheel in change.added]
     rows += [
@@ -239,14 +246,15 @@ def _print_change(
         ["leave", package.name, package.version, "you replaced it: it is yours now"]
         for package in change.released
     ]
-    render.print_table(["", "PACKAGE", "VERSION", "WHY"], rows)
+    with render.details(options):
+        render.print_table(["", "PACKAGE", "VERSION", "WHY"], rows)
     way = "" if before.generation == generation.number else f", from generation {before.generation}"
     if change.empty:
         print(f"{folder}: already as in generation {generation.number}{way}")
     else:
         would = "would be" if dry_run else "is now"
         print(f"{folder} {would} as in generation {generation.number}{way}; {len(change.same)} unchanged")
-    if change.others:
+    if change.others and options.verbosity >= 0:
         print(f"yours, left alone: {', '.join(change.others)}")
 
 
@@ -300,5 +308,5 @@ def _show_check(
     elif state.packages:
         count = f"{len(state.packages)} package{'' if len(state.packages) == 1 else 's'}"
         print(f"{folder}: {count}, every file as in generation {state.generation}")
-    if others:
+    if others and options.verbosity >= 0:
         print(f"yours: {', '.join(others)}")

@@ -162,7 +162,8 @@ def start_background(options: Options, runs: Path, check: Callable[[Emit], objec
         render.print_json({"run": folder.name, "pid": pid, "folder": str(folder)})
     else:
         print(f"{folder.name} runs in the background (process {pid})")
-        print(f"watch it: {_again(options)}")
+        with render.details(options):
+            print(f"watch it: {_again(options)}")
     return 0
 
 

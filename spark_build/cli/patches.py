@@ -169,7 +169,10 @@ def _print(options: Options, train: str, rows: Sequence[_Row]) -> None:
         render.print_json(document)
         return
     table = [[row.recipe, row.patch, row.state.replace("-", " "), row.detail] for row in rows]
-    render.print_table(["RECIPE", "PATCH", "STATE", "DETAIL"], table)
+    with render.details(options):
+        render.print_table(["RECIPE", "PATCH", "STATE", "DETAIL"], table)
+    if options.verbosity < 0:
+        print(render.counted(row[2] for row in table))
 
 
 def _exit_code(train: str, rows: Sequence[_Row]) -> int:

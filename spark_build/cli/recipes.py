@@ -449,12 +449,13 @@ def new(
         return 0
     recipe = created.recipe
     print(f"wrote {created.path}: {recipe.distribution} {created.version}")
-    print(f"  pinned to build it: {' '.join(recipe.build.requires) or 'nothing'}")
-    for need in recipe.needs:
-        print(f"  needs {need.name}: {need.why}")
-    for note in notes:
-        print(f"  note: {note}")
-    print(f"next: {following}")
+    with render.details(options):
+        print(f"  pinned to build it: {' '.join(recipe.build.requires) or 'nothing'}")
+        for need in recipe.needs:
+            print(f"  needs {need.name}: {need.why}")
+        for note in notes:
+            print(f"  note: {note}")
+        print(f"next: {following}")
     return 0
 
 
@@ -486,7 +487,8 @@ def _new_set(options: Options, file: Path, base: Path, *, force: bool) -> int:
             for one in done.created
         ]
         rows += [[name, "", "", "there is a recipe already (--force replaces it)"] for name in done.kept]
-        render.print_table(["RECIPE", "VERSION", "NEEDS", "FILE"], rows)
+        with render.details(options):
+            render.print_table(["RECIPE", "VERSION", "NEEDS", "FILE"], rows)
         if following:
             print(f"next: {following}")
     for name, error in done.failed.items():
@@ -568,7 +570,10 @@ def outdated(options: Options) -> int:
         render.print_json({"components": [asdict(age) for age in found]})
     else:
         rows = [[age.recipe, age.pinned, age.newest, age.source, age.state] for age in found]
-        render.print_table(["RECIPE", "PINNED", "NEWEST", "ASKED", "STATE"], rows)
+        with render.details(options):
+            render.print_table(["RECIPE", "PINNED", "NEWEST", "ASKED", "STATE"], rows)
+        if options.verbosity < 0:
+            print(render.counted(age.state for age in found))
     if all(age.state.startswith("unknown") for age in found):
         return _unasked(train.name, found[0].state if found else "")
     return 0
@@ -589,9 +594,14 @@ def _show(options: Options, rows: list[Row], changed: list[str]) -> None:
     if options.json:
         render.print_json({"pins": [asdict(row) for row in rows], "files": changed})
         return
-    render.print_table(["RECIPE", "SOURCE", "STATE"], [[row.recipe, row.source, row.state] for row in rows])
-    for path in changed:
-        print(f"wrote {path}")
+    with render.details(options):
+        render.print_table(
+            ["RECIPE", "SOURCE", "STATE"], [[row.recipe, row.source, row.state] for row in rows]
+        )
+        for path in changed:
+            print(f"wrote {path}")
+    if options.verbosity < 0:
+        print(render.counted(row.state for row in rows))
 
 
 def _is_unknown(row: Row) -> bool:

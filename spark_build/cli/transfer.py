@@ -21,7 +21,7 @@ from spark_build.text import format_size
 if TYPE_CHECKING:
     from spark_build.events import Emit
     from spark_build.transfer.bundle import Bundle, Progress
-    from spark_build.transfer.bundle_import import Judgement
+    from spark_build.transfer.bundle_import import ImportResult, Judgement
     from spark_build.wheelhouse.generations import Generation
     from spark_build.wheelhouse.server import Tls
     from spark_build.wheelhouse.trust import Signer
@@ -195,13 +195,21 @@ def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool,
         )
         return code
     print(f"generation {found.number} in {found.folder}" + ("" if taken.new else " (had it already)"))
+    with render.details(options):
+        _print_import(taken)
+    if code:
+        click.echo("  next: fetch or build these again; the others are taken in (--strict: none)", err=True)
+    return code
+
+
+def _print_import(taken: ImportResult) -> None:
+    """Print the wheels, who signed them, what is to be said of each, and the way back."""
+    found = taken.generation
     print_wheels(found)
     if taken.signer and taken.signer.key:
         print(f"signed by {taken.signer.name}, {taken.signer.fingerprint}")
     for one in taken.judgements:
         _print_judgement(one)
-    if code:
-        click.echo("  next: fetch or build these again; the others are taken in (--strict: none)", err=True)
     for gone in taken.replaced:
         print(f"took the place of {gone.name} {gone.version}, built here")
     if taken.replaced:
@@ -209,7 +217,6 @@ def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool,
 
         again = f"{generations.command(found.folder.parent.parent)} wheelhouse rollback {found.before}"
         print(f"back: {typeable(again)}")
-    return code
 
 
 def _print_judgement(one: Judgement) -> None:

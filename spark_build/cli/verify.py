@@ -154,6 +154,12 @@ class VerifyOutcome:
     code: int
     unchecked: tuple[str, str] | None = None  # why nothing was checked, and what to do next
 
+    @property
+    def in_short(self) -> list[str]:
+        """The line of a burn-in, else that of the checks; and what failed."""
+        found = [line for line in self.lines if line.startswith(("verified:", "burn-in:"))][-1:]
+        return [*found, *(line for line in self.lines if line.startswith("FAILED"))]
+
 
 @click.group(cls=LazyGroup, table=COMMANDS, invoke_without_command=True)
 @click.option("--burn-in", is_flag=True, help="Measure the build against the public wheels.")
@@ -181,8 +187,9 @@ def verify(
     if options.json:
         render.print_json({"arms": [], "burn_in": None, **judged.document, "exit_code": judged.code})
         return nothing_checked(*judged.unchecked) if judged.unchecked else judged.code
-    render.print_table(["PACKAGE", "CHECK", "STATUS", "EVIDENCE"], _rows(judged.document["checks"]))
-    for line in judged.lines:
+    with render.details(options):
+        render.print_table(["PACKAGE", "CHECK", "STATUS", "EVIDENCE"], _rows(judged.document["checks"]))
+    for line in judged.lines if options.verbosity >= 0 else judged.in_short:
         print(line)
     return nothing_checked(*judged.unchecked) if judged.unchecked else judged.code
 

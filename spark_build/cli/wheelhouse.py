@@ -20,7 +20,7 @@ from spark_build.text import format_duration, format_size
 if TYPE_CHECKING:
     from spark_build.wheelhouse.fsck import WheelhouseFault
     from spark_build.wheelhouse.gc import Collected
-    from spark_build.wheelhouse.generations import Generation, GenerationChange, KeptGeneration
+    from spark_build.wheelhouse.generations import Generation, KeptGeneration
 
 # name: (module, function, what `--help` says)
 COMMANDS = {
@@ -228,12 +228,9 @@ def rollback(options: Options, number: int | None) -> None:
         print(f"generation {found.number} is current already")
     else:
         print(f"generation {found.number} is current again" + (f", instead of {was.number}" if was else ""))
-        _print_changes(changed)
-
-
-def _print_changes(changed: tuple[GenerationChange, ...]) -> None:
-    for one in changed:
-        print(f"  {_words(dataclasses.asdict(one))}")
+        with render.details(options):
+            for one in changed:
+                print(f"  {_words(dataclasses.asdict(one))}")
 
 
 @command()
@@ -364,17 +361,18 @@ def gc(
             {"dry_run": dry_run, "freed": done.freed, "taken": taken, "held": done.held or None}
         )
         return
-    _print_collected(done, max(older_than, grace), dry_run=dry_run)
+    _print_collected(options, done, max(older_than, grace), dry_run=dry_run)
 
 
-def _print_collected(done: Collected, age: float, *, dry_run: bool) -> None:
+def _print_collected(options: Options, done: Collected, age: float, *, dry_run: bool) -> None:
     kinds = {"leftover": "left by a killed process", "pages": "pages of the index", "entry": "store"}
     rows = [
         [kinds.get(one.kind, one.kind), one.name, format_size(one.size)]
         for one in done.taken
         if one.kind != "pages"
     ]
-    render.print_table(["WHAT", "NAME", "SIZE"], rows)
+    with render.details(options):
+        render.print_table(["WHAT", "NAME", "SIZE"], rows)
     counts = Counter[str](one.kind for one in done.taken)
     what = ", ".join(f"{words}: {counts[kind]}" for kind, words in KINDS.items() if counts[kind])
     if what:
