@@ -161,18 +161,20 @@ class CommonOption(click.Option):
 class Helpful(click.Command):
     """A command whose help has its own options, and examples."""
 
+    def own_options(self, ctx: click.Context) -> list[tuple[str, str]]:
+        """Return names and text of its options; of the common ones only where this is the program."""
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        shown = [one for one in options if ctx.parent is None or not isinstance(one, CommonOption)]
+        records = filter(None, (one.get_help_record(ctx) for one in shown))
+        return [(NUMBER.sub(" N", names), BOUND.sub("N", UNSAID.sub("", text))) for names, text in records]
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options in full; the common ones too where this is the program."""
-        rows, common = [], []
-        for option in self.get_params(ctx):
-            if isinstance(option, CommonOption) and ctx.parent is not None:
-                common.append(option.opts[0])
-            elif isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
-                said, text = NUMBER.sub(" N", record[0]), UNSAID.sub("", record[1])
-                rows.append((said, BOUND.sub("N", text)))
+        rows = self.own_options(ctx)
+        common = [one.opts[0] for one in self.get_params(ctx) if isinstance(one, CommonOption)]
         with formatter.section("Options"):
             formatter.write_dl(rows)
-        if common:
+        if common and ctx.parent is not None:
             formatter.write_paragraph()
             formatter.write_text(f"Also {' '.join(common)} (spark-build -h).")
 
