@@ -324,8 +324,8 @@ def _unsupported(
     if not pin.version:
         return _Verdict("SKIP", (f"train {train.name} has no version of it",))
     if recipe.requires.cuda and not target.cuda_architectures:
-        needs = ", ".join(["a CUDA target such as gb10", *(need.name for need in recipe.needs)])
-        return _Verdict("SKIP", (f"{target.name} has no GPU; it needs {needs}",))
+        needs = f" (and {', '.join(need.name for need in recipe.needs)})" if recipe.needs else ""
+        return _Verdict("SKIP", (f"{target.name} has no GPU; it needs a CUDA target such as gb10{needs}",))
     if target.platform not in recipe.requires.platforms:
         return _Verdict("SKIP", (f"is for {', '.join(recipe.requires.platforms)}, not {target.platform}",))
     if (lacking := unpinned_source(pin, target)) is not None:

@@ -11,7 +11,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked
 from spark_build.cli.lazy_group import LazyGroup
-from spark_build.cli.options import Options, Renamed, shared
+from spark_build.cli.options import Options, Renamed, command, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "run": ("spark_build.cli.bench", "run", "Run the workloads in one environment or more."),
-    "compare": ("spark_build.cli.bench", "compare", "Compare arms, two runs, or a CSV of others."),
+    "compare": ("spark_build.cli.bench", "compare", "Compare arms, runs, or results of other tools."),
     "report": ("spark_build.cli.bench", "report", "Write the pages of a run again."),
 }
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
-def bench() -> None:
+@shared
+def bench(_options: Options) -> None:
     """Measure which workloads gain, what a container costs, where the memory goes."""
 
 
@@ -39,15 +40,17 @@ POSITIVE = click.FloatRange(min=0, min_open=True)
 MAXIMUM = ".maximum"
 
 
-@click.command()
-@click.option("--workload", multiple=True, metavar="NAME", help="Only this one; repeatable (--list).")
+@command()
+@click.option(
+    "--workload", multiple=True, metavar="NAME", help="Run this one; repeatable (--list names all)."
+)
 @click.option(
     "--arm",
     multiple=True,
     metavar="NAME=WHAT",
     help="Where to run; the first is the baseline: public, wheelhouse, container:IMAGE, a folder.",
 )
-@click.option("--quick/--full", default=None, help="Small and short, or 30 s for each case.")
+@click.option("--quick/--full", default=None, help="Small and short, or 30 s for a case.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each arm.")
 @click.option("--duration", type=POSITIVE, help="Seconds of one timed window.")
 @click.option(
@@ -69,7 +72,7 @@ MAXIMUM = ".maximum"
 )
 @click.option("--seed", type=int, help="Seed of data and order (default: random, recorded).")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What computes (default: target).")
-@click.option("--profile", type=click.Choice(["torch", "nsys"]), help="Capture traces; no time is taken.")
+@click.option("--profile", type=click.Choice(["torch", "nsys"]), help="Capture traces instead of times.")
 @click.option("--inject", default="", hidden=True, help="Plant a fault, for tests of this program.")
 @click.option("--list", "listed", is_flag=True, help="Name the workloads and stop.")
 @shared
@@ -88,7 +91,7 @@ def run(
     inject: str,
     listed: bool,
 ) -> int:
-    """Run the workloads in one environment or more; what a figure means is proved beside it."""
+    """Measure the workloads in one environment or more."""
     if listed:
         return _list(options)
     from spark_build.measure.arms import parse_arms
@@ -149,16 +152,19 @@ def _measure(options: Options, wish: SuiteOptions) -> int:
             del each["samples"], each["environment"]
         render.print_json({**document, "doubts": doubts, "exit_code": code})
         return _or_nothing(code)
-    _print(result, fit=not doubts)
+    with render.details(options):
+        _print(result, fit=not doubts)
     for doubt in doubts:
         print(f"not to be believed: {doubt}")
     for each, check in failed:
         print(f"FAILED {check.name} in {each.slot.arm}: {check.evidence}")
     for file in dict.fromkeys(each.file for each, _ in failed):
         print(f"see {Path(file).with_suffix('.log')}")
-    _print_serving(result)
-    _print_memory(result)
-    print(f"\nall samples: {Path(result.folder) / 'bench.json'}")
+    with render.details(options):
+        _print_serving(result)
+        _print_memory(result)
+        print()
+    print(f"all samples: {Path(result.folder) / 'bench.json'}")
     return _or_nothing(code)
 
 
@@ -292,18 +298,18 @@ def _list(options: Options) -> int:
 FILE = click.Path(path_type=Path)
 
 
-@click.command()
+@command()
 @click.argument("file", type=FILE)
 @click.argument("new", type=FILE, required=False)
 @click.option("--arm", "arms", multiple=True, metavar="NAME",
-              help="Compare only these, the first is the baseline; or the field with it.")  # fmt: skip
-@click.option("--case", default="", metavar="FIELD", help="Field or column with the case.")
-@click.option("--value", default="", metavar="FIELD", help="Field or column with the value.")
-@click.option("--unit", default="", metavar="FIELD", help="Field or column with the unit, or the unit.")
+              help="Arm to compare, the first is the baseline; or its field.")  # fmt: skip
+@click.option("--case", default="", metavar="FIELD", help="Name of the field or column with the case.")
+@click.option("--value", default="", metavar="FIELD", help="The same, with the value.")
+@click.option("--unit", default="", metavar="FIELD", help="The same, with the unit; or the unit itself.")
 @click.option("--lower-is-better", "lower", multiple=True, metavar="METRIC",
-              help="Of a metric whose unit does not say so.")  # fmt: skip
+              help="Less is better; for a unit that does not say so.")  # fmt: skip
 @click.option("--higher-is-better", "higher", multiple=True, metavar="METRIC",
-              help="The same, for more.")  # fmt: skip
+              help="More is better.")  # fmt: skip
 @click.option(
     "--fail-above", "--fail-over", "fail_over", cls=Renamed, type=click.FloatRange(min=0), metavar="PERCENT",
     help="Exit 9 when a case takes that much longer.",
@@ -321,7 +327,7 @@ def compare(
     higher: tuple[str, ...],
     fail_over: float | None,
 ) -> int:
-    """Compare the arms of FILE, or FILE with NEW; of our runs, or of other tools' results."""
+    """Compare the arms of FILE, or FILE with NEW: our runs, or results of other tools."""
     from functools import partial
 
     from spark_build.measure.comparison import compare as compare_all
@@ -436,7 +442,7 @@ def _value(value: float, change: CaseChange) -> str:
     return format_quantity(value, change.unit)
 
 
-@click.command()
+@command()
 @click.argument("file", type=FILE, metavar="BENCH.json")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Where to write (default: beside BENCH.json).")  # fmt: skip

@@ -14,7 +14,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.history import start_background
-from spark_build.cli.options import SIZE, Options, Renamed, local_sources, shared
+from spark_build.cli.options import SIZE, Options, Renamed, command, local_sources, shared
 from spark_build.cli.render import running
 from spark_build.text import format_duration, format_size
 
@@ -78,9 +78,9 @@ def _build_options(function: Command) -> Command:
     decorated: Command = update_wrapper(command, function)
     for declare in (
         click.option(
-            "--no-closure", is_flag=True, help="Do not add third-party wheels that the built ones require."
+            "--no-closure", is_flag=True, help="Leave out the public wheels that the built ones require."
         ),
-        click.option("--offline", is_flag=True, help="Use no network, only what was fetched before."),
+        click.option("--offline", is_flag=True, help="Use no network: only what was fetched before."),
         click.option(
             "--ignore-memory",
             "--insist",
@@ -92,19 +92,20 @@ def _build_options(function: Command) -> Command:
         click.option(
             "--stop-after",
             type=click.Choice(STAGES),
-            help="Stop after this stage; configure is the first part of build.",
+            metavar="STAGE",
+            help=f"Stop after one of {', '.join(STAGES)}; configure is the first part of build.",
         ),
         click.option(
             "--keep-going",
             is_flag=True,
-            help="After a failure, still build recipes that do not depend on it.",
+            help="After a failure, build what does not depend on it.",
         ),
         click.option("--require-sandbox", is_flag=True, help="Build only in the full sandbox."),
         click.option("--memory", type=SIZE, help="Memory for all builds together, such as 64G."),
         click.option(
             "--jobs",
             type=click.IntRange(min=1),
-            help="Compile jobs at once (default: as many as fit into memory).",
+            help="Compile jobs at once (default: what memory allows).",
         ),
         click.option("--detach", is_flag=True, help="Run in the background; `attach` shows it."),
         local_sources,
@@ -124,15 +125,15 @@ also_built = click.option(
     metavar="NAME[,NAME]",
     multiple=True,
     callback=_names,
-    help="Also build these recipes, which are not built by default.",
+    help="Also build these, which are not built by default.",
 )
 
 
-@click.command("all")
+@command("all")
 @click.argument("recipes", nargs=-1)
 @_build_options
 @also_built
-@click.option("--burn-in", is_flag=True, help="Also compare the build's speed with the public wheels.")
+@click.option("--burn-in", is_flag=True, help="Also measure it against the public wheels.")
 @click.option("--reverify", is_flag=True, help="Verify again even if nothing changed.")
 @shared
 def all_(
@@ -143,7 +144,10 @@ def all_(
     burn_in: bool,
     reverify: bool,
 ) -> int:
-    """Build what is missing, publish it and verify it. Safe to repeat: finished work is kept."""
+    """Build what is missing, publish it and verify it.
+
+    Safe to repeat: finished work is kept.
+    """
     from spark_build.cli.verify import BurnInOptions, judge
     from spark_build.wheelhouse.store import shared_lock
 
@@ -158,7 +162,7 @@ def all_(
         return start_background(options, setting.home.runs, ready)
     with running(options, setting.home.runs) as (folder, emit), shared_lock(setting.home.store, BUILDING):
         planned = ready(emit)
-        if not options.json:
+        if not options.json and options.verbosity >= 0:
             print_plan(planned)
         results, generation = _build(setting, planned, emit, wish, named=recipes)
         judged = None
@@ -173,7 +177,7 @@ def all_(
     return nothing_checked(*judged.unchecked) if judged.unchecked and code == judged.code else code
 
 
-@click.command()
+@command()
 @click.argument("recipes", nargs=-1, required=True)
 @_build_options
 @click.option(
@@ -466,6 +470,8 @@ def conclude(
     exit_code = joint_exit_code(errors) or code
     if options.json:
         render.print_json({**document, "exit_code": exit_code})
+    elif options.verbosity < 0:
+        print(_in_one_line(results, generation, lines))
     else:
         print()
         print_results(results)
@@ -478,6 +484,13 @@ def conclude(
         if result.error is not None:
             _print_failure(result)
     return exit_code
+
+
+def _in_one_line(results: Sequence[RecipeResult], generation: Generation | None, lines: Sequence[str]) -> str:
+    """Return the outcome for --quiet: how many of each result, the generation, what was verified."""
+    done = render.counted(result.status for result in results) or "nothing to build"
+    published = [f"generation {generation.number} in {generation.folder}"] if generation else []
+    return "; ".join([done, *published, *(line.strip() for line in lines[:1])])
 
 
 def print_results(results: Sequence[RecipeResult]) -> None:
@@ -512,7 +525,7 @@ def _print_failure(result: RecipeResult) -> None:
     click.echo(typeable(f"  next: {following}"), err=True)
 
 
-@click.command()
+@command()
 @click.argument("recipes", nargs=-1)
 @also_built
 @click.option("--offline", is_flag=True, help="Also list what an offline build would lack.")
@@ -549,6 +562,9 @@ def plan(
         }
         missed = {"missing": [dataclasses.asdict(need) for need in lacking]} if offline else {}
         render.print_json(document | missed)
+        return
+    if options.verbosity < 0:
+        print(render.counted(step.decision for step in planned.steps) or "nothing to build")
         return
     print_plan(planned)
     for need in lacking:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from spark_build.cli.options import COMMAND_LINE, COMPLETE, Options, shared
+from spark_build.cli.options import COMMAND_LINE, COMPLETE, Options, command, group, shared
 from spark_build.errors import UsageError
 
 FILE, PROJECT = "spark-build.toml", "pyproject.toml"
@@ -109,19 +109,20 @@ def apply(options: Options, found: dict[str, Setting]) -> dict[str, Any]:
     elsewhere = {"remote": ("export", "to"), "runs_keep": ("gc", "keep_runs")}
     elsewhere["runs_age"] = ("gc", "runs_older_than")
     of_wheelhouse: dict[str, dict[str, str]] = {}
-    for name, (command, option) in elsewhere.items():
+    for name, (of, option) in elsewhere.items():
         if name in found:
-            of_wheelhouse.setdefault(command, {})[option] = found[name].value
+            of_wheelhouse.setdefault(of, {})[option] = found[name].value
     return {**defaults, "wheelhouse": of_wheelhouse} if of_wheelhouse else defaults
 
 
-@click.group()
+@group()
 @shared
 def config(_options: Options) -> None:
     """Show the settings and where they come from.
 
-    Command line, then SPARK_BUILD_ROOT, _TARGET, _TRAIN, _REMOTE, _JOBS, _MEMORY, _SANDBOX, _RUNS_KEEP,
-    _RUNS_AGE, then the working directory's spark-build.toml or [tool.spark-build] of its pyproject.toml.
+    The command line comes first, then the environment (SPARK_BUILD_ROOT, _TARGET, _TRAIN, _REMOTE, _JOBS,
+    _MEMORY, _SANDBOX, _RUNS_KEEP, _RUNS_AGE), then spark-build.toml or [tool.spark-build] of pyproject.toml
+    in the working directory.
     """
 
 
@@ -145,11 +146,11 @@ def show(options: Options) -> None:
         render.print_table(["SETTING", "VALUE", "FROM"], rows)
 
 
-@click.command()
+@command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @shared
 def completion(options: Options, shell: str) -> None:
-    """Print what makes SHELL complete commands and options.
+    """Print the script that makes SHELL complete commands and options.
 
     Write it to ~/.local/share/bash-completion/completions/spark-build (bash), to _spark-build in a folder
     of fpath (zsh), or to ~/.config/fish/completions/spark-build.fish.

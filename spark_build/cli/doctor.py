@@ -13,7 +13,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.hints import typeable
-from spark_build.cli.options import Options, shared
+from spark_build.cli.options import Options, command, shared
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from spark_build.machine import Diagnosis
 
 
-@click.command()
+@command()
 @click.argument("recipes", nargs=-1)
-@click.option("--fix", is_flag=True, help="Run the fixes that are safe; asks before each.")
+@click.option("--fix", is_flag=True, help="Run the safe fixes; asks before each.")
 @click.option("--yes", is_flag=True, help="With --fix: do not ask.")
 @click.option("--cluster", is_flag=True, help="Also check the links between several machines.")
 @click.option("--bundle", metavar="FILE", help="Write a support bundle (tar) without secrets.")
@@ -102,17 +102,17 @@ def _apply_fixes(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str,
         return not ask or click.confirm("run it?", err=True)
 
     done = support.apply_fixes(findings, agree)
-    for command, code in done:
+    for line, code in done:
         if code:
-            click.echo(f"failed with exit code {code}: {command}", err=True)
+            click.echo(f"failed with exit code {code}: {line}", err=True)
     if not done:
         click.echo("nothing to run: the other findings need you", err=True)
     return done
 
 
 def print_findings(findings: Sequence[Diagnosis], *, quiet: bool = False) -> None:
-    """Print a table, then the fix of each finding that is not ok; with quiet only the fixes."""
-    wrong = [finding for finding in findings if finding.status != "ok"]
+    """Print a table, then the fix of each finding that is not ok; with quiet only what fails."""
+    wrong = [one for one in findings if one.status == "fail" or (one.status != "ok" and not quiet)]
     shown = wrong if quiet else findings
     render.print_table(
         ["CHECK", "STATUS", "FOUND"], [[finding.check, finding.status, finding.message] for finding in shown]

@@ -12,7 +12,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
-from spark_build.cli.options import Options, shared
+from spark_build.cli.options import Options, group, shared
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spark_build.wheelhouse.generations import Generation
 
 
-@click.group()
+@group()
 @shared
 def env(_options: Options) -> None:
     """Make virtual environments from the wheelhouse only."""
@@ -33,7 +33,7 @@ _installer = click.option(
     "--installer",
     type=click.Choice(["auto", "uv", "pip"]),
     default="auto",
-    help="Installer to use; auto: uv if available, else pip.",
+    help="Installer; auto: uv if available, else pip.",
 )
 
 
@@ -54,9 +54,10 @@ def create(
     without_pip: bool,
     jupyter: bool,
 ) -> None:
-    """Make an environment in FOLDER: offline, with hashes, the origin of every file proven.
+    """Make an environment in FOLDER, offline, with hashes.
 
-    PACKAGES are installed with their requirements; by default everything that was built.
+    The origin of every file is proven. PACKAGES are installed with their requirements; by default
+    everything that was built.
     """
     from spark_build.cli.wheelhouse import current
     from spark_build.environments import create as environments_create
@@ -92,9 +93,10 @@ def _show_created(options: Options, folder: Path, state: State, kernel: tuple[st
         render.print_json(about | ({"kernel": {"name": kernel[0], "path": str(kernel[1])}} if kernel else {}))
         return
     print(f"{folder}: {', '.join(installed)}, every file as in generation {state.generation}")
-    if kernel:
-        print(f"kernel {kernel[0]} for Jupyter in {kernel[1]}")
-    print(f"use it: . {quote(str(folder))}/bin/activate")
+    with render.details(options):
+        if kernel:
+            print(f"kernel {kernel[0]} for Jupyter in {kernel[1]}")
+        print(f"use it: . {quote(str(folder))}/bin/activate")
 
 
 def _shown(options: Options, work: Callable[[], Any]) -> Any:
@@ -124,7 +126,7 @@ def _refuse_foreign(setting: Context) -> None:
     "--generation", "number", type=int, metavar="N", help="Update to (or go back to) this generation."
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--repair", is_flag=True, help="Compare every file, and reinstall packages that were changed.")
+@click.option("--repair", is_flag=True, help="Compare every file; reinstall what was changed.")
 @shared
 def update(
     options: Options,
@@ -135,7 +137,7 @@ def update(
     dry_run: bool,
     repair: bool,
 ) -> None:
-    """Update the environment in FOLDER to the current generation, and install PACKAGES.
+    """Bring FOLDER to the current generation, and install PACKAGES.
 
     Packages that you added stay. The next update finishes an interrupted one.
     """
@@ -152,7 +154,7 @@ def update(
     if options.json:
         render.print_json(_as_json(folder, before, generation, change, dry_run=dry_run))
     else:
-        _print_change(folder, before, generation, change, dry_run=dry_run)
+        _print_change(options, folder, before, generation, change, dry_run=dry_run)
 
 
 def _generation(options: Options, view: str, number: int | None) -> Generation:
@@ -218,7 +220,13 @@ def _as_json(
 
 
 def _print_change(
-    folder: Path, before: State, generation: Generation, change: EnvironmentChange, *, dry_run: bool
+    options: Options,
+    folder: Path,
+    before: State,
+    generation: Generation,
+    change: EnvironmentChange,
+    *,
+    dry_run: bool,
 ) -> None:
     rows = [["add", wheel.name, wheel.version, ""] for wheel in change.added]
     rows += [
@@ -238,14 +246,15 @@ def _print_change(
         ["leave", package.name, package.version, "you replaced it: it is yours now"]
         for package in change.released
     ]
-    render.print_table(["", "PACKAGE", "VERSION", "WHY"], rows)
+    with render.details(options):
+        render.print_table(["", "PACKAGE", "VERSION", "WHY"], rows)
     way = "" if before.generation == generation.number else f", from generation {before.generation}"
     if change.empty:
         print(f"{folder}: already as in generation {generation.number}{way}")
     else:
         would = "would be" if dry_run else "is now"
         print(f"{folder} {would} as in generation {generation.number}{way}; {len(change.same)} unchanged")
-    if change.others:
+    if change.others and options.verbosity >= 0:
         print(f"yours, left alone: {', '.join(change.others)}")
 
 
@@ -299,5 +308,5 @@ def _show_check(
     elif state.packages:
         count = f"{len(state.packages)} package{'' if len(state.packages) == 1 else 's'}"
         print(f"{folder}: {count}, every file as in generation {state.generation}")
-    if others:
+    if others and options.verbosity >= 0:
         print(f"yours: {', '.join(others)}")

@@ -19,7 +19,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.hints import typeable
-from spark_build.cli.options import DETACHED, Options, shared
+from spark_build.cli.options import DETACHED, Options, command, shared
 from spark_build.text import format_duration
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 UNBUILT = "to be built first"
 
 
-@click.command()
+@command()
 @click.argument("recipe")
 @shared
 def why(options: Options, recipe: str) -> None:
@@ -96,12 +96,15 @@ def _last_build(setting: Context, recipe: str) -> Mapping[str, Any] | None:
     return store.last_build(setting.home.store, recipe, setting.target)
 
 
-@click.command()
+@command()
 @click.argument("recipe")
 @click.option("--diagnosis", is_flag=True, help="Only show the first real error, its cause and its fix.")
 @shared
 def log(options: Options, recipe: str, diagnosis: bool) -> None:
-    """Show the last log of RECIPE: of the running or failed build, else of the wheel in the store."""
+    """Show the last log of RECIPE.
+
+    It is that of the running or failed build, else of the wheel in the store.
+    """
     from spark_build.build.diagnosis import diagnose, last_command
 
     path, failed = _last_log(options.setting(), recipe)
@@ -159,17 +162,18 @@ def start_background(options: Options, runs: Path, check: Callable[[Emit], objec
         render.print_json({"run": folder.name, "pid": pid, "folder": str(folder)})
     else:
         print(f"{folder.name} runs in the background (process {pid})")
-        print(f"watch it: {_again(options)}")
+        with render.details(options):
+            print(f"watch it: {_again(options)}")
     return 0
 
 
-@click.command()
+@command()
 @click.argument("run", required=False)
 @click.option("--list", "listing", is_flag=True, help="List the detached runs.")
 @click.option("--stop", is_flag=True, help="Stop the run cleanly; the next one continues from there.")
 @shared
 def attach(options: Options, run: str | None, listing: bool, stop: bool) -> int:
-    """Watch a detached build until it ends, then print its result and exit with its code.
+    """Watch a detached build until it ends; exit with its code.
 
     RUN is the name that --detach printed (default: the newest that runs). Ctrl-C only stops watching.
     """

@@ -13,7 +13,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked
-from spark_build.cli.options import Options, shared
+from spark_build.cli.options import Options, command, shared
 from spark_build.text import format_size, printable
 from spark_build.wheels.audit import advice
 from spark_build.wheels.model import DeviceCode, Finding, Library, WheelFacts
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 AUDIT_SAID_NO = 8
 
 
-@click.command()
+@command()
 @click.argument("wheel")
 @click.argument("other", required=False)
 @click.option("--cross-check", is_flag=True, help="Compare the device code with cuobjdump's list.")

@@ -12,14 +12,16 @@ from typing import Any
 import click
 
 from spark_build import __version__
-from spark_build.cli.lazy_group import COMMANDS, LazyGroup
+from spark_build.cli.lazy_group import COMMANDS, SECTIONS, LazyGroup
 from spark_build.cli.options import CALLED, COMMON, COMPLETE, DETACHED, Options
 from spark_build.cli.terminal import OutputError, escaped_output
 from spark_build.errors import HostError
 from spark_build.text import printable
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, table=COMMANDS, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="spark-build")
 def cli() -> None:
     """Build the PyTorch stack from source, keep the wheels, prove what they are worth."""

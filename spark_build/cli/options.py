@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -153,19 +154,75 @@ class Renamed(click.Option):
             self.opts = names
 
 
+class CommonOption(click.Option):
+    """An option that all commands take; the help of the program explains it, that of a command names it."""
+
+
+class Helpful(click.Command):
+    """A command whose help has its own options, and examples."""
+
+    def own_options(self, ctx: click.Context) -> list[tuple[str, str]]:
+        """Return names and text of its options; of the common ones only where this is the program."""
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        shown = [one for one in options if ctx.parent is None or not isinstance(one, CommonOption)]
+        records = filter(None, (one.get_help_record(ctx) for one in shown))
+        return [(NUMBER.sub(" N", names), BOUND.sub("N", UNSAID.sub("", text))) for names, text in records]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options in full; the common ones too where this is the program."""
+        rows = self.own_options(ctx)
+        common = [one.opts[0] for one in self.get_params(ctx) if isinstance(one, CommonOption)]
+        with formatter.section("Options"):
+            formatter.write_dl(rows)
+        if common and ctx.parent is not None:
+            formatter.write_paragraph()
+            formatter.write_text(f"Also {' '.join(common)} (spark-build -h).")
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, each on a line of its own."""
+        from spark_build.cli.lazy_group import EXAMPLES
+
+        name = ctx.command_path.partition(" ")[2]
+        with formatter.section("Examples"):
+            for line in EXAMPLES.get(name, ()):
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+class Group(Helpful, click.Group):
+    """A group whose help has examples, and whose commands are such, too."""
+
+    command_class = Helpful
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write options, then commands."""
+        Helpful.format_options(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+NUMBER = re.compile(r" (INTEGER|FLOAT)( RANGE)?\b")
+UNSAID = re.compile(r"; x>=?[01](?=\])|  \[x>=?[01]\]")  # a bound that goes without saying
+BOUND = re.compile(r"\bx\b(?=[<>])|(?<=<=)x\b")
+command = partial(click.command, cls=Helpful)
+
+
+def group() -> Callable[[Callable[..., Any]], Group]:
+    """Return the decorator that makes a function such a group."""
+    return click.group(cls=Group)
+
+
 def _option(*names: str, **named: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(*names, expose_value=False, callback=_store, **named)
+    return click.option(*names, cls=CommonOption, expose_value=False, callback=_store, **named)
 
 
 COMMON = (
     _option("--root", metavar="DIR", help="Folder with recipes/, wheelhouse/, build/, sources/, runs/."),
-    _option("--target", metavar="NAME", help="Machine to build for (default: auto, this machine's)."),
+    _option("--target", metavar="NAME", help="Machine to build for (default: this one)."),
     _option("--train", metavar="NAME", help="Set of versions to build, such as 2.13."),
     _option(
         "--provide",
         metavar="NAME=WHERE",
         multiple=True,
-        help="Where a dependency comes from: store, public (a wheel from the index), or a path.",
+        help="Where a dependency comes from: store, public (a wheel of the index), or a path.",
     ),
     _option(
         "--option",
@@ -173,9 +230,9 @@ COMMON = (
         multiple=True,
         help="Set an option of a recipe; `recipes show RECIPE` lists them.",
     ),
-    _option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else."),
+    _option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else, on stdout."),
     _option("-v", "--verbose", is_flag=True, help="Print more."),
-    _option("-q", "--quiet", is_flag=True, help="Print less."),
+    _option("-q", "--quiet", is_flag=True, help="Print errors, and the result on one line."),
 )
 
 

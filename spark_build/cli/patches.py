@@ -12,7 +12,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked
-from spark_build.cli.options import Options, shared
+from spark_build.cli.options import Options, group, shared
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
@@ -32,7 +32,7 @@ class _Row:
     detail: str
 
 
-@click.group()
+@group()
 @shared
 def patches(_options: Options) -> None:
     """Check the patches of the selected train."""
@@ -41,10 +41,12 @@ def patches(_options: Options) -> None:
 @patches.command()
 @click.argument("recipes", nargs=-1)
 @click.option("--source", "given", multiple=True, metavar="NAME=DIR", help="Check against the tree in DIR.")
-@click.option("--offline", is_flag=True, help="Use no network, only sources fetched before.")
+@click.option("--offline", is_flag=True, help="Use no network: only sources fetched before.")
 @shared
 def check(options: Options, recipes: tuple[str, ...], given: tuple[str, ...], offline: bool) -> int:
-    """Show for each patch whether it applies, is upstream already, or does not apply, and where.
+    """Check that each patch applies.
+
+    One that does not is shown with the place, or is upstream already.
 
     Fetches the pinned sources of recipes without --source. Never changes the tree in --source.
     """
@@ -167,7 +169,10 @@ def _print(options: Options, train: str, rows: Sequence[_Row]) -> None:
         render.print_json(document)
         return
     table = [[row.recipe, row.patch, row.state.replace("-", " "), row.detail] for row in rows]
-    render.print_table(["RECIPE", "PATCH", "STATE", "DETAIL"], table)
+    with render.details(options):
+        render.print_table(["RECIPE", "PATCH", "STATE", "DETAIL"], table)
+    if options.verbosity < 0:
+        print(render.counted(row[2] for row in table))
 
 
 def _exit_code(train: str, rows: Sequence[_Row]) -> int:

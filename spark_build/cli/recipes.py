@@ -16,7 +16,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked
 from spark_build.cli.lazy_group import LazyGroup
-from spark_build.cli.options import Options, shared
+from spark_build.cli.options import Options, command, shared
 
 if TYPE_CHECKING:
     from spark_build.authoring.pins import Row
@@ -45,8 +45,10 @@ def recipes(_options: Options) -> None:
     """List, show and check recipes, and write your own."""
 
 
-@click.command("list")
-@click.option("--catalogue", "catalogue", is_flag=True, help="Show those that are built only when named.")
+@command("list")
+@click.option(
+    "--catalogue", "catalogue", is_flag=True, help="Show the recipes that are built only when named."
+)
 @shared
 def list_(options: Options, *, catalogue: bool) -> None:
     """Show the recipes with their versions in the selected train."""
@@ -89,11 +91,11 @@ def list_(options: Options, *, catalogue: bool) -> None:
 FOLDERS = ("recipes", "recipes/trains", "recipes/targets")
 
 
-@click.command()
+@command()
 @click.argument("recipes", nargs=-1)
 @shared
 def lint(options: Options, recipes: tuple[str, ...]) -> int:
-    """Check all recipes, trains and targets together; exits 3 when there are errors."""
+    """Check all recipes, trains and targets; exit 3 when there are errors."""
     from spark_build.errors import RecipeError, UsageError
     from spark_build.recipes.lint import lint_texts
     from spark_build.recipes.loader import load
@@ -144,7 +146,7 @@ def _print(options: Options, findings: Sequence[LintFinding]) -> None:
         print(said if findings else "no findings", file=sys.stderr)
 
 
-@click.command()
+@command()
 @click.argument("kind", type=click.Choice(("recipe", "train", "target")), default="recipe")
 @shared
 def schema(_options: Options, kind: str) -> None:
@@ -157,12 +159,15 @@ def schema(_options: Options, kind: str) -> None:
 Document = dict[str, Any]
 
 
-@click.command()
+@command()
 @click.argument("name")
 @click.option("--env", "only_env", is_flag=True, help="Show only the environment variables.")
 @shared
 def show(options: Options, name: str, *, only_env: bool) -> None:
-    """Show a recipe for the selected target and train; {...} is filled in by the build."""
+    """Show a recipe for the selected target and train.
+
+    The build fills {...} in.
+    """
     from spark_build.errors import UsageError
 
     setting = options.setting()
@@ -386,7 +391,7 @@ def _block(title: str, lines: list[str]) -> None:
             print(f"  {line}")
 
 
-@click.command("new")
+@command("new")
 @click.argument("name", default="")
 @click.option("--sdist", metavar="PKG==VER", default="", help="A source release on the configured index.")
 @click.option("--git", metavar="URL@TAG", default="", help="A tag of a git repository.")
@@ -396,7 +401,7 @@ def _block(title: str, lines: list[str]) -> None:
     "requirements",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Every project that a requirements file names, in one resolution.",
+    help="All projects of a requirements file, together.",
 )
 @click.option("--needs", metavar="RECIPE", multiple=True, help="A recipe that it is built against.")
 @click.option(
@@ -417,7 +422,7 @@ def new(
 ) -> int:
     """Write a pinned recipe for any library that has an sdist or a repository.
 
-    With -r FILE instead of NAME: for every project that the file names, with versions that fit each other.
+    With -r FILE: one for every project that the file names, with versions that fit each other.
     """
     from spark_build.authoring.scaffold import Request, create, shadowed
     from spark_build.errors import UsageError
@@ -444,12 +449,13 @@ def new(
         return 0
     recipe = created.recipe
     print(f"wrote {created.path}: {recipe.distribution} {created.version}")
-    print(f"  pinned to build it: {' '.join(recipe.build.requires) or 'nothing'}")
-    for need in recipe.needs:
-        print(f"  needs {need.name}: {need.why}")
-    for note in notes:
-        print(f"  note: {note}")
-    print(f"next: {following}")
+    with render.details(options):
+        print(f"  pinned to build it: {' '.join(recipe.build.requires) or 'nothing'}")
+        for need in recipe.needs:
+            print(f"  needs {need.name}: {need.why}")
+        for note in notes:
+            print(f"  note: {note}")
+        print(f"next: {following}")
     return 0
 
 
@@ -481,7 +487,8 @@ def _new_set(options: Options, file: Path, base: Path, *, force: bool) -> int:
             for one in done.created
         ]
         rows += [[name, "", "", "there is a recipe already (--force replaces it)"] for name in done.kept]
-        render.print_table(["RECIPE", "VERSION", "NEEDS", "FILE"], rows)
+        with render.details(options):
+            render.print_table(["RECIPE", "VERSION", "NEEDS", "FILE"], rows)
         if following:
             print(f"next: {following}")
     for name, error in done.failed.items():
@@ -502,7 +509,7 @@ def _created_document(created: Created) -> dict[str, Any]:
     }
 
 
-@click.command("pin")
+@command("pin")
 @click.argument("names", metavar="[RECIPE]...", nargs=-1)
 @click.option("--check", "only_check", is_flag=True, help="Write nothing; exit 5 when a source changed.")
 @click.option("--version", "moves", metavar="NAME=VER", multiple=True, help="Pin another version.")
@@ -510,8 +517,8 @@ def _created_document(created: Created) -> dict[str, Any]:
 def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, only_check: bool) -> int:
     """Write missing hashes and locks, compare them, or move to another version.
 
-    Hashes and commits of sources go into the selected train, those of the wheels that a build environment is
-    made of into recipes/locks/.
+    Hashes and commits of sources go into the selected train, hashes of the build requirements into
+    recipes/locks/.
     """
     from spark_build.authoring import pins
     from spark_build.errors import UsageError
@@ -549,10 +556,10 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
     return 5 if lost else 0
 
 
-@click.command("outdated")
+@command("outdated")
 @shared
 def outdated(options: Options) -> int:
-    """Compare the selected train's pins with the newest versions that can be found."""
+    """Compare the pins of the selected train with the newest versions."""
     from spark_build.authoring.pins import ages
     from spark_build.recipes.loader import load
 
@@ -563,7 +570,10 @@ def outdated(options: Options) -> int:
         render.print_json({"components": [asdict(age) for age in found]})
     else:
         rows = [[age.recipe, age.pinned, age.newest, age.source, age.state] for age in found]
-        render.print_table(["RECIPE", "PINNED", "NEWEST", "ASKED", "STATE"], rows)
+        with render.details(options):
+            render.print_table(["RECIPE", "PINNED", "NEWEST", "ASKED", "STATE"], rows)
+        if options.verbosity < 0:
+            print(render.counted(age.state for age in found))
     if all(age.state.startswith("unknown") for age in found):
         return _unasked(train.name, found[0].state if found else "")
     return 0
@@ -584,9 +594,14 @@ def _show(options: Options, rows: list[Row], changed: list[str]) -> None:
     if options.json:
         render.print_json({"pins": [asdict(row) for row in rows], "files": changed})
         return
-    render.print_table(["RECIPE", "SOURCE", "STATE"], [[row.recipe, row.source, row.state] for row in rows])
-    for path in changed:
-        print(f"wrote {path}")
+    with render.details(options):
+        render.print_table(
+            ["RECIPE", "SOURCE", "STATE"], [[row.recipe, row.source, row.state] for row in rows]
+        )
+        for path in changed:
+            print(f"wrote {path}")
+    if options.verbosity < 0:
+        print(render.counted(row.state for row in rows))
 
 
 def _is_unknown(row: Row) -> bool:

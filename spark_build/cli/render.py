@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -9,8 +10,9 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from spark_build.cli import burn_in_progress
@@ -42,6 +44,18 @@ if TYPE_CHECKING:
 def is_plain(stream: IO[str]) -> bool:
     """Return whether a stream gets plain lines: no terminal, NO_COLOR, or a dumb one."""
     return not stream.isatty() or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+
+
+@contextmanager
+def details(options: Options) -> Iterator[None]:
+    """Let nothing that is printed meanwhile on stdout pass with --quiet: the line of the result follows."""
+    with redirect_stdout(io.StringIO()) if options.verbosity < 0 else nullcontext():
+        yield
+
+
+def counted(words: Iterable[str]) -> str:
+    """Return how often each word is there: "3 built, 1 reused"."""
+    return ", ".join(f"{number} {word}" for word, number in Counter(words).items())
 
 
 def print_json(value: Any) -> None:

@@ -14,14 +14,14 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.hints import typeable
-from spark_build.cli.options import Options, shared
+from spark_build.cli.options import Options, command, group, shared
 from spark_build.cli.wheelhouse import current, listing, print_wheels
 from spark_build.text import format_size
 
 if TYPE_CHECKING:
     from spark_build.events import Emit
     from spark_build.transfer.bundle import Bundle, Progress
-    from spark_build.transfer.bundle_import import Judgement
+    from spark_build.transfer.bundle_import import ImportResult, Judgement
     from spark_build.wheelhouse.generations import Generation
     from spark_build.wheelhouse.server import Tls
     from spark_build.wheelhouse.trust import Signer
@@ -30,10 +30,10 @@ KEY = click.Path(path_type=Path, dir_okay=False)
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".tgz", ".zst")
 
 
-@click.command()
+@command()
 @click.argument("what", nargs=-1, metavar="[FILE] [PACKAGE]...")
 @click.option("--to", metavar="URL", help="Write to ssh://[USER@]NODE[:PORT]/PATH, or where fsspec can.")
-@click.option("--generation", "number", type=int, metavar="N", help="Not the current one.")
+@click.option("--generation", "number", type=int, metavar="N", help="Export this one (default: the current).")
 @click.option("--without-spark-build", is_flag=True, help="Leave out spark-build itself.")
 @click.option(
     "--sign", "key", type=KEY, metavar="KEY", help="Sign with this ssh key, such as ~/.ssh/id_ed25519."
@@ -50,7 +50,8 @@ def export(
 ) -> None:
     """Write wheels for another machine: FILE.tar, FILE.tar.zst, or a folder.
 
-    Without PACKAGEs everything, else these with all they require. Interrupted, the same command goes on.
+    Writes everything, or only the PACKAGEs with all they require. After an interruption the same command
+    goes on.
     """
     if not to and not what:
         raise click.UsageError("where to? Name FILE.tar, FILE.tar.zst or a folder; or --to URL")
@@ -146,14 +147,14 @@ def _progress(emit: Emit, stage: str) -> Progress:
     return lambda done, total: emit(Event(recipe="", stage=stage, done=done, total=total, unit="bytes"))
 
 
-@click.command("import")
+@command("import")
 @click.argument("file", type=click.Path(path_type=Path, exists=True))
-@click.option("--unsigned", is_flag=True, help="Also an export that nobody trusted signed.")
-@click.option("--allow-downgrade", is_flag=True, help="Also an older export than the last one.")
-@click.option("--strict", is_flag=True, help="Of third-party wheels take all or none.")
+@click.option("--unsigned", is_flag=True, help="Accept an export that no trusted key signed.")
+@click.option("--allow-downgrade", is_flag=True, help="Accept an export older than the last one.")
+@click.option("--strict", is_flag=True, help="Take all third-party wheels or none.")
 @shared
 def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool, strict: bool) -> int:
-    """Take in what `export` wrote, or a folder or tar of third-party wheels, after proving every wheel.
+    """Take in what `export` wrote, or a folder or tar of third-party wheels, after checking every wheel.
 
     Third-party wheels that pip and uv would install are taken; the others are listed, with exit code 8.
     """
@@ -194,13 +195,21 @@ def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool,
         )
         return code
     print(f"generation {found.number} in {found.folder}" + ("" if taken.new else " (had it already)"))
+    with render.details(options):
+        _print_import(taken)
+    if code:
+        click.echo("  next: fetch or build these again; the others are taken in (--strict: none)", err=True)
+    return code
+
+
+def _print_import(taken: ImportResult) -> None:
+    """Print the wheels, who signed them, what is to be said of each, and the way back."""
+    found = taken.generation
     print_wheels(found)
     if taken.signer and taken.signer.key:
         print(f"signed by {taken.signer.name}, {taken.signer.fingerprint}")
     for one in taken.judgements:
         _print_judgement(one)
-    if code:
-        click.echo("  next: fetch or build these again; the others are taken in (--strict: none)", err=True)
     for gone in taken.replaced:
         print(f"took the place of {gone.name} {gone.version}, built here")
     if taken.replaced:
@@ -208,7 +217,6 @@ def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool,
 
         again = f"{generations.command(found.folder.parent.parent)} wheelhouse rollback {found.before}"
         print(f"back: {typeable(again)}")
-    return code
 
 
 def _print_judgement(one: Judgement) -> None:
@@ -221,7 +229,7 @@ def _print_judgement(one: Judgement) -> None:
             print(f"{one.filename}: {finding.message}")
 
 
-@click.group()
+@group()
 @shared
 def trust(_options: Options) -> None:
     """Manage the keys whose exports `import` accepts and `plan` reuses."""
@@ -232,7 +240,10 @@ def trust(_options: Options) -> None:
 @click.argument("file", type=KEY, metavar="KEY.pub")
 @shared
 def add(options: Options, name: str, file: Path) -> None:
-    """Trust the owner of a public ssh key, under NAME. Have the key from its owner, not with an export."""
+    """Trust a public ssh key, under NAME.
+
+    Get the key from its owner, not with an export.
+    """
     from spark_build.wheelhouse import trust as signatures
 
     _print_signers(options, [signatures.add(options.home().wheelhouse, name, file)], "trusted")
@@ -241,7 +252,7 @@ def add(options: Options, name: str, file: Path) -> None:
 @trust.command("list")
 @shared
 def list_(options: Options) -> None:
-    """Show who is trusted, with the fingerprints of their keys."""
+    """Show who is trusted, with fingerprints."""
     from spark_build.wheelhouse import trust as signatures
 
     found = signatures.signers(options.home().wheelhouse)
@@ -254,7 +265,10 @@ def list_(options: Options) -> None:
 @click.argument("name")
 @shared
 def remove(options: Options, name: str) -> None:
-    """Trust no key of NAME any more: its wheels stay where they are, and are not reused by builds."""
+    """Trust no key of NAME any more.
+
+    Its wheels stay in the store, and builds do not reuse them.
+    """
     from spark_build.wheelhouse import trust as signatures
 
     _print_signers(options, signatures.remove(options.home().wheelhouse, name), "not trusted any more")
@@ -274,21 +288,31 @@ def _print_signers(options: Options, signers: Sequence[Signer], state: str) -> N
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
-@click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 is all.")
+@command()
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0: any free one."
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen; 0.0.0.0: all addresses.",
 )
-@click.option("--generation", type=click.IntRange(1), help="This one only, of the selected view.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8765,
+    show_default=True,
+    help="Where to listen; 0: any free port.",
+)
+@click.option("--generation", type=click.IntRange(1), help="Serve only this one of the selected view.")
 @click.option("--certificate", type=FILE, help="Serve over TLS with this PEM file.")
-@click.option("--key", type=FILE, help="The certificate's key, where it is in another file.")
-@click.option("--token-file", type=FILE, help="Ask clients for the token in FILE (or in SPARK_BUILD_TOKEN).")
+@click.option("--key", type=FILE, help="Key of the certificate, if it is in another file.")
+@click.option("--token-file", type=FILE, help="Ask for the token in FILE (or SPARK_BUILD_TOKEN).")
 @click.option(
     "--connections",
     type=click.IntRange(4),
     default=400,
     show_default=True,
-    help="At most so many at once; a quarter of them from one address.",
+    help="Most connections at once; one address may have a quarter.",
 )
 @shared
 def serve(
@@ -301,9 +325,9 @@ def serve(
     token_file: Path | None,
     connections: int,
 ) -> int:
-    """Serve the wheels to other nodes, for pip, uv and people, until it is interrupted.
+    """Serve the wheels to pip, uv and browsers on other nodes, until it is interrupted.
 
-    Without --generation: all views, and what is published meanwhile.
+    Serves all views, and what is published meanwhile, unless --generation names one.
     """
     from spark_build.wheelhouse import server
     from spark_build.wheelhouse.server import Shelf, application

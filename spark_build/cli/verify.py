@@ -15,7 +15,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked
 from spark_build.cli.lazy_group import LazyGroup
-from spark_build.cli.options import Options, Renamed, shared
+from spark_build.cli.options import Options, Renamed, command, shared
 from spark_build.errors import NothingCheckedError
 from spark_build.text import format_flops
 
@@ -110,12 +110,22 @@ def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--rounds", type=click.IntRange(min=2), help="Rounds of each arm; 10 or more for --full."
         ),
         click.option("--duration", type=positive, help="Seconds of one timed window."),
-        click.option("--layout", type=click.Choice(list(LAYOUTS)), help="a@b (ab), F.linear, or both."),
-        click.option("--sweep", is_flag=True, help="All usual sizes."),
-        click.option("--size", type=click.IntRange(min=16), multiple=True, help="Rows of the matrices."),
-        click.option("--dtype", type=click.Choice(DTYPES), multiple=True, help="Number formats."),
         click.option(
-            "--swap", type=click.Choice(["cublas", "openmp"]), help="Swap one library: which is it?"
+            "--layout", type=click.Choice(list(LAYOUTS)), help="Measure a@b (ab), F.linear, or both."
+        ),
+        click.option("--sweep", is_flag=True, help="Measure all usual sizes."),
+        click.option(
+            "--size", type=click.IntRange(min=16), multiple=True, help="Rows of a matrix; repeatable."
+        ),
+        click.option(
+            "--dtype",
+            type=click.Choice(DTYPES),
+            metavar="TYPE",
+            multiple=True,
+            help=f"Number format of {', '.join(DTYPES)}; repeatable.",
+        ),
+        click.option(
+            "--swap", type=click.Choice(["cublas", "openmp"]), help="Measure with one library swapped, too."
         ),
         click.option(
             "--arm",
@@ -129,8 +139,8 @@ def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 COMMANDS = {
-    "compare": ("spark_build.cli.verify", "compare", "Say what changed between two burn-ins."),
-    "gate": ("spark_build.cli.verify", "gate", "For CI: is it as fast as it must be?"),
+    "compare": ("spark_build.cli.verify", "compare", "Compare two burn-ins."),
+    "gate": ("spark_build.cli.verify", "gate", "Decide for CI: is it fast enough?"),
     "history": ("spark_build.cli.verify", "history", "Show this machine's burn-ins over time."),
 }
 
@@ -144,17 +154,23 @@ class VerifyOutcome:
     code: int
     unchecked: tuple[str, str] | None = None  # why nothing was checked, and what to do next
 
+    @property
+    def in_short(self) -> list[str]:
+        """The line of a burn-in, else that of the checks; and what failed."""
+        found = [line for line in self.lines if line.startswith(("verified:", "burn-in:"))][-1:]
+        return [*found, *(line for line in self.lines if line.startswith("FAILED"))]
+
 
 @click.group(cls=LazyGroup, table=COMMANDS, invoke_without_command=True)
 @click.option("--burn-in", is_flag=True, help="Measure the build against the public wheels.")
 @measuring_options
-@click.option("--reverify", is_flag=True, help="Repeat checks that were done.")
+@click.option("--reverify", is_flag=True, help="Repeat checks that passed.")
 @shared
 @click.pass_context
 def verify(
     context: click.Context, options: Options, burn_in: bool, asked: BurnInOptions, reverify: bool
 ) -> int | None:
-    """Install the wheels into a fresh environment, check them; --burn-in measures them."""
+    """Install the wheels into a fresh environment and check them; --burn-in measures them."""
     if context.invoked_subcommand is not None:
         return None
     if asked.said and not burn_in:
@@ -171,8 +187,9 @@ def verify(
     if options.json:
         render.print_json({"arms": [], "burn_in": None, **judged.document, "exit_code": judged.code})
         return nothing_checked(*judged.unchecked) if judged.unchecked else judged.code
-    render.print_table(["PACKAGE", "CHECK", "STATUS", "EVIDENCE"], _rows(judged.document["checks"]))
-    for line in judged.lines:
+    with render.details(options):
+        render.print_table(["PACKAGE", "CHECK", "STATUS", "EVIDENCE"], _rows(judged.document["checks"]))
+    for line in judged.lines if options.verbosity >= 0 else judged.in_short:
         print(line)
     return nothing_checked(*judged.unchecked) if judged.unchecked else judged.code
 
@@ -318,13 +335,13 @@ def _with_burn_in(document: dict[str, Any], lines: list[str], measured: BurnIn) 
 FILE = click.Path(path_type=Path)
 
 
-@click.command()
+@command()
 @click.argument("old", type=FILE)
 @click.argument("new", type=FILE)
-@click.option("--arm", help="Arm to compare (default: the candidate, else the baseline).")
+@click.option("--arm", metavar="NAME", help="Arm to compare (default: the candidate, else the baseline).")
 @shared
 def compare(options: Options, old: Path, new: Path, arm: str | None) -> int:
-    """Say what changed from burn-in OLD.json to NEW.json."""
+    """Show what changed from burn-in OLD.json to NEW.json."""
     from spark_build.measure.compare_runs import compare_runs
 
     crossed = compare_runs(_read(old), _read(new), arm)
@@ -347,17 +364,20 @@ def compare(options: Options, old: Path, new: Path, arm: str | None) -> int:
     return 0
 
 
-@click.command()
+@command()
 @click.argument("new", type=FILE, required=False)
 @click.option("--min-ratio", type=click.FloatRange(min=0, min_open=True), default=0.98, show_default=True,
               help="Least acceptable rate, relative to the baseline.")  # fmt: skip
 @click.option(
     "--against", type=FILE, metavar="OLD.json", help="Compare with this run, not with the baseline."
 )
-@click.option("--every-case", is_flag=True, help="No case may be left undecided.")
+@click.option("--every-case", is_flag=True, help="Fail when a case is undecided.")
 @shared
 def gate(options: Options, new: Path | None, min_ratio: float, against: Path | None, every_case: bool) -> int:
-    """Exit 0 when NEW.json (default: the last burn-in) is fast enough, 9 when not, 11 when unknown."""
+    """Decide whether NEW.json (default: the last burn-in) is fast enough.
+
+    Exits 0 when it is, 9 when not, 11 when unknown.
+    """
     from spark_build.errors import InconclusiveError, VerificationError
     from spark_build.measure.compare_runs import gate_run
 
@@ -374,7 +394,7 @@ def gate(options: Options, new: Path | None, min_ratio: float, against: Path | N
     return code
 
 
-@click.command()
+@command()
 @shared
 def history(options: Options) -> int:
     """Show this machine's burn-ins over time, and how much they vary from run to run."""

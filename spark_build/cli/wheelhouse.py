@@ -14,34 +14,35 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
-from spark_build.cli.options import Options, shared
+from spark_build.cli.options import Options, command, shared
 from spark_build.text import format_duration, format_size
 
 if TYPE_CHECKING:
     from spark_build.wheelhouse.fsck import WheelhouseFault
     from spark_build.wheelhouse.gc import Collected
-    from spark_build.wheelhouse.generations import Generation, GenerationChange, KeptGeneration
+    from spark_build.wheelhouse.generations import Generation, KeptGeneration
 
 # name: (module, function, what `--help` says)
 COMMANDS = {
     "list": ("spark_build.cli.wheelhouse", "list_", "Show the wheels of the current generation."),
-    "inspect": ("spark_build.cli.inspect", "inspect", "Say what is inside a wheel, or compare two."),
+    "inspect": ("spark_build.cli.inspect", "inspect", "Show what is inside a wheel, or compare two."),
     "path": ("spark_build.cli.wheelhouse", "path", "Print the folder to point installers at."),
     "generations": ("spark_build.cli.wheelhouse", "generations", "Show what changed in each generation."),
     "rollback": ("spark_build.cli.wheelhouse", "rollback", "Make an earlier generation current again."),
     "remove": ("spark_build.cli.wheelhouse", "remove", "Publish a generation without some wheels."),
-    "pin": ("spark_build.cli.wheelhouse", "pin", "Keep a generation whatever gc is told."),
-    "unpin": ("spark_build.cli.wheelhouse", "unpin", "Let a pinned generation go again."),
-    "gc": ("spark_build.cli.wheelhouse", "gc", "Take away what nobody needs any more."),
-    "check": ("spark_build.cli.wheelhouse", "check", "See whether everything is whole; --repair mends."),
+    "pin": ("spark_build.cli.wheelhouse", "pin", "Keep a generation: gc never removes it."),
+    "unpin": ("spark_build.cli.wheelhouse", "unpin", "Let gc remove a pinned generation again."),
+    "gc": ("spark_build.cli.wheelhouse", "gc", "Remove what nobody needs any more."),
+    "check": ("spark_build.cli.wheelhouse", "check", "Check that everything is whole; --repair mends."),
     "export": ("spark_build.cli.transfer", "export", "Write a generation for another machine."),
-    "import": ("spark_build.cli.transfer", "import_", "Take in wheels, after proving every one."),
-    "trust": ("spark_build.cli.transfer", "trust", "Say who may sign what is taken in."),
+    "import": ("spark_build.cli.transfer", "import_", "Take in wheels after checking every one."),
+    "trust": ("spark_build.cli.transfer", "trust", "Manage the keys whose exports are accepted."),
     "serve": ("spark_build.cli.transfer", "serve", "Serve the wheels to other nodes over HTTP."),
 }
+SECTIONS = {"Look": "list", "Generations": "rollback", "Upkeep": "gc", "Other machines": "export"}
 
 
-@click.group(cls=LazyGroup, table=COMMANDS)
+@click.group(cls=LazyGroup, table=COMMANDS, sections=SECTIONS)
 @shared
 def wheelhouse(_options: Options) -> None:
     """List, inspect, keep and move the wheels that were built, and those they need."""
@@ -95,7 +96,7 @@ def print_wheels(found: Generation) -> None:
     render.print_table(["NAME", "VERSION", "ORIGIN", "SIZE", "FILE"], rows)
 
 
-@click.command("list")
+@command("list")
 @shared
 def list_(options: Options) -> None:
     """Show the wheels of the current generation."""
@@ -107,7 +108,7 @@ def list_(options: Options) -> None:
     print_wheels(found)
 
 
-@click.command()
+@command()
 @shared
 def path(options: Options) -> None:
     """Print the folder to point installers at: the current generation, resolved."""
@@ -121,7 +122,7 @@ def path(options: Options) -> None:
 SHOWN = 6  # changes in a line of the table; --json has all
 
 
-@click.command()
+@command()
 @shared
 def generations(options: Options) -> None:
     """Show every generation, and what changed in it against the one that it was made from."""
@@ -207,7 +208,7 @@ def _words(change: dict[str, Any]) -> str:
     return f"{'+' if kind == 'added' else '-'}{name} {change['after'] or change['before']}"
 
 
-@click.command()
+@command()
 @click.argument("number", type=click.IntRange(min=1), required=False)
 @shared
 def rollback(options: Options, number: int | None) -> None:
@@ -227,17 +228,14 @@ def rollback(options: Options, number: int | None) -> None:
         print(f"generation {found.number} is current already")
     else:
         print(f"generation {found.number} is current again" + (f", instead of {was.number}" if was else ""))
-        _print_changes(changed)
+        with render.details(options):
+            for one in changed:
+                print(f"  {_words(dataclasses.asdict(one))}")
 
 
-def _print_changes(changed: tuple[GenerationChange, ...]) -> None:
-    for one in changed:
-        print(f"  {_words(dataclasses.asdict(one))}")
-
-
-@click.command()
+@command()
 @click.argument("wheels", nargs=-1, required=True, metavar="NAME[==VERSION]...")
-@click.option("--force", is_flag=True, help="Also where another wheel of the set needs it.")
+@click.option("--force", is_flag=True, help="Remove it although another wheel needs it.")
 @shared
 def remove(options: Options, wheels: tuple[str, ...], force: bool) -> None:
     """Publish a generation without these wheels. The store keeps them until `gc`."""
@@ -272,19 +270,19 @@ def _pinning(options: Options, number: int | None, *, wanted: bool) -> None:
     print(f"generation {chosen} {state}{'' if new else ' (nothing changed)'}")
 
 
-@click.command()
+@command()
 @click.argument("number", type=click.IntRange(min=1), required=False)
 @shared
 def pin(options: Options, number: int | None) -> None:
-    """Keep generation NUMBER (default: the current one) whatever `gc` is told."""
+    """Keep generation NUMBER (default: the current one): `gc` never removes it."""
     _pinning(options, number, wanted=True)
 
 
-@click.command()
+@command()
 @click.argument("number", type=click.IntRange(min=1), required=False)
 @shared
 def unpin(options: Options, number: int | None) -> None:
-    """Let generation NUMBER (default: the current one) go again."""
+    """Let `gc` remove generation NUMBER (default: the current one) again."""
     _pinning(options, number, wanted=False)
 
 
@@ -311,13 +309,13 @@ class _Age(click.ParamType[float]):
         return float(said[1]) * UNITS[said[2] or "d"]
 
 
-@click.command()
+@command()
 @click.option(
     "--keep", type=click.IntRange(min=1), default=3, show_default=True, help="Newest generations to keep."
 )
-@click.option("--older-than", type=_Age(), default="7d", show_default=True, help="Take nothing younger.")
+@click.option("--older-than", type=_Age(), default="7d", show_default=True, help="Remove nothing younger.")
 @click.option(
-    "--grace", type=_Age(), default="1h", show_default=True, help="For installers that are still reading."
+    "--grace", type=_Age(), default="1h", show_default=True, help="Spare what installers may still read."
 )
 @click.option(
     "--keep-runs",
@@ -327,9 +325,9 @@ class _Age(click.ParamType[float]):
     help="Newest run folders to keep.",
 )
 @click.option(
-    "--runs-older-than", type=_Age(), default="30d", show_default=True, help="Take no younger run folder."
+    "--runs-older-than", type=_Age(), default="30d", show_default=True, help="Remove no younger run folder."
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only show what would go.")
 @shared
 def gc(
     options: Options,
@@ -340,10 +338,10 @@ def gc(
     runs_older_than: float,
     dry_run: bool,
 ) -> None:
-    """Take away old generations of all views, what nothing in the store's use needs, and old run folders.
+    """Remove old generations of all views, store entries that nothing needs, and old run folders.
 
-    Never the current generation, a pinned one, or what those were built from; nor a run that measured. A
-    generation's age counts from when it was last current.
+    Never removed: the current generation, a pinned one, what those were built from, a run that measured.
+    The age of a generation counts from when it was last current.
     """
     from spark_build.wheelhouse.gc import collect
 
@@ -363,17 +361,18 @@ def gc(
             {"dry_run": dry_run, "freed": done.freed, "taken": taken, "held": done.held or None}
         )
         return
-    _print_collected(done, max(older_than, grace), dry_run=dry_run)
+    _print_collected(options, done, max(older_than, grace), dry_run=dry_run)
 
 
-def _print_collected(done: Collected, age: float, *, dry_run: bool) -> None:
+def _print_collected(options: Options, done: Collected, age: float, *, dry_run: bool) -> None:
     kinds = {"leftover": "left by a killed process", "pages": "pages of the index", "entry": "store"}
     rows = [
         [kinds.get(one.kind, one.kind), one.name, format_size(one.size)]
         for one in done.taken
         if one.kind != "pages"
     ]
-    render.print_table(["WHAT", "NAME", "SIZE"], rows)
+    with render.details(options):
+        render.print_table(["WHAT", "NAME", "SIZE"], rows)
     counts = Counter[str](one.kind for one in done.taken)
     what = ", ".join(f"{words}: {counts[kind]}" for kind, words in KINDS.items() if counts[kind])
     if what:
@@ -385,19 +384,19 @@ def _print_collected(done: Collected, age: float, *, dry_run: bool) -> None:
         print(f"the store is left alone, somebody uses it: {done.held}; run gc again later")
 
 
-@click.command()
+@command()
 @click.option("--deep", is_flag=True, help="Also read every byte (sha256).")
 @click.option("--repair", is_flag=True, help="Mend what can be mended.")
 @click.option(
     "--resolve/--no-resolve",
     default=None,
-    help=f"Whether the wheels install, by a resolver (default: up to {MOST} wheels).",
+    help=f"Try with a resolver whether the wheels install (default: up to {MOST}).",
 )
 @shared
 def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> int:
-    """Check the store and every view: links, records, papers, foreign files; whether the wheels install.
+    """Check store and views: links, records, provenance, foreign files, and whether the wheels install.
 
-    Exit code 10 for faults, 12 where there is nothing.
+    Exits 10 for faults, 12 where there is nothing.
     """
     from spark_build.environments.closure import unresolved
     from spark_build.events import Progress

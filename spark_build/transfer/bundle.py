@@ -314,7 +314,8 @@ def _inside(path: Path) -> tuple[bool, list[str], list[Licence]]:
 
 EXTRA = "verify"
 EPOCH = "315532800"  # the same sources give the same wheel
-_SOURCES = ("spark_build", "recipes", "patches", "bench", "pyproject.toml", "README.md", "LICENSE")
+_PAPERS = ("docs/spark-build.1", "pyproject.toml", "README.md", "LICENSE")
+_SOURCES = ("spark_build", "recipes", "patches", "bench", *_PAPERS)
 
 
 def wheels_of_itself(

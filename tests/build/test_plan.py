@@ -281,7 +281,7 @@ def test_skip_without_a_version() -> None:
 def test_skip_without_a_gpu_tells_all_it_needs() -> None:
     llvm, torch = plan(recipe("torch", "llvm", cuda=True), recipe("llvm")).steps
     assert (llvm.decision, torch.decision) == ("BUILD", "SKIP")
-    assert torch.reasons == ("host-cpu has no GPU; it needs a CUDA target such as gb10, llvm",)
+    assert torch.reasons == ("host-cpu has no GPU; it needs a CUDA target such as gb10 (and llvm)",)
 
 
 def test_skip_on_another_platform() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,19 @@ def test_new_fields_are_no_difference_and_lost_ones_are() -> None:
     assert harness.differences({"n": 1}, {"n": True}) == ["n: was 1, is true"]
     assert harness.differences({"n": "ANY number"}, {"n": 3.5}) == []
     assert harness.differences({"n": "ANY number"}, {"n": "3"}) == ['n: was a number, is "3"']
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("plan", r"\d+ (BUILD|REUSE|SKIP|BLOCKED)"),
+        ("all tiny", r"\d+ (built|reused|skipped).*; generation \d+ in "),
+        ("wheelhouse gc --older-than 0d", "nothing to collect"),
+        ("wheelhouse rollback", r"generation \d+ is current"),
+        ("doctor", r"\d+ checks: "),
+    ],
+)
+def test_quiet_is_one_line(line: str, said: str, place: Path) -> None:
+    done = harness.run(harness.copied(place), Case(line=line).arguments(f"-q {line}"))
+    assert re.match(said, done.stdout.splitlines()[-1])
+    assert line == "doctor" or done.stdout.count("\n") == 1  # doctor: what fails comes first
