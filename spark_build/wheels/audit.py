@@ -277,7 +277,9 @@ RULES: tuple[tuple[str, Rule], ...] = (
 
 # What a vendor wrote into the wheel, and we may not change: it is published byte for byte.
 _LABELS = frozenset({"tags", "purelib", "manylinux", "build-tag"})
-_VENDORS_BUSINESS = _LABELS | {"symbol-versions", "rpath", "device-code", "device-damage", "startup-code"}
+_VENDORS_BUSINESS = _LABELS | {
+    *("symbol-versions", "rpath", "stable-abi", "device-code", "device-damage", "startup-code"),
+}
 
 
 def as_vendor(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -289,9 +291,10 @@ def as_vendor(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 # What installers refuse, what is damaged and what would harm: the rest of a wheel is its maker's business.
+# An RPATH into others' folders is only told: installers take it, and public wheels have such.
 _REFUSED_OF_OTHERS = frozenset(
     {
-        *("name-version", "record", "elf-damage", "entries", "places"),
+        *("name-version", "record", "elf-damage", "device-damage", "entries", "places"),
         *("dist-info", "site-packages", "environment", "requirements"),
     }
 )

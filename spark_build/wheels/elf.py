@@ -59,6 +59,7 @@ _NEEDED, _STRTAB, _STRSZ, _SONAME, _RPATH, _TEXTREL, _RUNPATH, _FLAGS = 1, 5, 10
 _DF_TEXTREL = 4
 _VERNEED, _VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
 _HASH, _SYMTAB, _GNU_HASH = 4, 6, 0x6FFFFEF5
+_WEAK = 2  # the binding of a symbol
 MAX_SYMBOLS, MAX_TEXT = 1 << 20, 1 << 26  # without a definition in one file, and bytes of all names
 
 
@@ -222,21 +223,28 @@ def _versions(header: _Header, table: dict[int, int], names: _Names) -> Iterator
 
 
 def _python_symbols(header: _Header, table: dict[int, int], names: _Names) -> tuple[str, ...]:
-    """Return the names of the interpreter's symbols that the file uses and does not define, sorted."""
+    """Return the names of the interpreter's symbols that the file must find elsewhere, sorted.
+
+    A weak one may be lacking: it is none of them.
+    """
     if _SYMTAB not in table or not table.keys() & {_HASH, _GNU_HASH}:
         return ()
     words = struct.Struct(f"{header.order}II")
     # In both tables the second word: where the defined symbols begin (GNU), or how many there are.
     _, count = words.unpack(names.memory(table.get(_GNU_HASH, table.get(_HASH, 0)), words.size))
     layout = struct.Struct(f"{header.order}{'IBBHQQ' if header.wide else 'IIIBBH'}")
-    section = 3 if header.wide else 5
+    info, section = (1, 3) if header.wide else (3, 5)
     if count > MAX_SYMBOLS:
         raise ElfError("an endless symbol table")
     rows = layout.iter_unpack(names.memory(table[_SYMTAB], count * layout.size))
-    undefined = [row[0] for row in rows if row[section] == 0]
+    undefined = {row[0] for row in rows if row[section] == 0 and row[info] >> 4 != _WEAK}
     text = names.all()
-    found = (text[at : text.find(b"\0", at)].decode(errors="backslashreplace") for at in undefined)
-    return tuple(sorted({name for name in found if name.startswith(("Py", "_Py"))}))
+    starts = [at for at in undefined if text.startswith((b"Py", b"_Py"), at)]
+    ends = [text.find(b"\0", at, at + MAX_NAME) for at in starts]
+    if len(starts) > MAX_NAMES or -1 in ends:
+        raise ElfError("endless names of symbols")
+    found = (text[at:end] for at, end in zip(starts, ends, strict=True))
+    return tuple(sorted({name.decode(errors="backslashreplace") for name in found}))
 
 
 def _executable_stack(header: _Header, segments: list[_Segment]) -> bool:

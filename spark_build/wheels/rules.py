@@ -331,7 +331,8 @@ def _few(names: Iterable[str]) -> tuple[str, ...]:
 def _collisions(places: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """Return names that become one where case or Unicode form do not count, and files named like folders.
 
-    What counts is where they are installed: a file and one of .data may become one, too.
+    What counts is where they are installed: a file and one of .data may become one, too. Those that are one
+    on any system stand first, so that the others do not hide them.
     """
     alike: dict[str, set[str]] = {}
     folders: set[str] = set()
@@ -341,7 +342,7 @@ def _collisions(places: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
         alike.setdefault(unicodedata.normalize("NFC", place or name).casefold(), set()).add(name)
     groups = [tuple(sorted(group)) for group in alike.values() if len(group) > 1]
     groups += [(name, f"{name}/") for name, place in places.items() if place in folders]
-    return tuple(sorted(groups)[:SHOWN])
+    return tuple(sorted(groups, key=lambda group: (not _one_place(group), group))[:SHOWN])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

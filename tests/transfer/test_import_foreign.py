@@ -23,6 +23,7 @@ from spark_build.wheelhouse import store as stores
 from spark_build.wheels.audit import as_installer, findings_alone, fits
 from spark_build.wheels.model import HostCode, Library, Payload
 from tests.conftest import make_root
+from tests.helpers.devicefacts import code
 from tests.helpers.devicefacts import wheel as a_wheel
 from tests.helpers.exports import import_unsigned, told_apart
 from tests.helpers.wheelhouse import (
@@ -198,6 +199,7 @@ def test_what_installers_do_not_look_at_is_a_warning(rule: str, change: dict[str
     [
         ("record", {"record_problems": ("demo/a.py: content is not what RECORD says",)}),
         ("elf-damage", {"libraries": (replace(LIBRARY, machine="unreadable"),)}),
+        ("device-damage", {"device_code": (code("demo/_c.so", {"sm_121": 1}, problems=("at byte 3: a",)),)}),
         ("places", {"payload": Payload(collisions=(("demo", "demo/"),))}),
         ("entries", {"payload": Payload(special=(("demo/a", "a symbolic link"),))}),
         ("environment", {"payload": Payload(intrusive=(("demo", "would replace bin/python"),))}),
