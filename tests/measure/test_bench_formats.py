@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +252,7 @@ def test_a_column_that_is_not_there_is_told(field: str, tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     file.write_text("environment,metric,value,run\na,fps,1,1\na,fps,1,2\n")
     with pytest.raises(UsageError, match="no column 'speed'; there are environment, metric, value, run"):
-        read(file, **{field: "speed"})
+        read_results(file, alone=True, arms=(), named=replace(Fields(), **{field: "speed"}))
 
 
 def test_columns_of_a_table_are_named(tmp_path: Path) -> None:
