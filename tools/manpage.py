@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from spark_build.cli.lazy_group import EXAMPLES
+from spark_build.cli.options import EXAMPLES
 from spark_build.cli.main import cli
 from spark_build.cli.options import Helpful
 

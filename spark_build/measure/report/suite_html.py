@@ -251,9 +251,7 @@ def _rooms(view: SuiteView) -> str:
             cells = []
             for arm in view.arms:
                 room = kv_room(statistics.median(free[arm]), shape, weights=form.stored) if free[arm] else 0
-                cells.append(
-                    f"{room:,} tokens, {format_size(room * shape.token_bytes)}" if room else "none"
-                )
+                cells.append(f"{room:,} tokens, {format_size(room * shape.token_bytes)}" if room else "none")
             rows.append((f"{escape(shape.name)}<br><small>weights in {form.name}</small>", *cells))
     text = f"{RESERVE:.0%} of the free memory is left for activations; the cache itself is in 16 bits."
     body = table(("Room for KV cache", *view.arms), rows, range(1, 1 + len(view.arms)))
