@@ -7,8 +7,7 @@ import click
 from sphinx.application import Sphinx
 
 from spark_build import __version__
-from spark_build.cli.lazy_group import EXAMPLES
-from spark_build.cli.options import Helpful
+from spark_build.cli.options import EXAMPLES, Helpful
 
 project = "spark-build"
 version = release = __version__
