@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from spark_build.cli.lazy_group import EXAMPLES
 from spark_build.cli.main import cli
-from spark_build.cli.options import Helpful
+from spark_build.cli.options import EXAMPLES, Helpful
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "spark-build.1"
 REST = """.SH FILES

@@ -180,8 +180,6 @@ class Helpful(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, each on a line of its own."""
-        from spark_build.cli.lazy_group import EXAMPLES
-
         name = ctx.command_path.partition(" ")[2]
         with formatter.section("Examples"):
             for line in EXAMPLES.get(name, ()):
@@ -256,3 +254,87 @@ def json_of(text: str, where: str, hint: str) -> Any:
         raise UsageError(f"not JSON: {error}", where=where, hint=hint) from error
     except RecursionError as error:
         raise UsageError("not JSON of ours: nested too deeply", where=where, hint=hint) from error
+
+
+# Command: what is typed, for its help and the manual page.
+EXAMPLES = {
+    "": ("spark-build all", "spark-build --target gb10 plan", "spark-build build --help"),
+    "all": ("spark-build all", "spark-build --target gb10 all --detach", "spark-build all torch --burn-in"),
+    "doctor": ("spark-build doctor torch", "spark-build doctor --fix"),
+    "plan": ("spark-build --target gb10 plan", "spark-build --provide torch=public plan onnx"),
+    "build": (
+        "spark-build build torch --jobs 8 --memory 64G --detach",
+        "spark-build build triton --stop-after configure",
+        "spark-build build onnx --source onnx=../onnx",
+    ),
+    "attach": ("spark-build attach", "spark-build attach --stop"),
+    "why": ("spark-build why torch",),
+    "log": ("spark-build log torch --diagnosis",),
+    "recipes": ("spark-build recipes show torch", "spark-build recipes new -r requirements.txt"),
+    "recipes list": ("spark-build --train 2.11 recipes list", "spark-build recipes list --catalogue"),
+    "recipes show": ("spark-build --target gb10 recipes show torch", "spark-build recipes show onnx --env"),
+    "recipes lint": ("spark-build recipes lint torch",),
+    "recipes schema": ("spark-build recipes schema recipe > recipe.schema.json",),
+    "recipes new": (
+        "spark-build recipes new regex --sdist regex==2024.11.6",
+        "spark-build recipes new mylib --git https://github.com/me/mylib@v1.2",
+        "spark-build recipes new -r requirements.txt",
+    ),
+    "recipes pin": ("spark-build recipes pin --check", "spark-build recipes pin --version onnx=1.20.0"),
+    "recipes outdated": ("spark-build --train 2.13 recipes outdated",),
+    "patches": ("spark-build patches check torch",),
+    "patches check": ("spark-build patches check --source torch=../pytorch",),
+    "wheelhouse": (
+        "spark-build wheelhouse list",
+        "spark-build wheelhouse inspect torch",
+        "spark-build wheelhouse export stack.tar.zst",
+    ),
+    "wheelhouse list": ("spark-build --target gb10 wheelhouse list",),
+    "wheelhouse inspect": (
+        "spark-build wheelhouse inspect torch",
+        "spark-build wheelhouse inspect OLD.whl NEW.whl",
+    ),
+    "wheelhouse path": ('pip install --no-index --find-links "$(spark-build wheelhouse path)" torch',),
+    "wheelhouse generations": ("spark-build wheelhouse generations",),
+    "wheelhouse rollback": ("spark-build wheelhouse rollback", "spark-build wheelhouse rollback 3"),
+    "wheelhouse remove": ("spark-build wheelhouse remove onnx==1.19.0",),
+    "wheelhouse pin": ("spark-build wheelhouse pin 3",),
+    "wheelhouse unpin": ("spark-build wheelhouse unpin 3",),
+    "wheelhouse gc": ("spark-build wheelhouse gc --dry-run", "spark-build wheelhouse gc --keep 1"),
+    "wheelhouse check": ("spark-build wheelhouse check --deep", "spark-build wheelhouse check --repair"),
+    "wheelhouse export": (
+        "spark-build wheelhouse export stack.tar.zst torch",
+        "spark-build wheelhouse export --to ssh://spark-2/srv/wheels",
+        "spark-build wheelhouse export stack.tar --sign ~/.ssh/id_ed25519",
+    ),
+    "wheelhouse import": ("spark-build wheelhouse import stack.tar.zst",),
+    "wheelhouse trust": ("spark-build wheelhouse trust add ci ci.pub",),
+    "wheelhouse trust add": ("spark-build wheelhouse trust add ci ci.pub",),
+    "wheelhouse trust list": ("spark-build wheelhouse trust list",),
+    "wheelhouse trust remove": ("spark-build wheelhouse trust remove ci",),
+    "wheelhouse serve": (
+        "spark-build wheelhouse serve",
+        "spark-build wheelhouse serve --host 0.0.0.0 --certificate node.pem",
+    ),
+    "env": ("spark-build env create ~/torch", "spark-build env update ~/torch"),
+    "env create": (
+        "spark-build env create ~/torch torch torchvision",
+        "spark-build env create ~/lab --jupyter --python 3.12",
+    ),
+    "env update": ("spark-build env update ~/torch --dry-run",),
+    "env check": ("spark-build env check ~/torch",),
+    "verify": ("spark-build verify", "spark-build verify --burn-in --full --dtype bf16"),
+    "verify compare": ("spark-build verify compare OLD.json NEW.json",),
+    "verify gate": ("spark-build verify gate --min-ratio 1.0",),
+    "verify history": ("spark-build verify history",),
+    "bench": ("spark-build bench run --quick", "spark-build bench compare OLD.json NEW.json"),
+    "bench run": (
+        "spark-build bench run --list",
+        "spark-build bench run --arm public=public --arm ours=wheelhouse",
+    ),
+    "bench compare": ("spark-build bench compare OLD.json NEW.json --fail-above 5",),
+    "bench report": ("spark-build bench report runs/RUN/bench.json",),
+    "config": ("spark-build config show",),
+    "config show": ("SPARK_BUILD_TARGET=gb10 spark-build config show",),
+    "completion": ("spark-build completion fish > ~/.config/fish/completions/spark-build.fish",),
+}

@@ -6,7 +6,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
 
-from spark_build.cli.lazy_group import EXAMPLES
+from spark_build.cli.options import EXAMPLES
 from tests.contract.harness import CHECKOUT, commands, help_of
 
 ALL = [" ".join(words) for words in commands()]

@@ -122,7 +122,7 @@ def test_every_place_of_twelve_is_in_the_table() -> None:
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     """With the links between pages; addresses elsewhere are asked for nowhere in the tests."""
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", tmp_path / "cache"]
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", str(tmp_path / "cache")]
     done = subprocess.run([*command, DOCS, tmp_path / "site"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     page = (tmp_path / "site" / "commands.html").read_text()
