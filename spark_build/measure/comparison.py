@@ -68,10 +68,8 @@ def exit_code(compared: Compared, fail_over: float | None = None) -> tuple[int, 
         return 0, ""
     timed = [each for each in compared.changes if each.kind != "capacity"]
     if not timed:
-        return (
-            InconclusiveError.exit_code,
-            "nothing may be said: there is no speed, only memory or capacities",
-        )
+        what = "capacity" if compared.changes else "memory"
+        return InconclusiveError.exit_code, f"nothing may be said: there is no speed, only {what}"
     beyond = [each for each in timed if each.finding == "slower" and each.overhead95[0] > fail_over]
     if beyond:
         named = ", ".join(f"{each.case} ({each.overhead:.1f}%)" for each in beyond)
