@@ -159,8 +159,7 @@ def refusing(words: str) -> Wrap:
         raise NotImplementedError(words)
 
     def single(*inputs: Any) -> bool:
-        tensor = inputs[0] if hasattr(inputs[0], "dtype") else inputs[1]
-        return bool(tensor.dtype == torch.float32)
+        return any(getattr(each, "dtype", None) == torch.float32 for each in inputs)
 
     return only(single, lambda _: wrong)
 
