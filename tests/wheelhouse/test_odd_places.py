@@ -14,11 +14,13 @@ import struct
 import subprocess
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from spark_build.build.sandbox import EQUAL, LOAD, MACHINES, NUMBER, PASSED
+from spark_build.files import sha256_of
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse.store import index_rows
@@ -194,6 +196,23 @@ def test_a_strict_umask(root: Root) -> None:
         assert code == 0, (command, said)
     assert whole(home_in(root.folder)) == ()
     assert (root.folder.parent / "out.tar").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_two_roots_with_one_cache(place: Path) -> None:
+    """At once, and the one that comes second finds what the first compiled."""
+    roots = [make_root(place / name) for name in ("one", "two", "three")]
+    for other in roots[1:]:
+        (other.folder / "cache").symlink_to(roots[0].folder / "cache")
+    (roots[0].folder / "cache").mkdir()
+    with ThreadPoolExecutor() as threads:
+        both = list(threads.map(lambda one: one.run("build", "tiny", "--no-closure"), roots[:2]))
+    last = roots[2].run("build", "tiny", "--no-closure")
+    assert [done.returncode for done in (*both, last)] == [0, 0, 0], [done.stderr for done in (*both, last)]
+    assert [whole(home_in(one.folder)) for one in roots] == [(), (), ()]
+    wheels = [next(one.folder.glob("wheelhouse/store/*/*/*.whl")) for one in roots]
+    assert len({sha256_of(wheel) for wheel in wheels}) == 1
+    assert "1 of 1" in last.stdout + last.stderr
 
 
 def later(home: Home) -> None:
