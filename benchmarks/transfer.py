@@ -1,5 +1,7 @@
 """What export and import cost: 2 GB of wheels beside `tar czf`, `tar xzf`, and `cp` plus `sha256sum`.
 
+And what signing adds to an export, verifying to an import.
+
 Run it in a checkout: .venv/bin/python benchmarks/transfer.py --folder DIR. DIR should be a tmpfs, so that
 no disk is measured; at most three copies of the wheels lie there at a time. It takes a few minutes.
 """
@@ -71,28 +73,33 @@ def spark_build(root: Path, *arguments: str) -> list[str]:
     return [str(BIN / "spark-build"), *common, *arguments]
 
 
-def export_round(folder: Path, house: Path) -> tuple[Cost, Cost]:
-    """(`cp` plus `sha256sum`, export); only the export's file stays."""
+def export_round(folder: Path, house: Path) -> tuple[Cost, Cost, Cost]:
+    """(`cp` plus `sha256sum`, export, signed export); only the last one's file stays."""
     wheels = shlex.join(map(str, sorted(house.glob("wheelhouse/store/*/*/*.whl"))))
     (folder / "copy").mkdir()
     both = ["sh", "-c", f"cp {wheels} copy/ && sha256sum copy/*.whl"]
     by_hand = measured(both, cwd=folder)
     shutil.rmtree(folder / "copy")
-    (folder / "out.tar").unlink(missing_ok=True)
-    ours = measured(
-        spark_build(house, "export", str(folder / "out.tar"), "--without-spark-build"), cwd=folder
-    )
-    return by_hand, ours
+    command = spark_build(house, "export", str(folder / "out.tar"), "--without-spark-build")
+    costs = []
+    for signing in ([], ["--sign", str(folder / "key")]):
+        (folder / "out.tar").unlink(missing_ok=True)
+        costs.append(measured([*command, *signing], cwd=folder))
+    return by_hand, costs[0], costs[1]
 
 
-def import_round(folder: Path) -> tuple[Cost, Cost]:
-    """(`cp` plus `sha256sum` of the archive, import of it)."""
+def import_round(folder: Path) -> tuple[Cost, Cost, Cost]:
+    """(`cp` plus `sha256sum` of the archive, import of it, the same from a trusted signer)."""
     by_hand = measured(["sh", "-c", "cp out.tar copy.tar && sha256sum copy.tar"], cwd=folder)
     (folder / "copy.tar").unlink()
     command = spark_build(folder / "there", "import", "--unsigned", str(folder / "out.tar"))
     ours = measured(command, cwd=folder)
     shutil.rmtree(folder / "there")
-    return by_hand, ours
+    trust = spark_build(folder / "there", "trust", "add", "somebody", str(folder / "key.pub"))
+    subprocess.run(trust, check=True, stdout=subprocess.DEVNULL)
+    signed = measured(spark_build(folder / "there", "import", str(folder / "out.tar")), cwd=folder)
+    shutil.rmtree(folder / "there")
+    return by_hand, ours, signed
 
 
 def show(what: str, costs: list[Cost], others: dict[str, list[Cost]]) -> None:
@@ -123,6 +130,8 @@ def main() -> None:
         house = folder / "here"
         # A process of its own: what this one used before it starts another would count as that one's.
         subprocess.run([sys.executable, __file__, "--make", str(folder / "wheels")], check=True)
+        key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")]
+        subprocess.run(key, check=True)
         foreign = measured(spark_build(house, "import", str(folder / "wheels")), cwd=folder)
         shutil.rmtree(folder / "wheels")
         packed = measured(["tar", "czf", "seed.tar.gz", "here/wheelhouse/store"], cwd=folder)
@@ -131,13 +140,15 @@ def main() -> None:
         shutil.rmtree(folder / "unpacked")
         (folder / "seed.tar.gz").unlink()
         rounds = [export_round(folder, house) for _ in range(options.rounds)]
-        by_hand, ours = [list(costs) for costs in zip(*rounds, strict=True)]
+        by_hand, ours, signed = [list(costs) for costs in zip(*rounds, strict=True)]
         print(f"{COUNT} wheels, {COUNT * SIZE / 1e9:.1f} GB; median of {options.rounds} rounds, tar once")
         show("export", ours, {"tar czf": [packed], "cp and sha256sum": by_hand})
+        show("signed export", signed, {"unsigned": ours})
         shutil.rmtree(house)
         rounds = [import_round(folder) for _ in range(options.rounds)]
-        by_hand, ours = [list(costs) for costs in zip(*rounds, strict=True)]
+        by_hand, ours, signed = [list(costs) for costs in zip(*rounds, strict=True)]
         show("import", ours, {"tar czf": [packed], "tar xzf": [unpacked], "cp and sha256sum": by_hand})
+        show("import with a signature", signed, {"unsigned": ours})
         show("import of a folder", [foreign], {})
 
 

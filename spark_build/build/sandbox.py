@@ -61,8 +61,8 @@ OTHER_ABI = 0x40000000  # a bit of x32's numbers
 LOAD, EQUAL, ANY_BIT = 0x20, 0x15, 0x45
 NUMBER, ARCH, FIRST, SECOND = 0, 4, 16, 24  # of arguments the lower half, as the kernel reads them here
 REFUSED, MISSING, PASSED = (6, 0, 0, 0x50000 | 1), (6, 0, 0, 0x50000 | 38), (6, 0, 0, 0x7FFF0000)
-# bwrap takes a filter as an open descriptor only. `ulimit`: a compiler that crashes leaves no core behind.
-FILTERED = 'ulimit -c 0; exec {filter}<"$0" && exec "$1" --seccomp $filter "${@:2}"'
+# bwrap takes a filter as an open descriptor only. Compilers that crash leave no core; wheels hold modes.
+FILTERED = 'ulimit -c 0; umask 022; exec {filter}<"$0" && exec "$1" --seccomp $filter "${@:2}"'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

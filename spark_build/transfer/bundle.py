@@ -22,8 +22,8 @@ from packaging.metadata import parse_email
 
 from spark_build import __version__
 from spark_build.environments.closure import pip_for, tags
-from spark_build.errors import AuditError, SourceError, StoreError, UsageError
-from spark_build.files import CHUNK, atomic_directory, locked, sha256_of
+from spark_build.errors import AuditError, HostError, SourceError, StoreError, UsageError
+from spark_build.files import CHUNK, atomic_directory, locked, make_folder, sha256_of
 from spark_build.paths import PACKAGE, Home
 from spark_build.process import run
 from spark_build.recipes.model import Target
@@ -334,6 +334,14 @@ def wheels_of_itself(
         }
     )
     folder = home.cache / "spark-build" / key
+    try:
+        make_folder(folder.parent)
+    except OSError as error:
+        raise HostError(
+            f"there is no place to pack spark-build itself: {error.strerror}",
+            where=str(folder.parent),
+            hint="export with --without-spark-build",
+        ) from error
     with locked(folder.with_name(f".{key}.lock"), purpose="packing spark-build"):
         if not folder.is_dir():
             tell("packing spark-build itself, with what it needs (once; then it is kept)")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spark_build.errors import StoreError
-from spark_build.files import remove_any, remove_tree
+from spark_build.files import remove_any, remove_tree, sync_folder
 from spark_build.journal import spent_runs
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations, judgements
@@ -124,11 +124,12 @@ def _pages(view: Path, doomed: set[Path], *, dry_run: bool) -> list[RemovedItem]
     }
     pages = [path for path in view.glob("pages/*") if not path.name.startswith(".") and path.name not in used]
     found = [_taken("pages", path) for path in pages]
-    for path in () if dry_run else pages:
-        # Whole or not at all: a publisher that comes after a kill must not meet half a page.
-        gone = path.with_name(f".tmp-{path.name}")
-        path.rename(gone)
-        remove_tree(gone) if gone.is_dir() else gone.unlink()
+    if pages and not dry_run:
+        # Whole or not at all: a publisher that comes after a kill or a power cut must not meet half a page.
+        gone = [path.rename(path.with_name(f".tmp-{path.name}")) for path in pages]
+        sync_folder(view / "pages")
+        for path in gone:
+            remove_any(path)
     return found
 
 
@@ -159,6 +160,7 @@ def _store(home: Home, age: float, doomed: set[Path], *, dry_run: bool) -> tuple
         trash = Path(tempfile.mkdtemp(prefix=".tmp-gone-", dir=store))
         for one in taken:
             Path(one.path).rename(trash / Path(one.path).name)
+        sync_folder(trash)  # else a power cut may bring back an entry's name, and not all of it
         judgements.prune(store)
     with shared_lock(store, "deleting what was collected"):
         remove_tree(trash)

@@ -202,6 +202,7 @@ def discard(folder: Path) -> None:
     gone = folder.with_name(f".tmp-gone-{folder.name}")
     remove_tree(gone)
     folder.rename(gone)
+    sync_folder(folder.parent)  # else a power cut may bring the name back, and not what was in it
     remove_tree(gone)
 
 

@@ -154,6 +154,14 @@ def test_the_users_git_does_not_matter(patch: Path, tmp_path: Path, monkeypatch:
         ("--- a/../up\n+++ b/../up\n@@ -1 +1 @@\n-a\n+b\n", "lies outside"),
         ("--- a//etc/x\n+++ b//etc/x\n@@ -1 +1 @@\n-a\n+b\n", "lies outside"),
         ("--- a/link/x\n+++ b/link/x\n@@ -1 +1 @@\n-a\n+b\n", "beyond the symbolic link link"),
+        (
+            (
+                "diff --git a/own b/own\nnew file mode 120000\n--- /dev/null\n+++ b/own\n@@ -0,0 +1 @@\n"
+                "+../elsewhere\n\\ No newline at end of file\n--- /dev/null\n+++ b/own/y\n@@ -0,0 +1 @@\n+b\n"
+            ),
+            "beyond a symbolic link",
+        ),
+        ("--- /dev/null\n+++ b/.git/hooks/x\n@@ -0,0 +1 @@\n+x\n", "invalid path"),
         ("--- a/a\n+++ b/a\n@@ -1,9 +1,9 @@\n-a\n", "corrupt patch"),
     ],
 )
@@ -168,7 +176,7 @@ def test_patches_that_are_none(text: str, said: str, tmp_path: Path) -> None:
     assert said in state.detail
     with pytest.raises(PatchError):
         apply(patch, tree, None)
-    assert (tmp_path / "elsewhere/x").read_text() == "a\n"
+    assert contents(tmp_path / "elsewhere") == {"x": "a\n"}
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:

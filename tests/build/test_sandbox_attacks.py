@@ -342,6 +342,14 @@ def test_calls_that_reach_around_namespaces_are_refused(tmp_path: Path) -> None:
     assert found == {"clone3": "ENOSYS", "TIOCGWINSZ": "well", "threads": "well", "core": "0"}
 
 
+def test_the_users_umask_is_in_no_wheel(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        assert said(["sh", "-c", "umask"], tmp_path) == ["0022"]
+    finally:
+        os.umask(before)
+
+
 def test_the_filter_is_what_refuses(tmp_path: Path) -> None:
     """Without it a build reads and writes the user's keyring, and makes itself root of a namespace."""
     bare = choose().program[choose().program.index(CAGE[0]) - 1 :]
