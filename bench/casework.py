@@ -7,7 +7,6 @@ import contextlib
 import gc
 import importlib
 import os
-import random
 import signal
 import statistics
 import sys
@@ -134,7 +133,8 @@ def _measure(
 
 def _time(work: Work, run: Run, given: argparse.Namespace) -> dict[str, Any]:
     singles: list[float] = []
-    batches = noting(run.batches() if run.batches else batches_of(torch, given.device, run.step), singles)
+    batches = run.batches() if run.batches else batches_of(torch, given.device, run.step)
+    batches = noting(batches, singles, MOST_SINGLES)
     begin = time.monotonic()
     _, steady = warm_up(batches, given.warmup, given.warmup / 4)
     singles.clear()
@@ -142,14 +142,13 @@ def _time(work: Work, run: Run, given: argparse.Namespace) -> dict[str, Any]:
     ticks = timed(batches, given.window, given.window / TICKS)
     end, cpu = time.monotonic(), run.cpu() - cpu
     batches.close()
-    if not run.batches and given.device == "cuda":  # whose batches are of many calls
-        singles[:] = single_calls(torch, run.step, given.window / 4, MOST_SINGLES)
     seconds, calls = (sum(each) for each in zip(*ticks, strict=True))
+    if not run.batches and given.device == "cuda":  # whose batches are of many calls
+        singles[:] = single_calls(torch, run.step, given.window / 4, MOST_SINGLES, seconds / calls)
     return {
         "work": work.name,
         "rate": work.amount * calls / seconds,
-        # By chance, so that nothing periodic is hit or missed.
-        "calls": singles if len(singles) <= MOST_SINGLES else random.Random(0).sample(singles, MOST_SINGLES),
+        "calls": singles,
         "seconds": seconds,
         "count": calls,
         "steady": steady,

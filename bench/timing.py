@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -67,11 +68,15 @@ def cuda_batches(torch: Any, step: Step) -> Batches:
         torch.cuda.synchronize()
 
 
-def single_calls(torch: Any, step: Step, seconds: float, most: int) -> list[float]:
-    """Device seconds of single calls, with an event between two and the next always waiting."""
+def single_calls(torch: Any, step: Step, seconds: float, most: int, each: float) -> list[float]:
+    """Device seconds of single calls, with an event between two and the next always waiting.
+
+    `each`: about the seconds of one; so many calls go at once as fit into `seconds`, at least two.
+    """
     found: list[float] = []
-    while sum(found) < seconds and len(found) < most:
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(IN_FLIGHT + 2)]
+    spent, calls = 0.0, max(2, min(IN_FLIGHT, int(seconds / each)))
+    while spent < seconds and len(found) < most:
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 1)]
         marks[0].record()
         for mark in marks[1:]:
             step()
@@ -79,15 +84,25 @@ def single_calls(torch: Any, step: Step, seconds: float, most: int) -> list[floa
         marks[-1].synchronize()
         # The first call of a chunk may have waited for the processor.
         found += [a.elapsed_time(b) / 1000 for a, b in itertools.pairwise(marks[1:])]
-    return found
+        spent += marks[0].elapsed_time(marks[-1]) / 1000
+    return found[:most]
 
 
-def noting(batches: Batches, singles: list[float]) -> Batches:
-    """The same batches; the seconds of those of one call are kept."""
+def noting(batches: Batches, singles: list[float], most: int) -> Batches:
+    """The same batches; of those of one call the seconds are kept, of `most` by chance.
+
+    Chance hits or misses nothing periodic. An emptied list begins anew.
+    """
+    chance, seen = random.Random(0), 0
     try:
         for seconds, calls in batches:
             if calls == 1:
-                singles.append(seconds)
+                seen = seen + 1 if singles else 1
+                place = chance.randrange(seen)
+                if len(singles) < most:
+                    singles.append(seconds)
+                elif place < most:
+                    singles[place] = seconds
             yield seconds, calls
     finally:
         batches.close()

@@ -38,21 +38,26 @@ def spent_runs(runs: Path, *, keep: int, older_than: float) -> list[Path]:
     """
     named = [path for path in runs.glob("*") if _OURS.fullmatch(path.name)]
     oldest_first = sorted(named, key=lambda path: path.name.removeprefix("crash-"))
-    unfinished = "".join(path.read_text(errors="replace") for path in runs.glob("unfinished-*.json"))
-    return [
-        path
-        for path in oldest_first[: max(0, len(named) - keep)]
-        if time.time() - path.stat().st_mtime >= older_than
-        and not any((path / name).exists() for name in RESULTS)
-        and not any(Path(f"/proc/{pid}").exists() for pid in _processes(path))
-        and path.name not in unfinished
-    ]
+    unfinished, spent = "", []
+    for path in runs.glob("unfinished-*.json"):
+        with contextlib.suppress(FileNotFoundError):
+            unfinished += path.read_text(errors="replace")
+    for path in oldest_first[: max(0, len(named) - keep)]:
+        with contextlib.suppress(OSError):  # somebody else removes it meanwhile
+            if (
+                time.time() - path.lstat().st_mtime >= older_than
+                and not any((path / name).exists() for name in RESULTS)
+                and not any(Path(f"/proc/{pid}").exists() for pid in _processes(path))
+                and path.name not in unfinished
+            ):
+                spent.append(path)
+    return spent
 
 
 def _processes(run: Path) -> Iterator[str]:
     """Yield the process that made a run's folder, and the detached one that it is of."""
     yield run.stem.rpartition("-")[2]
-    with contextlib.suppress(OSError, ValueError, KeyError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         yield str(json.loads((run / "detached.json").read_bytes())["pid"])
 
 
@@ -116,10 +121,9 @@ def write_crash_report(root: str | None, error: BaseException) -> Path | None:
 
 
 def _runs(root: str | None) -> Path:
-    from spark_build.errors import SparkBuildError
     from spark_build.paths import locate
 
     try:
         return locate(root).runs
-    except SparkBuildError:
+    except Exception:  # noqa: BLE001 - whatever is wrong with the root, the report is written
         return Path(tempfile.gettempdir())

@@ -45,6 +45,16 @@ def _shipped() -> Path:
     return PACKAGE / "data"
 
 
+def folder_given(text: str, where: str) -> Path:
+    """Return the folder that a user names, `~` resolved. Raises UsageError for what can be none."""
+    if any(ord(letter) < ord(" ") or letter == "\x7f" for letter in text):
+        raise UsageError(f"{text!r} has control characters", where=where, hint="give a folder to work in")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{text}: there is no such user here", where=where, hint="give a path") from error
+
+
 def locate(root: str | None) -> Home:
     """Return the folders to use.
 
@@ -54,11 +64,11 @@ def locate(root: str | None) -> Home:
     shipped, working = _shipped(), Path.cwd()
     at_work = any((working / "recipes").glob("*.toml"))
     if root is not None:
-        state = Path(root).expanduser().absolute()
+        state = folder_given(root, "--root").absolute()
         if state.exists() and not state.is_dir():
             raise UsageError(f"--root {root} is not a folder", hint="give a folder to work in")
     elif os.environ.get("SPARK_BUILD_HOME"):
-        state = Path(os.environ["SPARK_BUILD_HOME"]).expanduser().absolute()
+        state = folder_given(os.environ["SPARK_BUILD_HOME"], "SPARK_BUILD_HOME").absolute()
     elif at_work:
         state = working
     elif shipped != PACKAGE / "data":

@@ -49,7 +49,8 @@ def _case(asked: Asked, task: Task, way: str) -> Case:
     def prepare() -> Run:
         if way in task.gpu and asked.device == "cpu":
             raise Unsupported(f"{way} computes on GPUs only")
-        call = spoiled(task.ways[way](), asked)
+        # A module of a package has parameters: without no_grad it alone would keep what gradients need.
+        call = torch.no_grad()(spoiled(task.ways[way](), asked))
         generator = torch.Generator(asked.device).manual_seed(asked.seed)
         sets = rotating(torch, asked.device, lambda: task.make(generator), int(task.moved))
         call(*sets[0])  # a compiler's time is no part of the figure

@@ -151,7 +151,7 @@ def _run(asked: Asked, work: Work, shape: Shape, batch: int, context: int, room:
                 f"{wild} scores not finite; the first and the last time {'equal' if same else 'differ'}"
             )
             found = [verdict(f"{work.name}.result", same and not wild, evidence)]
-        return found + _memory_check(work, server, shape, batch, room) + _weights_check(work, server)
+        return found + _memory_check(work, server, shape, batch) + _weights_check(work, server)
 
     quantised = work.dtype in QUANTISED
     facts = {"batch": batch, "context": context, "cuda_graph": server.graph is not None,
@@ -167,11 +167,16 @@ def _run(asked: Asked, work: Work, shape: Shape, batch: int, context: int, room:
     return Run(step=step, count=counted(at_begin), countable=not quantised, after=right, facts=facts)
 
 
-def _memory_check(work: Work, server: Server, shape: Shape, batch: int, room: int) -> list[Finding]:
-    """The cache has the size of the formula."""
-    expected = batch * room * shape.kv_bytes(server.caches.element_size())
-    evidence = f"{server.caches.nbytes} bytes of keys and values; formula {expected}"
-    return [verdict(f"{work.name}.kv", server.caches.nbytes == expected, evidence)]
+@torch.no_grad()
+def _memory_check(work: Work, server: Server, shape: Shape, batch: int) -> list[Finding]:
+    """A prompt fills as many bytes of the cache as the formula says."""
+    server.caches.zero_()
+    server.prefill()
+    size = server.caches.element_size()
+    filled = int((server.caches != 0).any(-1).sum()) * shape.head * size
+    expected = batch * server.context * shape.kv_bytes(size)
+    evidence = f"a prompt fills {filled} bytes with keys and values; formula {expected}"
+    return [verdict(f"{work.name}.kv", filled == expected, evidence)]
 
 
 @torch.no_grad()

@@ -479,9 +479,8 @@ def write_locks(
         try:
             wheels = lookup.wheels([pin for pin in pins if anew or pin not in known])
         except SourceError as error:
-            rows.append(
-                Row(recipe=name, source=file, state="pinned" if is_whole else f"unknown ({error.message})")
-            )
+            state = "pinned" if is_whole and not anew else f"unknown ({error.message})"
+            rows.append(Row(recipe=name, source=file, state=state))
             continue
         found = {pin: wheels.get(pin) or known[pin] for pin in pins}
         if lock is not None and found == known:

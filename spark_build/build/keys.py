@@ -31,7 +31,7 @@ from spark_build.text import canonical, printable
 FORMAT = 3
 UNKNOWING = 2  # the format before, which did not know whether a build might use the network
 # Raise when an audit rule, or the reading of features, judges differently: tests/build/test_keys.py notices.
-RULES = 4
+RULES = 5
 
 
 def source_identity(source: Source | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ FILE, PROJECT = "spark-build.toml", "pyproject.toml"
 PREFIX = "SPARK_BUILD_"
 HINT = "docs/settings.md lists the keys; `spark-build config show` their values"
 BUILDING = ("all", "build")
+OF_GC = {"keep_runs": "runs_keep", "runs_older_than": "runs_age"}  # option of `wheelhouse gc`: our name
 
 
 class Setting(NamedTuple):
@@ -44,6 +45,8 @@ def settings() -> dict[str, Setting]:
     Raises UsageError for a file that is none of ours, or a value that means nothing.
     """
     found = {**_of_file(Path.cwd())}
+    if os.environ.get("SPARK_BUILD_HOME"):  # the environment counts more
+        found.pop("root", None)
     for name in KNOWN:
         variable = PREFIX + name.upper()
         if os.environ.get(variable):
@@ -56,7 +59,7 @@ def settings() -> dict[str, Setting]:
 
 def _of_file(folder: Path) -> dict[str, Setting]:
     """Return what spark-build.toml says, else [tool.spark-build] of pyproject.toml."""
-    for file, table in ((folder / FILE, ""), (folder / PROJECT, "[tool.spark-build]")):
+    for file, table in ((folder / FILE, ""), (folder / PROJECT, "spark-build")):
         if not file.is_file():
             continue
         from spark_build.cli.options import text_of
@@ -84,6 +87,7 @@ def _parsed(file: Path, text: str, table: str) -> dict[str, Any]:
 
 
 def _checked(file: Path, found: dict[str, Any]) -> dict[str, Setting]:
+    from spark_build.paths import folder_given
     from spark_build.text import nearest
 
     for name, value in found.items():
@@ -92,7 +96,7 @@ def _checked(file: Path, found: dict[str, Any]) -> dict[str, Setting]:
         if not isinstance(value, str | int) or isinstance(value, bool):
             raise UsageError(f"{name} must be a text or a number", where=str(file), hint=HINT)
     if "root" in found:
-        found["root"] = str(file.parent / Path(str(found["root"])).expanduser())
+        found["root"] = str(file.parent / folder_given(str(found["root"]), str(file)))
     return {name: Setting(str(value), str(file)) for name, value in found.items()}
 
 
@@ -106,13 +110,20 @@ def apply(options: Options, found: dict[str, Setting]) -> dict[str, Any]:
     if "sandbox" in found and found["sandbox"].value == "require":
         limits["require_sandbox"] = "true"
     defaults: dict[str, Any] = dict.fromkeys(BUILDING, limits) if limits else {}
-    elsewhere = {"remote": ("export", "to"), "runs_keep": ("gc", "keep_runs")}
-    elsewhere["runs_age"] = ("gc", "runs_older_than")
-    of_wheelhouse: dict[str, dict[str, str]] = {}
-    for name, (of, option) in elsewhere.items():
-        if name in found:
-            of_wheelhouse.setdefault(of, {})[option] = found[name].value
-    return {**defaults, "wheelhouse": of_wheelhouse} if of_wheelhouse else defaults
+    of_gc = {option: found[name].value for option, name in OF_GC.items() if name in found}
+    return {**defaults, "wheelhouse": {"gc": of_gc}} if of_gc else defaults
+
+
+def origin_of(options: Options, error: click.ClickException) -> str:
+    """Return "FILE: " or "VARIABLE: " where the value that click refuses is a setting's, else ""."""
+    from click.core import ParameterSource
+
+    if not isinstance(error, click.BadParameter) or error.ctx is None or error.param is None:
+        return ""
+    name = str(error.param.name)
+    found = options.settings.get(OF_GC.get(name, name))
+    is_set = error.ctx.get_parameter_source(name) is ParameterSource.DEFAULT_MAP
+    return f"{found.origin}: " if found and is_set else ""
 
 
 @group()

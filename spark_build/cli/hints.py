@@ -21,8 +21,9 @@ def typeable(text: str, options: Options | None = None, repeat: tuple[str, ...] 
     """Add the --root, --target and --train given now to each `spark-build COMMAND` in a text.
 
     Without them the line would work on something else. Those that build repeat --provide and --source,
-    too; those for another machine nothing. The program is called as it was now, and root needs no sudo.
-    `options` are those of the running command.
+    too; those for another machine nothing. The program is called as it was now, and root needs no sudo:
+    not so on another machine, which is meant where nothing is to be repeated. `options` are those of the
+    running command.
     """
     from spark_build.cli.lazy_group import COMMANDS
 
@@ -40,10 +41,15 @@ def typeable(text: str, options: Options | None = None, repeat: tuple[str, ...] 
         builds = match["command"] in BUILDING
         first = _typed({**again, **(provided if builds else {})}, line)
         last = _typed(sources if builds else {}, line)  # only commands that build know it
-        return f"{options.program}{first}{match['said']} {match['command']}{last}"
+        return (
+            f"{options.program if repeat else 'spark-build'}{first}{match['said']} {match['command']}{last}"
+        )
 
-    if options.is_root:
-        text = re.sub(r"\bsudo (?=[a-z])", "", text)
+    def bare(match: re.Match[str]) -> str:
+        return match[0] if ELSEWHERE.search(text[: match.start()]) else ""
+
+    if options.is_root and repeat:
+        text = re.sub(r"\bsudo (?=[a-z])", bare, text)
     return re.sub(rf"{OURS}(?P<said>{OPTIONS}) (?P<command>{'|'.join(COMMANDS)})\b", completed, text)
 
 

@@ -97,7 +97,7 @@ def _main(arguments: list[str], options: Options) -> int:
     from spark_build.reporting import Reporter, reporting
 
     try:
-        defaults = config.apply(options, config.settings())
+        defaults = config.apply(options, _settings(arguments))
         # Commands return their exit code; click returns 0 for --help and --version.
         with reporting(Reporter(lambda text: click.echo(text, err=True))):
             code = cli.main(
@@ -114,7 +114,7 @@ def _main(arguments: list[str], options: Options) -> int:
         click.echo(help_wanted.format_message())
         return 2
     except click.ClickException as error:
-        return _report(options, error.format_message(), 2)
+        return _report(options, config.origin_of(options, error) + error.format_message(), 2)
     except SparkBuildError as error:
         return _report_error(options, error)
     except (KeyboardInterrupt, click.Abort):
@@ -128,6 +128,19 @@ def _main(arguments: list[str], options: Options) -> int:
         return _crash(options, error) if known is None else _report_error(options, known)
     except Exception as error:  # noqa: BLE001 - the last line of defence writes the crash report
         return _crash(options, error)
+
+
+def _settings(arguments: list[str]) -> dict[str, Any]:
+    """Return the settings; none where they are wrong and only help is asked for."""
+    from spark_build.cli import config
+    from spark_build.errors import UsageError
+
+    try:
+        return config.settings()
+    except UsageError:
+        if {"-h", "--help", "--version"}.isdisjoint(arguments):
+            raise
+        return {}
 
 
 def _report(options: Options, message: str, code: int, extra: dict[str, Any] | None = None) -> int:

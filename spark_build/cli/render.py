@@ -114,7 +114,7 @@ def _folded(text: str, width: int) -> list[str]:
     """Return the lines of a text; one where there is no width."""
     if width <= 0 or len(text) <= width:
         return [text]
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 SHORTEST = 30  # columns: below, words would stand in a tower

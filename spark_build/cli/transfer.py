@@ -53,6 +53,8 @@ def export(
     Writes everything, or only the PACKAGEs with all they require. After an interruption the same command
     goes on.
     """
+    if not to and not what and "remote" in options.settings:
+        to = str(options.settings["remote"].value)
     if not to and not what:
         raise click.UsageError("where to? Name FILE.tar, FILE.tar.zst or a folder; or --to URL")
     place, packages = (to, what) if to else (what[0], what[1:])

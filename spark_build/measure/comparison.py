@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from spark_build.errors import InconclusiveError, UsageError, VerificationError
@@ -65,9 +66,10 @@ def exit_code(compared: Compared, fail_over: float | None = None) -> tuple[int, 
         return InconclusiveError.exit_code, "nothing may be said: no case is shown to differ or to be equal"
     if fail_over is None:
         return 0, ""
-    if not compared.changes:
-        return InconclusiveError.exit_code, "nothing may be said: there is no speed, only memory"
     timed = [each for each in compared.changes if each.kind != "capacity"]
+    if not timed:
+        what = "capacity" if compared.changes else "memory"
+        return InconclusiveError.exit_code, f"nothing may be said: there is no speed, only {what}"
     beyond = [each for each in timed if each.finding == "slower" and each.overhead95[0] > fail_over]
     if beyond:
         named = ", ".join(f"{each.case} ({each.overhead:.1f}%)" for each in beyond)
@@ -305,10 +307,13 @@ def in_order(trial: Trial) -> tuple[list[str], list[str]]:
 
 
 def _in_turn(old: Trial, new: Trial) -> bool:
-    """Return whether launches of the two are known to have been measured in turn."""
+    """Return whether launches of the two are known to have been measured in turn: not only at the edges."""
     a, b = (list(each.when.values()) for each in (old, new))
-    dated = bool(a and b) and not any(map(math.isnan, (*a, *b)))
-    return dated and max(a) > min(b) and max(b) > min(a)
+    if not (a and b) or any(map(math.isnan, (*a, *b))):
+        return False
+    order = [arm for _, arm in sorted([*((at, 0) for at in a), *((at, 1) for at in b)])]
+    changes = sum(one != other for one, other in pairwise(order))
+    return max(a) > min(b) and max(b) > min(a) and changes >= min(len(a), len(b)) - 1
 
 
 def from_bench(bench: Bench) -> Trial:

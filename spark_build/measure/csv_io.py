@@ -261,6 +261,8 @@ def _rows(
             if delimiter != ",":
                 cells_of["value"] = cells_of.get("value", "").replace(",", ".")
             cells_of.setdefault("metric", named.value)
+            if "unit" not in names:  # no column is called so: it is the unit itself
+                cells_of["unit"] = named.unit
             yield f"{where}:{line}", cells_of
     except csv.Error as error:
         place = f"{where}:{reader.line_num + skipped}"
@@ -270,6 +272,10 @@ def _rows(
 def _names(heads: Sequence[str], where: str, named: Fields) -> list[str]:
     """Our names for the headings; a column that means nothing to us keeps its own."""
     asked = named.columns()
+    there = {head.casefold() for head in heads}
+    if unknown := [name for name, our in asked.items() if our != "unit" and name not in there]:
+        said = f"no column {unknown[0]!r}; there are {_cut(', '.join(heads))}"
+        raise UsageError(said, where=where, hint="see --case and --value")
     # A column that is asked for stands in place of the one that is usually taken.
     names = [asked.get(head.casefold()) or ALIASES.get(head.casefold(), f" {head}") for head in heads]
     names = [
@@ -280,8 +286,8 @@ def _names(heads: Sequence[str], where: str, named: Fields) -> list[str]:
         raise UsageError(f"two columns for the {twice[0]}", where=where, hint=HINT)
     needed = [name for name in NEEDED if name != "metric" or not named.value]
     if missing := [name for name in needed if name not in names]:
-        there = _cut(", ".join(heads))
-        raise UsageError(f"no column {missing[0]!r}; there are {there}", where=where, hint=HINT)
+        said = f"no column {missing[0]!r}; there are {_cut(', '.join(heads))}"
+        raise UsageError(said, where=where, hint=HINT)
     return names
 
 

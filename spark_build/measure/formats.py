@@ -8,7 +8,7 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -129,7 +129,7 @@ def _rows(document: Any, named: Fields, *, alone: bool) -> Iterator[Row]:
     keys = frozenset(document) if isinstance(document, dict) else frozenset[str]()
     _needs, read, usual = next((tool for tool in TOOLS if keys >= tool[0]), (None, None, Fields()))
     try:
-        if read is None or (read is _hyperfine and "command" not in document["results"][0]):
+        if read is None or (read is _hyperfine and not _has_commands(document["results"])):
             yield from _listed(document, named)
         elif not named.columns():
             yield from read(document, alone=alone)
@@ -159,6 +159,11 @@ def _when(date: object) -> Row:
             told = dt.datetime.strptime(str(date), form)  # noqa: DTZ007 - where it has no zone, it is local
             return {"when": str(told.timestamp())}
     return {}
+
+
+def _has_commands(results: object) -> bool:
+    """Return whether this is hyperfine's list: others call theirs so, too."""
+    return isinstance(results, list) and bool(results) and _is_record(results[0]) and "command" in results[0]
 
 
 def _hyperfine(document: Record, *, alone: bool) -> Iterator[Row]:
@@ -273,10 +278,12 @@ def _listed(document: Any, named: Fields) -> Iterator[Row]:
     ]
     names = {name: None for record in records for name in record}
     columns = {name: ALIASES[name.casefold()] for name in names if name.casefold() in ALIASES}
-    for wanted in named.columns():
-        if not any(_matches(name, wanted) for name in names) and wanted != named.unit.casefold():
+    chosen = {wanted: _chosen(names, wanted) for wanted in named.columns()}
+    for wanted, name in chosen.items():
+        if not name and wanted != named.unit.casefold():
             raise UsageError(f"no field {wanted!r}", hint=f"there are {', '.join(names) or 'no records'}")
-    value = named.value or next((name for name, ours in columns.items() if ours == "value"), "")
+    usual = next((name for name, ours in columns.items() if ours == "value"), "")
+    value = chosen.get(named.value.casefold(), usual)
     if not value:
         numbers = [name for name in names if any(_is_number(record.get(name)) for record in records)]
         if not numbers:
@@ -287,12 +294,12 @@ def _listed(document: Any, named: Fields) -> Iterator[Row]:
     for record in records:
         row = {ours: str(record[name]) for name, ours in columns.items() if _is_plain(record.get(name))}
         for wanted, ours in named.columns().items():
-            found = next((record[name] for name in record if _matches(name, wanted)), None)
+            found = record.get(chosen[wanted])
             if ours != "value" and found is not None:
                 row[ours] = str(found)
         row.setdefault("unit", named.unit)
         row.setdefault("metric", value.rpartition(".")[2])
-        found = next((record[name] for name in record if _matches(name, value)), None)
+        found = record.get(value)
         for number in found if isinstance(found, list) else [found]:
             if number is not None:
                 yield {**row, "value": _row(row.get("workload", ""), row["metric"], number, "")["value"]}
@@ -330,8 +337,17 @@ def _fields(document: Any) -> Mapping[str, None]:
     return {part: None for record in records for name in record for part in (name, name.rpartition(".")[2])}
 
 
-def _matches(name: str, wanted: str) -> bool:
-    return wanted.casefold() in (name.casefold(), name.casefold().rpartition(".")[2])
+def _chosen(names: Iterable[str], wanted: str) -> str:
+    """Return the field of this whole name, else the one of this last part, in small letters; "" for none.
+
+    Raises UsageError for several.
+    """
+    parts = {name: name.casefold().rpartition(".")[2] for name in names}
+    found = [name for name in parts if name.casefold() == wanted]
+    found = found or [name for name, part in parts.items() if part == wanted]
+    if len(found) > 1:
+        raise UsageError(f"{wanted!r} may be {' or '.join(found)}", hint="give one of these names in whole")
+    return next(iter(found), "")
 
 
 def _is_record(value: object) -> bool:

@@ -130,6 +130,8 @@ AnyPlatform = Annotated[str, Check(lambda text: _one_of(*PLATFORMS).problem(text
 TargetPlatform = Annotated[str, _one_of(*PLATFORMS, "host")]
 Python = Annotated[str, _matching(r"cp3\d+t?|host", "python must be like cp312, or host, not '{}'")]
 Capability = Annotated[str, _matching(r"\d{1,2}\.\d", "a CUDA architecture must be like 12.1, not '{}'")]
+Cores = Annotated[int, Check(lambda count: "" if count >= 0 else f"cores must be at least 1, not {count}")]
+Memory = Annotated[int, Check(lambda mib: "" if mib >= 0 else f"memory_mib must be at least 1, not {mib}")]
 Cuda = Annotated[str, _matching(r"(\d+\.\d+)?", "cuda must be like 13.0, not '{}'")]
 CheckName = Annotated[str, _matching("[a-z0-9_]+", "'{}' is no name of a check: bench/checks/<name>.py")]
 

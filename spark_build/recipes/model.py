@@ -385,8 +385,8 @@ class Target:
     cuda: fields.Cuda = ""  # lowest CUDA version
     unified_memory: bool = False
     gpu_names: tuple[str, ...] = ()  # how the driver names the GPU: what `auto` looks for
-    cores: int = 0  # processors of a machine that is always the same; 0: they differ
-    memory_mib: int = 0  # what its Linux says of itself (MemTotal)
+    cores: fields.Cores = 0  # processors of a machine that is always the same; 0: they differ
+    memory_mib: fields.Memory = 0  # what its Linux says of itself (MemTotal)
 
 
 CONFIGURE = "configure"  # the part of the build stage that a run may end after

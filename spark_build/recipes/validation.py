@@ -105,6 +105,9 @@ def target_findings(target: Target) -> Iterator[Finding]:
     if bool(target.cuda) != bool(target.cuda_architectures):
         have, lack = ("cuda", "cuda_architectures") if target.cuda else ("cuda_architectures", "cuda")
         yield (have,), f"{have} without {lack}: give both, or neither for a machine without CUDA"
+    if bool(target.cores) != bool(target.memory_mib):
+        have, lack = ("cores", "memory_mib") if target.cores else ("memory_mib", "cores")
+        yield (have,), f"{have} without {lack}: give both, or neither where machines differ"
 
 
 def _pin(path: Path, name: str, pin: Pin) -> Iterator[Finding]:
@@ -206,7 +209,7 @@ def _build(recipe: Recipe) -> Iterator[Finding]:
     for path, part in _parts(recipe):
         names = [canonicalize_name(re.split(r"[^\w.-]", pin)[0]) for pin in part.requires]
         for index, name in enumerate(names):
-            if name in names[:index]:
+            if name and name in names[:index]:
                 yield (*path, "requires", index), f"{name} is pinned twice"
         if isinstance(part, Variant) and part.when == When():
             yield path, "a variant without a condition: say when, or move it to [build]"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from spark_build.errors import HostError, SourceError
-from spark_build.files import locked, remove_tree
+from spark_build.files import locked, remove_tree, write_atomically
 from spark_build.process import capture, run
 from spark_build.recipes.model import Source
 from spark_build.sources import git_remote
@@ -218,10 +218,13 @@ class Wanted:
         return ["git", f"--git-dir={self.mirror}", *arguments]
 
     def is_here(self) -> bool:
-        """Return whether the commit is complete and its tag led to it."""
-        found = self.mirror.is_dir() and self.git(
-            "rev-parse", "--verify", "--quiet", f"{self.mark}^{{commit}}"
-        )
+        """Return whether the commit is complete and its tag led to it. Raises HostError without git."""
+        if not self.mirror.is_dir():
+            return False
+        asked = self._command("rev-parse", "--verify", "--quiet", f"{self.mark}^{{commit}}")
+        found = capture(asked, env=_environment(), timeout=LONGEST, check=False)
+        if found is None:
+            raise HostError(f"cannot run git on {self.mirror}, or it hangs", hint="see: git --version; df")
         return found == f"{self.commit}\n"
 
     def read(self, *arguments: str) -> str:
@@ -245,12 +248,16 @@ class Wanted:
     def archive(self, prefix: str, file: Path) -> None:
         """Write the commit's tree as a tar, without conversion or filters, submodules as empty folders."""
         attributes = self.mirror / "info" / "attributes"
-        attributes.parent.mkdir(exist_ok=True)
-        attributes.write_text(ATTRIBUTES)
+        # Others may export from this mirror meanwhile: what they read must always be whole.
+        if not attributes.is_file() or attributes.read_text() != ATTRIBUTES:
+            write_atomically(attributes, ATTRIBUTES)
         what = [f"--prefix={prefix}", f"--output={file}", f"{self.commit}^{{tree}}"]
         done = run(self._command("archive", "--format=tar", *what), env=_environment())
+        if "No space left on device" in done.output:
+            raise HostError(f"the disk is full ({file.parent})", hint="free some space, then try again")
         if done.returncode != 0:
-            raise self._damaged(done.output.rpartition("\n")[2])
+            said = done.output.rpartition("\n")[2]
+            raise self._damaged(said or f"git archive ended with status {done.returncode}")
 
     def make(self) -> None:
         """Create the mirror; removes stale git locks, which is safe under our own lock."""

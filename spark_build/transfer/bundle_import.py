@@ -47,6 +47,7 @@ from spark_build.wheels.reader import facts_and_digest, filename_parts
 PROVENANCE = "provenance.json"
 MANIFEST_LIMIT = 64 << 20  # bytes; 10 000 wheels have 10 MiB
 SIGNATURE_LIMIT = 64 << 10  # bytes; the largest key makes two thousand
+FEW = 5  # refused wheels, and reasons for each, that an error lists
 PAPER_LIMIT = 1 << 30  # bytes; a build log of a gigabyte is no build log
 
 
@@ -469,7 +470,8 @@ def judge_foreign(
                 continue
             one, findings = _judged(folder / name, sha256, target, proven)
         except AuditError as error:
-            judgements.append(Judgement(filename=name, taken=False, refused=(error.message,)))
+            why = error.message.removeprefix(f"{name} is ").removeprefix(f"{name}: ")
+            judgements.append(Judgement(filename=name, taken=False, refused=(why,)))
         else:
             wrong = tuple(finding.message for finding in findings if finding.severity == "error")
             judgements.append(Judgement(filename=name, taken=not wrong, findings=findings, refused=wrong))
@@ -521,12 +523,13 @@ def _refuse_foreign(
     """Raise AuditError where all are refused, with `strict` one; StoreError where none fits."""
     wrong = [one for one in judgements if one.refused]
     if wrong and (strict or not sound):
-        lines = [f"{one.filename}: {'; '.join(one.refused)}" for one in wrong]
+        lines = [f"{one.filename}: {'; '.join(one.refused[:FEW])}" for one in wrong[:FEW]]
+        more = f"; and {len(wrong) - FEW} more wheels" if len(wrong) > FEW else ""
         told = [advice(finding.rule) for finding in wrong[0].findings if finding.severity == "error"]
-        raise AuditError(
-            f"{path} is refused: {'; '.join(lines)}",
-            hint=next(filter(None, told), "fetch or build it again; no installer takes it as it is"),
-        )
+        hint = next(filter(None, told), "fetch or build it again; no installer takes it as it is")
+        if more and sound:
+            hint += "; without --strict each is listed, and the sound ones are taken"
+        raise AuditError(f"{path} is refused: {'; '.join(lines)}{more}", hint=hint)
     if not sound:
         raise StoreError(
             f"{path} is refused: no wheel in it is for {target.platform} and {target.python} "

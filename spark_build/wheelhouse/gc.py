@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -88,10 +89,12 @@ def collect(
 
 
 def _runs(runs: Path, keep: int, older_than: float, *, dry_run: bool) -> list[RemovedItem]:
-    going = spent_runs(runs, keep=keep, older_than=older_than)
-    taken = [_taken("run", path) for path in going]
-    for path in () if dry_run else going:
-        remove_tree(path) if path.is_dir() else path.unlink()
+    taken = []
+    for path in spent_runs(runs, keep=keep, older_than=older_than):
+        with contextlib.suppress(FileNotFoundError):  # another gc was faster
+            taken.append(_taken("run", path))
+            if not dry_run:
+                remove_any(path)
     return taken
 
 

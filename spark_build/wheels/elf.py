@@ -1,4 +1,4 @@
-"""Read ELF files: dynamic section, imports, build paths."""
+"""Read ELF files: dynamic section, imports, build paths; tell where a needed library comes from."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO
+from fnmatch import fnmatchcase
+from typing import IO, Literal
 
 from elftools.elf.enums import ENUM_E_MACHINE
 
 from spark_build.wheels.fatbin import ELF_MAGIC, ReadAt
-from spark_build.wheels.model import UNREADABLE, HostCode, Library
+from spark_build.wheels.model import UNREADABLE, HostCode, Library, WheelFacts
 
 _MACHINES = {
     "EM_386": "i686",
@@ -59,6 +60,7 @@ _NEEDED, _STRTAB, _STRSZ, _SONAME, _RPATH, _TEXTREL, _RUNPATH, _FLAGS = 1, 5, 10
 _DF_TEXTREL = 4
 _VERNEED, _VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
 _HASH, _SYMTAB, _GNU_HASH = 4, 6, 0x6FFFFEF5
+_WEAK = 2  # the binding of a symbol
 MAX_SYMBOLS, MAX_TEXT = 1 << 20, 1 << 26  # without a definition in one file, and bytes of all names
 
 
@@ -222,21 +224,28 @@ def _versions(header: _Header, table: dict[int, int], names: _Names) -> Iterator
 
 
 def _python_symbols(header: _Header, table: dict[int, int], names: _Names) -> tuple[str, ...]:
-    """Return the names of the interpreter's symbols that the file uses and does not define, sorted."""
+    """Return the names of the interpreter's symbols that the file must find elsewhere, sorted.
+
+    A weak one may be lacking: it is none of them.
+    """
     if _SYMTAB not in table or not table.keys() & {_HASH, _GNU_HASH}:
         return ()
     words = struct.Struct(f"{header.order}II")
     # In both tables the second word: where the defined symbols begin (GNU), or how many there are.
     _, count = words.unpack(names.memory(table.get(_GNU_HASH, table.get(_HASH, 0)), words.size))
     layout = struct.Struct(f"{header.order}{'IBBHQQ' if header.wide else 'IIIBBH'}")
-    section = 3 if header.wide else 5
+    info, section = (1, 3) if header.wide else (3, 5)
     if count > MAX_SYMBOLS:
         raise ElfError("an endless symbol table")
     rows = layout.iter_unpack(names.memory(table[_SYMTAB], count * layout.size))
-    undefined = [row[0] for row in rows if row[section] == 0]
+    undefined = {row[0] for row in rows if row[section] == 0 and row[info] >> 4 != _WEAK}
     text = names.all()
-    found = (text[at : text.find(b"\0", at)].decode(errors="backslashreplace") for at in undefined)
-    return tuple(sorted({name for name in found if name.startswith(("Py", "_Py"))}))
+    starts = [at for at in undefined if text.startswith((b"Py", b"_Py"), at)]
+    ends = [text.find(b"\0", at, at + MAX_NAME) for at in starts]
+    if len(starts) > MAX_NAMES or -1 in ends:
+        raise ElfError("endless names of symbols")
+    found = (text[at:end] for at, end in zip(starts, ends, strict=True))
+    return tuple(sorted({name.decode(errors="backslashreplace") for name in found}))
 
 
 def _executable_stack(header: _Header, segments: list[_Segment]) -> bool:
@@ -344,3 +353,91 @@ def entry_to(folder: str, library: str) -> str:
 def _folder_of(library: str) -> str:
     """Return the folder below site-packages into which a wheel's file is installed."""
     return posixpath.dirname(_DATA.sub("", library, count=1))
+
+
+Provenance = Literal[
+    "wheel", "system", "driver", "toolkit", "stack", "package", "recipe", "python", "missing"
+]
+_DRIVER = re.compile(
+    r"lib(cuda|nvcuvid|nvidia-[^/]+|nvoptix|cudadebugger|cuda-[^/]+)\.so(\.[\d.]+)?", re.ASCII
+)
+_TOOLKIT = re.compile(
+    r"lib(cudart|cublas|cublasLt|cufft|cufftw|cufile|cufile_rdma|cupti|curand|cusolver|cusolverMg|cusparse|"
+    r"npp[a-z]+|nvblas|nvfatbin|nvJitLink|nvjpeg|nvperf_[a-z]+|nvrtc|nvrtc-builtins|nvToolsExt|nvvm|"
+    r"accinj64|cuinj64)\.so(\.[\d.]+)?",
+    re.ASCII,
+)
+_OF_STACK = (
+    (re.compile(r"lib(torch|c10)[A-Za-z0-9_]*\.so|libshm\.so|libcaffe2[a-z_]*\.so"), "torch"),
+    (re.compile(r"libtriton\.so"), "triton"),
+    (re.compile(r"libcusparseLt\.so(\.\d+)*"), "nvidia-cusparselt"),
+)
+# NVIDIA's libraries outside the toolkit, each in a package of its own.
+_PACKAGES = (
+    (re.compile(r"libcudnn[a-z_]*\.so(\.\d+)*"), "cuDNN"),
+    (re.compile(r"libnccl\.so(\.\d+)*"), "NCCL"),
+    (re.compile(r"libnvshmem[a-z_]*\.so(\.\d+)*"), "NVSHMEM"),
+    (re.compile(r"libcutensor[A-Za-z]*\.so(\.\d+)*"), "cuTENSOR"),
+)
+_PYTHON = re.compile(r"libpython\d[^/]*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needed:
+    """A soname that libraries of the wheel name in NEEDED."""
+
+    soname: str
+    by: tuple[str, ...]  # paths in the wheel
+    source: Provenance
+    reason: str
+
+
+def explain_library(
+    facts: WheelFacts, *, system_libraries: frozenset[str], provided: Sequence[str] = ()
+) -> tuple[Needed, ...]:
+    """Return each needed soname once, ordered by name; `provided`: what the recipe leaves outside."""
+    users: dict[str, set[str]] = {}
+    inside: dict[str, str] = {}
+    for library in facts.libraries:
+        # By the name of the file: the loader opens that, whatever the soname inside.
+        inside.setdefault(library.path.rpartition("/")[2], library.path)
+        for soname in library.needed:
+            users.setdefault(soname, set()).add(library.path)
+    found = []
+    for soname, by in sorted(users.items()):
+        source, reason = _explained(soname, inside, system_libraries, provided)
+        found.append(Needed(soname=soname, by=tuple(sorted(by)), source=source, reason=reason))
+    return tuple(found)
+
+
+def _explained(
+    soname: str, inside: dict[str, str], system_libraries: frozenset[str], provided: Sequence[str]
+) -> tuple[Provenance, str]:
+    if soname in inside:
+        return "wheel", f"it is {inside[soname]}"
+    if soname in system_libraries:
+        return "system", "manylinux systems have it"
+    known = library_origin(soname)
+    if known:
+        return known
+    for pattern in provided:
+        if fnmatchcase(soname, pattern):
+            return "recipe", f"the recipe leaves it outside: repair.exclude has {pattern}"
+    return "missing", "nothing that we know brings it: repair should bundle it"
+
+
+def library_origin(soname: str) -> tuple[Provenance, str] | None:
+    """Return what a soname's name alone tells about its origin."""
+    if _DRIVER.fullmatch(soname):
+        return "driver", "it is a part of the GPU driver, which must be the machine's own"
+    if _TOOLKIT.fullmatch(soname):
+        return "toolkit", "it is a part of the CUDA toolkit"
+    for pattern, name in _OF_STACK:
+        if pattern.fullmatch(soname):
+            return "stack", f"it comes with {name}"
+    for pattern, name in _PACKAGES:
+        if pattern.fullmatch(soname):
+            return "package", f"it comes with NVIDIA's {name}"
+    if _PYTHON.match(soname):
+        return "python", "the interpreter brings its symbols: an extension module must not link with it"
+    return None

@@ -171,6 +171,17 @@ def test_pin_locks_and_the_key_holds_the_hashes(root: Root) -> None:
     refused = root.run("build", "tiny", "--stop-after", "fetch")
     assert refused.returncode == 5
     assert "not the bytes of wheel==0.45.1" in refused.stderr
+    index = dict(root.env)
+    root.env.update(
+        {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": ""}
+    )
+    unasked = root.run("recipes", "pin", "tiny")
+    assert (unasked.returncode, "tiny  recipes/locks/pylock.tiny.toml  pinned" in unasked.stdout) == (
+        5,
+        False,
+    )
+    root.env.clear()
+    root.env.update(index)
     assert root.run("recipes", "pin").stdout.count("written") == 0  # nothing is blessed in passing
     assert "recipes pin tiny" in refused.stderr
     assert root.run("recipes", "pin", "tiny").stdout.count("written") == 1

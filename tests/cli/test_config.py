@@ -13,6 +13,7 @@ import pytest
 from spark_build.cli.config import apply, settings
 from spark_build.cli.main import cli, main
 from spark_build.cli.options import COMPLETE, Options
+from spark_build.journal import write_crash_report
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,92 @@ def test_they_reach_the_commands(place: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (found["jobs"], found["memory"], found["require_sandbox"]) == (3, 2048, True)
     assert parsed("all", "--jobs", "7")["jobs"] == 7
     assert parsed("build", "tiny")["jobs"] == 3
-    assert parsed("wheelhouse", "export", "--sign", "key")["to"] == "ssh://node/wheels"
+    # Where the command line says neither a file nor --to, it is taken there.
+    assert parsed("wheelhouse", "export", "--sign", "key")["to"] is None
+    assert options.settings["remote"].value == "ssh://node/wheels"
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "packages"),
+    [
+        ([], "ssh://node/wheels", ()),
+        (["wheels.tar", "torch"], "wheels.tar", ("torch",)),
+        (["--to", "ssh://other/x", "torch"], "ssh://other/x", ("torch",)),
+    ],
+)
+def test_the_remote_is_for_exports_that_name_no_place(
+    words: list[str], place: str, packages: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def packed(_options: Options, packages: tuple[str, ...], *_: Any, **__: Any) -> Any:
+        seen.append(packages)
+        return None, None
+
+    def send(_parcel: Any, place: str, *_: Any, **__: Any) -> int:
+        seen.append(place)
+        raise click.UsageError("seen")
+
+    monkeypatch.setattr("spark_build.cli.transfer._packed", packed)
+    monkeypatch.setattr("spark_build.cli.transfer._send", send)
+    monkeypatch.setenv("SPARK_BUILD_REMOTE", "ssh://node/wheels")
+    assert main(["wheelhouse", "export", *words], Options()) == 2
+    assert seen == [packages, place]
+
+
+def test_the_environments_home_counts_more_than_a_files_root(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "spark-build.toml").write_text('root = "here"\n')
+    monkeypatch.setenv("SPARK_BUILD_HOME", str(place / "home"))
+    assert shown(capsys)["root"] == (str(place / "home"), "SPARK_BUILD_HOME")
+    monkeypatch.setenv("SPARK_BUILD_ROOT", str(place / "root"))
+    assert shown(capsys)["root"] == (str(place / "root"), "SPARK_BUILD_ROOT")
+
+
+@pytest.mark.parametrize(
+    ("root", "said"), [("~nosuchuser/x", "no such user"), ("a\\u0000b", "has control characters")]
+)
+def test_a_root_that_can_be_none(
+    root: str, said: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "spark-build.toml").write_text(f'root = "{root}"\n')
+    assert main(["config", "show"], Options()) == 2
+    assert said in capsys.readouterr().err
+    (place / "spark-build.toml").unlink()
+    assert main(["--root", root.replace("\\u0000", "\0"), "wheelhouse", "list"], Options()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_bug_is_reported_whatever_the_root(place: Path) -> None:
+    report = write_crash_report("a\0b", ValueError("x"))
+    assert report is not None
+    report.unlink()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['[tool]\nspark-build.target = "gb10"\n', '[tool."spark-build"]\ntarget = "gb10"\n'],
+)
+def test_every_way_to_write_the_table(text: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "pyproject.toml").write_text(text)
+    assert shown(capsys)["target"] == ("gb10", str(place / "pyproject.toml"))
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["all", "-h"]])
+def test_help_comes_whatever_is_in_the_file(words: list[str], place: Path) -> None:
+    (place / "spark-build.toml").write_text("target = ")
+    assert main(words, Options()) == 0
+
+
+def test_a_wrong_value_names_its_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = place / "spark-build.toml"
+    file.write_text('jobs = "many"\nruns_keep = "few"\n')
+    for words, option in ((["all"], "--jobs"), (["wheelhouse", "gc"], "--keep-runs")):
+        assert main(words, Options()) == 2
+        assert f"error: {file}: Invalid value for '{option}'" in capsys.readouterr().err
+    assert main(["all", "--jobs", "x"], Options()) == 2
+    assert "error: Invalid value for '--jobs'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,14 @@ def test_a_line_for_another_machine_has_none_of_ours(words: str) -> None:
     assert line == f"{AGAIN} wheelhouse export F.tar, {there}"
 
 
+def test_another_machine_has_its_own_program_and_users() -> None:
+    options = said("my wheels")
+    options.program, options.is_root = "/here/spark-build", True
+    assert typeable("sudo x; spark-build all", options, repeat=()) == "sudo x; spark-build all"
+    line = "on that machine: sudo apt-get install git"
+    assert typeable(f"sudo x; {line}", options) == f"x; {line}"
+
+
 @pytest.mark.parametrize("command", ["all", "build demo --shell", "plan"])
 def test_what_builds_is_told_all_that_is_in_the_keys(command: str) -> None:
     name, _, rest = command.partition(" ")

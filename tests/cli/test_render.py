@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from spark_build.cli.render import Lines, Live, Quiet, describe, open_view
+from spark_build.cli.render import Lines, Live, Quiet, describe, open_view, print_table
 from spark_build.events import ExpectedUsage, Note, Progress, StageFinished, StageResult, StageStarted, Usage
 from spark_build.text import format_duration, format_size
 
@@ -25,6 +25,14 @@ def test_durations_as_people_say_them(seconds: float, text: str) -> None:
 )  # fmt: skip
 def test_sizes_as_people_say_them(count: int, text: str) -> None:
     assert format_size(count) == text
+
+
+def test_a_table_takes_cells_of_blanks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
+    print_table(["NAME", "SUMMARY"], [["demo", " " * 150]])
+    assert capsys.readouterr().out == "NAME  SUMMARY\ndemo\n"
 
 
 def test_events_as_lines() -> None:

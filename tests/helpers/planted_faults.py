@@ -152,6 +152,18 @@ def changed(change: Callable[[Any], Any]) -> Wrap:
     return lambda sound: lambda *inputs, **options: change(sound(*inputs, **options).clone())
 
 
+def refusing(words: str) -> Wrap:
+    """FP32 is refused, in words that a check knows from sound packages."""
+
+    def wrong(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(words)
+
+    def single(*inputs: Any) -> bool:
+        return any(getattr(each, "dtype", None) == torch.float32 for each in inputs)
+
+    return only(single, lambda _: wrong)
+
+
 def of_others(found: Any) -> Any:
     """Each gets the neighbour of another."""
     found[-1] = found[-1].roll(1)
@@ -337,6 +349,7 @@ FAULTS = (
     Fault("torch_scatter.composites", "torch_scatter:scatter_softmax", "one off", one_off),
     Fault("torch_sparse.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
     Fault("torch_sparse.products", "torch_sparse:matmul", "one off", one_off),
+    Fault("torch_sparse.products", "torch_sparse:matmul", "no FP32", refusing("not implemented for 'Float'")),
     Fault("torch_sparse.sparse-products", "torch_sparse:coalesce", "other values", other_values),
     Fault("torch_sparse.conversions", "torch_sparse:get_diag", "one off", one_off),
     Fault("torch_sparse.walks", "torch_sparse:random_walk", "steps without entries", changed(strayed)),
@@ -419,6 +432,8 @@ FAULTS = (
     Fault("xformers.operators", "xformers.ops.fmha:cutlass", "only up to 9.0", up_to_hopper),
     Fault("xformers.head-64", "xformers.ops:memory_efficient_attention", "one off", one_off),
     Fault("xformers.head-128", "xformers.ops:memory_efficient_attention", "gradients", bent),
+    Fault("xformers.head-128", "xformers.ops:memory_efficient_attention", "no FP32",
+          refusing("No operator found")),
     Fault("xformers.packed", "xformers.ops:memory_efficient_attention", "NaN", unwritten),
     Fault("xformers.layers", "xformers.ops:swiglu", "gradients", bent),
     Fault("xformers.packing", "script:kernels", "another place", off("_sparse24_pack_mask", negated)),

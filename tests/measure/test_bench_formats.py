@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from spark_build.errors import UsageError
 from spark_build.measure.comparison import Trial, compare, exit_code, joined
 from spark_build.measure.csv_io import Fields, trial_from_csv
 from spark_build.measure.formats import FORMS, read_results
+from spark_build.measure.report.suite_view import finding_text
 from tests.helpers.commands import CLI, invoke
 
 DATA = Path(__file__).parent.parent / "data" / "results"
@@ -159,6 +161,9 @@ def test_dates_tell_what_was_measured_in_turn(tmp_path: Path) -> None:
 
     assert pair(range(0, 20, 2), range(1, 20, 2)).doubts == ()
     assert "variance from day to day unknown" in pair(range(10), range(10, 20)).doubts[0]
+    # One launch of each lies among the other's: that is not in turn.
+    overlapping = pair(range(10), range(8, 18))
+    assert "variance from day to day unknown" in overlapping.doubts[0]
 
 
 INFERENCE = """:::MLLOG {"key": "result_validity", "value": "VALID", "time_ms": 273.0, "namespace": "mlperf::logging"}
@@ -216,6 +221,40 @@ def test_any_records(tmp_path: Path) -> None:
     assert read(written(tmp_path, "b.json", flat)).values["b", "fps"] == {"0": 10, "1": 11, "2": 12}
 
 
+def test_results_are_hyperfines_only_with_commands(tmp_path: Path) -> None:
+    for name, results in (("a", [{"fps": 10.0}, {"fps": 11.0}]), ("b", {"fps": 10.0})):
+        assert read(written(tmp_path, f"{name}.json", {"results": results}), value="fps").cases
+    with pytest.raises(UsageError, match="no list of records with numbers"):
+        read(written(tmp_path, "c.json", {"results": []}))
+
+
+def test_a_field_of_two_records_is_named_in_whole(tmp_path: Path) -> None:
+    file = written(tmp_path, "a.json", [{"warmup": {"mean": 9.0}, "stats": {"mean": 1.0}}] * 2)
+    with pytest.raises(UsageError, match=r"'mean' may be warmup\.mean or stats\.mean"):
+        read(file, value="mean")
+    (values,) = read(file, value="stats.mean").values.values()
+    assert set(values.values()) == {1.0}
+
+
+def test_a_unit_of_a_table_may_be_given_itself(tmp_path: Path) -> None:
+    rows = [
+        f"{arm},latency,{value + run},{run}" for run in range(4) for arm, value in (("a", 100), ("b", 50))
+    ]
+    file = tmp_path / "a.csv"
+    file.write_text("\n".join(["environment,case,value,run", *rows]))
+    trial, _ = read_results(file, alone=True, arms=(), named=Fields(value="value", unit="ms"))
+    (change,) = compare(trial).changes
+    assert (change.unit, change.lower, change.finding) == ("ms", True, "faster")
+
+
+@pytest.mark.parametrize("field", ["case", "value"])
+def test_a_column_that_is_not_there_is_told(field: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("environment,metric,value,run\na,fps,1,1\na,fps,1,2\n")
+    with pytest.raises(UsageError, match="no column 'speed'; there are environment, metric, value, run"):
+        read_results(file, alone=True, arms=(), named=replace(Fields(), **{field: "speed"}))
+
+
 def test_columns_of_a_table_are_named(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     file.write_text(
@@ -238,7 +277,11 @@ def test_a_smaller_cache_is_not_less_memory_needed(tmp_path: Path) -> None:
     seen = compare(trial_from_csv(text, "a.csv"))
     assert seen.memory == ()
     assert [(each.kind, each.lower, each.finding) for each in seen.changes] == [("capacity", False, "slower")]
-    assert exit_code(seen, 5)[0] == 0  # it takes no longer
+    assert exit_code(seen, 5)[0] == 11  # nothing was timed
+    timed = "\n".join([text, *table("fps", "fps", 10, 10).splitlines()[1:]])
+    assert exit_code(compare(trial_from_csv(timed, "a.csv")), 5)[0] == 0  # it takes no longer
+    fewer = compare(trial_from_csv(text, "a.csv", lower=["KV cache"]))
+    assert [(each.finding, finding_text(each)) for each in fewer.changes] == [("faster", "less")]
     assert compare(trial_from_csv(table("peak KV cache", "GiB", 40, 20), "a.csv")).memory != ()
     file = tmp_path / "a.csv"
     file.write_text(text)

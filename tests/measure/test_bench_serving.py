@@ -2,7 +2,9 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -79,15 +81,32 @@ def timing() -> Any:
 def test_slow_calls_are_not_lost_in_means() -> None:
     timed = timing()
     kept: list[float] = []
-    batches = timed.noting((each for each in [(1.0, 1), (8.0, 4), (3.0, 1)]), kept)
+    batches = timed.noting((each for each in [(1.0, 1), (8.0, 4), (3.0, 1)]), kept, 1000)
     assert timed.next_tick(batches, 12.0) == (12.0, 6)
     assert kept == [1.0, 3.0]  # a batch of four says nothing of one call
     batches.close()
 
 
-def test_events_of_a_gpu_tell_single_calls() -> None:
+def test_a_long_window_keeps_some_calls_by_chance() -> None:
+    kept: list[float] = []
+    batches = timing().noting(((float(at), 1) for at in range(10_000)), kept, 100)
+    assert sum(1 for _ in batches) == 10_000
+    assert len(kept) == len(set(kept)) == 100
+    assert 4000 < sum(kept) / 100 < 6000, "of the whole window"
+
+
+def test_an_emptied_list_begins_anew() -> None:
+    kept: list[float] = []
+    batches = timing().noting((each for each in [(1.0, 1)] * 1000 + [(2.0, 1)] * 20), kept, 10)
+    for at, _ in enumerate(batches, 1):
+        if at == 1000:
+            kept.clear()
+    assert kept == [2.0] * 10
+
+
+def single_calls(durations: Iterator[float], seconds: float, each: float) -> list[float]:
+    """Milliseconds of calls on a GPU's clock -> what `single_calls` finds."""
     clock = [0.0]
-    durations = iter([1.0, 5.0, 1.0] * 100)
 
     class Event:
         """Marks the device's clock, which each call moves on."""
@@ -107,6 +126,19 @@ def test_events_of_a_gpu_tell_single_calls() -> None:
     def step() -> None:
         clock[0] += next(durations)
 
-    found = timing().single_calls(SimpleNamespace(cuda=SimpleNamespace(Event=Event)), step, 0.05, 1000)
-    assert sum(found) >= 0.05
+    torch = SimpleNamespace(cuda=SimpleNamespace(Event=Event))
+    found: list[float] = timing().single_calls(torch, step, seconds, 1000, each)
+    return found
+
+
+def test_events_of_a_gpu_tell_single_calls() -> None:
+    found = single_calls(itertools.cycle([1.0, 5.0, 1.0]), 0.05, 0.0023)
+    assert sum(found) >= 0.04
     assert set(found) == {0.001, 0.005}
+
+
+def test_calls_of_many_seconds_do_not_fill_a_chunk() -> None:
+    """A quarter of a window more, or two calls, however long they are."""
+    assert single_calls(itertools.repeat(16_000.0), 7.5, 16.0) == [16.0]
+    found = single_calls(itertools.repeat(1000.0), 7.5, 1.0)
+    assert len(found) < 14

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_build.errors import RecipeError, UsageError
+from spark_build.recipes.evaluation import for_target
 from spark_build.recipes.loader import Catalogue, load
 from spark_build.recipes.model import Source
 from spark_build.recipes.parse import lock_file
@@ -73,6 +75,20 @@ def test_the_catalogue_is_pinned_locked_and_checked(shipped: Catalogue) -> None:
         assert (ROOT / lock_file(recipe.name)).is_file(), recipe.name
         assert recipe.verify.checks, recipe.name
         assert all((ROOT / f"bench/checks/{name}.py").is_file() for name in recipe.verify.checks), recipe.name
+        # The public torch with its libraries takes 3.8 GB in the build environment.
+        assert recipe.build.disk_mib >= 8192, recipe.name
+        # torch/utils/cpp_extension.py reads MAX_JOBS for ninja only.
+        has_ninja = any(pin.startswith("ninja==") for pin in recipe.build.requires)
+        assert has_ninja == ("MAX_JOBS" in recipe.build.env), recipe.name
+
+
+def test_transformer_engine_is_of_one_version(shipped: Catalogue) -> None:
+    name, train = "transformer-engine-torch", shipped.train()
+    newer = replace(
+        train, components={**train.components, name: replace(train.components[name], version="9.9")}
+    )
+    recipe = for_target(shipped.recipes[name], shipped.targets["gb10"], newer)
+    assert "transformer-engine==9.9" in [one.requirement for one in recipe.repair.requires]
 
 
 def test_only_onnx_and_a_library_for_arm_need_no_cuda(shipped: Catalogue) -> None:

@@ -370,6 +370,10 @@ def test_a_tag_may_wait_for_its_commit(commit: str) -> None:
     assert (git.tag, git.is_pinned) == ("v1.0", False)
 
 
+def test_entries_without_a_name_are_not_one_name_twice() -> None:
+    assert of_recipe("wheel == 0.45.1", '", "') == ["7: '' is no requirement: write name==version"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -378,6 +382,14 @@ def test_a_tag_may_wait_for_its_commit(commit: str) -> None:
         ('"12.1"', '"sm_121"', "5: a CUDA architecture must be like 12.1, not 'sm_121'"),
         ('"13.0"', '"13"', "6: cuda must be like 13.0, not '13'"),
         ('cuda = "13.0"\n', "", "5: cuda_architectures without cuda: give both, or neither"),
+        (
+            'cuda = "13.0"\n',
+            'cuda = "13.0"\ncores = 4\n',
+            "7: cores without memory_mib: give both, or neither",
+        ),
+        ('cuda = "13.0"\n', 'cuda = "13.0"\nmemory_mib = 4\n', "7: memory_mib without cores: give both"),
+        ('cuda = "13.0"\n', 'cuda = "13.0"\ncores = -3\n', "7: cores must be at least 1, not -3"),
+        ('cuda = "13.0"\n', 'cuda = "13.0"\nmemory_mib = -1\n', "7: memory_mib must be at least 1, not -1"),
     ],
 )
 def test_wrong_target(old: str, new: str, expected: str) -> None:

@@ -208,6 +208,62 @@ def test_the_export_is_exactly_the_commit(cache: Path, tmp_path: Path) -> None:
     assert commit_time(source, cache) == WHEN
 
 
+def test_what_exports_share_is_written_once_and_whole(lib: Repository, cache: Path, tmp_path: Path) -> None:
+    """Another export that reads half a file of attributes would obey those of the tree."""
+    lib.write({".gitattributes": "lib.c export-ignore\n"})
+    source = lib.source(lib.commit())
+    get(source, cache)
+    attributes = mirror(source, cache) / "info" / "attributes"
+    attributes.parent.mkdir(exist_ok=True)
+    attributes.write_text("")  # as an interrupted export may have left it
+    stale = attributes.stat()
+    export_commit(source, folder=cache, destination=tmp_path / "first")
+    whole = attributes.stat()
+    assert whole.st_ino != stale.st_ino
+    export_commit(source, folder=cache, destination=tmp_path / "second")
+    assert (attributes.stat().st_ino, attributes.stat().st_mtime_ns) == (whole.st_ino, whole.st_mtime_ns)
+    assert (tmp_path / "second" / "lib.c").is_file()
+
+
+def fake_git(folder: Path, archive: str) -> str:
+    """A folder for PATH: a git that does something else in place of `archive`."""
+    folder.mkdir()
+    script = folder / "git"
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *" archive "*) {archive};; esac\nexec {shutil.which("git")} "$@"\n'
+    )
+    script.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(
+    ("archive", "kind", "said"),
+    [
+        ("echo fatal: write error: No space left on device; exit 128", HostError, "the disk is full"),
+        ("exit 3", SourceError, "git archive ended with status 3"),
+    ],
+)
+def test_why_an_export_failed_is_told(
+    archive: str, kind: type[Exception], said: str, lib: Repository, cache: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    source = lib.source(lib.git("rev-parse", "HEAD"))
+    get(source, cache)
+    monkeypatch.setenv("PATH", fake_git(tmp_path / "bin", archive))
+    with pytest.raises(kind, match=said):
+        export_commit(source, folder=cache, destination=tmp_path / "out")
+
+
+def test_without_git_nothing_is_said_of_the_commit(
+    lib: Repository, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = lib.source(lib.git("rev-parse", "HEAD"))
+    get(source, cache)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HostError, match="cannot run git"):
+        commit_time(source, cache)
+
+
 def test_times_are_those_of_the_pinned_commit(cache: Path, tmp_path: Path) -> None:
     outer, commit = nested(tmp_path / "up", relative=True)
     target = tree(outer.source(commit), cache, tmp_path)

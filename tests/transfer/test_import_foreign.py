@@ -23,6 +23,7 @@ from spark_build.wheelhouse import store as stores
 from spark_build.wheels.audit import as_installer, findings_alone, fits
 from spark_build.wheels.model import HostCode, Library, Payload
 from tests.conftest import make_root
+from tests.helpers.devicefacts import code
 from tests.helpers.devicefacts import wheel as a_wheel
 from tests.helpers.exports import import_unsigned, told_apart
 from tests.helpers.wheelhouse import (
@@ -159,6 +160,19 @@ def test_all_that_are_unsound_are_named_and_the_others_taken(wheels: Path, tmp_p
     assert "bada" in refused(home, wheels, AuditError).message
 
 
+def test_of_many_that_are_unsound_a_few_are_named(wheels: Path, tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    home.store.mkdir(parents=True)
+    for number in range(30):
+        (wheels / f"bad{number:02}-1.0-py3-none-any.whl").write_bytes(b"PK")
+    error = refused(home, wheels, AuditError, strict=True)
+    assert error.message.count("bad0") == 5
+    assert error.message.endswith("; and 25 more wheels")
+    assert "without --strict" in str(error.hint)
+    (said,) = {one.refused for one in taken(home, wheels).judgements if one.refused}
+    assert said[0].startswith("no readable wheel: ")  # the name stands before it already
+
+
 def test_the_command_takes_the_sound_ones_and_says_no(wheels: Path, tmp_path: Path) -> None:
     root = make_root(tmp_path)
     (wheels / "whole-1.0-py3-none-any.whl").write_bytes(b"PK")
@@ -198,6 +212,7 @@ def test_what_installers_do_not_look_at_is_a_warning(rule: str, change: dict[str
     [
         ("record", {"record_problems": ("demo/a.py: content is not what RECORD says",)}),
         ("elf-damage", {"libraries": (replace(LIBRARY, machine="unreadable"),)}),
+        ("device-damage", {"device_code": (code("demo/_c.so", {"sm_121": 1}, problems=("at byte 3: a",)),)}),
         ("places", {"payload": Payload(collisions=(("demo", "demo/"),))}),
         ("entries", {"payload": Payload(special=(("demo/a", "a symbolic link"),))}),
         ("environment", {"payload": Payload(intrusive=(("demo", "would replace bin/python"),))}),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import StoreError
+from spark_build.files import remove_tree
 from spark_build.paths import Home
 from spark_build.text import digest
 from spark_build.wheelhouse import generations, store
@@ -279,9 +280,13 @@ def test_old_run_folders_go_and_those_that_measured_or_live_stay(tmp_path: Path)
     crash.write_text("a bug")
     (measured / "burn-in.json").write_text("{}")
     (detached / "detached.json").write_text(json.dumps({"pid": alive}))
+    (oldest / "detached.json").write_text("[]")
     (home.runs / "unfinished-x.json").write_text(json.dumps({"folder": str(unfinished)}))
+    (home.runs / "unfinished-y.json").symlink_to(home.runs / "nowhere")
+    lost = home.runs / "crash-20251229T000000Z.txt"
+    lost.symlink_to(home.runs / "nowhere")
     for path in home.runs.iterdir():
-        os.utime(path, (0, time.time() - 40 * DAY))
+        os.utime(path, (0, time.time() - 40 * DAY), follow_symlinks=False)
     os.utime(rest[0], (0, time.time() - 1 * DAY))
 
     def collected(*, dry_run: bool) -> set[str]:
@@ -290,7 +295,7 @@ def test_old_run_folders_go_and_those_that_measured_or_live_stay(tmp_path: Path)
         )
         return {one.name for one in done.taken if one.kind == "run"}
 
-    gone = {oldest.name, crash.name, rest[1].name}
+    gone = {oldest.name, crash.name, lost.name, rest[1].name}
     before = snapshot(home.runs)
     assert collected(dry_run=True) == gone
     assert snapshot(home.runs) == before
@@ -298,5 +303,20 @@ def test_old_run_folders_go_and_those_that_measured_or_live_stay(tmp_path: Path)
     kept = (own, measured, detached, unfinished, rest[0], rest[2])
     assert {path.name for path in home.runs.iterdir()} == {
         *(path.name for path in kept),
-        *("history", "unfinished-x.json"),
+        *("history", "unfinished-x.json", "unfinished-y.json"),
     }
+
+
+def test_a_run_that_another_gc_removes_meanwhile_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = home_in(tmp_path)
+    first, second = (home.runs / f"2026010{day}T000000-{2**22 + 1}" for day in (1, 2))
+    for path in (first, second):
+        path.mkdir(parents=True)
+        (path / "events.jsonl").write_text("{}\n")
+    spent = [first, second]
+    monkeypatch.setattr("spark_build.wheelhouse.gc.spent_runs", lambda *_, **__: spent)
+    remove_tree(first)
+    done = collect(home, keep=3, older_than=0, grace=0, keep_runs=1, runs_older_than=0, dry_run=False)
+    assert [one.name for one in done.taken if one.kind == "run"] == [second.name]

@@ -7,15 +7,10 @@ from typing import Any
 import pytest
 
 from spark_build.wheels.audit import as_vendor, audit
+from spark_build.wheels.elf import explain_library
 from spark_build.wheels.model import Finding, HostCode, Library, Payload, WheelFacts
-from spark_build.wheels.rules import (
-    HOST_RULES,
-    PACKAGING_RULES,
-    ZipEntry,
-    explain_library,
-    file_summary,
-    sizes,
-)
+from spark_build.wheels.payload import ZipEntry, file_summary
+from spark_build.wheels.rules import HOST_RULES, PACKAGING_RULES, sizes
 from tests.wheels.test_audit import MANYLINUX, SOUND, SYSTEM
 
 TAG = "manylinux_2_28_x86_64"
@@ -202,9 +197,21 @@ def test_every_rule_has_a_failing_case() -> None:
 
 
 def test_a_vendors_labels_do_not_block_his_hazards_do() -> None:
-    wheel = holding(library(versions=(GLIBC_34,), rpaths=("lib",), text_relocations=True))
+    host = library(versions=(GLIBC_34,), rpaths=("lib",), text_relocations=True, python_symbols=("_PyNo",))
+    tags = (f"cp311-abi3-{TAG}",)
+    wheel = dataclasses.replace(holding(host), filename_tags=tags, wheel_tags=tags)
     found = {one.rule: one.severity for one in as_vendor(findings(wheel))}
-    assert found == {"symbol-versions": "warning", "rpath": "warning", "text-relocations": "error"}
+    assert found == {
+        "stable-abi": "warning", "symbol-versions": "warning", "rpath": "warning", "text-relocations": "error",
+    }  # fmt: skip
+
+
+def test_names_that_differ_in_case_do_not_hide_those_that_are_one() -> None:
+    pairs = [name for at in range(25) for name in (f"demo/A{at}.py", f"demo/a{at}.py")]
+    found = findings(packed(*pairs, "demo/z.py", "demo_pkg-1.0.data/purelib/demo/z.py"))
+    (one,) = [each for each in found if each.rule == "places"]
+    assert "demo/z.py would be installed at one and the same place" in one.message
+    assert sum(each.rule == "names" for each in found) == 19
 
 
 def test_each_needed_library_is_explained() -> None:

@@ -364,7 +364,9 @@ def all_charts(view: SuiteView) -> list[tuple[str, str, str]]:
         charts.append(("Comparison", text, comparison(view, changes)))
     if view.works:
         what = (
-            "round" if _enough(view) else "timed batch of calls: there are too few rounds for boxes of them"
+            "round"
+            if _enough(view)
+            else "single call, at most 1,000 by chance in a round: there are too few rounds for boxes of them"
         )
         charts.append(("Rates by arm", f"One dot for each {what}.", boxes(view)))
     if sweeps := _sweeps(view.works):

@@ -146,8 +146,9 @@ def _of_group(changes: Sequence[MemoryChange]) -> str:
 
 def finding_text(change: CaseChange) -> str:
     """Return the finding in a word; of a capacity, which is no speed, "more" or "less"."""
-    words = {"faster": "more", "slower": "less"} if change.kind == "capacity" else {}
-    return words.get(change.finding, change.finding)
+    if change.kind != "capacity" or change.finding not in ("faster", "slower"):
+        return change.finding
+    return "more" if (change.finding == "faster") != change.lower else "less"
 
 
 def headline_text(compared: Compared) -> list[Said]:
