@@ -16,8 +16,8 @@ from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, command, shared
 from spark_build.text import format_size, printable
 from spark_build.wheels.audit import advice
+from spark_build.wheels.elf import Needed
 from spark_build.wheels.model import DeviceCode, Finding, Library, WheelFacts
-from spark_build.wheels.rules import Needed
 from spark_build.wheels.rules_device import order
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ def _compare(options: Options, first: InspectPage, second: InspectPage) -> None:
 def _page(options: Options, wheel: str, *, cross_check: bool) -> InspectPage:
     """Read a wheel and judge it."""
     from spark_build.wheels.diff import known_libraries, known_policies
+    from spark_build.wheels.elf import explain_library
     from spark_build.wheels.reader import read_facts
-    from spark_build.wheels.rules import best_platform_tag, explain_library
+    from spark_build.wheels.rules import best_platform_tag
 
     path, setting = _located(options, wheel)
     cuobjdump = _cuobjdump() if cross_check else None

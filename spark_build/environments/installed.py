@@ -28,8 +28,8 @@ from spark_build.files import remove_tree, write_atomically
 from spark_build.process import capture, run
 from spark_build.wheelhouse.generations import Generation, requirements
 from spark_build.wheels.model import StoredWheel
+from spark_build.wheels.payload import ENTRY_POINTS, commands
 from spark_build.wheels.reader import dist_info, opened, urlsafe
-from spark_build.wheels.rules import ENTRY_POINTS, commands
 
 InstallerName = Literal["uv", "pip"]
 

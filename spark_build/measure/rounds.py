@@ -9,9 +9,7 @@ import itertools
 import json
 import math
 import os
-import random
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -44,7 +42,6 @@ from spark_build.measure.statistics import drop, variation
 from spark_build.measure.telemetry import (
     MARK,
     ArmMonitor,
-    NvmlProbe,
     Sampler,
     mean_of,
     probes_for,
@@ -531,95 +528,3 @@ def works_of(files: Iterable[str]) -> tuple[Work, ...]:
         for raw in json.loads(Path(file).read_text())["report"].get("works", []):
             found.setdefault(raw["name"], Work(**raw))
     return tuple(found.values())
-
-
-LIMIT = 300.0  # seconds of waiting for one round
-EVERY = 2.0  # seconds between two looks
-TOLD = 10.0  # seconds between two lines about it
-ZONES = Path("/sys/class/thermal")
-
-
-def thermometer(device: Device, zones: Path = ZONES) -> Callable[[], float | None]:
-    """Return degrees Celsius of the GPU, or of the hottest zone of the machine; None: cannot be read."""
-    if device == "cuda":
-        gpu = next((probe for probe in probes_for(device) if isinstance(probe, NvmlProbe)), None)
-        return lambda: None if gpu is None else gpu.sample().get("celsius")
-
-    def hottest() -> float | None:
-        found: list[float] = []
-        for file in zones.glob("thermal_zone*/temp"):
-            with contextlib.suppress(OSError, ValueError):
-                found.append(int(file.read_text()) / 1000)
-        return max(found, default=None)
-
-    return hottest
-
-
-def cool_down(
-    read: Callable[[], float | None],
-    celsius: float,
-    emit: Emit,
-    *,
-    limit: float = LIMIT,
-    pause: Callable[[float], None] = time.sleep,
-) -> str:
-    """Wait until `read` is at most `celsius`; what to remember of it ("" when it got there)."""
-    waited, told = 0.0, -TOLD
-    while (now := read()) is not None and now > celsius:
-        if waited >= limit:
-            return f"still {now:.0f} °C after {limit:.0f} s of waiting for {celsius:.0f} °C"
-        if waited - told >= TOLD:
-            emit(Note(message=f"cooling down: {now:.0f} °C, waiting for {celsius:.0f} °C"))
-            told = waited
-        pause(EVERY)
-        waited += EVERY
-    return "" if now is not None else "no temperature can be read here: no cool-down"
-
-
-def balanced_order(arms: Sequence[str], pairs: int, seed: int, most: int = 0) -> tuple[Slot, ...]:
-    """Return the places of `pairs` rounds of every arm, and of more up to `most`; a seed gives one order.
-
-    Rows of a Williams design in random order: within a set of them every arm has every place and follows
-    every other arm equally often, so that drift and what a round leaves behind cancel, and chance keeps what
-    comes and goes with the rounds from favouring an arm. What is no whole set has rows with their reverse.
-    Raises ValueError for arms that are not distinct.
-    """
-    if len(set(arms)) != len(arms) or not arms:
-        raise ValueError(f"arms must be distinct and at least one: {list(arms)}")
-    chance, slots = random.Random(seed), list[Slot]()
-    rows: list[tuple[int, tuple[str, ...]]] = []
-    for count in (pairs, most - pairs):
-        wanted = len(rows) + max(0, count)
-        while len(rows) < wanted:
-            named = chance.sample(list(arms), len(arms))
-            couples = list(_williams(len(arms)))
-            chance.shuffle(couples)
-            drawn = [row for couple in couples for row in chance.sample(couple, len(couple))]
-            part = drawn[: wanted - len(rows)]
-            chance.shuffle(part)
-            block = rows[-1][0] + 1 if rows else 0
-            rows += [(block, tuple(named[place] for place in row)) for row in part]
-    for visit, (block, row) in enumerate(rows):
-        slots += [
-            Slot(index=len(slots) + at, visit=visit, block=block, arm=arm) for at, arm in enumerate(row)
-        ]
-    return tuple(slots)
-
-
-def drawn_order(arms: Sequence[str], pairs: int, seed: int) -> tuple[Slot, ...]:
-    """Return the places of `pairs` rounds of every arm, each round's order drawn by itself.
-
-    Then no disturbance, periodic or not, favours an arm, and the sign-flip test is exact for any; a balanced
-    order lets two rounds in a row share a wave's sign.
-    """
-    chance = random.Random(seed)
-    drawn = [(visit, arm) for visit in range(pairs) for arm in chance.sample(list(arms), len(arms))]
-    return tuple(Slot(index=at, visit=visit, block=visit, arm=arm) for at, (visit, arm) in enumerate(drawn))
-
-
-def _williams(count: int) -> Iterator[list[tuple[int, ...]]]:
-    """Rows of a Williams design for so many treatments, each with its reverse."""
-    zigzag = [(place + 1) // 2 if place % 2 else -place // 2 for place in range(count)]
-    for shift in range(count if count % 2 else count // 2):
-        row = tuple((place + shift) % count for place in zigzag)
-        yield [row, row[::-1]] if count > 1 else [row]

@@ -45,7 +45,8 @@ from spark_build.measure.model import (
     Settings,
     burn_in_json,
 )
-from spark_build.measure.rounds import balanced_order, burn_in_program, name_kernels, run_rounds
+from spark_build.measure.rounds import burn_in_program, name_kernels, run_rounds
+from spark_build.measure.statistics import balanced_order
 from spark_build.measure.telemetry import ArmMonitor, prepare_memory, probes_for
 from spark_build.measure.verdict import (
     LEAST_PAIRS,

@@ -1,14 +1,15 @@
-"""Statistics of paired and of two-sample measurements."""
+"""Statistics of paired and of two-sample measurements; the order in which they are made."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import math
+import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from spark_build.measure.model import Contrast, Effect, Finding, Summary
+from spark_build.measure.model import Contrast, Effect, Finding, Slot, Summary
 
 MARGIN = 0.02  # differences below this are not worth a word
 ALPHA = 0.05
@@ -324,3 +325,52 @@ def _floor(seen: Contrast) -> float:
     if first + second > 40:
         return 0.0
     return float(2 / 2**first if seen.paired else 2 / math.comb(first + second, first))
+
+
+def balanced_order(arms: Sequence[str], pairs: int, seed: int, most: int = 0) -> tuple[Slot, ...]:
+    """Return the places of `pairs` rounds of every arm, and of more up to `most`; a seed gives one order.
+
+    Rows of a Williams design in random order: within a set of them every arm has every place and follows
+    every other arm equally often, so that drift and what a round leaves behind cancel, and chance keeps what
+    comes and goes with the rounds from favouring an arm. What is no whole set has rows with their reverse.
+    Raises ValueError for arms that are not distinct.
+    """
+    if len(set(arms)) != len(arms) or not arms:
+        raise ValueError(f"arms must be distinct and at least one: {list(arms)}")
+    chance, slots = random.Random(seed), list[Slot]()
+    rows: list[tuple[int, tuple[str, ...]]] = []
+    for count in (pairs, most - pairs):
+        wanted = len(rows) + max(0, count)
+        while len(rows) < wanted:
+            named = chance.sample(list(arms), len(arms))
+            couples = list(_williams(len(arms)))
+            chance.shuffle(couples)
+            drawn = [row for couple in couples for row in chance.sample(couple, len(couple))]
+            part = drawn[: wanted - len(rows)]
+            chance.shuffle(part)
+            block = rows[-1][0] + 1 if rows else 0
+            rows += [(block, tuple(named[place] for place in row)) for row in part]
+    for visit, (block, row) in enumerate(rows):
+        slots += [
+            Slot(index=len(slots) + at, visit=visit, block=block, arm=arm) for at, arm in enumerate(row)
+        ]
+    return tuple(slots)
+
+
+def drawn_order(arms: Sequence[str], pairs: int, seed: int) -> tuple[Slot, ...]:
+    """Return the places of `pairs` rounds of every arm, each round's order drawn by itself.
+
+    Then no disturbance, periodic or not, favours an arm, and the sign-flip test is exact for any; a balanced
+    order lets two rounds in a row share a wave's sign.
+    """
+    chance = random.Random(seed)
+    drawn = [(visit, arm) for visit in range(pairs) for arm in chance.sample(list(arms), len(arms))]
+    return tuple(Slot(index=at, visit=visit, block=visit, arm=arm) for at, (visit, arm) in enumerate(drawn))
+
+
+def _williams(count: int) -> Iterator[list[tuple[int, ...]]]:
+    """Rows of a Williams design for so many treatments, each with its reverse."""
+    zigzag = [(place + 1) // 2 if place % 2 else -place // 2 for place in range(count)]
+    for shift in range(count if count % 2 else count // 2):
+        row = tuple((place + shift) % count for place in zigzag)
+        yield [row, row[::-1]] if count > 1 else [row]

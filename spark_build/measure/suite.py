@@ -43,15 +43,13 @@ from spark_build.measure.rounds import (
     Program,
     bare,
     command_of,
-    cool_down,
-    drawn_order,
     read_suite_round,
     run_rounds,
-    thermometer,
     variables_of,
     works_of,
 )
-from spark_build.measure.telemetry import prepare_memory
+from spark_build.measure.statistics import drawn_order
+from spark_build.measure.telemetry import cool_down, prepare_memory, thermometer
 from spark_build.measure.verdict import reference_for
 from spark_build.paths import Home
 from spark_build.process import run

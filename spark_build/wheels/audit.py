@@ -15,7 +15,8 @@ from packaging.version import InvalidVersion, Version
 
 from spark_build.recipes.model import External
 from spark_build.text import printable
-from spark_build.wheels.model import DEVICE_MACHINES, UNREADABLE, Finding, Library, Severity, WheelFacts
+from spark_build.wheels.elf import library_origin
+from spark_build.wheels.model import DEVICE_MACHINES, UNREADABLE, Finding, Severity, WheelFacts
 from spark_build.wheels.rules import (
     HOST_RULES,
     PACKAGING_RULES,
@@ -24,7 +25,7 @@ from spark_build.wheels.rules import (
     Policies,
     Rule,
     external_libraries,
-    library_origin,
+    host_libraries,
     stable_abi,
 )
 from spark_build.wheels.rules_device import DeviceDemand, device_findings
@@ -121,7 +122,7 @@ def _tags(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation
     if not any(tuple(tag.split("-")[:2]) in usable for tag in facts.filename_tags):
         yield "error", f"{_without_platform(facts)} cannot be installed on {expected.python}"
     platforms = _platform_tags(facts)
-    if "any" in platforms and _host_libraries(facts):
+    if "any" in platforms and host_libraries(facts):
         yield "error", "the platform tag is any, but there is machine code inside"
     # Static programs are tagged for other C libraries too: one fitting tag is enough there.
     fitting = {tag for tag in platforms if tag == "any" or _agrees(tag, expected)}
@@ -200,7 +201,7 @@ def _build_tag(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
 
 
 def _purelib(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
-    compiled = _host_libraries(facts)
+    compiled = host_libraries(facts)
     if facts.root_is_purelib and compiled:
         yield "error", f"WHEEL says Root-Is-Purelib: true, but {compiled[0].path} is machine code"
 
@@ -221,7 +222,7 @@ def _elf_damage(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]
 
 def _libraries(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation]:
     inside = {_base(library.path) for library in facts.libraries}
-    for library in _host_libraries(facts):
+    for library in host_libraries(facts):
         for soname in library.needed:
             if re.match(r"libpython\d", soname):
                 yield "error", f"{library.path} links with {soname}: an extension module must not"
@@ -242,15 +243,11 @@ def _advice(soname: str) -> str:
 
 
 def _bundled_system(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
-    for library in _host_libraries(facts):
+    for library in host_libraries(facts):
         for pattern, what in _SYSTEM_ONLY:
             if pattern.fullmatch(_base(library.path)):
                 advice = "list it in repair.exclude if repair bundled it, else keep the build from copying it"
                 yield "error", f"{library.path} is {what}, which must be the machine's own: {advice}"
-
-
-def _host_libraries(facts: WheelFacts) -> list[Library]:
-    return [library for library in facts.libraries if library.machine not in DEVICE_MACHINES]
 
 
 def _base(path: str) -> str:

@@ -36,7 +36,7 @@ from spark_build.wheels import device_code
 from spark_build.wheels.elf import Leaks, read_library
 from spark_build.wheels.fatbin import ELF_MAGIC, kind_of
 from spark_build.wheels.model import DeviceCode, Library, WheelFacts
-from spark_build.wheels.rules import ZipEntry, file_summary, is_telling
+from spark_build.wheels.payload import ZipEntry, file_summary, is_telling
 
 SPOOL = 32 << 20  # machine code up to this size is looked at in memory
 TEXT = 64 << 20  # bytes of METADATA or RECORD: torch's RECORD has 1.5 MiB

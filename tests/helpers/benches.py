@@ -18,7 +18,7 @@ from spark_build.measure.model import (
     Telemetry,
     Work,
 )
-from spark_build.measure.rounds import balanced_order
+from spark_build.measure.statistics import balanced_order
 
 PEAK, STREAM = 100e12, 250e9  # of the device: FLOP/s, bytes/s
 MIB = 2.0**20

@@ -22,7 +22,7 @@ from spark_build.measure.model import (
     Telemetry,
     Verdict,
 )
-from spark_build.measure.rounds import balanced_order
+from spark_build.measure.statistics import balanced_order
 from spark_build.measure.verdict import assess, narrow_enough
 
 CASE = Case(dtype="fp32", size=2048, layout="ab")

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from spark_build.measure.model import Arm, Round, Settings, Verdict
-from spark_build.measure.rounds import balanced_order
+from spark_build.measure.statistics import balanced_order
 from spark_build.measure.verdict import assess
 from tests.helpers.simulated import ARMS, settings_of, simulated_round
 

@@ -11,8 +11,7 @@ from scipy import stats as reference
 
 from spark_build.measure import statistics
 from spark_build.measure.model import Effect
-from spark_build.measure.rounds import drawn_order
-from spark_build.measure.statistics import contrast, finding, summary
+from spark_build.measure.statistics import contrast, drawn_order, finding, summary
 from tests.helpers.simulated import MACHINES
 
 FIRST = [100.0, 103.0, 98.0, 101.0, 99.5, 102.0, 97.0, 100.5, 101.5, 99.0]

@@ -7,8 +7,7 @@ import pytest
 
 from spark_build.events import Event, Note
 from spark_build.measure.bounds import MODELS, free_memory, kv_room
-from spark_build.measure.rounds import cool_down, thermometer
-from spark_build.measure.telemetry import MemoryProbe
+from spark_build.measure.telemetry import MemoryProbe, cool_down, thermometer
 
 
 def test_room_for_tokens() -> None:

@@ -10,7 +10,7 @@ import pytest
 from spark_build.errors import UsageError
 from spark_build.measure.compare_runs import check_document, compare_runs, gate_run, history_of
 from spark_build.measure.model import BurnIn, Check, burn_in_json
-from spark_build.measure.rounds import balanced_order
+from spark_build.measure.statistics import balanced_order
 from spark_build.measure.verdict import assess
 from tests.helpers.simulated import ARMS, CASE, settings_of, simulated_round
 

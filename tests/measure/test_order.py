@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.measure.rounds import balanced_order, drawn_order
+from spark_build.measure.statistics import balanced_order, drawn_order
 
 ARMS = ("public", "wheelhouse", "public-again")
 

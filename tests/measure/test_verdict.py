@@ -23,7 +23,7 @@ from spark_build.measure.model import (
     Verdict,
     burn_in_json,
 )
-from spark_build.measure.rounds import balanced_order
+from spark_build.measure.statistics import balanced_order
 from spark_build.measure.verdict import assess, exit_code, name_headline
 
 FP32 = Case(dtype="fp32", size=2048, layout="ab")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_build.measure.model import Arm
-from spark_build.measure.rounds import balanced_order
+from spark_build.measure.statistics import balanced_order
 from tests.helpers import processes
 from tests.helpers.faulty_bench import (
     AS_IF_CUDA,
