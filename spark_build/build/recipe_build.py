@@ -481,9 +481,8 @@ def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
     outputs: dict[str, Any] = {}
     chain = ""
     for stage in _stages():
-        stamp = job.work / "stamps" / f"{stage.NAME}.json"
         chain = digest([chain, stage.NAME, stage.inputs(job)])
-        kept = _read_stamp(stamp, chain)
+        kept = _kept(job, stage, chain)
         if stop_after == CONFIGURE and stage.NAME == "build":
             # No stamp: it is for this run, and the build stage begins with it again.
             outputs[CONFIGURE] = _run_stage(_Configuring(), job, outputs)
@@ -495,8 +494,7 @@ def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
         else:
             if stage.NAME == "build":
                 _before_building(job, outputs)
-            outputs[stage.NAME] = _run_stage(stage, job, outputs)
-            write_atomically(stamp, json.dumps({"chain": chain, "outputs": outputs[stage.NAME]}))
+            outputs[stage.NAME] = _run_stage(stage, job, outputs, chain)
         # Another result of this stage invalidates what later ones made from the old one.
         chain = digest([chain, outputs[stage.NAME]])
         if stop_after == "preflight" and stage.NAME == "environment":
@@ -516,15 +514,13 @@ def _before_building(job: Job, earlier: Mapping[str, Outputs]) -> None:
         return
     from spark_build.build.stages import preflight
 
-    stamp = job.work / "stamps" / f"{preflight.NAME}.json"
     chain = digest([preflight.NAME, preflight.inputs(job)])
-    if _read_stamp(stamp, chain) is None:
-        outputs = _run_stage(preflight, job, earlier)
-        write_atomically(stamp, json.dumps({"chain": chain, "outputs": outputs}))
+    if _kept(job, preflight, chain) is None:
+        _run_stage(preflight, job, earlier, chain)
 
 
-def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
-    """Run one stage and report its result."""
+def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs], chain: str = "") -> Outputs:
+    """Run one stage and report its result; with a `chain` it leaves a stamp."""
     start, name = time.monotonic(), job.step.recipe.name
     job.emit(StageStarted(recipe=name, stage=stage.NAME, expected=_expected(stage, job)))
     try:
@@ -540,6 +536,9 @@ def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs]) -> Output
             sandbox.clear_privileges(job.writable)
     result = StageResult(stage=stage.NAME, status="done", seconds=time.monotonic() - start)
     job.emit(StageFinished(recipe=name, result=result))
+    if chain:
+        stamp = {"chain": chain, "outputs": outputs}
+        write_atomically(_stamp(job.work, stage.NAME), json.dumps(stamp))
     return outputs
 
 
@@ -547,24 +546,28 @@ def _expected(stage: Stage, job: Job) -> ExpectedUsage | None:
     return job.expected if stage.NAME == "build" else None
 
 
-def _read_stamp(path: Path, chain: str) -> dict[str, Any] | None:
+def _kept(job: Job, stage: Stage, chain: str) -> dict[str, Any] | None:
+    """Return what the stage left at its end, if nothing that it depends on has changed since."""
+    stamp = _read_stamp(job.work, stage.NAME)
+    return stamp["outputs"] if stamp and stamp["chain"] == chain else None
+
+
+def _stamp(work: Path, stage: str) -> Path:
+    return work / "stamps" / f"{stage}.json"
+
+
+def _read_stamp(work: Path, stage: str) -> dict[str, Any] | None:
     try:
-        stamp = json.loads(path.read_text())
+        stamp: dict[str, Any] = json.loads(_stamp(work, stage).read_text())
     except (OSError, ValueError):
         return None
-    outputs: dict[str, Any] = stamp["outputs"]
-    return outputs if stamp["chain"] == chain else None
+    return stamp
 
 
 def left_before_build(work: Path) -> dict[str, Outputs]:
     """Return the outputs of the stages before the build; empty when one is missing."""
-    outputs: dict[str, Outputs] = {}
-    for name in ("fetch", "patch", "environment"):
-        try:
-            outputs[name] = json.loads((work / "stamps" / f"{name}.json").read_text())["outputs"]
-        except (OSError, ValueError):
-            return {}
-    return outputs
+    stamps = {name: _read_stamp(work, name) for name in ("fetch", "patch", "environment")}
+    return {name: stamp["outputs"] for name, stamp in stamps.items() if stamp} if all(stamps.values()) else {}
 
 
 KEY = "key.json"

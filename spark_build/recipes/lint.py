@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from packaging.version import Version
 
@@ -26,7 +26,7 @@ from spark_build.recipes.lint_data import (
     TOOLCHAIN,
     TRITON_LLVM,
 )
-from spark_build.recipes.model import Pin, Recipe, Source, Target, Train, Variable, When
+from spark_build.recipes.model import Pin, Recipe, Source, Target, Train, Variable
 from spark_build.recipes.parse import parse_recipe, parse_target, parse_train
 from spark_build.recipes.toml_positions import Path, Positions, allows, version_of
 
@@ -455,23 +455,17 @@ def _trains(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
     places: list[tuple[Path, tuple[str, ...]]] = [
         (("patches", index, "trains"), patch.trains) for index, patch in enumerate(recipe.patches)
     ]
-    whens: list[tuple[Path, When]] = [
-        (("build", "variants", index, "when"), one.when) for index, one in enumerate(recipe.build.variants)
-    ]
-    whens += [(("features", index, "when"), one.when) for index, one in enumerate(recipe.features)]
-    whens += [(("needs", index, "when"), one.when) for index, one in enumerate(recipe.needs)]
-    whens += [
-        (("repair", "external", index, "when"), one.when) for index, one in enumerate(recipe.repair.external)
-    ]
-    whens += [
-        (("repair", "requires", index, "when"), one.when) for index, one in enumerate(recipe.repair.requires)
-    ]
-    whens += [
-        (("preflight", "libraries", index, "when"), one.when)
-        for index, one in enumerate(recipe.preflight.libraries)
-    ]
-    whens += [((*path, "when"), variable.when) for path, _, variable in variables(recipe)]
-    places += [((*path, "trains"), when.trains) for path, when in whens]
+    tables: dict[Path, tuple[Any, ...]] = {
+        ("build", "variants"): recipe.build.variants,
+        ("features",): recipe.features,
+        ("needs",): recipe.needs,
+        ("repair", "external"): recipe.repair.external,
+        ("repair", "requires"): recipe.repair.requires,
+        ("preflight", "libraries"): recipe.preflight.libraries,
+    }
+    whens = [((*path, at), one.when) for path, rows in tables.items() for at, one in enumerate(rows)]
+    whens += [(path, variable.when) for path, _, variable in variables(recipe)]
+    places += [((*path, "when", "trains"), when.trains) for path, when in whens]
     for path, names in places:
         for index, name in enumerate(names):
             if name not in trains:

@@ -27,6 +27,7 @@ from spark_build.files import (
     make_folder,
     remove_any,
     remove_tree,
+    replacing,
     sha256_of,
     sync_folder,
     sync_tree,
@@ -286,18 +287,8 @@ def _completed(entry: StoreEntry, prefix: Path | None) -> StoreEntry:
 
 def replace_file(store: Path, path: Path, content: IO[bytes]) -> None:
     """Replace a file of an entry by one rename."""
-    handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=store)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            shutil.copyfileobj(content, out, CHUNK)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(temporary).chmod(0o444)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    with replacing(path, mode=0o444, folder=store, prefix=".tmp-") as out:
+        shutil.copyfileobj(content, out, CHUNK)
 
 
 def _seal(folder: Path) -> None:
