@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from spark_build import probe
 from spark_build.build import compiler_cache, diagnosis, environment, keys, sandbox
@@ -20,7 +20,6 @@ from spark_build.errors import HostError, SparkBuildError, StageError, from_os_e
 from spark_build.events import (
     Cost,
     Emit,
-    ExpectedUsage,
     Note,
     RecipeResult,
     Repetition,
@@ -197,8 +196,8 @@ def _build_under_lock(
             run.emit(Note(recipe=step.recipe.name, message=_intent(run, step)))
         if told := _fresh_tree(work, digest(inputs)):
             run.emit(Note(recipe=step.recipe.name, message=told))
-        with (work / LOG).open("ab") as log:
-            outputs = run_stages(_job(run, step, inputs, provided, work, log, held), stop)
+        with _job(run, step, inputs, provided, work, held) as job:
+            outputs = run_stages(job, stop)
         if not stop:
             _judge_what_was_there(run, step, inputs, work)
         if stop in ("", "fetch"):
@@ -257,8 +256,7 @@ def shell(run: Run, step: Step, keys: Mapping[str, str]) -> Iterator[Shell]:
     key, work = digest(inputs), _work(run, step)
     with _tree(run, step, work) as held:
         _fresh_tree(work, key)
-        with (work / LOG).open("ab") as log:
-            job = _job(run, step, inputs, provided, work, log, held)
+        with _job(run, step, inputs, provided, work, held) as job:
             # A tree whose build failed is entered as it is.
             ready = job.build_started.exists() and left_before_build(work)
             yield build_stage.shell(job, ready or run_stages(job, "environment"))
@@ -284,8 +282,7 @@ def repeat(run: Run, step: Step, keys: Mapping[str, str]) -> Repetition:
         with _tree(again, step, work) as held:
             remove_tree(work)
             _fresh_tree(work, digest(inputs))
-            with (work / LOG).open("ab") as log:
-                job = _job(again, step, inputs, provided, work, log, held)
+            with _job(again, step, inputs, provided, work, held) as job:
                 found = reproducibility.repetition(job, run_stages(job, "audit"))
             discard_tree(work, build / ".trash")
     except (SparkBuildError, OSError) as error:
@@ -317,39 +314,34 @@ def _tree(run: Run, step: Step, work: Path) -> AbstractContextManager[int]:
     return locked(lock, purpose=f"building {name}", waiting=to.waiting)
 
 
+@contextmanager
 def _job(
-    run: Run,
-    step: Step,
-    inputs: Mapping[str, Any],
-    provided: tuple[Provided, ...],
-    work: Path,
-    log: BinaryIO,
-    held: int,
-) -> Job:
-    setting, build = run.setting, step.recipe.build
-    return Job(
-        step=step,
-        target=setting.target,
-        train=setting.train.name,
-        home=setting.home,
-        work=work,
-        log=log,
-        governor=run.governor,
-        expected=governor.expected_usage(
-            setting.home,
-            step.recipe.name,
-            target=setting.target.name,
-            declared_mib=build.memory_per_job_mib,
-        ),
-        offline=run.options.offline,
-        cached=run.options.cached,
-        key=digest(inputs),
-        inputs=inputs,
-        emit=run.emit,
-        provided=provided,
-        keep=(held,),
-        places=_places(work, provided),
+    run: Run, step: Step, inputs: Mapping[str, Any], provided: tuple[Provided, ...], work: Path, held: int
+) -> Iterator[Job]:
+    """Open the log and yield what the stages work with."""
+    setting, declared = run.setting, step.recipe.build.memory_per_job_mib
+    expected = governor.expected_usage(
+        setting.home, step.recipe.name, target=setting.target.name, declared_mib=declared
     )
+    with (work / LOG).open("ab") as log:
+        yield Job(
+            step=step,
+            target=setting.target,
+            train=setting.train.name,
+            home=setting.home,
+            work=work,
+            log=log,
+            governor=run.governor,
+            expected=expected,
+            offline=run.options.offline,
+            cached=run.options.cached,
+            key=digest(inputs),
+            inputs=inputs,
+            emit=run.emit,
+            provided=provided,
+            keep=(held,),
+            places=_places(work, provided),
+        )
 
 
 def _places(work: Path, provided: tuple[Provided, ...]) -> dict[Path, Path]:
@@ -522,7 +514,9 @@ def _before_building(job: Job, earlier: Mapping[str, Outputs]) -> None:
 def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs], chain: str = "") -> Outputs:
     """Run one stage and report its result; with a `chain` it leaves a stamp."""
     start, name = time.monotonic(), job.step.recipe.name
-    job.emit(StageStarted(recipe=name, stage=stage.NAME, expected=_expected(stage, job)))
+    job.emit(
+        StageStarted(recipe=name, stage=stage.NAME, expected=job.expected if stage.NAME == "build" else None)
+    )
     try:
         outputs = dict(stage.run(job, earlier))
     except (SparkBuildError, OSError) as error:
@@ -540,10 +534,6 @@ def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs], chain: st
         stamp = {"chain": chain, "outputs": outputs}
         write_atomically(_stamp(job.work, stage.NAME), json.dumps(stamp))
     return outputs
-
-
-def _expected(stage: Stage, job: Job) -> ExpectedUsage | None:
-    return job.expected if stage.NAME == "build" else None
 
 
 def _kept(job: Job, stage: Stage, chain: str) -> dict[str, Any] | None:
