@@ -34,9 +34,7 @@ from spark_build.reporting import Reporter
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
 from spark_build.text import digest
-from spark_build.wheelhouse import judgements
 from spark_build.wheelhouse import store as stores
-from spark_build.wheelhouse.judgements import last_inputs
 from spark_build.wheelhouse.store import StoreEntry
 from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels.model import Finding
@@ -112,7 +110,7 @@ def kept_of(setting: Context, step: Step, inputs: Mapping[str, Any]) -> KeptResu
     if entry is None:
         return None
     judgement = keys.judgement_inputs_of(step)
-    if judgements.holds(entry, digest(judgement)):
+    if stores.is_judged(entry, digest(judgement)):
         return KeptResult(entry=entry)
     lacking = ""
     if step.evaluated.features and not (entry.folder / LOG).is_file():
@@ -227,7 +225,7 @@ def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: KeptResult) 
     if entry.folder.name != digest(inputs) and not entry.imported:
         # Judged before: what would not be reused is not taken over.
         entry = take_over(run.setting.home.store, entry, step.key, inputs)
-    judgements.note(entry, keys.judgement_inputs_of(step), findings)
+    stores.note_judgement(entry, keys.judgement_inputs_of(step), findings)
     return f"in the store, and audited again: {reasons}"
 
 
@@ -236,7 +234,7 @@ def _judge_what_was_there(run: Run, step: Step, inputs: Mapping[str, Any], work:
     found = kept_of(run.setting, step, inputs)
     if found is not None and found.stale:
         findings = _audited_again(run, step, found.entry, work / LOG)
-        judgements.note(found.entry, keys.judgement_inputs_of(step), findings)
+        stores.note_judgement(found.entry, keys.judgement_inputs_of(step), findings)
 
 
 def _audited_again(run: Run, step: Step, entry: stores.StoreEntry, log: Path) -> tuple[Finding, ...]:
@@ -618,5 +616,5 @@ def _leaves(folder: Path) -> frozenset[bool]:
 
 def changed_judgement(entry: StoreEntry, inputs: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what is judged today and was not at the last judgement, in a few words."""
-    last = last_inputs(entry)
+    last = stores.last_judged_inputs(entry)
     return key_changes(last, inputs) if last is not None else ("what it was judged by is not recorded",)

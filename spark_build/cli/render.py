@@ -289,6 +289,8 @@ class Live:
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bars
 
+        from spark_build.cli.live import LivePage
+
         self._left = _TimeLeft(clock)
         self._console = console(stderr=True)
         self._bars = Bars(
@@ -302,7 +304,7 @@ class Live:
             transient=True,
             get_time=clock,
         )
-        self._page = burn_in_progress.LivePage(self._console, clock)
+        self._page = LivePage(self._console, clock)
         self._tasks: dict[tuple[str, str], Any] = {}
         self._usage: Any = None
 

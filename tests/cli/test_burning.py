@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from spark_build.cli.burn_in_progress import Burn, follow, kept, page, round_line, sparkline
+from spark_build.cli.burn_in_progress import Burn, follow, kept, round_line, sparkline
+from spark_build.cli.live import page
 from spark_build.cli.render import Lines
 from spark_build.events import (
     BurnInFinished,
