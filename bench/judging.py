@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import importlib
 import os
 import shutil
 import sys
@@ -32,6 +33,17 @@ class Skip(Exception):  # noqa: N818 - says what happens, it is no error
 def inside(path: str | Path, *folders: Path) -> bool:
     real = Path(path).resolve()
     return any(real.is_relative_to(folder) for folder in folders)
+
+
+def kernels_inside(name: str) -> str:
+    """Check that an extension of torch is this environment's, and has CUDA code where torch has."""
+    import torch
+
+    package = importlib.import_module(name)
+    assert inside(package.__file__ or "", PREFIX), f"{package.__file__} is not inside {PREFIX}"
+    cuda = getattr(torch.ops, name).cuda_version()
+    assert torch.version.cuda is None or cuda > 0, f"without CUDA code beside torch for {torch.version.cuda}"
+    return f"{name.replace('_', '-')} {package.__version__}, CUDA {cuda}, from inside the environment"
 
 
 @contextlib.contextmanager

@@ -15,8 +15,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
-from spark_build.errors import HostError
+from spark_build.errors import HostError, UsageError
 from spark_build.process import leave, refuse_cancelled
 from spark_build.reporting import reporter
 
@@ -28,19 +29,35 @@ NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of NFS without its 
 def write_atomically(path: Path, data: bytes | str) -> None:
     """Write under a temporary name in the same folder, fsync, rename."""
     make_folder(path.parent)
-    raw = data.encode() if isinstance(data, str) else data
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    with replacing(path, mode=0o644, folder=path.parent, prefix=f".{path.name}.") as out:
+        out.write(data.encode() if isinstance(data, str) else data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, mode: int, folder: Path, prefix: str) -> Iterator[IO[bytes]]:
+    """Open a temporary file in `folder`, which is synced and takes the place of `path` at the end."""
+    handle, temporary = tempfile.mkstemp(prefix=prefix, dir=folder)
     try:
         with os.fdopen(handle, "wb") as out:
-            out.write(raw)
+            yield out
             out.flush()
             os.fsync(out.fileno())
-        Path(temporary).chmod(0o644)
+        Path(temporary).chmod(mode)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def text_of(file: Path, hint: str) -> str:
+    """Return a UTF-8 file's text, without a byte order mark. Raises UsageError with `hint`."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"no text in UTF-8: {error.reason}", where=str(file), hint=hint) from error
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", where=str(file), hint=hint) from error
 
 
 def make_folder(path: Path) -> None:

@@ -38,8 +38,8 @@ FAULTS = (
     Fault(
         name="fsync left out of the atomic write",
         module="spark_build.files",
-        old="            out.flush()\n            os.fsync(out.fileno())\n        Path(temporary).chmod(0o644)",
-        new="            out.flush()\n        Path(temporary).chmod(0o644)",
+        old="            out.flush()\n            os.fsync(out.fileno())\n        Path(temporary).chmod(mode)",
+        new="            out.flush()\n        Path(temporary).chmod(mode)",
         tests=("test_a_file_is_on_disk_before_it_has_its_name_and_so_are_new_folders",),
     ),
     Fault(
@@ -91,8 +91,8 @@ FAULTS = (
     Fault(
         name="a stage stamp of other inputs accepted",
         module="spark_build.build.recipe_build",
-        old='    return outputs if stamp["chain"] == chain else None',
-        new="    return outputs",
+        old='    return stamp["outputs"] if stamp and stamp["chain"] == chain else None',
+        new='    return stamp["outputs"] if stamp else None',
         tests=("test_a_stage_runs_again_for_other_inputs",),
     ),
     Fault(

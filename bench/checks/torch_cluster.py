@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from collections.abc import Callable
@@ -12,21 +13,11 @@ HERE = Path(__file__).resolve().parent
 # This file has the name of a package, for which its folder must not stand in.
 sys.path[:] = [str(HERE.parent), *(entry for entry in sys.path if Path(entry or ".").resolve() != HERE)]
 
-from judging import PREFIX, inside, run  # noqa: E402 - the path comes first
+from judging import kernels_inside, run  # noqa: E402 - the path comes first
 
 # Points to find, points that ask, dimensions; both are spread over three clouds.
 SHAPES = ((7, 5, 2), (130, 65, 3), (999, 33, 17))
 REFUSED = "not implemented for"  # how torch says that a kernel was not compiled for a type
-
-
-def check_import() -> str:
-    import torch
-    import torch_cluster
-
-    assert inside(torch_cluster.__file__, PREFIX), f"{torch_cluster.__file__} is not inside {PREFIX}"
-    cuda = torch.ops.torch_cluster.cuda_version()
-    assert torch.version.cuda is None or cuda > 0, f"without CUDA code beside torch for {torch.version.cuda}"
-    return f"torch-cluster {torch_cluster.__version__}, CUDA {cuda}, from inside the environment"
 
 
 def clouds(count: int, dimensions: int, seed: int) -> tuple[Any, Any]:
@@ -239,7 +230,7 @@ def check_walks() -> str:
 
 
 CHECKS: dict[str, Callable[[], str]] = {
-    "import": check_import,
+    "import": functools.partial(kernels_inside, "torch_cluster"),
     "knn": check_knn,
     "radius": check_radius,
     "nearest": check_nearest,

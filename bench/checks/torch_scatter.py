@@ -13,21 +13,11 @@ HERE = Path(__file__).resolve().parent
 # This file has the name of a package, for which its folder must not stand in.
 sys.path[:] = [str(HERE.parent), *(entry for entry in sys.path if Path(entry or ".").resolve() != HERE)]
 
-from judging import PREFIX, inside, run  # noqa: E402 - the path comes first
+from judging import kernels_inside, run  # noqa: E402 - the path comes first
 
 # Before, along and after the axis that is reduced, and the number of groups: some of them are empty.
 SHAPES = ((1, 1, 1, 1), (1, 37, 1, 5), (1, 257, 7, 31), (3, 64, 33, 70), (5, 129, 2, 3))
 EMPTY = {"sum": 0.0, "mul": 1.0, "min": float("inf"), "max": float("-inf")}
-
-
-def check_import() -> str:
-    import torch
-    import torch_scatter
-
-    assert inside(torch_scatter.__file__, PREFIX), f"{torch_scatter.__file__} is not inside {PREFIX}"
-    cuda = torch.ops.torch_scatter.cuda_version()
-    assert torch.version.cuda is None or cuda > 0, f"without CUDA code beside torch for {torch.version.cuda}"
-    return f"torch-scatter {torch_scatter.__version__}, CUDA {cuda}, from inside the environment"
 
 
 def values(before: int, along: int, after: int) -> Any:
@@ -216,7 +206,7 @@ def check_composites() -> str:
 
 
 CHECKS: dict[str, Callable[[], str]] = {
-    "import": check_import,
+    "import": functools.partial(kernels_inside, "torch_scatter"),
     "scatter": check_scatter,
     "arguments": check_arguments,
     "segments": check_segments,

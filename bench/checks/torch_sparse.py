@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from collections.abc import Callable
@@ -12,21 +13,11 @@ HERE = Path(__file__).resolve().parent
 # This file has the name of a package, for which its folder must not stand in.
 sys.path[:] = [str(HERE.parent), *(entry for entry in sys.path if Path(entry or ".").resolve() != HERE)]
 
-from judging import PREFIX, inside, run  # noqa: E402 - the path comes first
+from judging import kernels_inside, run  # noqa: E402 - the path comes first
 
 # Rows, columns, entries, and columns of the dense factor. Rows are empty, and longer than a warp.
 SHAPES = ((1, 1, 1, 1), (5, 7, 11, 3), (33, 129, 400, 33), (200, 3, 150, 64), (3, 300, 500, 17))
 REFUSED = "not implemented for"  # how torch says that a kernel was not compiled for a type
-
-
-def check_import() -> str:
-    import torch
-    import torch_sparse
-
-    assert inside(torch_sparse.__file__, PREFIX), f"{torch_sparse.__file__} is not inside {PREFIX}"
-    cuda = torch.ops.torch_sparse.cuda_version()
-    assert torch.version.cuda is None or cuda > 0, f"without CUDA code beside torch for {torch.version.cuda}"
-    return f"torch-sparse {torch_sparse.__version__}, CUDA {cuda}, from inside the environment"
 
 
 def entries(rows: int, columns: int, count: int, seed: int = 0) -> tuple[Any, Any]:
@@ -203,7 +194,7 @@ def check_walks() -> str:
 
 
 CHECKS: dict[str, Callable[[], str]] = {
-    "import": check_import,
+    "import": functools.partial(kernels_inside, "torch_sparse"),
     "products": check_products,
     "sparse-products": check_sparse_products,
     "conversions": check_conversions,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from spark_build import probe
 from spark_build.build import compiler_cache, diagnosis, environment, keys, sandbox
@@ -20,7 +20,6 @@ from spark_build.errors import HostError, SparkBuildError, StageError, from_os_e
 from spark_build.events import (
     Cost,
     Emit,
-    ExpectedUsage,
     Note,
     RecipeResult,
     Repetition,
@@ -35,9 +34,7 @@ from spark_build.reporting import Reporter
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
 from spark_build.text import digest
-from spark_build.wheelhouse import judgements
 from spark_build.wheelhouse import store as stores
-from spark_build.wheelhouse.judgements import last_inputs
 from spark_build.wheelhouse.store import StoreEntry
 from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels.model import Finding
@@ -113,7 +110,7 @@ def kept_of(setting: Context, step: Step, inputs: Mapping[str, Any]) -> KeptResu
     if entry is None:
         return None
     judgement = keys.judgement_inputs_of(step)
-    if judgements.holds(entry, digest(judgement)):
+    if stores.is_judged(entry, digest(judgement)):
         return KeptResult(entry=entry)
     lacking = ""
     if step.evaluated.features and not (entry.folder / LOG).is_file():
@@ -197,8 +194,8 @@ def _build_under_lock(
             run.emit(Note(recipe=step.recipe.name, message=_intent(run, step)))
         if told := _fresh_tree(work, digest(inputs)):
             run.emit(Note(recipe=step.recipe.name, message=told))
-        with (work / LOG).open("ab") as log:
-            outputs = run_stages(_job(run, step, inputs, provided, work, log, held), stop)
+        with _job(run, step, inputs, provided, work, held) as job:
+            outputs = run_stages(job, stop)
         if not stop:
             _judge_what_was_there(run, step, inputs, work)
         if stop in ("", "fetch"):
@@ -228,7 +225,7 @@ def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: KeptResult) 
     if entry.folder.name != digest(inputs) and not entry.imported:
         # Judged before: what would not be reused is not taken over.
         entry = take_over(run.setting.home.store, entry, step.key, inputs)
-    judgements.note(entry, keys.judgement_inputs_of(step), findings)
+    stores.note_judgement(entry, keys.judgement_inputs_of(step), findings)
     return f"in the store, and audited again: {reasons}"
 
 
@@ -237,7 +234,7 @@ def _judge_what_was_there(run: Run, step: Step, inputs: Mapping[str, Any], work:
     found = kept_of(run.setting, step, inputs)
     if found is not None and found.stale:
         findings = _audited_again(run, step, found.entry, work / LOG)
-        judgements.note(found.entry, keys.judgement_inputs_of(step), findings)
+        stores.note_judgement(found.entry, keys.judgement_inputs_of(step), findings)
 
 
 def _audited_again(run: Run, step: Step, entry: stores.StoreEntry, log: Path) -> tuple[Finding, ...]:
@@ -257,8 +254,7 @@ def shell(run: Run, step: Step, keys: Mapping[str, str]) -> Iterator[Shell]:
     key, work = digest(inputs), _work(run, step)
     with _tree(run, step, work) as held:
         _fresh_tree(work, key)
-        with (work / LOG).open("ab") as log:
-            job = _job(run, step, inputs, provided, work, log, held)
+        with _job(run, step, inputs, provided, work, held) as job:
             # A tree whose build failed is entered as it is.
             ready = job.build_started.exists() and left_before_build(work)
             yield build_stage.shell(job, ready or run_stages(job, "environment"))
@@ -284,8 +280,7 @@ def repeat(run: Run, step: Step, keys: Mapping[str, str]) -> Repetition:
         with _tree(again, step, work) as held:
             remove_tree(work)
             _fresh_tree(work, digest(inputs))
-            with (work / LOG).open("ab") as log:
-                job = _job(again, step, inputs, provided, work, log, held)
+            with _job(again, step, inputs, provided, work, held) as job:
                 found = reproducibility.repetition(job, run_stages(job, "audit"))
             discard_tree(work, build / ".trash")
     except (SparkBuildError, OSError) as error:
@@ -317,39 +312,34 @@ def _tree(run: Run, step: Step, work: Path) -> AbstractContextManager[int]:
     return locked(lock, purpose=f"building {name}", waiting=to.waiting)
 
 
+@contextmanager
 def _job(
-    run: Run,
-    step: Step,
-    inputs: Mapping[str, Any],
-    provided: tuple[Provided, ...],
-    work: Path,
-    log: BinaryIO,
-    held: int,
-) -> Job:
-    setting, build = run.setting, step.recipe.build
-    return Job(
-        step=step,
-        target=setting.target,
-        train=setting.train.name,
-        home=setting.home,
-        work=work,
-        log=log,
-        governor=run.governor,
-        expected=governor.expected_usage(
-            setting.home,
-            step.recipe.name,
-            target=setting.target.name,
-            declared_mib=build.memory_per_job_mib,
-        ),
-        offline=run.options.offline,
-        cached=run.options.cached,
-        key=digest(inputs),
-        inputs=inputs,
-        emit=run.emit,
-        provided=provided,
-        keep=(held,),
-        places=_places(work, provided),
+    run: Run, step: Step, inputs: Mapping[str, Any], provided: tuple[Provided, ...], work: Path, held: int
+) -> Iterator[Job]:
+    """Open the log and yield what the stages work with."""
+    setting, declared = run.setting, step.recipe.build.memory_per_job_mib
+    expected = governor.expected_usage(
+        setting.home, step.recipe.name, target=setting.target.name, declared_mib=declared
     )
+    with (work / LOG).open("ab") as log:
+        yield Job(
+            step=step,
+            target=setting.target,
+            train=setting.train.name,
+            home=setting.home,
+            work=work,
+            log=log,
+            governor=run.governor,
+            expected=expected,
+            offline=run.options.offline,
+            cached=run.options.cached,
+            key=digest(inputs),
+            inputs=inputs,
+            emit=run.emit,
+            provided=provided,
+            keep=(held,),
+            places=_places(work, provided),
+        )
 
 
 def _places(work: Path, provided: tuple[Provided, ...]) -> dict[Path, Path]:
@@ -481,9 +471,8 @@ def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
     outputs: dict[str, Any] = {}
     chain = ""
     for stage in _stages():
-        stamp = job.work / "stamps" / f"{stage.NAME}.json"
         chain = digest([chain, stage.NAME, stage.inputs(job)])
-        kept = _read_stamp(stamp, chain)
+        kept = _kept(job, stage, chain)
         if stop_after == CONFIGURE and stage.NAME == "build":
             # No stamp: it is for this run, and the build stage begins with it again.
             outputs[CONFIGURE] = _run_stage(_Configuring(), job, outputs)
@@ -495,8 +484,7 @@ def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
         else:
             if stage.NAME == "build":
                 _before_building(job, outputs)
-            outputs[stage.NAME] = _run_stage(stage, job, outputs)
-            write_atomically(stamp, json.dumps({"chain": chain, "outputs": outputs[stage.NAME]}))
+            outputs[stage.NAME] = _run_stage(stage, job, outputs, chain)
         # Another result of this stage invalidates what later ones made from the old one.
         chain = digest([chain, outputs[stage.NAME]])
         if stop_after == "preflight" and stage.NAME == "environment":
@@ -516,17 +504,17 @@ def _before_building(job: Job, earlier: Mapping[str, Outputs]) -> None:
         return
     from spark_build.build.stages import preflight
 
-    stamp = job.work / "stamps" / f"{preflight.NAME}.json"
     chain = digest([preflight.NAME, preflight.inputs(job)])
-    if _read_stamp(stamp, chain) is None:
-        outputs = _run_stage(preflight, job, earlier)
-        write_atomically(stamp, json.dumps({"chain": chain, "outputs": outputs}))
+    if _kept(job, preflight, chain) is None:
+        _run_stage(preflight, job, earlier, chain)
 
 
-def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
-    """Run one stage and report its result."""
+def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs], chain: str = "") -> Outputs:
+    """Run one stage and report its result; with a `chain` it leaves a stamp."""
     start, name = time.monotonic(), job.step.recipe.name
-    job.emit(StageStarted(recipe=name, stage=stage.NAME, expected=_expected(stage, job)))
+    job.emit(
+        StageStarted(recipe=name, stage=stage.NAME, expected=job.expected if stage.NAME == "build" else None)
+    )
     try:
         outputs = dict(stage.run(job, earlier))
     except (SparkBuildError, OSError) as error:
@@ -540,31 +528,34 @@ def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs]) -> Output
             sandbox.clear_privileges(job.writable)
     result = StageResult(stage=stage.NAME, status="done", seconds=time.monotonic() - start)
     job.emit(StageFinished(recipe=name, result=result))
+    if chain:
+        stamp = {"chain": chain, "outputs": outputs}
+        write_atomically(_stamp(job.work, stage.NAME), json.dumps(stamp))
     return outputs
 
 
-def _expected(stage: Stage, job: Job) -> ExpectedUsage | None:
-    return job.expected if stage.NAME == "build" else None
+def _kept(job: Job, stage: Stage, chain: str) -> dict[str, Any] | None:
+    """Return what the stage left at its end, if nothing that it depends on has changed since."""
+    stamp = _read_stamp(job.work, stage.NAME)
+    return stamp["outputs"] if stamp and stamp["chain"] == chain else None
 
 
-def _read_stamp(path: Path, chain: str) -> dict[str, Any] | None:
+def _stamp(work: Path, stage: str) -> Path:
+    return work / "stamps" / f"{stage}.json"
+
+
+def _read_stamp(work: Path, stage: str) -> dict[str, Any] | None:
     try:
-        stamp = json.loads(path.read_text())
+        stamp: dict[str, Any] = json.loads(_stamp(work, stage).read_text())
     except (OSError, ValueError):
         return None
-    outputs: dict[str, Any] = stamp["outputs"]
-    return outputs if stamp["chain"] == chain else None
+    return stamp
 
 
 def left_before_build(work: Path) -> dict[str, Outputs]:
     """Return the outputs of the stages before the build; empty when one is missing."""
-    outputs: dict[str, Outputs] = {}
-    for name in ("fetch", "patch", "environment"):
-        try:
-            outputs[name] = json.loads((work / "stamps" / f"{name}.json").read_text())["outputs"]
-        except (OSError, ValueError):
-            return {}
-    return outputs
+    stamps = {name: _read_stamp(work, name) for name in ("fetch", "patch", "environment")}
+    return {name: stamp["outputs"] for name, stamp in stamps.items() if stamp} if all(stamps.values()) else {}
 
 
 KEY = "key.json"
@@ -625,5 +616,5 @@ def _leaves(folder: Path) -> frozenset[bool]:
 
 def changed_judgement(entry: StoreEntry, inputs: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what is judged today and was not at the last judgement, in a few words."""
-    last = last_inputs(entry)
+    last = stores.last_judged_inputs(entry)
     return key_changes(last, inputs) if last is not None else ("what it was judged by is not recorded",)

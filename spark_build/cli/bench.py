@@ -449,7 +449,8 @@ def _value(value: float, change: CaseChange) -> str:
 @shared
 def report(options: Options, file: Path, out: Path | None) -> int:
     """Write report.html, report.md and samples.csv from BENCH.json."""
-    from spark_build.cli.options import json_of, text_of
+    from spark_build.cli.options import json_of
+    from spark_build.files import text_of
     from spark_build.measure.suite import HINT as SUITE_HINT
     from spark_build.measure.suite import bench_from_json, write_suite_report
 

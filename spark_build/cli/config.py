@@ -62,7 +62,7 @@ def _of_file(folder: Path) -> dict[str, Setting]:
     for file, table in ((folder / FILE, ""), (folder / PROJECT, "spark-build")):
         if not file.is_file():
             continue
-        from spark_build.cli.options import text_of
+        from spark_build.files import text_of
 
         text = text_of(file, HINT)
         if table in text:  # reading TOML takes longer than most commands' help

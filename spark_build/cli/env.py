@@ -16,8 +16,8 @@ from spark_build.cli.options import Options, group, shared
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
+    from spark_build.environments.create import EnvironmentFault
     from spark_build.environments.installed import EnvironmentChange, State
-    from spark_build.environments.update import EnvironmentFault
     from spark_build.wheelhouse.generations import Generation
 
 
@@ -141,15 +141,17 @@ def update(
 
     Packages that you added stay. The next update finishes an interrupted one.
     """
+    from spark_build.environments import create as environments_create
     from spark_build.environments import installed
-    from spark_build.environments import update as updates
 
     folder = folder.resolve()
     generation = _generation(options, installed.read(folder).view, number)
-    wish = updates.UpdateOptions(more=packages, installer=installer, dry_run=dry_run, repair=repair)
+    wish = environments_create.UpdateOptions(
+        more=packages, installer=installer, dry_run=dry_run, repair=repair
+    )
     before, change = _shown(
         options,
-        lambda: updates.update(folder, generation, wish, kept=options.home().store),
+        lambda: environments_create.update(folder, generation, wish, kept=options.home().store),
     )
     if options.json:
         render.print_json(_as_json(folder, before, generation, change, dry_run=dry_run))
@@ -263,13 +265,13 @@ def _print_change(
 @shared
 def check(options: Options, folder: Path) -> int:
     """Check that every file in FOLDER is as in the wheelhouse."""
+    from spark_build.environments import create as environments_create
     from spark_build.environments import installed
-    from spark_build.environments import update as updates
 
     folder = folder.resolve()
     state = installed.read(folder)
-    faults = _shown(options, lambda: list(updates.check(folder, state, options.home().store)))
-    others = updates.others(folder, state)
+    faults = _shown(options, lambda: list(environments_create.check(folder, state, options.home().store)))
+    others = environments_create.others(folder, state)
     _show_check(options, folder, state, faults, others)
     if not state.packages and not faults and not state.unfinished:
         return nothing_checked(

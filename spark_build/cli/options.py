@@ -234,16 +234,6 @@ COMMON = (
 )
 
 
-def text_of(file: Path, hint: str) -> str:
-    """Return a UTF-8 file's text, without a byte order mark. Raises UsageError with `hint`."""
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"no text in UTF-8: {error.reason}", where=str(file), hint=hint) from error
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", where=str(file), hint=hint) from error
-
-
 def json_of(text: str, where: str, hint: str) -> Any:
     """Return a JSON file's value. Raises UsageError, also for one nested too deeply."""
     import json

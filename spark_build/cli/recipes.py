@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 import sys
@@ -70,14 +69,7 @@ def list_(options: Options, *, catalogue: bool) -> None:
         render.print_json({"train": setting.train.name, "recipes": found})
         return
     rows = [
-        [
-            str(row["recipe"]),
-            str(row["version"]),
-            str(row["kind"]),
-            "yes" if row["cuda"] else "no",
-            str(row["summary"]),
-        ]
-        for row in found
+        [one if isinstance(one, str) else "yes" if one else "no" for one in row.values()] for row in found
     ]
     render.print_table(["RECIPE", f"IN {setting.train.name}", "KIND", "CUDA", "WHAT"], rows)
     others = len(known) - len(shown)
@@ -134,7 +126,7 @@ def _texts(data: Sequence[Path]) -> dict[str, str]:
 
 def _print(options: Options, findings: Sequence[LintFinding]) -> None:
     if options.json:
-        render.print_json({"findings": [dataclasses.asdict(finding) for finding in findings]})
+        render.print_json({"findings": [asdict(finding) for finding in findings]})
         return
     for finding in findings:
         if finding.severity == "error" or options.verbosity >= 0:
@@ -157,6 +149,7 @@ def schema(_options: Options, kind: str) -> None:
 
 
 Document = dict[str, Any]
+COSTS = ("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib")
 
 
 @command()
@@ -210,29 +203,24 @@ def _document(setting: Context, recipe: Recipe, pin: Pin) -> Document:
         "source": _source(source) if source else None,
         "extra_sources": {name: _source(extra) for name, extra in pin.extra_sources.items()},
         "patches": [_patch(patch) for patch in patches_for(recipe, setting.train)],
-        "needs": [dataclasses.asdict(need) for need in recipe.needs],
+        "needs": [asdict(need) for need in recipe.needs],
         "requires": list(evaluated.requires),
-        "options": {name: dataclasses.asdict(one) for name, one in recipe.options.items()},
+        "options": {name: asdict(one) for name, one in recipe.options.items()},
         "compile_flags": list(evaluated.compile_flags),
         "built_by_default": recipe.default,
         "env": _environment(setting, recipe, pin, evaluated),
-        "cmake": dataclasses.asdict(recipe.cmake) if recipe.kind == "cmake" else None,
-        "scons": dataclasses.asdict(recipe.scons) if recipe.kind == "scons" else None,
-        "prefix": dataclasses.asdict(recipe.prefix) if recipe.kind in ("repack", "assemble") else None,
+        "cmake": asdict(recipe.cmake) if recipe.kind == "cmake" else None,
+        "scons": asdict(recipe.scons) if recipe.kind == "scons" else None,
+        "prefix": asdict(recipe.prefix) if recipe.kind in ("repack", "assemble") else None,
         "features": [
             {"name": feature.name, "value": feature.value, "why": feature.why}
             for feature in evaluated.features
         ],
         "system": {"apt": list(evaluated.apt), "dnf": list(evaluated.dnf)},
-        "costs": {
-            "memory_per_job_mib": recipe.build.memory_per_job_mib,
-            "threads_per_job": recipe.build.threads_per_job,
-            "core_minutes": recipe.build.core_minutes,
-            "disk_mib": recipe.build.disk_mib,
-        },
-        "repair": dataclasses.asdict(recipe.repair),
-        "preflight": dataclasses.asdict(recipe.preflight),
-        "audit": dataclasses.asdict(recipe.audit),
+        "costs": {name: getattr(recipe.build, name) for name in COSTS},
+        "repair": asdict(recipe.repair),
+        "preflight": asdict(recipe.preflight),
+        "audit": asdict(recipe.audit),
         "checks": list(recipe.verify.checks),
         "notes": list(recipe.notes),
         "unestablished": list(pin.unestablished),
@@ -268,7 +256,7 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def _source(source: Source) -> Document:
-    return {key: value for key, value in dataclasses.asdict(source).items() if value}
+    return {key: value for key, value in asdict(source).items() if value}
 
 
 def _patch(patch: Patch) -> Document:

@@ -344,7 +344,7 @@ def serve(
     only = (options.setting().view.name, generation) if generation else None
     shelf = Shelf(views=home.views, store=home.store, only=only, token=token)
     shelf.prepare()
-    limits = server.Limits(connections=connections)
+    limits = server.ClientLimits(connections=connections)
     with server.bind(host, port, limits) as listening:
         _warn(host, tls, token)
         _announce(options, shelf.names(), listening, host, tls=tls, token=token)

@@ -430,7 +430,8 @@ def history(options: Options) -> int:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    from spark_build.cli.options import json_of, text_of
+    from spark_build.cli.options import json_of
+    from spark_build.files import text_of
     from spark_build.measure.compare_runs import HINT, check_document
 
     return check_document(json_of(text_of(file, HINT), str(file), HINT), str(file))

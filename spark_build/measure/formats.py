@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.errors import UsageError
+from spark_build.files import text_of
 from spark_build.measure.comparison import Trial, from_bench
 from spark_build.measure.csv_io import ALIASES, Fields, trial_from_csv, trial_from_rows
 from spark_build.measure.suite import bench_from_json
@@ -43,7 +44,7 @@ def read_results(
     `alone`: no second file is compared with it. Raises UsageError for what cannot be read.
     """
     files = sorted(each for each in file.iterdir() if each.is_file()) if file.is_dir() else [file]
-    texts = {each: _text(each) for each in files}
+    texts = {each: text_of(each, FORMS) for each in files}
     if not texts:
         raise UsageError("a folder without results", where=str(file), hint=FORMS)
     first = next(iter(texts.values()))
@@ -87,15 +88,6 @@ def _launches(
             except UsageError as error:
                 error.where = error.where or str(each)
                 raise
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"no text in UTF-8: {error.reason}", where=str(file), hint=FORMS) from error
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", where=str(file), hint=FORMS) from error
 
 
 def _documents(text: str, where: str) -> list[Any]:

@@ -16,7 +16,7 @@ SHAPE_ONLY = "shape only"  # context of a validation in which no rule is applied
 PLATFORMS = ("linux-x86_64", "linux-aarch64")
 
 
-class Check:
+class FieldCheck:
     """A rule for one value: `problem` returns what is wrong with it, "" when nothing is."""
 
     def __init__(self, problem: Callable[[Any], str]) -> None:
@@ -34,30 +34,30 @@ class Check:
         return core_schema.with_info_after_validator_function(checked, handler(source))
 
 
-def _matching(pattern: str, problem: str) -> Check:
+def _matching(pattern: str, problem: str) -> FieldCheck:
     """Return a rule for text; `problem` may hold {} for the value."""
-    return Check(lambda value: "" if re.fullmatch(pattern, value) else problem.format(value))
+    return FieldCheck(lambda value: "" if re.fullmatch(pattern, value) else problem.format(value))
 
 
-def _one_of(*options: str, what: str = "platform") -> Check:
+def _one_of(*options: str, what: str = "platform") -> FieldCheck:
     listed = f"{what} must be one of {', '.join(options)}, not "
-    return Check(lambda value: "" if value in options else f"{listed}'{value}'")
+    return FieldCheck(lambda value: "" if value in options else f"{listed}'{value}'")
 
 
-def _positive(key: str) -> Check:
-    return Check(
+def _positive(key: str) -> FieldCheck:
+    return FieldCheck(
         lambda value: "" if math.isfinite(value) and value > 0 else f"build.{key} must be more than 0"
     )
 
 
-def _stated(problem: str) -> Check:
+def _stated(problem: str) -> FieldCheck:
     """Return a rule for what must not be empty."""
-    return Check(lambda value: "" if value else problem)
+    return FieldCheck(lambda value: "" if value else problem)
 
 
-def _inside(what: str) -> Check:
+def _inside(what: str) -> FieldCheck:
     """Return a rule for a relative path that stays inside."""
-    return Check(
+    return FieldCheck(
         lambda value: (
             f"{what} '{value}' must be a relative path without '..'"
             if not value or value.startswith("/") or ".." in value.split("/")
@@ -121,17 +121,21 @@ _VARIABLE = "[A-Za-z_][A-Za-z0-9_]*"
 _SONAME = r"[^\s/*?][^\s/]*\.so[^\s/]*"
 
 # Names and versions. "" passes where a key may be left out: required keys are checked with their table.
-Name = Annotated[str, Check(_name_problem)]
-FolderName = Annotated[str, Check(lambda name: _name_problem(name) if name else "")]
-Known = Annotated[str, Check(lambda text: "" if version_of(text) else f"'{text}' is no version")]
-Versions = Annotated[str, Check(_versions_problem)]
+Name = Annotated[str, FieldCheck(_name_problem)]
+FolderName = Annotated[str, FieldCheck(lambda name: _name_problem(name) if name else "")]
+Known = Annotated[str, FieldCheck(lambda text: "" if version_of(text) else f"'{text}' is no version")]
+Versions = Annotated[str, FieldCheck(_versions_problem)]
 PlatformName = Annotated[str, _one_of(*PLATFORMS)]
-AnyPlatform = Annotated[str, Check(lambda text: _one_of(*PLATFORMS).problem(text) if text else "")]
+AnyPlatform = Annotated[str, FieldCheck(lambda text: _one_of(*PLATFORMS).problem(text) if text else "")]
 TargetPlatform = Annotated[str, _one_of(*PLATFORMS, "host")]
 Python = Annotated[str, _matching(r"cp3\d+t?|host", "python must be like cp312, or host, not '{}'")]
 Capability = Annotated[str, _matching(r"\d{1,2}\.\d", "a CUDA architecture must be like 12.1, not '{}'")]
-Cores = Annotated[int, Check(lambda count: "" if count >= 0 else f"cores must be at least 1, not {count}")]
-Memory = Annotated[int, Check(lambda mib: "" if mib >= 0 else f"memory_mib must be at least 1, not {mib}")]
+Cores = Annotated[
+    int, FieldCheck(lambda count: "" if count >= 0 else f"cores must be at least 1, not {count}")
+]
+Memory = Annotated[
+    int, FieldCheck(lambda mib: "" if mib >= 0 else f"memory_mib must be at least 1, not {mib}")
+]
 Cuda = Annotated[str, _matching(r"(\d+\.\d+)?", "cuda must be like 13.0, not '{}'")]
 CheckName = Annotated[str, _matching("[a-z0-9_]+", "'{}' is no name of a check: bench/checks/<name>.py")]
 
@@ -142,7 +146,7 @@ Sha256 = Annotated[str, _matching("([0-9a-f]{64})?", "sha256 must be 64 hexadeci
 Commit = Annotated[str, _matching("([0-9a-f]{40})?", "commit must be 40 hexadecimal digits in lower case")]
 PatchFile = Annotated[
     str,
-    Check(lambda text: f"'{text}' must be a path below patches/" if _inside("").problem(text) else ""),
+    FieldCheck(lambda text: f"'{text}' must be a path below patches/" if _inside("").problem(text) else ""),
 ]
 PatchReason = Annotated[str, _stated("say why the patch exists")]
 SourcePath = Annotated[str, _inside("the path in the source")]
@@ -156,7 +160,7 @@ Disk = Annotated[int, _positive("disk_mib")]
 # Debian's policy and RPM: no option, glob, path or shell. A - at the end tells apt-get to remove.
 Apt = Annotated[str, _matching(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+]", "'{}' is no name of a package for apt")]
 Dnf = Annotated[str, _matching(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "'{}' is no name of a package for dnf")]
-ExactPin = Annotated[str, Check(_pin_problem)]
+ExactPin = Annotated[str, FieldCheck(_pin_problem)]
 EnvironmentName = Annotated[str, _matching(_VARIABLE, "'{}' is no name of an environment variable")]
 CmakeName = Annotated[str, _matching(f"{_VARIABLE}(:[A-Z]+)?", "'{}' is no name of a CMake variable")]
 SconsName = Annotated[str, _matching(_VARIABLE, "'{}' is no name of an argument of scons")]
@@ -187,14 +191,14 @@ StubHeader = Annotated[str, _inside("the header")]
 StubSoname = Annotated[str, _matching(r"[^\s/]+\.so[^\s/]*", "'{}' is no soname: write libcuda.so.1")]
 StubFunctions = Annotated[str, _stated("say how the names of the functions begin")]
 StubAnswer = Annotated[
-    int, Check(lambda value: "" if 0 <= value < 1 << 16 else "the answer must be from 0 to 65535")
+    int, FieldCheck(lambda value: "" if 0 <= value < 1 << 16 else "the answer must be from 0 to 65535")
 ]
 
 # The finished wheel.
-WheelVersion = Annotated[str, Check(_naming_problem)]
-RequiredText = Annotated[str, Check(_required_problem)]
+WheelVersion = Annotated[str, FieldCheck(_naming_problem)]
+RequiredText = Annotated[str, FieldCheck(_required_problem)]
 RequiredReason = Annotated[str, _stated("say why the wheel requires it")]
-DistributionName = Annotated[str, Check(_distribution_problem)]
+DistributionName = Annotated[str, FieldCheck(_distribution_problem)]
 SiteFolder = Annotated[str, _inside("the folder below site-packages")]
 ExternalLibrary = Annotated[str, _matching(_SONAME, "'{}' is no soname: write libnccl.so.*")]
 Excluded = Annotated[

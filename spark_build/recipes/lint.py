@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from packaging.version import Version
 
@@ -16,6 +16,7 @@ from spark_build.recipes import evaluation
 from spark_build.recipes.evaluation import evaluate, for_target, holds, minimum_cuda, patches_for, pin_hint
 from spark_build.recipes.fields import PLATFORMS
 from spark_build.recipes.lint_data import (
+    ARCH_LISTS,
     COMMON,
     DOWNLOADERS,
     FOLKLORE,
@@ -25,10 +26,13 @@ from spark_build.recipes.lint_data import (
     REQUIRES,
     TOOLCHAIN,
     TRITON_LLVM,
+    WITH_CUDA,
+    MustSet,
 )
-from spark_build.recipes.model import Pin, Recipe, Source, Target, Train, Variable, When
+from spark_build.recipes.model import Pin, Recipe, Source, Target, Train, Variable
 from spark_build.recipes.parse import parse_recipe, parse_target, parse_train
 from spark_build.recipes.toml_positions import Path, Positions, allows, version_of
+from spark_build.text import did_you_mean
 
 # Where a remark holds: (train, target); empty: it does not depend on it.
 _Context = tuple[str, str]
@@ -168,21 +172,6 @@ def _where(contexts: set[_Context], trains: Mapping[str, Train], targets: Mappin
 
 # Variable: who reads it; torch's own CMake is the exception below.
 _LISTS = {"TORCH_CUDA_ARCH_LIST": evaluation.CPP_EXTENSION, "FLASH_ATTN_CUDA_ARCHS": evaluation.FLASH_ATTN}
-_MUST_HAVE_LIST = {
-    "torch": "TORCH_CUDA_ARCH_LIST",
-    "torchvision": "TORCH_CUDA_ARCH_LIST",
-    "torchaudio": "TORCH_CUDA_ARCH_LIST",
-    "flash-attn": "FLASH_ATTN_CUDA_ARCHS",
-}
-# (component, variable, value, what happens otherwise)
-_MUST_SET = (
-    (
-        "torchvision",
-        "FORCE_CUDA",
-        "1",
-        "a build without a visible GPU has no CUDA operators, and says nothing",
-    ),
-)
 
 Placed = dict[str, tuple[Path, Variable]]
 
@@ -196,10 +185,11 @@ def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> I
         return
     env = settled(recipe, target, train)
     yield from _extras(recipe, pin, target, env)
-    yield from _downloads(recipe, pin, env)
+    if not recipe.build.network:
+        yield from _must_set(recipe, pin, env, DOWNLOADERS)
     yield from _required(recipe)
     if target.cuda_architectures:
-        yield from _must_set(recipe, env)
+        yield from _must_set(recipe, pin, env, WITH_CUDA)
         yield from _lists(recipe, target, env)
         yield from _patches(recipe, pin, target, train, env)
 
@@ -248,23 +238,12 @@ def _required(recipe: Recipe) -> Iterator[Remark]:
             yield Remark("warning", recipe_file(recipe.name), ("repair", "requires"), say, hint)
 
 
-def _must_set(recipe: Recipe, env: Placed) -> Iterator[Remark]:
-    for component, name, value, otherwise in _MUST_SET:
-        if recipe.name != component:
-            continue
-        path, variable = env.get(name, (("build",), None))
-        if variable is None or variable.value != value:
-            have = "is not set" if variable is None else f"is '{variable.value}'"
-            say = f"{name} {have}: {otherwise}"
-            yield Remark("error", recipe_file(component), path, say, f"set it to {value}")
-
-
-def _downloads(recipe: Recipe, pin: Pin, env: Placed) -> Iterator[Remark]:
-    """Check that a build known to download something is told not to."""
+def _must_set(recipe: Recipe, pin: Pin, env: Placed, rows: Iterable[MustSet]) -> Iterator[Remark]:
+    """Check that a build is told what it would otherwise get wrong, or download."""
     version = version_of(pin.version)
-    if recipe.build.network or version is None:
+    if version is None:
         return
-    for component, versions, names, pattern, otherwise, hint in DOWNLOADERS:
+    for component, versions, names, pattern, otherwise, hint in rows:
         if recipe.name != component or not allows(versions, version):
             continue
         given = {name: env[name] for name in names.split() if name in env}
@@ -283,7 +262,7 @@ def _consumer(recipe: Recipe, variable: str) -> str:
 def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Remark]:
     """Check architecture lists: by placeholder for the right reader, or written and accepted by it."""
     file = recipe_file(recipe.name)
-    wanted = _MUST_HAVE_LIST.get(recipe.name)
+    wanted = ARCH_LISTS.get(recipe.name)
     if wanted and wanted not in env and recipe.requires.cuda:
         hint = f"set it to {{arch_list:{_consumer(recipe, wanted)}}}"
         yield Remark(
@@ -455,29 +434,21 @@ def _trains(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
     places: list[tuple[Path, tuple[str, ...]]] = [
         (("patches", index, "trains"), patch.trains) for index, patch in enumerate(recipe.patches)
     ]
-    whens: list[tuple[Path, When]] = [
-        (("build", "variants", index, "when"), one.when) for index, one in enumerate(recipe.build.variants)
-    ]
-    whens += [(("features", index, "when"), one.when) for index, one in enumerate(recipe.features)]
-    whens += [(("needs", index, "when"), one.when) for index, one in enumerate(recipe.needs)]
-    whens += [
-        (("repair", "external", index, "when"), one.when) for index, one in enumerate(recipe.repair.external)
-    ]
-    whens += [
-        (("repair", "requires", index, "when"), one.when) for index, one in enumerate(recipe.repair.requires)
-    ]
-    whens += [
-        (("preflight", "libraries", index, "when"), one.when)
-        for index, one in enumerate(recipe.preflight.libraries)
-    ]
-    whens += [((*path, "when"), variable.when) for path, _, variable in variables(recipe)]
-    places += [((*path, "trains"), when.trains) for path, when in whens]
+    tables: dict[Path, tuple[Any, ...]] = {
+        ("build", "variants"): recipe.build.variants,
+        ("features",): recipe.features,
+        ("needs",): recipe.needs,
+        ("repair", "external"): recipe.repair.external,
+        ("repair", "requires"): recipe.repair.requires,
+        ("preflight", "libraries"): recipe.preflight.libraries,
+    }
+    whens = [((*path, at), one.when) for path, rows in tables.items() for at, one in enumerate(rows)]
+    whens += [(path, variable.when) for path, _, variable in variables(recipe)]
+    places += [((*path, "when", "trains"), when.trains) for path, when in whens]
     for path, names in places:
         for index, name in enumerate(names):
             if name not in trains:
-                near = difflib.get_close_matches(name, sorted(trains), n=1, cutoff=0.6)
-                mean = f": did you mean '{near[0]}'?" if near else f" (known: {', '.join(sorted(trains))})"
-                say = f"no train is named '{name}'{mean}"
+                say = f"no train is named '{name}'{did_you_mean(name, trains)}"
                 yield Remark("error", recipe_file(recipe.name), (*path, index), say)
 
 

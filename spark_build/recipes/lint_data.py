@@ -195,9 +195,23 @@ NEEDED_PATCHES = (
     ),
 )  # fmt: skip
 
+ARCH_LISTS = {
+    "torch": "TORCH_CUDA_ARCH_LIST",
+    "torchvision": "TORCH_CUDA_ARCH_LIST",
+    "torchaudio": "TORCH_CUDA_ARCH_LIST",
+    "flash-attn": "FLASH_ATTN_CUDA_ARCHS",
+}
+
 # (component, its versions, variables, what the value of one of them must match, otherwise, what to do).
+MustSet = tuple[str, str, str, str, str, str]
+WITH_CUDA: tuple[MustSet, ...] = (
+    (
+        "torchvision", ">=0", "FORCE_CUDA", "1",
+        "a build without a visible GPU has no CUDA operators, and says nothing", "set it to 1",
+    ),
+)  # fmt: skip
 # What a build downloads by itself: not told off, it fails in the sandbox or takes what nobody pinned.
-DOWNLOADERS = (
+DOWNLOADERS: tuple[MustSet, ...] = (
     (
         "flash-attn", ">=0", "FLASH_ATTENTION_FORCE_BUILD", "TRUE",
         "setup.py downloads a prebuilt wheel", "set it to TRUE",

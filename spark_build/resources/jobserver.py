@@ -342,7 +342,9 @@ if [ -n "$stop" ] && builds "$@" && ! configures "$PPID"; then
 fi
 """
 
-_NINJA = """\
+# The beginning of a loop over the arguments, of which each tool's script keeps some.
+_ARGUMENTS = """\
+[ -n "$real" ] || [ "$name" != gmake ] || find_real make
 if [ -z "$real" ]; then
     echo "$name: not found" >&2
     exit 127
@@ -356,11 +358,15 @@ while [ "$left" -gt 0 ]; do
     argument=$1
     shift
     left=$((left - 1))
+    before=
     if [ -n "$rest" ]; then
         set -- "$@" "$argument"
         continue
     fi
     case $argument in
+"""
+
+_NINJA = """\
         -- | -t?*) rest=1; set -- "$@" "$argument" ;;
         -t) rest=1; set -- "$@" "$argument" ;;
         --*) set -- "$@" "$argument" ;;
@@ -405,26 +411,6 @@ exit "$code"
 """
 
 _MAKE = """\
-[ -n "$real" ] || find_real make
-if [ -z "$real" ]; then
-    echo "$name: not found" >&2
-    exit 127
-fi
-[ -p "$fifo" ] || exec "$real" "$@"
-
-left=$#
-rest=
-jobs=
-while [ "$left" -gt 0 ]; do
-    argument=$1
-    shift
-    left=$((left - 1))
-    before=
-    if [ -n "$rest" ]; then
-        set -- "$@" "$argument"
-        continue
-    fi
-    case $argument in
         --) rest=1; set -- "$@" "$argument" ;;
         --jobs=*) jobs=${argument#*=} ;;
         --load-average=* | --max-load=*) ;;
@@ -514,8 +500,8 @@ def write_wrappers(folder: Path, *, cores: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARK).touch()
     for name, body in (("ninja", _NINJA), ("make", _MAKE), ("gmake", _MAKE)):
-        path = folder / name
-        text = _filled(_FIND + body, CORES=cores, MARK=MARK, STOP=STOP, STOPPED=STOPPED, SIGN=SIGN)
+        path, script = folder / name, _FIND + _ARGUMENTS + body
+        text = _filled(script, CORES=cores, MARK=MARK, STOP=STOP, STOPPED=STOPPED, SIGN=SIGN)
         # A new file instead of a changed one: it may be running.
         temporary = path.with_name(f".{name}")
         temporary.write_text(text)

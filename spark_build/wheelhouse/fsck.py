@@ -25,7 +25,6 @@ from spark_build.paths import Home
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import MANIFEST, VERDICT, Generation
-from spark_build.wheelhouse.judgements import FOLDER, is_sound
 from spark_build.wheelhouse.store import (
     LOCK,
     PREFIX,
@@ -398,7 +397,7 @@ def leftovers(paths: Sequence[Path]) -> Suspect:
 
 def check_judgements(store: Path, *, busy: bool) -> Iterator[Suspect]:
     """Yield the faults of the judgements beside the store, which can all be made again."""
-    for path in sorted(store.parent.glob(f"{FOLDER}/*/*/*")):
+    for path in sorted(store.parent.glob(f"{stores.JUDGEMENTS}/*/*/*")):
         if not (entry_folder(store, path.parent.name) / RECORD).exists():
             told = "a judgement of an entry that is gone; nothing needs it"
             yield suspect("unfinished", path, told, mend=partial(_removed, path))
@@ -406,7 +405,7 @@ def check_judgements(store: Path, *, busy: bool) -> Iterator[Suspect]:
             if not busy:
                 told = "left by a process that was killed; nothing needs it"
                 yield suspect("unfinished", path, told, mend=partial(_removed, path))
-        elif not is_sound(path):
+        elif not stores.is_sound_judgement(path):
             told = "cannot be read: the entry is audited again when it is next needed"
             fix = f"rm {quote(str(path))}"
             yield suspect("damaged", path, told, fix, mend=partial(_removed, path))

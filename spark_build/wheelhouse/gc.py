@@ -17,7 +17,7 @@ from spark_build.errors import StoreError
 from spark_build.files import remove_any, remove_tree, sync_folder
 from spark_build.journal import spent_runs
 from spark_build.paths import Home
-from spark_build.wheelhouse import generations, judgements
+from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as wheelhouse_store
 from spark_build.wheelhouse.generations import MANIFEST, ChangeKind, GenerationChange, KeptGeneration
 from spark_build.wheelhouse.store import RECORD, entry_folder, exclusive, leftovers, shared_lock
@@ -153,7 +153,7 @@ def _store(home: Home, age: float, doomed: set[Path], *, dry_run: bool) -> tuple
             _taken("entry", entry_folder(store, row["key"]), f"{row['name']} {row['version']}") for row in old
         ]
         if not dry_run:
-            judgements.prune(store)  # of what other programs collected, too
+            wheelhouse_store.prune_judgements(store)  # of what other programs collected, too
         if dry_run or not taken:
             return taken, ""
         # Out of sight under the lock, which takes no time; deleted after it.
@@ -161,7 +161,7 @@ def _store(home: Home, age: float, doomed: set[Path], *, dry_run: bool) -> tuple
         for one in taken:
             Path(one.path).rename(trash / Path(one.path).name)
         sync_folder(trash)  # else a power cut may bring back an entry's name, and not all of it
-        judgements.prune(store)
+        wheelhouse_store.prune_judgements(store)
     with shared_lock(store, "deleting what was collected"):
         remove_tree(trash)
     return taken, ""

@@ -418,7 +418,7 @@ def read_token(file: Path | None) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class ClientLimits:
     """Limits on what clients may take. Each connection and each download of it needs a file descriptor."""
 
     connections: int = 400
@@ -435,7 +435,7 @@ class Limits:
 class _Listening(socket.socket):
     """Accepts no more connections than its limits allow; before TLS, so that half a handshake counts."""
 
-    limits = Limits()
+    limits = ClientLimits()
 
     def __init__(self, *named: Any, **more: Any) -> None:
         super().__init__(*named, **more)
@@ -453,7 +453,7 @@ class _Listening(socket.socket):
         return connection, address
 
 
-def bind(host: str, port: int, limits: Limits = Limits()) -> socket.socket:
+def bind(host: str, port: int, limits: ClientLimits = ClientLimits()) -> socket.socket:
     """Return a listening socket; HostError when the address is taken or not ours."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
@@ -478,7 +478,7 @@ def serve(
     *,
     tls: Tls | None,
     verbose: bool,
-    limits: Limits = Limits(),
+    limits: ClientLimits = ClientLimits(),
 ) -> int:
     """Answer until a signal comes; returns its number. Running downloads get GRACE seconds to end."""
     import uvicorn
@@ -506,7 +506,7 @@ def serve(
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2; those of 1.3 are all sound
 
 
-def configuration(app: ASGIApp, *, tls: Tls | None, verbose: bool, limits: Limits) -> Any:
+def configuration(app: ASGIApp, *, tls: Tls | None, verbose: bool, limits: ClientLimits) -> Any:
     """Return uvicorn's configuration of a server."""
     import uvicorn
 
@@ -532,14 +532,14 @@ def configuration(app: ASGIApp, *, tls: Tls | None, verbose: bool, limits: Limit
     return config
 
 
-def _bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
+def _bounded_protocol(limits: ClientLimits) -> type[asyncio.Protocol]:
     """Return uvicorn's HTTP protocol that waits for no client for ever.
 
     h11 bounds what it keeps of a request that never ends; uvicorn bounds the time between requests only.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    class Bounded(H11Protocol):
+    class TimedProtocol(H11Protocol):
         def __init__(self, *named: Any, **more: Any) -> None:
             super().__init__(*named, **more)
             self._asking = _Alarm(limits.header_seconds)
@@ -571,7 +571,7 @@ def _bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
             self._reading.end()
             super().connection_lost(exc)
 
-    return Bounded
+    return TimedProtocol
 
 
 class _Alarm:

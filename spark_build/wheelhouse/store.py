@@ -11,13 +11,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 from typing import IO, Any
 
+from spark_build import __version__
 from spark_build.errors import StoreError
 from spark_build.files import (
     CHUNK,
@@ -27,6 +28,7 @@ from spark_build.files import (
     make_folder,
     remove_any,
     remove_tree,
+    replacing,
     sha256_of,
     sync_folder,
     sync_tree,
@@ -34,7 +36,7 @@ from spark_build.files import (
 )
 from spark_build.recipes.model import Target
 from spark_build.text import digest
-from spark_build.wheels.model import StoredWheel
+from spark_build.wheels.model import Finding, StoredWheel
 
 RECORD = "record.json"
 LOCK = "lock"
@@ -286,18 +288,8 @@ def _completed(entry: StoreEntry, prefix: Path | None) -> StoreEntry:
 
 def replace_file(store: Path, path: Path, content: IO[bytes]) -> None:
     """Replace a file of an entry by one rename."""
-    handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=store)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            shutil.copyfileobj(content, out, CHUNK)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(temporary).chmod(0o444)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    with replacing(path, mode=0o444, folder=store, prefix=".tmp-") as out:
+        shutil.copyfileobj(content, out, CHUNK)
 
 
 def _seal(folder: Path) -> None:
@@ -452,3 +444,95 @@ def tree_digest(folder: Path) -> str:
             executable = "x" if path.stat().st_mode & 0o111 else ""
             rows.append([name, f"file{executable}", sha256_of(path)])
     return digest(rows)
+
+
+# Judgements: inputs by which entries of the store were found good after their build. An entry is immutable:
+# its record names the judgement key of its build, judgement.json in it what that key was made of. When rules
+# or recipe ask for something else later, the entry is audited again, and what came of it lies in
+# judgements/<kk>/<build key>/<judgement key>.json beside the store, where programs that know nothing of it do
+# not look. Such a file speaks of certain bytes: it says nothing of an entry made anew. All of it is derived;
+# without it the next build audits again.
+JUDGEMENT = "judgement.json"
+JUDGEMENTS = "judgements"
+JUDGEMENT_SCHEMA = 1
+
+
+def is_judged(entry: StoreEntry, judgement: str) -> bool:
+    """Return whether the entry was found good under this judgement key."""
+    if entry.judgement == judgement:
+        return True
+    try:
+        return _is_of(entry, _judgement_in(_judgements_of(entry) / f"{judgement}.json"))
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def note_judgement(entry: StoreEntry, inputs: Mapping[str, Any], findings: Sequence[Finding]) -> None:
+    """Record that the entry was audited again and found good."""
+    key = digest(inputs)
+    document = {
+        "schema": JUDGEMENT_SCHEMA,
+        "key": key,
+        "inputs": dict(inputs),
+        "of": _bytes_of(entry),
+        "findings": [asdict(one) for one in findings],
+        "judged": datetime.now(UTC).isoformat(timespec="seconds"),
+        "spark_build": __version__,
+    }
+    path = _judgements_of(entry) / f"{key}.json"
+    write_atomically(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+def prune_judgements(store: Path) -> None:
+    """Remove the judgements of entries that are gone; needs the store's exclusive lock."""
+    for folder in store.parent.glob(f"{JUDGEMENTS}/*/*"):
+        if not (entry_folder(store, folder.name) / RECORD).exists():
+            remove_tree(folder)
+
+
+def is_sound_judgement(path: Path) -> bool:
+    """Return whether a judgement is readable and names its own key."""
+    try:
+        document = _judgement_in(path)
+        return bool(path.name == f"{digest(document['inputs'])}.json" and document["of"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def _judgements_of(entry: StoreEntry) -> Path:
+    return entry.folder.parents[2] / JUDGEMENTS / entry.folder.parent.name / entry.folder.name
+
+
+def _judgement_in(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(path.read_bytes())
+    if document["schema"] != JUDGEMENT_SCHEMA:
+        raise ValueError(f"schema {document['schema']}")
+    return document
+
+
+def _bytes_of(entry: StoreEntry) -> dict[str, str]:
+    return {"sha256": entry.wheel.sha256 if entry.wheel else "", "content_digest": entry.content_digest}
+
+
+def _is_of(entry: StoreEntry, document: Mapping[str, Any]) -> bool:
+    return bool(document["of"] == _bytes_of(entry))
+
+
+def last_judged_inputs(entry: StoreEntry) -> Mapping[str, Any] | None:
+    """Return the inputs of the entry's newest judgement."""
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for path in _judgements_of(entry).glob("[0-9a-f]*.json"):
+        try:
+            document = _judgement_in(path)
+            if _is_of(entry, document):
+                found.append((document["judged"], document["inputs"]))
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+    if found:
+        return max(found, key=lambda one: one[0])[1]
+    try:
+        # Without the record's word it is a paper that came with an import.
+        own = json.loads((entry.folder / JUDGEMENT).read_bytes()) if entry.judgement else None
+        return own["inputs"] if own else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

@@ -13,7 +13,7 @@ from spark_build.build import recipe_build
 from spark_build.build.keys import brought_up
 from spark_build.paths import Home
 from spark_build.text import digest
-from spark_build.wheelhouse import fsck, gc, judgements
+from spark_build.wheelhouse import fsck, gc
 from spark_build.wheelhouse import store as stores
 from spark_build.wheels.model import Finding
 from tests.conftest import ROOT, Root
@@ -58,7 +58,7 @@ def an_entry(home: Home, key: str = "ab" + "0" * 62, **described: Any) -> stores
         key=key,
         wheel=None,
         described={**base, "content_digest": "c" * 64, **described},
-        papers={judgements.PAPER: json.dumps({"inputs": INPUTS}).encode()},
+        papers={stores.JUDGEMENT: json.dumps({"inputs": INPUTS}).encode()},
     )
 
 
@@ -129,32 +129,32 @@ def test_an_older_entry_is_taken_over_whole_or_not_at_all(
 def test_a_judgement_speaks_of_certain_bytes(tmp_path: Path) -> None:
     home = home_in(tmp_path)
     entry, new = an_entry(home, judgement=digest(INPUTS)), {**INPUTS, "rules": 2}
-    assert judgements.holds(entry, digest(INPUTS))
-    assert not judgements.holds(entry, digest(new))
+    assert stores.is_judged(entry, digest(INPUTS))
+    assert not stores.is_judged(entry, digest(new))
     assert recipe_build.changed_judgement(entry, new) == ("rules changed: 1 -> 2",)
-    judgements.note(entry, new, [Finding(rule="x", severity="warning", message="m")])
-    assert judgements.holds(entry, digest(new))
-    assert judgements.holds(entry, digest(INPUTS)), "the old judgement stands"
+    stores.note_judgement(entry, new, [Finding(rule="x", severity="warning", message="m")])
+    assert stores.is_judged(entry, digest(new))
+    assert stores.is_judged(entry, digest(INPUTS)), "the old judgement stands"
     assert recipe_build.changed_judgement(entry, {**INPUTS, "rules": 3}) == ("rules changed: 2 -> 3",)
     shutil.rmtree(entry.folder)
     again = an_entry(home, judgement=digest(INPUTS), content_digest="d" * 64)
-    assert not judgements.holds(again, digest(new)), "other bytes under the same key"
+    assert not stores.is_judged(again, digest(new)), "other bytes under the same key"
 
 
 def test_what_came_from_elsewhere_is_judged_here(tmp_path: Path) -> None:
     entry = an_entry(home_in(tmp_path))  # as an import commits it: its papers, not the record's word
-    assert not judgements.holds(entry, digest(INPUTS))
+    assert not stores.is_judged(entry, digest(INPUTS))
     assert recipe_build.changed_judgement(entry, INPUTS) == ("what it was judged by is not recorded",)
 
 
 def test_a_damaged_judgement_counts_for_nothing_and_is_found(tmp_path: Path) -> None:
     home = home_in(tmp_path)
     entry = an_entry(home)
-    judgements.note(entry, INPUTS, [])
+    stores.note_judgement(entry, INPUTS, [])
     (path,) = home.wheelhouse.glob("judgements/*/*/*.json")
     assert not list(fsck.of_store(home, {}, []))
     path.write_text(path.read_text()[:40])
-    assert not judgements.holds(entry, digest(INPUTS))
+    assert not stores.is_judged(entry, digest(INPUTS))
     (found,) = fsck.of_store(home, {}, [])
     assert (found.fault.kind, found.fault.path) == ("damaged", str(path))
     assert found.mended().mended
@@ -163,7 +163,7 @@ def test_a_damaged_judgement_counts_for_nothing_and_is_found(tmp_path: Path) -> 
 
 def test_a_collected_entry_takes_its_judgements_along(tmp_path: Path) -> None:
     home = home_in(tmp_path)
-    judgements.note(an_entry(home), INPUTS, [])
+    stores.note_judgement(an_entry(home), INPUTS, [])
     for dry_run in (True, False):
         gc.collect(home, keep=1, older_than=0.0, grace=0.0, dry_run=dry_run)
         assert bool(list((home.wheelhouse / "judgements").rglob("*.json"))) is dry_run
@@ -188,7 +188,7 @@ def aged(root: Root) -> None:
     made = json.loads((OLDER / "key.json").read_text())["inputs"]
     assert (made.keys(), made["recipe"].keys()) == (inputs.keys(), inputs["recipe"].keys())
     record = json.loads((folder / "record.json").read_text())
-    del record["judgement"], record["papers"][judgements.PAPER]
+    del record["judgement"], record["papers"][stores.JUDGEMENT]
     assert record.keys() == json.loads((OLDER / "record.json").read_text()).keys()
     for name, value in {
         "key.json": {**document, "key": key, "inputs": inputs},
@@ -196,7 +196,7 @@ def aged(root: Root) -> None:
     }.items():
         (folder / name).unlink()
         (folder / name).write_text(json.dumps(value))
-    (folder / judgements.PAPER).unlink()
+    (folder / stores.JUDGEMENT).unlink()
     place = root.folder / "wheelhouse" / "store" / key[:2] / key
     place.parent.mkdir(exist_ok=True)
     folder.rename(place)

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from spark_build.environments import installed
-from spark_build.environments.create import choose
+from spark_build.environments.create import UpdateOptions, choose, others, update
 from spark_build.environments.installed import EnvironmentChange
-from spark_build.environments.update import UpdateOptions, others, update
 from spark_build.errors import HostError, StoreError, UsageError
 from tests.environments.test_create import flip, run_in, site
 from tests.helpers.commands import invoke

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,3 +33,10 @@ def test_every_function_is_in_a_file_of_its_row() -> None:
         for name in re.findall(r": ((?:`[a-z_]+`(?:, )?)+)", line):
             for function in re.findall(r"`([a-z_]+)`", name):
                 assert re.search(rf"^def {function}\b", code, re.MULTILINE), (function, line)
+
+
+def test_no_class_has_the_name_of_another() -> None:
+    names = re.findall(
+        r"^ *class (\w+)", "\n".join(path.read_text() for path in PACKAGE.rglob("*.py")), re.MULTILINE
+    )
+    assert [name for name, count in Counter(names).items() if count > 1] == []

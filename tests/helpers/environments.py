@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_build.environments import installed
-from spark_build.environments.create import CreateOptions, create
+from spark_build.environments.create import CreateOptions, UpdateOptions, check, create, update
 from spark_build.environments.installed import EnvironmentChange, State
-from spark_build.environments.update import UpdateOptions, check, update
 from spark_build.paths import Home
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheels.model import StoredWheel

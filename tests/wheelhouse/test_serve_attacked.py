@@ -16,11 +16,11 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from spark_build.wheelhouse import server
-from spark_build.wheelhouse.server import Guard, Limits, Shelf, Tls, application
+from spark_build.wheelhouse.server import ClientLimits, Guard, Shelf, Tls, application
 from tests.helpers.wheelhouse import VIEW, demo_house, make_wheel, publish, put_public
 from tests.wheelhouse.test_serve import certificate
 
-SMALL = Limits(connections=12, header_seconds=0.5, idle_seconds=1.0)  # 3 of one address
+SMALL = ClientLimits(connections=12, header_seconds=0.5, idle_seconds=1.0)  # 3 of one address
 PAGE = f"GET /{VIEW}/simple/demo/ HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 LARGE = 8 << 20  # more than sockets buffer
 PATIENCE = 60.0  # seconds; not what is measured
@@ -38,7 +38,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
 
 
 @contextlib.asynccontextmanager
-async def running(shelf: Shelf, limits: Limits = SMALL, tls: Tls | None = None) -> AsyncIterator[int]:
+async def running(shelf: Shelf, limits: ClientLimits = SMALL, tls: Tls | None = None) -> AsyncIterator[int]:
     """A server in this process; yields its port."""
     import uvicorn
 
@@ -77,7 +77,7 @@ async def hung_up(reader: asyncio.StreamReader) -> bytes:
     return b""
 
 
-def attacked(shelf: Shelf, attack: Callable[[int], Awaitable[None]], limits: Limits = SMALL) -> None:
+def attacked(shelf: Shelf, attack: Callable[[int], Awaitable[None]], limits: ClientLimits = SMALL) -> None:
     """Run an attack; afterwards pages come as before."""
 
     async def scenario() -> None:
@@ -151,7 +151,7 @@ def test_half_open_connections_of_one_address_stop_nobody_else(shelf: Shelf) -> 
             assert await status(port) == b""
             assert await status(port, "127.0.0.2") == b"HTTP/1.1 200 OK"
 
-    attacked(shelf, attack, Limits(connections=12, header_seconds=PATIENCE / 20, idle_seconds=1.0))
+    attacked(shelf, attack, ClientLimits(connections=12, header_seconds=PATIENCE / 20, idle_seconds=1.0))
 
 
 def test_half_open_connections_of_many_addresses_end(shelf: Shelf) -> None:
@@ -165,7 +165,7 @@ def test_half_open_connections_of_many_addresses_end(shelf: Shelf) -> None:
             while await status(port, "127.0.0.99") != b"HTTP/1.1 200 OK":  # noqa: ASYNC110 - it asks anew
                 await asyncio.sleep(0.05)
 
-    attacked(shelf, attack, Limits(connections=12, header_seconds=1.5, idle_seconds=1.0))
+    attacked(shelf, attack, ClientLimits(connections=12, header_seconds=1.5, idle_seconds=1.0))
 
 
 def is_open(name: str) -> bool:
@@ -198,7 +198,10 @@ def test_half_a_handshake_counts(shelf: Shelf, tmp_path: Path) -> None:
     tls = Tls(certificate=pair[0], key=pair[1])
 
     async def scenario() -> None:
-        async with running(shelf, Limits(connections=12), tls) as port, contextlib.AsyncExitStack() as stack:
+        async with (
+            running(shelf, ClientLimits(connections=12), tls) as port,
+            contextlib.AsyncExitStack() as stack,
+        ):
             for _ in range(10):
                 with contextlib.suppress(ConnectionError):
                     _, writer = await opened(port)

@@ -10,7 +10,7 @@ from typing import Any
 from spark_build.build import attestations, keys
 from spark_build.build.context import Job, Outputs
 from spark_build.text import digest
-from spark_build.wheelhouse import judgements, store
+from spark_build.wheelhouse import store
 
 NAME = "publish"
 
@@ -40,7 +40,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     job.log.flush()
     made = {
         "key.json": _json({"key": job.key, "plan_key": job.step.key, "inputs": job.inputs}),
-        judgements.PAPER: _json({"key": digest(judgement), "inputs": judgement}),
+        store.JUDGEMENT: _json({"key": digest(judgement), "inputs": judgement}),
         "audit.json": (job.work / "audit.json").read_bytes(),
         "build.log": Path(job.log.name).read_bytes(),
     }
