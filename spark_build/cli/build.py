@@ -612,7 +612,7 @@ def _print_total(planned: Plan, here: Machine, lines: Sequence[str], *, is_here:
     counts = {"git repositories": found.git, "files": found.files, "wheels to build with": found.wheels}
     listed = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
     if listed:
-        render.print_wrapped(f"downloads, less what is there already: {listed} (pins have no sizes)")
+        render.print_wrapped(f"downloads, less what is there already: {listed}; size unknown (pins hold none)")
     needs = [f"Python {python_version(target)}"]
     needs += [f"for the GPU a driver of CUDA {target.cuda} or newer"] if target.cuda_architectures else []
     needs += [f"system packages: {' '.join(found.packages)}"] if found.packages else []
