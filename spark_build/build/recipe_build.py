@@ -340,6 +340,7 @@ def _job(
             step.recipe.name,
             target=setting.target.name,
             declared_mib=build.memory_per_job_mib,
+            guess=step.estimate.seconds if step.estimate else None,
         ),
         offline=run.options.offline,
         cached=run.options.cached,
