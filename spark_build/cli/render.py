@@ -335,6 +335,8 @@ class Live:
             row = stages.row(event.recipe, event.stage)
             row.done, row.total, row.amount = event.done, event.total, _amount(event)
             row.left = self._left.of(event).removeprefix(", ")
+            if not event.recipe and event.done >= event.total:  # of no recipe's stage: no other end is told
+                stages.rows.pop(("", event.stage))
         elif isinstance(event, StageFinished):
             stages.rows.pop((event.recipe, event.result.stage), None)
         elif isinstance(event, RecipeFinished):
