@@ -518,7 +518,7 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
     """Write missing hashes and locks, compare them, or move to another version.
 
     Hashes and commits of sources go into the selected train, hashes of the build requirements into
-    recipes/locks/.
+    recipes/locks/. Without RECIPEs: of your own recipes, or of all where you have none.
     """
     from spark_build.authoring import pins
     from spark_build.errors import UsageError
@@ -557,15 +557,20 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
 
 
 @command("outdated")
+@click.argument("names", metavar="[RECIPE]...", nargs=-1)
 @shared
-def outdated(options: Options) -> int:
-    """Compare the pins of the selected train with the newest versions."""
-    from spark_build.authoring.pins import ages
+def outdated(options: Options, names: tuple[str, ...]) -> int:
+    """Compare the pins of the selected train with the newest versions.
+
+    Without RECIPEs: your own, or all where you have none.
+    """
+    from spark_build.authoring.pins import ages, sites
     from spark_build.recipes.loader import load
 
-    catalogue = load(options.home().data)
+    home = options.home()
+    catalogue = load(home.data)
     train = catalogue.train(options.train)
-    found = ages(train, catalogue.recipes)
+    found = ages(train, catalogue.recipes, [site.recipe for site in sites(home, options.train, names)])
     if options.json:
         render.print_json({"components": [asdict(age) for age in found]})
     else:

@@ -327,7 +327,7 @@ class Live:
             self._left.begin(event)
             guess = event.expected.guess if event.expected else None
             stages.row(event.recipe, event.stage).left = (
-                f"at a guess {format_duration(guess)}" if guess else ""
+                f"a guess: {format_duration(guess)} in all" if guess else ""
             )
         elif isinstance(event, Usage):
             stages.usage = event, usage(event)

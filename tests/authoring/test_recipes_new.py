@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from spark_build.authoring import recipe_set
+from spark_build.authoring import pins, recipe_set
 from spark_build.events import Event, Progress
+from spark_build.paths import _rooted
 from tests.conftest import PROJECT, TRAIN, Root
 from tests.helpers.wheelhouse import make_wheel
 
@@ -567,3 +568,20 @@ def test_projects_are_looked_into_side_by_side_and_counted() -> None:
     assert found == {name: name.upper() for name in names}
     assert list(found) == names
     assert [each.done for each in told if isinstance(each, Progress)] == list(range(1, 13))
+
+
+def test_of_a_private_root_only_its_own_pins_are_asked_for(tmp_path: Path) -> None:
+    shipped, own = tmp_path / "shipped", tmp_path / "shipped" / "own"
+    for base, name in ((shipped, "vendor"), (own, "mine")):
+        (base / "recipes" / "trains").mkdir(parents=True)
+        pin = "[pin]\nversion = '1'\n" if base == own else ""
+        (base / "recipes" / f"{name}.toml").write_text(f"name = '{name}'\n{pin}")
+    (shipped / "recipes" / "trains" / "t.toml").write_text(
+        "default = true\n[components.vendor]\nversion = '1'\n"
+    )
+    home = _rooted(own, shipped, ())
+    assert [site.recipe for site in pins.sites(home, None, ())] == ["mine"]
+    assert [site.recipe for site in pins.sites(home, None, ("vendor",))] == ["vendor"]
+    assert [site.recipe for site in pins.sites(_rooted(tmp_path / "empty", shipped, ()), None, ())] == [
+        "vendor"
+    ]
