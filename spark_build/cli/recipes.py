@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
-from spark_build.cli.hints import nothing_checked
+from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
 from spark_build.cli.options import Options, command, shared
 
@@ -83,9 +83,8 @@ def list_(options: Options, *, catalogue: bool) -> None:
     others = len(known) - len(shown)
     if others and not catalogue and options.verbosity >= 0:
         sys.stdout.flush()
-        print(
-            f"{others} more are built only when named: spark-build recipes list --catalogue", file=sys.stderr
-        )
+        again = typeable("spark-build recipes list --catalogue", options)
+        print(f"{others} more are built only when named: {again}", file=sys.stderr)
 
 
 FOLDERS = ("recipes", "recipes/trains", "recipes/targets")
@@ -443,7 +442,7 @@ def new(
     with render.open_view(options.verbosity) as view:
         created = create(request, home, catalogue, view.emit)
     notes = [*created.recipe.notes, *shadowed(name, catalogue)]
-    following = shlex.join(["spark-build", *_root_option(options, base), "build", name])
+    following = _to_build(options, base, [name])
     if options.json:
         render.print_json({**_created_document(created), "notes": notes, "next": following})
         return 0
@@ -471,7 +470,7 @@ def _new_set(options: Options, file: Path, base: Path, *, force: bool) -> int:
     with render.open_view(options.verbosity) as view:
         done = create_set(wanted, base, home, load(home.data), view.emit, force=force)
     names = [one.recipe.name for one in done.created]
-    following = shlex.join(["spark-build", *_root_option(options, base), "build", *names]) if names else ""
+    following = _to_build(options, base, names) if names else ""
     if options.json:
         render.print_json(
             {
@@ -625,8 +624,9 @@ def _own_folder(home: Home) -> Path:
     return base if home.build.parent == base else Path.cwd()
 
 
-def _root_option(options: Options, base: Path) -> list[str]:
-    """Return "--root ..." when the recipe would not be found without it, else ""."""
+def _to_build(options: Options, base: Path, names: Sequence[str]) -> str:
+    """Return the line that builds these, with --root when they would not be found without it."""
     from spark_build.paths import locate
 
-    return [] if options.root is None and base in locate(None).data else ["--root", str(base)]
+    root = [] if options.root is None and base in locate(None).data else ["--root", str(base)]
+    return typeable(shlex.join(["spark-build", *root, "build", *names]), options, repeat=())
