@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
 import pytest
+from rich.console import Console
 
-from spark_build.cli.live import Row, stage_lines
+from spark_build.cli.live import Row, Stages, stage_lines
 from spark_build.cli.render import Lines, Live, Quiet, describe, open_view
 from spark_build.events import ExpectedUsage, Note, Progress, StageFinished, StageResult, StageStarted, Usage
 from spark_build.text import format_duration, format_size
@@ -146,3 +148,20 @@ def test_which_view_a_terminal_gets(
         with open_view(options.get("verbosity", 0), plain=bool(options.get("plain"))) as chosen:
             pass
     assert type(chosen) is expected
+
+
+def test_what_a_narrower_terminal_folded_is_erased_once() -> None:
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=True, width=80, color_system=None)
+    stages = Stages(console, lambda: 0.0)
+    row = stages.row("onnx", "build")
+    row.done, row.total, row.amount, row.left = 10, 100, "10/100", "about 15 min 05 s left"
+    console.print(stages._draw())
+    assert "─" in written.getvalue()
+    console.width = 44
+    frame = stages._draw()
+    for erased in (1, 0):  # the same frame is printed again below a line that scrolls up
+        written.seek(0)
+        written.truncate()
+        console.print(frame)
+        assert written.getvalue().count("\x1b[1A\x1b[2K") == erased
