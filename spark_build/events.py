@@ -348,5 +348,6 @@ class ExpectedUsage:
 
     memory_per_job_mib: int
     seconds: float | None = None  # None: no earlier build says
+    guess: float | None = None  # seconds by the recipe's declaration
     steps: int = 0
     curve: tuple[float, ...] = ()

@@ -89,7 +89,8 @@ class _Edits:
 def sites(home: Home, train: str | None, names: Sequence[str]) -> list[Site]:
     """Return the pins of a train (default: the default one), and the recipes' own that it lacks.
 
-    Reads the files as they are: an unfinished pin is no recipe error here.
+    Without names: where the user's own folders have pins, those only, not the shipped ones. Reads the
+    files as they are: an unfinished pin is no recipe error here.
     """
     files = _files(home, "recipes/trains")
     raws = {name: _load(path) for name, path in files.items()}
@@ -109,7 +110,9 @@ def sites(home: Home, train: str | None, names: Sequence[str]) -> list[Site]:
     for wanted in names:
         if wanted not in found:
             raise UsageError(f"train {name} has no pin of '{wanted}'{nearest(wanted, found)}")
-    return [found[name] for name in sorted(found) if not names or name in names]
+    shipped = home.data[-1] / "recipes"
+    own = [one for one, site in found.items() if not site.path.is_relative_to(shipped)]
+    return [found[name] for name in sorted(names or own or found)]
 
 
 def fill_pins(chosen: Sequence[Site]) -> tuple[list[Row], tuple[Path, ...]]:
@@ -230,13 +233,10 @@ class Age:
     state: str
 
 
-def ages(train: Train, recipes: Mapping[str, Recipe]) -> list[Age]:
+def ages(train: Train, recipes: Mapping[str, Recipe], names: Sequence[str]) -> list[Age]:
     """Return the ages of a train's components; unknown, with the reason, where nothing answers."""
     indexes = configured()
-    return [
-        _age(name, pin, indexes, _released_as(recipes.get(name)))
-        for name, pin in sorted(train.components.items())
-    ]
+    return [_age(name, train.components[name], indexes, _released_as(recipes.get(name))) for name in names]
 
 
 def _released_as(recipe: Recipe | None) -> str:

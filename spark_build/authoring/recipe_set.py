@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import TypeVar
 
 from packaging.requirements import Requirement
 from packaging.tags import sys_tags
@@ -18,11 +20,12 @@ from packaging.version import Version
 from spark_build.authoring.pins import facts_of
 from spark_build.authoring.scaffold import Created, Draft, Request, look_into, recipes_of, resolve, write
 from spark_build.errors import SourceError, SparkBuildError, UsageError
-from spark_build.events import Emit, Note
+from spark_build.events import Emit, Note, Progress
 from spark_build.paths import Home
 from spark_build.recipes.loader import Catalogue
 from spark_build.sources.simple_api import Indexes, configured, files_of
 
+Result = TypeVar("Result")
 WORKERS = 4  # most of it is waiting for indexes and pip
 
 
@@ -86,7 +89,7 @@ def create_set(
     failed: dict[str, SparkBuildError] = {}
     with tempfile.TemporaryDirectory(prefix="spark-build-new-") as scratch:
         emit(Note(message=f"choosing versions of {len(wanted)} projects"))
-        versions = _versions(wanted, Path(scratch), failed)
+        versions = _versions(wanted, Path(scratch), failed, emit)
         recipes = {**recipes_of(catalogue), **{name: name for name in versions}}
 
         def drafted(name: str) -> Draft | SparkBuildError:
@@ -96,20 +99,31 @@ def create_set(
             except SparkBuildError as error:
                 return error
 
-        with ThreadPoolExecutor(max_workers=WORKERS) as pool:
-            results = dict(zip(versions, pool.map(drafted, versions), strict=True))
+        results = _side_by_side(drafted, list(versions), emit, "looking into projects")
     failed |= {name: one for name, one in results.items() if isinstance(one, SparkBuildError)}
     drafts = {name: one for name, one in results.items() if not isinstance(one, SparkBuildError)}
     created: list[Created] = []
     for name in _in_order(drafts):
+        emit(Progress(recipe="", stage="writing recipes", done=len(created), total=len(drafts)))
         one = write(drafts[name].without_needs(failed), home, catalogue, emit)
         catalogue = replace(catalogue, recipes={**catalogue.recipes, name: one.recipe})
         created.append(one)
     return RecipeSet(created=tuple(created), kept=kept, failed=failed)
 
 
+def _side_by_side(
+    work: Callable[[str], Result], names: Sequence[str], emit: Emit, stage: str
+) -> dict[str, Result]:
+    """Return the result of each name's work, in the order of the names; shows how many are done."""
+    with ThreadPoolExecutor(max_workers=WORKERS) as pool:
+        running = {name: pool.submit(copy_context().run, work, name) for name in names}
+        for done, _ in enumerate(as_completed(running.values()), 1):
+            emit(Progress(recipe="", stage=stage, done=done, total=len(names)))
+        return {name: one.result() for name, one in running.items()}
+
+
 def _versions(
-    wanted: Mapping[str, Requirement], folder: Path, failed: dict[str, SparkBuildError]
+    wanted: Mapping[str, Requirement], folder: Path, failed: dict[str, SparkBuildError], emit: Emit
 ) -> dict[str, Version]:
     """Return each project's version: by pip for those with wheels, else the newest sdist that will do.
 
@@ -118,12 +132,19 @@ def _versions(
     indexes = configured()
     versions: dict[str, Version] = {}
     resolved: list[str] = []
-    for name, one in wanted.items():
+
+    def asked(name: str) -> tuple[bool, list[Version]] | SourceError:
         try:
-            has_wheel, sdists = _offered(one, indexes)
+            return _offered(wanted[name], indexes)
         except SourceError as error:
-            failed[name] = error
+            return error
+
+    for name, answer in _side_by_side(asked, list(wanted), emit, "asking indexes").items():
+        one = wanted[name]
+        if isinstance(answer, SourceError):
+            failed[name] = answer
             continue
+        has_wheel, sdists = answer
         if has_wheel:
             resolved.append(str(one))
         elif sdists:

@@ -311,7 +311,7 @@ def look_into(
         found = survey(read_sources(top), recipes)
         _check_python(found, version)
         version = version or _version(found, source)
-        emit(Note(message=f"resolving what builds it: {', '.join(found.requires)}"))
+        emit(Note(message=f"resolving what builds {request.name}: {', '.join(found.requires)}"))
         pins = resolve(found.requires, folder)
     needs = {name: why for name, why in found.needs.items() if name != request.name}
     needs |= {name: "asked for with --needs" for name in request.needs if name not in needs}

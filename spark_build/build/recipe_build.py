@@ -317,9 +317,13 @@ def _job(
     run: Run, step: Step, inputs: Mapping[str, Any], provided: tuple[Provided, ...], work: Path, held: int
 ) -> Iterator[Job]:
     """Open the log and yield what the stages work with."""
-    setting, declared = run.setting, step.recipe.build.memory_per_job_mib
+    setting = run.setting
     expected = governor.expected_usage(
-        setting.home, step.recipe.name, target=setting.target.name, declared_mib=declared
+        setting.home,
+        step.recipe.name,
+        target=setting.target.name,
+        declared_mib=step.recipe.build.memory_per_job_mib,
+        guess=step.estimate.seconds if step.estimate else None,
     )
     with (work / LOG).open("ab") as log:
         yield Job(

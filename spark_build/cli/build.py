@@ -603,16 +603,22 @@ def _print_total(planned: Plan, here: Machine, lines: Sequence[str], *, is_here:
     found, target, builder = total(planned, here), planned.target, planned.machine or here
     if not lines:
         return
+    measured = all(
+        step.estimate.measured for step in planned.steps if step.decision == "BUILD" and step.estimate
+    )
     print()
     render.print_wrapped(
-        f"in total: about {format_duration(found.seconds)} on {builder.cores} cores with "
+        f"in total: {'about' if measured else 'at a guess'} {format_duration(found.seconds)} "
+        f"on {builder.cores} cores with "
         f"{_gib(builder.memory_mib)}, one recipe after the other; up to {_gib(found.memory_mib)} of memory, "
         f"{_gib(found.disk_mib)} of disk"
     )
     counts = {"git repositories": found.git, "files": found.files, "wheels to build with": found.wheels}
     listed = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
     if listed:
-        render.print_wrapped(f"downloads, less what is there already: {listed} (pins have no sizes)")
+        render.print_wrapped(
+            f"downloads, less what is there already: {listed}; size unknown (pins hold none)"
+        )
     needs = [f"Python {python_version(target)}"]
     needs += [f"for the GPU a driver of CUDA {target.cuda} or newer"] if target.cuda_architectures else []
     needs += [f"system packages: {' '.join(found.packages)}"] if found.packages else []
@@ -653,6 +659,7 @@ def print_plan(planned: Plan) -> None:
         cost = ""
         if step.decision == "BUILD" and step.estimate:
             jobs = f"{step.estimate.jobs} job{'s' if step.estimate.jobs > 1 else ''}"
-            cost = f"about {format_duration(step.estimate.seconds)}, {jobs}"
+            word = "about" if step.estimate.measured else "a guess:"
+            cost = f"{word} {format_duration(step.estimate.seconds)}, {jobs}"
         rows.append([step.recipe.name, step.pin.version, step.decision, cost, "; ".join(step.reasons)])
     render.print_table(["RECIPE", "VERSION", "DECISION", "ESTIMATE", "WHY"], rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,11 +41,22 @@ KNOWN = {
 
 
 def settings() -> dict[str, Setting]:
-    """Return what the environment says, and where it does not, the file of the working directory.
+    """Return what the environment says, else the file of the working directory, else the user's own.
 
-    Raises UsageError for a file that is none of ours, or a value that means nothing.
+    The working directory may be somebody else's: its file neither says where wheels are sent nor takes a
+    sandbox back that the user requires. Raises UsageError for a file that is none of ours, or a value that
+    means nothing.
     """
-    found = {**_of_file(Path.cwd())}
+    base = os.environ.get("XDG_CONFIG_HOME") or os.environ.get("HOME", "/") + "/.config"
+    home = Path(base) / "spark-build"
+    own = _of_file(home, ((FILE, ""),)) if os.access(home, os.X_OK) else {}
+    here = _of_file(Path.cwd(), ((FILE, ""), (PROJECT, "spark-build"))) if Path.cwd() != home else {}
+    if "remote" in here:
+        hint = f"write it into {home / FILE}, or set SPARK_BUILD_REMOTE"
+        raise UsageError("remote is yours to say, not a folder's", where=here["remote"].origin, hint=hint)
+    found = {**own, **here}
+    if "sandbox" in own and own["sandbox"].value == "require":
+        found["sandbox"] = own["sandbox"]
     if os.environ.get("SPARK_BUILD_HOME"):  # the environment counts more
         found.pop("root", None)
     for name in KNOWN:
@@ -57,9 +69,10 @@ def settings() -> dict[str, Setting]:
     return found
 
 
-def _of_file(folder: Path) -> dict[str, Setting]:
-    """Return what spark-build.toml says, else [tool.spark-build] of pyproject.toml."""
-    for file, table in ((folder / FILE, ""), (folder / PROJECT, "spark-build")):
+def _of_file(folder: Path, files: Sequence[tuple[str, str]]) -> dict[str, Setting]:
+    """Return what the first of the files says, in its table."""
+    for name, table in files:
+        file = folder / name
         if not file.is_file():
             continue
         from spark_build.files import text_of
@@ -133,7 +146,7 @@ def config(_options: Options) -> None:
 
     The command line comes first, then the environment (SPARK_BUILD_ROOT, _TARGET, _TRAIN, _REMOTE, _JOBS,
     _MEMORY, _SANDBOX, _RUNS_KEEP, _RUNS_AGE), then spark-build.toml or [tool.spark-build] of pyproject.toml
-    in the working directory.
+    in the working directory, then ~/.config/spark-build/spark-build.toml.
     """
 
 

@@ -288,7 +288,7 @@ def _stop(options: Options, run: Background) -> int:
     if options.json:
         render.print_json(_row(background.find(run.folder) or run))
     elif run.alive:
-        print(f"{run.name} is stopped\n  go on: {_command(run)}")
+        print(f"{run.name} is stopped\n  go on: {typeable(_command(run), options, ('--root',))}")
     else:
         print(f"{run.name} had ended before")
     return 0

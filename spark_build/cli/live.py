@@ -1,11 +1,14 @@
-"""The page that a terminal shows while a burn-in runs."""
+"""What moves on a terminal: a line for each running stage, and the page of a burn-in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.segment import ControlType, Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -23,12 +26,110 @@ from spark_build.cli.burn_in_progress import (
     power_text,
     sparkline,
 )
-from spark_build.events import Event, MachineSeen
+from spark_build.events import Event, MachineSeen, Usage
 from spark_build.text import format_duration, format_flops
 
 TONES = {"fail": "bold red", "warn": "yellow", "ok": "green", "unknown": "dim"}
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧"
+SHORTEST_BAR, LONGEST_BAR = 8, 30  # columns
+CONTROL = [(ControlType.BELL,)]  # rich does not measure or escape a segment that has any
 PER_SECOND = 2  # it is drawn: on a CPU the drawing takes from what is measured
 SAID = "The verdict comes at the end. Ctrl-C is safe: the same command goes on."
+
+
+@dataclass
+class StageRow:
+    """A running stage; times in seconds of the clock."""
+
+    name: str
+    since: float
+    done: int = 0
+    total: int = 0  # 0: not known
+    amount: str = ""
+    left: str = ""
+
+
+class Stages:
+    """Shows the running stages, and what all of them use together below."""
+
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self.rows: dict[tuple[str, str], StageRow] = {}
+        self.usage: tuple[Usage, str] | None = None
+        self._console = console
+        self._clock = clock
+        self._live: Live | None = None
+        self._drawn: tuple[int, list[Text]] = (0, [])  # the width it was drawn for
+
+    def row(self, recipe: str, stage: str) -> StageRow:
+        """Return the row of a stage, a new one at the end if there is none."""
+        name = f"{recipe} {stage}".strip()
+        return self.rows.setdefault((recipe, stage), StageRow(name=name, since=self._clock()))
+
+    def start(self) -> None:
+        """Begin to draw."""
+        self._live = Live(
+            get_renderable=self._draw, console=self._console, refresh_per_second=8, transient=True
+        )
+        self._live.start()
+
+    def stop(self) -> None:
+        """Take the lines off the terminal."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _draw(self) -> RenderableType:
+        now, width = self._clock(), self._console.width - 1  # terminals fold a line that is as wide as they
+        rows = list(self.rows.values())  # at once: another thread adds
+        lines = [line for row in rows for line in stage_lines(row, now, width)]
+        if rows and self.usage is not None:
+            event, text = self.usage
+            lines += _fitted("  memory", [text], event.memory_mib / max(1, event.budget_mib), width)
+        (before, drawn), self._drawn = self._drawn, (width, lines)
+        folded = sum(max(0, line.cell_len - 1) // (width + 1) for line in drawn) if width < before else 0
+        return _Frame(lines, folded)
+
+
+class _Frame:
+    """Lines, which a terminal that is narrower already must not fold; erases what it folded before, once."""
+
+    def __init__(self, lines: list[Text], folded: int) -> None:
+        self._lines = lines
+        self._folded = folded
+        if lines:
+            lines[-1].end = ""
+
+    def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> RenderResult:
+        folded, self._folded = self._folded, 0
+        yield Segment("\x1b[1A\x1b[2K" * folded + "\x1b[?7l", None, CONTROL)
+        yield from self._lines
+        yield Segment("\x1b[?7h", None, CONTROL)
+
+
+def stage_lines(row: StageRow, now: float, width: int) -> list[Text]:
+    """Return a stage on lines of at most `width` columns: with a bar where one fits, else without."""
+    spent = str(timedelta(seconds=int(now - row.since)))
+    share = row.done / row.total if row.total else None
+    moving = SPINNER[int(now * 8) % len(SPINNER)]
+    return _fitted(f"{moving} {row.name}", [row.amount, spent, row.left], share, width)
+
+
+def _fitted(head: str, parts: Sequence[str], share: float | None, width: int) -> list[Text]:
+    """Return head, bar and parts; on several lines, cut nowhere, where one is too short."""
+    words = [head, *filter(None, parts)]
+    room = width - sum(len(word) + 2 for word in words)
+    if share is not None and room >= SHORTEST_BAR:
+        size = min(room, LONGEST_BAR)
+        full = round(min(1.0, share) * size)
+        bar = (("━" * full, "green"), ("─" * (size - full), "dim"))
+        return [Text.assemble(head, "  ", *bar, "  ", "  ".join(words[1:]), no_wrap=True)]
+    lines = [head]
+    for word in words[1:]:
+        if len(lines[-1]) + 2 + len(word) <= width:
+            lines[-1] += f"  {word}"
+        else:
+            lines.append(f"  {word}")
+    return [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
 
 
 class LivePage:

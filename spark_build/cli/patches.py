@@ -48,13 +48,17 @@ def check(options: Options, recipes: tuple[str, ...], given: tuple[str, ...], of
 
     One that does not is shown with the place, or is upstream already.
 
-    Fetches the pinned sources of recipes without --source. Never changes the tree in --source.
+    Without RECIPES: your own, or all where you have none. Fetches the pinned sources of recipes without
+    --source. Never changes the tree in --source.
     """
+    from spark_build.authoring.pins import sites
+
     setting = options.setting()
     trees = dict(_tree(text) for text in given)
     for name in (*recipes, *trees):
         setting.catalogue.recipe(name)
-    names = recipes or sorted(setting.train.components.keys() & setting.catalogue.recipes.keys())
+    pinned = {site.recipe for site in sites(setting.home, setting.train.name, ())}
+    names = recipes or sorted({*trees, *(pinned & setting.catalogue.recipes.keys())})
     rows: list[_Row] = []
     with render.open_view(options.verbosity) as view:
         for name in names:

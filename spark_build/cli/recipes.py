@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
-from spark_build.cli.hints import nothing_checked
+from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
 from spark_build.cli.options import Options, command, shared
 
@@ -75,9 +75,8 @@ def list_(options: Options, *, catalogue: bool) -> None:
     others = len(known) - len(shown)
     if others and not catalogue and options.verbosity >= 0:
         sys.stdout.flush()
-        print(
-            f"{others} more are built only when named: spark-build recipes list --catalogue", file=sys.stderr
-        )
+        again = typeable("spark-build recipes list --catalogue", options)
+        print(f"{others} more are built only when named: {again}", file=sys.stderr)
 
 
 FOLDERS = ("recipes", "recipes/trains", "recipes/targets")
@@ -431,7 +430,7 @@ def new(
     with render.open_view(options.verbosity) as view:
         created = create(request, home, catalogue, view.emit)
     notes = [*created.recipe.notes, *shadowed(name, catalogue)]
-    following = shlex.join(["spark-build", *_root_option(options, base), "build", name])
+    following = _to_build(options, base, [name])
     if options.json:
         render.print_json({**_created_document(created), "notes": notes, "next": following})
         return 0
@@ -459,7 +458,7 @@ def _new_set(options: Options, file: Path, base: Path, *, force: bool) -> int:
     with render.open_view(options.verbosity) as view:
         done = create_set(wanted, base, home, load(home.data), view.emit, force=force)
     names = [one.recipe.name for one in done.created]
-    following = shlex.join(["spark-build", *_root_option(options, base), "build", *names]) if names else ""
+    following = _to_build(options, base, names) if names else ""
     if options.json:
         render.print_json(
             {
@@ -506,7 +505,7 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
     """Write missing hashes and locks, compare them, or move to another version.
 
     Hashes and commits of sources go into the selected train, hashes of the build requirements into
-    recipes/locks/.
+    recipes/locks/. Without RECIPEs: of your own recipes, or of all where you have none.
     """
     from spark_build.authoring import pins
     from spark_build.errors import UsageError
@@ -545,15 +544,20 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
 
 
 @command("outdated")
+@click.argument("names", metavar="[RECIPE]...", nargs=-1)
 @shared
-def outdated(options: Options) -> int:
-    """Compare the pins of the selected train with the newest versions."""
-    from spark_build.authoring.pins import ages
+def outdated(options: Options, names: tuple[str, ...]) -> int:
+    """Compare the pins of the selected train with the newest versions.
+
+    Without RECIPEs: your own, or all where you have none.
+    """
+    from spark_build.authoring.pins import ages, sites
     from spark_build.recipes.loader import load
 
-    catalogue = load(options.home().data)
+    home = options.home()
+    catalogue = load(home.data)
     train = catalogue.train(options.train)
-    found = ages(train, catalogue.recipes)
+    found = ages(train, catalogue.recipes, [site.recipe for site in sites(home, options.train, names)])
     if options.json:
         render.print_json({"components": [asdict(age) for age in found]})
     else:
@@ -608,8 +612,9 @@ def _own_folder(home: Home) -> Path:
     return base if home.build.parent == base else Path.cwd()
 
 
-def _root_option(options: Options, base: Path) -> list[str]:
-    """Return "--root ..." when the recipe would not be found without it, else ""."""
+def _to_build(options: Options, base: Path, names: Sequence[str]) -> str:
+    """Return the line that builds these, with --root when they would not be found without it."""
     from spark_build.paths import locate
 
-    return [] if options.root is None and base in locate(None).data else ["--root", str(base)]
+    root = [] if options.root is None and base in locate(None).data else ["--root", str(base)]
+    return typeable(shlex.join(["spark-build", *root, "build", *names]), options, repeat=())

@@ -195,11 +195,16 @@ class _TimeLeft:
         self._stage[key] = (self._clock(), event.expected)
 
     def of(self, event: Progress) -> str:
-        """In words; empty until the pace is known, and when all that is left is not counted (linking)."""
-        if event.done >= event.total:
-            return ""
+        """In words: a guess up to a tenth of the steps, then by the pace; empty until that is known."""
         now = self._clock()
         entered, expected = self._stage.get((event.recipe, event.stage), (now, None))
+        if event.done >= event.total:
+            rest = (expected.seconds or 0.0) - (now - entered) if expected else 0.0
+            uncounted = ", then linking and packing" if event.stage == "build" else ""
+            return f", about {format_duration(rest)} left" if rest >= 1 else uncounted
+        guess = expected.guess if expected else None
+        if guess and event.done * 10 < event.total and now - entered < guess:
+            return f", at a guess {format_duration(guess * (1 - event.done / event.total))} left"
         known = policy.time_left(event.done, event.total, now - entered, expected)
         if known is not None:
             return f", about {format_duration(known)} left"
@@ -286,44 +291,30 @@ class Live:
     """One moving line per running stage, finished ones scroll up; a page while a burn-in runs."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
-        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as Bars
+        from spark_build.cli.live import LivePage, Stages
 
-        from spark_build.cli.live import LivePage
-
+        self._clock = clock
         self._left = _TimeLeft(clock)
         self._console = console(stderr=True)
-        self._bars = Bars(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=30),
-            TextColumn("{task.fields[amount]}"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=self._console,
-            transient=True,
-            get_time=clock,
-        )
+        self._stages = Stages(self._console, clock)
         self._page = LivePage(self._console, clock)
-        self._tasks: dict[tuple[str, str], Any] = {}
-        self._usage: Any = None
 
     def __enter__(self) -> Self:
-        self._bars.start()
+        self._stages.start()
         return self
 
     def __exit__(self, *details: object) -> None:
         del details
         self._page.leave()
-        self._bars.stop()
+        self._stages.stop()
 
     def emit(self, event: Event) -> None:
         """Move a bar, scroll a line, or show it on the page."""
         if isinstance(event, BurnInStarted):
-            self._bars.stop()
+            self._stages.stop()
         self._page.follow(event)
         if isinstance(event, BurnInFinished):
-            self._bars.start()
+            self._stages.start()
         if self._page.burn is None:
             self._move(event)
         line = describe(event)
@@ -331,41 +322,26 @@ class Live:
             self._console.print(line, markup=False, highlight=False)
 
     def _move(self, event: Event) -> None:
+        stages = self._stages
         if isinstance(event, StageStarted):
             self._left.begin(event)
-            self._task(event.recipe, event.stage)
+            guess = event.expected.guess if event.expected else None
+            stages.row(event.recipe, event.stage).left = (
+                f"a guess: {format_duration(guess)} in all" if guess else ""
+            )
         elif isinstance(event, Usage):
-            self._show_usage(event)
+            stages.usage = event, usage(event)
         elif isinstance(event, Progress):
-            left = self._left.of(event).removeprefix(", ")
-            task = self._task(event.recipe, event.stage)
-            self._bars.update(task, completed=event.done, total=event.total, left=left, amount=_amount(event))
+            row = stages.row(event.recipe, event.stage)
+            row.done, row.total, row.amount = event.done, event.total, _amount(event)
+            row.left = self._left.of(event).removeprefix(", ")
+            if not event.recipe and event.done >= event.total:  # of no recipe's stage: no other end is told
+                stages.rows.pop(("", event.stage))
         elif isinstance(event, StageFinished):
-            task = self._tasks.pop((event.recipe, event.result.stage), None)
-            if task is not None:
-                self._bars.remove_task(task)
-            if not self._tasks and self._usage is not None:
-                self._bars.remove_task(self._usage)
-                self._usage = None
+            stages.rows.pop((event.recipe, event.result.stage), None)
         elif isinstance(event, RecipeFinished):
-            for key in [key for key in self._tasks if key[0] == event.result.recipe]:
-                self._bars.remove_task(self._tasks.pop(key))
-
-    def _show_usage(self, event: Usage) -> None:
-        """One line below the others for what all of them use together."""
-        if self._usage is None:
-            self._usage = self._bars.add_task("memory", total=None, left="", amount="")
-        total = max(1, event.budget_mib)
-        self._bars.update(
-            self._usage, completed=min(total, event.memory_mib), total=total, amount=usage(event)
-        )
-
-    def _task(self, recipe: str, stage: str) -> Any:
-        key = (recipe, stage)
-        if key not in self._tasks:
-            name = f"{recipe} {stage}".strip()
-            self._tasks[key] = self._bars.add_task(name, total=None, left="", amount="")
-        return self._tasks[key]
+            for key in [key for key in stages.rows if key[0] == event.result.recipe]:
+                stages.rows.pop(key)
 
 
 @contextmanager

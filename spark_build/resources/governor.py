@@ -277,8 +277,10 @@ def recorded_builds(home: Home, recipe: str, *, target: str | None = None) -> tu
     return tuple(build for build in _read(_path(home, recipe)) if target is None or build.target == target)
 
 
-def expected_usage(home: Home, recipe: str, *, target: str, declared_mib: int) -> ExpectedUsage:
-    """Return the usage to expect of a recipe's next build."""
+def expected_usage(
+    home: Home, recipe: str, *, target: str, declared_mib: int, guess: float | None = None
+) -> ExpectedUsage:
+    """Return the usage to expect of a recipe's next build; `guess`: seconds, where no earlier one says."""
     known = recorded_builds(home, recipe, target=target)
     whole = [build for build in known if build.seconds > 0]
     # What went on, failed or came from the cache may have missed the largest job: it can only raise.
@@ -288,7 +290,7 @@ def expected_usage(home: Home, recipe: str, *, target: str, declared_mib: int) -
         policy.learned(parts, 0),
     )
     if not whole:
-        return ExpectedUsage(memory_per_job_mib=memory)
+        return ExpectedUsage(memory_per_job_mib=memory, guess=guess)
     last = whole[-1]
     return ExpectedUsage(memory_per_job_mib=memory, seconds=last.seconds, steps=last.steps, curve=last.curve)
 

@@ -8,9 +8,8 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import IO, Literal
-
-from elftools.elf.enums import ENUM_E_MACHINE
 
 from spark_build.wheels.fatbin import ELF_MAGIC, ReadAt
 from spark_build.wheels.model import UNREADABLE, HostCode, Library, WheelFacts
@@ -22,7 +21,13 @@ _MACHINES = {
     "EM_S390": "s390x",
     "EM_RISCV": "riscv64",
 }
-_NAMES = {code: name for name, code in ENUM_E_MACHINE.items() if name != "_default_"}
+
+
+@cache
+def _machine_names() -> dict[int, str]:
+    from elftools.elf.enums import ENUM_E_MACHINE  # imports a debugger
+
+    return {code: name for name, code in ENUM_E_MACHINE.items() if name != "_default_"}
 
 
 def read_library(path: str, file: IO[bytes], *, symbols: bool = False) -> Library:
@@ -44,7 +49,7 @@ def read_library(path: str, file: IO[bytes], *, symbols: bool = False) -> Librar
 
 def _machine(number: int) -> str:
     """Return the machine as in platform tags; an unknown one as number."""
-    code = _NAMES.get(number, str(number))
+    code = _machine_names().get(number, str(number))
     return _MACHINES.get(code, code.removeprefix("EM_").lower())
 
 

@@ -22,9 +22,8 @@ from dataclasses import dataclass, replace
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from installer.records import InvalidRecordEntry, RecordEntry, parse_record_file
 from packaging.metadata import parse_email
 from packaging.tags import parse_tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -37,6 +36,9 @@ from spark_build.wheels.elf import Leaks, read_library
 from spark_build.wheels.fatbin import ELF_MAGIC, kind_of
 from spark_build.wheels.model import DeviceCode, Library, WheelFacts
 from spark_build.wheels.payload import ZipEntry, file_summary, is_telling
+
+if TYPE_CHECKING:
+    from installer.records import RecordEntry
 
 SPOOL = 32 << 20  # machine code up to this size is looked at in memory
 TEXT = 64 << 20  # bytes of METADATA or RECORD: torch's RECORD has 1.5 MiB
@@ -362,6 +364,8 @@ def _product(tag: str) -> int:
 
 def record_rows(text: str) -> tuple[dict[str, RecordEntry], list[str]]:
     """Return RECORD's rows by file, and the mistakes in them."""
+    from installer.records import InvalidRecordEntry, RecordEntry, parse_record_file
+
     rows: dict[str, RecordEntry] = {}
     problems = []
     if text.count("\n") > MAX_ROWS:

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import tarfile
+import threading
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from spark_build.authoring import pins, recipe_set
+from spark_build.events import Event, Progress
+from spark_build.paths import _rooted
 from tests.conftest import PROJECT, TRAIN, Root
 from tests.helpers.wheelhouse import make_wheel
 
@@ -550,3 +554,34 @@ def test_a_file_that_names_other_things(root: Root, text: str, code: int, said: 
     found, message = from_file(alone(root), text)
     assert found == code
     assert said in (message["error"]["message"] if isinstance(message, dict) else message)
+
+
+def test_projects_are_looked_into_side_by_side_and_counted() -> None:
+    everyone, told = threading.Barrier(recipe_set.WORKERS, timeout=60), list[Event]()
+
+    def work(name: str) -> str:
+        everyone.wait()  # passes only when as many work at once
+        return name.upper()
+
+    names = [f"p{number}" for number in range(3 * recipe_set.WORKERS)]
+    found = recipe_set._side_by_side(work, names, told.append, "asking")
+    assert found == {name: name.upper() for name in names}
+    assert list(found) == names
+    assert [each.done for each in told if isinstance(each, Progress)] == list(range(1, 13))
+
+
+def test_of_a_private_root_only_its_own_pins_are_asked_for(tmp_path: Path) -> None:
+    shipped, own = tmp_path / "shipped", tmp_path / "shipped" / "own"
+    for base, name in ((shipped, "vendor"), (own, "mine")):
+        (base / "recipes" / "trains").mkdir(parents=True)
+        pin = "[pin]\nversion = '1'\n" if base == own else ""
+        (base / "recipes" / f"{name}.toml").write_text(f"name = '{name}'\n{pin}")
+    (shipped / "recipes" / "trains" / "t.toml").write_text(
+        "default = true\n[components.vendor]\nversion = '1'\n"
+    )
+    home = _rooted(own, shipped, ())
+    assert [site.recipe for site in pins.sites(home, None, ())] == ["mine"]
+    assert [site.recipe for site in pins.sites(home, None, ("vendor",))] == ["vendor"]
+    assert [site.recipe for site in pins.sites(_rooted(tmp_path / "empty", shipped, ()), None, ())] == [
+        "vendor"
+    ]

@@ -22,6 +22,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("SPARK_BUILD_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path
 
 
@@ -164,6 +165,24 @@ def test_a_wrong_value_names_its_file(place: Path, capsys: pytest.CaptureFixture
         assert f"error: {file}: Invalid value for '{option}'" in capsys.readouterr().err
     assert main(["all", "--jobs", "x"], Options()) == 2
     assert "error: Invalid value for '--jobs'" in capsys.readouterr().err
+
+
+def test_a_folder_does_not_weaken_what_the_user_says(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, here = place / "config" / "spark-build" / "spark-build.toml", place / "spark-build.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('sandbox = "require"\nremote = "ssh://node/wheels"\ntarget = "thor"\n')
+    here.write_text('sandbox = "auto"\ntarget = "gb10"\n')
+    found = shown(capsys)
+    assert found["sandbox"] == ("require", str(own))
+    assert found["remote"] == ("ssh://node/wheels", str(own))
+    assert found["target"] == ("gb10", str(here))
+    monkeypatch.setenv("SPARK_BUILD_SANDBOX", "auto")
+    assert shown(capsys)["sandbox"] == ("auto", "SPARK_BUILD_SANDBOX")
+    here.write_text('remote = "ssh://elsewhere"\n')
+    assert main(["plan"], Options()) == 2
+    assert f"write it into {own}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from spark_build.cli.hints import typeable
 from spark_build.cli.lazy_group import COMMANDS
 from spark_build.cli.main import _program
 from spark_build.cli.options import CALLED, Options
+from spark_build.cli.recipes import _to_build
 
 
 def said(root: str | None = None, target: str = "auto", train: str | None = None) -> Options:
@@ -143,3 +144,10 @@ def test_what_does_not_build_is_not_told_it() -> None:
 
 def test_a_line_may_repeat_the_folder_only() -> None:
     assert typeable("spark-build attach", ALL, ("--root",)) == "spark-build --root 'my wheels' attach"
+
+
+def test_what_recipes_new_and_list_say_next_is_called_as_they_were(tmp_path: Path) -> None:
+    options = Options()
+    options.program = "./spark-build"
+    said = _to_build(options, tmp_path, ["tiny"])
+    assert said == f"./spark-build --root {tmp_path} build tiny"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
 import pytest
+from rich.console import Console
 
+from spark_build.cli.live import StageRow, Stages, stage_lines
 from spark_build.cli.render import Lines, Live, Quiet, describe, open_view, print_table
 from spark_build.events import ExpectedUsage, Note, Progress, StageFinished, StageResult, StageStarted, Usage
 from spark_build.text import format_duration, format_size
@@ -69,8 +72,55 @@ def test_without_an_earlier_build_the_pace_counts(capsys: pytest.CaptureFixture[
     for done in range(51, 101):
         now = 2.0 * done
         lines.emit(Progress(recipe="onnx", stage="build", done=done, total=100))
-    # Steps are over, the stage is not: what links and packs them is not counted.
-    assert capsys.readouterr().err.splitlines()[-1] == "onnx: build 100/100"
+    # Steps are over, the stage is not.
+    assert capsys.readouterr().err.splitlines()[-1] == "onnx: build 100/100, then linking and packing"
+
+
+def test_a_first_build_begins_with_a_guess_that_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    lines = Lines(lambda: now)
+    guess = ExpectedUsage(memory_per_job_mib=900, guess=900.0)
+    lines.emit(StageStarted(recipe="onnx", stage="build", expected=guess))
+    for done in range(1, 31):
+        now = 8.0 * done
+        lines.emit(Progress(recipe="onnx", stage="build", done=done, total=100))
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == "onnx: build 9/100, at a guess 13 min 39 s left"
+    assert shown[-1] == "onnx: build 30/100, about 9 min 20 s left"
+
+
+def test_what_follows_the_last_step_is_known_from_an_earlier_build(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = 0.0
+    lines = Lines(lambda: now)
+    earlier = ExpectedUsage(
+        memory_per_job_mib=9, seconds=90.0, steps=10, curve=(*map(float, range(5, 50, 5)), 90.0)
+    )
+    lines.emit(StageStarted(recipe="onnx", stage="build", expected=earlier))
+    lines.emit(Progress(recipe="onnx", stage="build", done=1, total=10))
+    now = 50.0
+    lines.emit(Progress(recipe="onnx", stage="build", done=10, total=10))
+    assert capsys.readouterr().err.splitlines()[-1] == "onnx: build 10/10, about 40 s left"
+
+
+@pytest.mark.parametrize("width", [79, 43])
+@pytest.mark.parametrize("total", [0, 7200])
+def test_a_stage_fits_with_its_times_whole(width: int, total: int) -> None:
+    row = StageRow(
+        name="flash-attn build",
+        since=0.0,
+        done=54,
+        total=total,
+        amount="54/7200",
+        left="about 15 min 05 s left",
+    )
+    shown = stage_lines(row, 3723.0, width)
+    assert max(line.cell_len for line in shown) <= width
+    words = "  ".join(line.plain.strip() for line in shown)
+    assert "flash-attn build" in words
+    assert "54/7200  1:02:03  about 15 min 05 s left" in words
+    assert ("─" in words) is (width == 79 and total > 0)
 
 
 def test_thousands_of_steps_say_every_minute_how_far_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,3 +156,20 @@ def test_which_view_a_terminal_gets(
         with open_view(options.get("verbosity", 0), plain=bool(options.get("plain"))) as chosen:
             pass
     assert type(chosen) is expected
+
+
+def test_what_a_narrower_terminal_folded_is_erased_once() -> None:
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=True, width=80, color_system=None)
+    stages = Stages(console, lambda: 0.0)
+    row = stages.row("onnx", "build")
+    row.done, row.total, row.amount, row.left = 10, 100, "10/100", "about 15 min 05 s left"
+    console.print(stages._draw())
+    assert "─" in written.getvalue()
+    console.width = 44
+    frame = stages._draw()
+    for erased in (1, 0):  # the same frame is printed again below a line that scrolls up
+        written.seek(0)
+        written.truncate()
+        console.print(frame)
+        assert written.getvalue().count("\x1b[1A\x1b[2K") == erased

@@ -81,6 +81,11 @@ def test_a_comparison_has_everything(tmp_path: Path) -> None:
                  "Memory-bound work (3 cases): container is as fast as native within 2%"):  # fmt: skip
         assert said in page.text
         assert said in text
+    html = (tmp_path / "new" / "folder" / "report.html").read_text()
+    # What scrolls is reached by the keyboard, and a screen reader says which column a cell is of.
+    assert html.count('class="scroll"') == html.count('tabindex="0" role="group" aria-label="') > 2
+    assert "<main>" in html
+    assert "<th>" not in html
     assert "throttled in 0 of 6 rounds" in page.text  # what the run says to the next checks
     assert "MemAvailable" in page.text
     assert "Room for KV cache" in page.text

@@ -227,7 +227,7 @@ def document(title: str, heading: str, parts: Iterable[str]) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
-        f"<body><h1>{escape(heading)}</h1>{''.join(parts)}</body></html>\n"
+        f"<body><main><h1>{escape(heading)}</h1>{''.join(parts)}</main></body></html>\n"
     )
 
 
@@ -238,7 +238,7 @@ def section(head: str, body: str) -> str:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
     """`rows` are HTML already."""
-    top = "".join(f"<th>{escape(head)}</th>" for head in heads)
+    top = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
     body = "".join(
         "<tr>"
         + "".join(f"<td{' class=n' if at in numbers else ''}>{cell}</td>" for at, cell in enumerate(row))
@@ -246,14 +246,18 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence
         for row in rows
     )
     wide = " class=wide" if len(heads) >= WIDE else ""
-    return (
-        f'<div class="scroll"><table{wide}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    rows_and_head = f"<table{wide}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return _scrolled(f"table: {', '.join(filter(None, heads))}", rows_and_head)
+
+
+def _scrolled(label: str, body: str) -> str:
+    """Return what may be wider than the screen; the keyboard reaches it, too."""
+    return f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(label)}">{body}</div>'
 
 
 def picture(head: str, text: str, svg: str) -> str:
     """Return a section with a picture and its caption; `svg` is markup already."""
-    return section(head, f'<p class="dim">{escape(text)}</p><div class="scroll">{svg}</div>')
+    return section(head, f'<p class="dim">{escape(text)}</p>{_scrolled(head, svg)}')
 
 
 def p_value(value: float | None) -> str:
