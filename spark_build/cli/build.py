@@ -261,8 +261,11 @@ def _ready(
     from spark_build.build import scheduler
     from spark_build.doctor import collect as doctors
     from spark_build.errors import HostError
+    from spark_build.events import Note
+    from spark_build.reporting import Reporter, reporting
 
-    planned = scheduler.plan(setting, recipes, also)
+    with reporting(Reporter(lambda text: emit(Note(message=text)))):
+        planned = scheduler.plan(setting, recipes, also)
     if not any(step.decision == "BUILD" for step in planned.steps):
         return planned
     failures = [

@@ -296,7 +296,7 @@ def _told(remote: Remote) -> Iterator[None]:
         if isinstance(error, FileNotFoundError) and "bucket" not in str(error):
             raise
         raise HostError(
-            f"the remote store {remote.name} does not answer: {network_reason(error)}",
+            f"the remote store {remote.name} cannot be used: {network_reason(error)}",
             hint=f"see that {remote.url} can be reached, then run the same command again",
         ) from error
 

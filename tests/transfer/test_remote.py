@@ -434,8 +434,8 @@ def test_s3(house: House, given: Path, tmp_path: Path, bucket: str) -> None:
     there.delete()
     with reporting(Reporter(told.append)):
         assert Remotes(home).find(house.built[0].key) is None
-    assert "warning: the remote store lab does not answer" in told[-1]
-    with pytest.raises(HostError, match="does not answer"):
+    assert "warning: the remote store lab cannot be used" in told[-1]
+    with pytest.raises(HostError, match="cannot be used"):
         Remotes(house.home).push(store, house.generation)
 
 
@@ -568,7 +568,7 @@ def test_a_plain_web_server_is_enough(house: House, given: Path, tmp_path: Path)
         remotes.offline = True
         assert remotes.find(house.built[0].key) is None
     assert len(told) == 1
-    assert "does not answer: connection refused" in told[0]
+    assert "cannot be used: connection refused" in told[0]
 
 
 @contextlib.contextmanager
