@@ -262,7 +262,7 @@ class Remotes:
                     break
                 name = entry_name(build_key, signer.key)
                 try:
-                    with _told(remote), self._place(remote).reading(name, block) as file:
+                    with _told(remote, looking=True), self._place(remote).reading(name, block) as file:
                         return use(remote, Path(remote.name, name), file)
                 except FileNotFoundError:
                     continue
@@ -283,8 +283,8 @@ def _name_of(signer_key: str) -> str:
 
 
 @contextlib.contextmanager
-def _told(remote: Remote) -> Iterator[None]:
-    """Raise HostError for whatever a file system raises, but for a file that is not there."""
+def _told(remote: Remote, *, looking: bool = False) -> Iterator[None]:
+    """Raise HostError for whatever a file system raises; `looking`: but for a file that is not there."""
     from spark_build.sources.http import network_reason
 
     try:
@@ -293,7 +293,7 @@ def _told(remote: Remote) -> Iterator[None]:
         raise
     except Exception as error:
         # A bucket that is gone is no missing file, though s3fs calls both so.
-        if isinstance(error, FileNotFoundError) and "bucket" not in str(error):
+        if looking and isinstance(error, FileNotFoundError) and "bucket" not in str(error):
             raise
         raise HostError(
             f"the remote store {remote.name} cannot be used: {network_reason(error)}",

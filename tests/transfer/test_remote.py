@@ -267,6 +267,24 @@ def test_a_store_that_fails_is_asked_once(house: House, given: Path, tmp_path: P
     assert told == [f"warning: {tmp_path / 'lab'} is not there; going on without it"]
 
 
+def test_a_push_that_fails_costs_a_warning(house: House, tmp_path: Path) -> None:
+    """Of a place that is gone, and of a wheel that is damaged here."""
+    place, url = tmp_path / "lab", lab(tmp_path / "lab")
+    house.pushes_to(url)
+    place.rmdir()
+    told: list[str] = []
+    with reporting(Reporter(told.append)):
+        Remotes(house.home).push_all(house.generation)
+        place.mkdir()
+        first = house.built[0]
+        (stores.entry_folder(house.home.store, first.key) / first.filename).unlink()
+        Remotes(house.home).push_all(house.generation)
+    assert [text.partition(": ")[0] for text in told] == ["warning"] * 2
+    assert f"{place} is not there" in told[0]
+    assert f"{first.filename} is damaged or missing in the store" in told[1]
+    assert list(place.rglob("*")) == []
+
+
 def test_gc_takes_what_no_view_names(house: House, given: Path, tmp_path: Path) -> None:
     url = lab(tmp_path / "lab")
     store = house.pushes_to(url)
