@@ -9,7 +9,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.hints import typeable
-from spark_build.cli.options import Options, shared
+from spark_build.cli.options import Options, group, shared
 from spark_build.cli.transfer import KEY
 from spark_build.cli.wheelhouse import AGE, current
 from spark_build.text import format_size
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark_build.transfer.remote import Remote
 
 
-@click.group()
+@group()
 @shared
 def remotes(_options: Options) -> None:
     """Share built wheels with other machines: `build` and `all` take from a remote store what it has.
@@ -96,8 +96,8 @@ def push(options: Options, name: str) -> None:
     if options.json:
         rows = [{"name": one.name, "version": one.version, "filename": one.filename} for one in pushed]
         render.print_json({"remote": name, "pushed": rows})
-    elif not pushed:
-        print(f"{name} has all that was built here")
+    else:
+        print(f"pushed to {name}: {len(pushed)}")
 
 
 @remotes.command()
@@ -120,7 +120,7 @@ def gc(options: Options, name: str, older_than: float, *, dry_run: bool) -> None
         rows = [{"name": one.name, "size": one.size} for one in taken]
         render.print_json({"remote": name, "taken": rows, "freed": freed, "dry_run": dry_run})
         return
-    for one in taken:
+    for one in taken if options.verbosity >= 0 else ():
         print(one.name)
     print(f"{'would free' if dry_run else 'freed'} {format_size(freed)} (entries: {len(taken)})")
 
@@ -131,6 +131,8 @@ def _print(options: Options, found: list[Remote]) -> None:
     ]
     if options.json:
         render.print_json({"remotes": rows})
+    elif options.verbosity < 0:
+        print(f"remote stores: {len(rows)}")
     elif not rows:
         print(typeable("there is no remote store: spark-build remotes add NAME URL"))
     else:
