@@ -497,7 +497,6 @@ def test_killed_at_fifty_points_in_s3(given: Path, tmp_path: Path, bucket: str) 
     ]
     house = House(house.home, publish(house.home, big), house.key)
     store, there = house.pushes_to(bucket), boto3.resource("s3").Bucket("lab")
-    keys = [wheel.key for wheel in big]
     pushing: tuple[object, ...] = (PUSH, house.home.wheelhouse.parent, house.generation.folder)
     seconds = run_for(*pushing)
     visible: set[int] = set()
@@ -506,16 +505,18 @@ def test_killed_at_fifty_points_in_s3(given: Path, tmp_path: Path, bucket: str) 
         run_for(*pushing, kill_after=seconds * point / 50)
         names = {one.key for one in there.objects.all()}
         seen = [one for one in big if f"wheels/{entry_name(one.key, store.signer)}" in names]
-        visible.add(len(seen))
         home = puller(given, tmp_path / f"after{point}", bucket)
-        assert [Remotes(home).fetch(key, HERE) is not None for key in keys] == [one in seen for one in big]
+        # The server may still be at a request of the killed one: more than was seen, never less.
+        fetched = [one for one in big if Remotes(home).fetch(one.key, HERE) is not None]
+        assert {*seen} <= {*fetched}, point
+        visible.add(len(fetched))
         Remotes(house.home).push(store, house.generation)
         assert taken(house, home) == [], point
         shutil.rmtree(tmp_path / f"after{point}")
     assert visible >= {0, 1}, "some died before, some between"
     Remotes(house.home).push(store, house.generation)
     puller(given, tmp_path / "clean", bucket)
-    unfinished = 0
+    unfinished, keys = 0, [wheel.key for wheel in big]
     seconds = run_for(PULL, copy(tmp_path / "clean", tmp_path / "first"), HERE.python, *keys)
     for point in range(50):
         folder = copy(tmp_path / "clean", tmp_path / f"pull{point}")
