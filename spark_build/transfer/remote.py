@@ -357,7 +357,7 @@ class _Place:
         try:
             # By way of another name everywhere: S3 would keep what there was when this block fails.
             with created(files, part) as out:
-                for data in stream(bundle.members, f"{bundle.top}/"):
+                for data in stream(bundle.members):
                     out.write(data)
             files.mv(part, f"{top}/{name}")
         except BaseException:

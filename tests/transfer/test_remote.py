@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,6 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from spark_build.environments.fsck import check
 from spark_build.errors import HostError, UsageError
 from spark_build.files import sha256_of
 from spark_build.paths import Home
@@ -30,6 +29,7 @@ from spark_build.transfer import remote
 from spark_build.transfer.remote import Remote, Remotes, entry_name
 from spark_build.wheelhouse import generations, trust
 from spark_build.wheelhouse import store as stores
+from spark_build.wheelhouse.fsck import check
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheels.model import StoredWheel
 from tests.helpers import faults
@@ -352,6 +352,11 @@ def test_a_pusher_killed_at_every_step(given: Path, memory: Path, every: int) ->
     assert killed * every > 40, killed
 
 
+def fetch_all(home: Home, keys: Sequence[str]) -> None:
+    for key in keys:
+        Remotes(home).fetch(key, HERE)
+
+
 @pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_puller_killed_at_every_step(given: Path, memory: Path, every: int) -> None:
     house = house_in(given, memory / "house")
@@ -363,9 +368,8 @@ def test_a_puller_killed_at_every_step(given: Path, memory: Path, every: int) ->
         shutil.rmtree(memory / "other", ignore_errors=True)
         shutil.copytree(memory / "fresh", memory / "other", symlinks=True)
         home = home_in(memory / "other")
-        done = faults.run(
-            lambda home=home: [Remotes(home).fetch(one.key, HERE) for one in house.built], stop_at=step
-        )
+        fetch = functools.partial(fetch_all, home, [one.key for one in house.built])
+        done = faults.run(fetch, stop_at=step)
         if done is not None:
             assert done[1] == ""
             break
@@ -497,12 +501,12 @@ def test_killed_at_fifty_points_in_s3(given: Path, tmp_path: Path, bucket: str) 
     ]
     house = House(house.home, publish(house.home, big), house.key)
     store, there = house.pushes_to(bucket), boto3.resource("s3").Bucket("lab")
-    pushing: tuple[object, ...] = (PUSH, house.home.wheelhouse.parent, house.generation.folder)
-    seconds = run_for(*pushing)
+    pushing = (house.home.wheelhouse.parent, house.generation.folder)
+    seconds = run_for(PUSH, *pushing)
     visible: set[int] = set()
     for point in range(50):
         there.objects.all().delete()
-        run_for(*pushing, kill_after=seconds * point / 50)
+        run_for(PUSH, *pushing, kill_after=seconds * point / 50)
         names = {one.key for one in there.objects.all()}
         seen = [one for one in big if f"wheels/{entry_name(one.key, store.signer)}" in names]
         home = puller(given, tmp_path / f"after{point}", bucket)
