@@ -152,6 +152,27 @@ FAULTS = (
         tests=("test_wrong_content_is_refused_and_not_kept",),
     ),
     Fault(
+        name="a remote store's entry of another build accepted",
+        module="spark_build.transfer.bundle_import",
+        old="    if list(found) != [build_key]:\n",
+        new="    if False:\n",
+        tests=("test_a_tampered_entry_is_refused",),
+    ),
+    Fault(
+        name="a prefix pushed to a remote store",
+        module="spark_build.transfer.remote",
+        old="                if entry is None or entry.prefix is not None:\n",
+        new="                if entry is None:\n",
+        tests=("test_a_prefix_is_never_pushed",),
+    ),
+    Fault(
+        name="a remote store that fails asked again",
+        module="spark_build.transfer.remote",
+        old="                        self._gone.add(remote.name)\n",
+        new="                        pass\n",
+        tests=("test_a_store_that_fails_is_asked_once",),
+    ),
+    Fault(
         name="publishing without the view's lock",
         module="spark_build.wheelhouse.generations",
         old='        changing(view, "publishing a generation"),\n',

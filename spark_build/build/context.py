@@ -18,6 +18,7 @@ from spark_build.recipes import evaluation
 from spark_build.recipes.loader import Catalogue
 from spark_build.recipes.model import Provision, Source, Step, Target, Train
 from spark_build.resources.governor import Governor
+from spark_build.transfer.remote import Remotes
 from spark_build.wheelhouse.store import tree_digest
 from spark_build.wheels import model as wheels_model
 
@@ -33,6 +34,7 @@ class Context:
     train: Train
     provide: Mapping[str, str]  # need -> store, public or a path
     limits: Limits
+    remotes: Remotes
 
     @property
     def is_here(self) -> bool:
@@ -73,6 +75,7 @@ def resolve_context(
         train=catalogue.train(train),
         provide=provide,
         limits=plan.limits_of(machine, chosen, jobs=None, memory_mib=None),
+        remotes=Remotes(home),
     )
 
 

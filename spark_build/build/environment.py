@@ -128,9 +128,9 @@ def locate(provision: Provision, store: Path, keys: Mapping[str, str]) -> Provid
     return Provided(provision=provision, identity=identity, wheel=wheel, prefix=entry.prefix)
 
 
-def to_come(provision: Provision, version: str) -> Provided:
-    """Return a need of coupling "version" as it will be once it is built with this version."""
-    return Provided(provision=provision, identity=_built(version))
+def to_come(provision: Provision, told: str) -> Provided:
+    """Return a need as it will be in the store; `told`: its version, or content digest where that counts."""
+    return Provided(provision=provision, identity=told if provision.coupling == "content" else _built(told))
 
 
 def _built(version: str) -> str:

@@ -38,7 +38,7 @@ class StoredResult(NamedTuple):
 
     missing: why it does not have it, what changed since the last build; stale: why what it has must be
     audited again; stored_as: its key in the store, where that is an older one or an import's; imported:
-    who signed that.
+    who signed that; remote: the remote store that has it, where this one does not.
     """
 
     key: str
@@ -47,6 +47,7 @@ class StoredResult(NamedTuple):
     stale: tuple[str, ...] = ()
     stored_as: str = ""
     imported: str = ""
+    remote: str = ""
 
 
 Lookup = Callable[[Step, Mapping[str, str]], StoredResult]  # a step and the keys of its needs in the store
@@ -313,7 +314,8 @@ def _decided(
         reasons=verdict.reasons,
         build_key=found.key,
         stale=found.stale,
-        stored_as=found.stored_as or found.key if found.stored else "",
+        stored_as=found.stored_as or found.key if found.stored and not found.remote else "",
+        remote=found.remote,
         warnings=draft.warnings if verdict.decision != "SKIP" else (),
     )
 
@@ -370,6 +372,9 @@ def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> 
         reasons = (*(f"needs {name}, which is built first" for name in rebuilt), *others, *first)
         return StoredResult("", stored=False), _Verdict("BUILD", reasons)
     found = lookup(step, {name: earlier[name].stored_as for name in step.from_store})
+    if found.remote:
+        reason = f"in the remote store {found.remote} with the same inputs and toolchain"
+        return found, _Verdict("REUSE", (reason, f"imported ({found.imported})", *others))
     if found.stored:
         older = ("under the key that an older spark-build gave it",) if found.stored_as else ()
         if found.imported:

@@ -64,7 +64,7 @@ def inputs_of(
 ) -> tuple[dict[str, Any], tuple[Provided, ...]]:
     """Return the build key's inputs and the needs in them: declared, found, measured.
 
-    expected: versions of needs that are not built, where nothing else of them counts.
+    expected: of needs that are not in the store the version, or the content digest where that counts.
     """
     provided = tuple(
         to_come(one, expected[one.need])
@@ -95,16 +95,21 @@ class KeptResult:
     lacking: str = ""  # why that is not possible, and it must be built again
 
 
+def makes_prefix(step: Step) -> bool:
+    """Return whether others build against a prefix of this step: no export and no remote store has one."""
+    return step.recipe.kind in ("cmake", "scons", "assemble") or bool(step.recipe.prefix.copy)
+
+
 def kept_of(setting: Context, step: Step, inputs: Mapping[str, Any]) -> KeptResult | None:
     """Return the entry of these inputs: of today's key, an older spark-build's, or a trusted signer's."""
     store = setting.home.store
-    makes_prefix = step.recipe.kind in ("cmake", "scons", "assemble") or bool(step.recipe.prefix.copy)
+    with_prefix = makes_prefix(step)
     entry = stores.read(store, digest(inputs))
-    if entry is not None and makes_prefix and entry.prefix is None:
+    if entry is not None and with_prefix and entry.prefix is None:
         return None  # an imported one has none
     if entry is None:
-        entry = find_older_entry(store, step.recipe.name, inputs, with_prefix=makes_prefix)
-    if entry is None and not makes_prefix:
+        entry = find_older_entry(store, step.recipe.name, inputs, with_prefix=with_prefix)
+    if entry is None and not with_prefix:
         trusted = (one for one in stores.imports_of(store, digest(inputs)) if is_trusted(store.parent, one))
         entry = next((stores.read(store, one["key"]) for one in trusted), None)
     if entry is None:
@@ -184,7 +189,7 @@ def _build_under_lock(
 ) -> Mapping[str, Outputs] | str:
     """Run the stages, or explain why the store's result, perhaps audited again, is reused."""
     with _tree(run, step, work) as held:
-        found = kept_of(run.setting, step, inputs)
+        found = kept_of(run.setting, step, inputs) or _fetched(run, step, inputs)
         if found is not None and not found.lacking:
             return _reused(run, step, inputs, found)
         stop = run.last_stage(step)
@@ -201,6 +206,14 @@ def _build_under_lock(
         if stop in ("", "fetch"):
             discard_tree(work, run.setting.home.build / ".trash")
     return outputs
+
+
+def _fetched(run: Run, step: Step, inputs: Mapping[str, Any]) -> KeptResult | None:
+    """Fetch the result from a remote store that has it now, whatever the plan knew."""
+    if run.options.stop_after == "fetch" or makes_prefix(step):
+        return None
+    found = run.setting.remotes.fetch(digest(inputs), run.setting.target)
+    return kept_of(run.setting, step, inputs) if found else None
 
 
 def _refuse_weak_sandbox(run: Run, step: Step) -> None:

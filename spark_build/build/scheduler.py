@@ -17,7 +17,7 @@ from spark_build.build import plan as build_plan
 from spark_build.build import recipe_build
 from spark_build.build.context import Context, Shell
 from spark_build.build.keys import key_changes
-from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, result_of
+from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, makes_prefix, result_of
 from spark_build.environments import closure
 from spark_build.errors import UsageError
 from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, Repetition, Usage
@@ -30,6 +30,7 @@ from spark_build.reporting import Reporter, reporting
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
 from spark_build.text import digest
+from spark_build.transfer.remote import RemoteEntry
 from spark_build.wheelhouse import generations, store
 from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels.model import StoredWheel
@@ -45,8 +46,11 @@ def plan(
     for name in (*names, *also):
         setting.catalogue.recipe(name)
 
+    away: dict[str, RemoteEntry] = {}  # what a remote store has and this one has not
+
     def lookup(step: Step, needs: Mapping[str, str]) -> build_plan.StoredResult:
-        inputs, _ = inputs_of(setting, step, needs)
+        coupled = [one for one in step.provisions if one.provider == "store" and one.need in away]
+        inputs, _ = inputs_of(setting, step, needs, {one.need: away[one.need].told(one) for one in coupled})
         key = digest(inputs)
         found = kept_of(setting, step, inputs)
         if found is not None and not found.lacking:
@@ -57,6 +61,10 @@ def plan(
             )
         if found is not None:
             return build_plan.StoredResult(key, stored=False, missing=(*found.stale, found.lacking))
+        entry = None if makes_prefix(step) else setting.remotes.find(key)
+        if entry is not None:
+            away[step.recipe.name] = entry
+            return build_plan.StoredResult(key, stored=True, imported=entry.signer, remote=entry.remote)
         last = store.last_build(setting.home.store, step.recipe.name, setting.target)
         missing = key_changes(recipe_build.recorded_inputs(setting.home.store, last), inputs) if last else ()
         refused = tuple(
@@ -153,7 +161,7 @@ def shell(
     step = steps[name]
     if not step.recipe.is_compiled:
         raise UsageError(f"{name} is only unpacked: there is no tree to enter")
-    missing = [need for need in step.from_store if steps[need].decision != "REUSE"]
+    missing = [need for need in step.from_store if not steps[need].stored_as]
     if missing:
         raise UsageError(f"{name} needs {', '.join(missing)} first", hint=f"spark-build build {missing[0]}")
     keys = {need: steps[need].stored_as for need in step.from_store}
@@ -216,7 +224,8 @@ def _unbuilt(
         return result_of(step, "blocked", reasons=tuple(f"blocked by {name}" for name in lost))
     if step.decision in ("SKIP", "BLOCKED"):
         return result_of(step, "skipped" if step.decision == "SKIP" else "blocked", reasons=step.reasons)
-    if step.decision == "REUSE" and (not step.stale or run.options.stop_after == "fetch"):
+    again = step.stale or step.remote
+    if step.decision == "REUSE" and (not again or run.options.stop_after == "fetch"):
         return result_of(step, "reused", reasons=step.reasons, key=step.stored_as)
     if idle:
         return result_of(step, "skipped", reasons=(idle,))
@@ -268,7 +277,9 @@ def publish(
         return [*built, *public], key
 
     with reporting(Reporter(lambda text: emit(Note(message=text)))):
-        return generations.publish(setting.view, setting.home.store, choose)
+        made, is_new = generations.publish(setting.view, setting.home.store, choose)
+        setting.remotes.push_all(made)
+        return made, is_new
 
 
 T = TypeVar("T")

@@ -54,7 +54,9 @@ class BuildRequest:
         """Return the settings that the command works with."""
         from spark_build.build.context import with_limits, with_local_sources
 
-        return with_local_sources(with_limits(options.setting(), self.jobs, self.memory), self.source)
+        setting = with_local_sources(with_limits(options.setting(), self.jobs, self.memory), self.source)
+        setting.remotes.offline = self.offline
+        return setting
 
     def build_options(self) -> BuildOptions:
         """Return the options for the scheduler."""
@@ -259,8 +261,11 @@ def _ready(
     from spark_build.build import scheduler
     from spark_build.doctor import collect as doctors
     from spark_build.errors import HostError
+    from spark_build.events import Note
+    from spark_build.reporting import Reporter, reporting
 
-    planned = scheduler.plan(setting, recipes, also)
+    with reporting(Reporter(lambda text: emit(Note(message=text)))):
+        planned = scheduler.plan(setting, recipes, also)
     if not any(step.decision == "BUILD" for step in planned.steps):
         return planned
     failures = [
@@ -546,6 +551,7 @@ def plan(
     from spark_build.recipes.evaluation import machine_of
 
     setting = with_local_sources(options.setting(), source)
+    setting.remotes.offline = offline
     builder = machine_of(setting.target, setting.machine)
     there = None if builder == setting.machine else builder
     planned = scheduler.plan(setting, recipes, also, there)
@@ -587,6 +593,7 @@ def _step_document(step: Step) -> dict[str, Any]:
         "reasons": list(step.reasons),
         "key": step.key,
         "build_key": step.build_key or None,
+        "remote": step.remote or None,
         "needs": list(step.needs),
         "source": dataclasses.asdict(step.source) if step.source else None,
         "patches": [patch.file for patch in step.patches],
@@ -661,5 +668,6 @@ def print_plan(planned: Plan) -> None:
             jobs = f"{step.estimate.jobs} job{'s' if step.estimate.jobs > 1 else ''}"
             word = "about" if step.estimate.measured else "a guess:"
             cost = f"{word} {format_duration(step.estimate.seconds)}, {jobs}"
-        rows.append([step.recipe.name, step.pin.version, step.decision, cost, "; ".join(step.reasons)])
+        decision = f"{step.decision} FROM {step.remote}" if step.remote else step.decision
+        rows.append([step.recipe.name, step.pin.version, decision, cost, "; ".join(step.reasons)])
     render.print_table(["RECIPE", "VERSION", "DECISION", "ESTIMATE", "WHY"], rows)

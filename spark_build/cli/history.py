@@ -82,7 +82,7 @@ def _inputs_now(setting: Context, planned: Plan, step: Step) -> dict[str, Any]:
     from spark_build.build.keys import build_inputs
     from spark_build.build.recipe_build import tools_of
 
-    keys = {one.recipe.name: one.stored_as for one in planned.steps if one.decision == "REUSE"}
+    keys = {one.recipe.name: one.stored_as for one in planned.steps if one.stored_as}
     needs = {}
     for provision in step.provisions:
         known = provision.provider != "store" or provision.need in keys

@@ -306,6 +306,18 @@ EXAMPLES = {
         "spark-build wheelhouse serve",
         "spark-build wheelhouse serve --host 0.0.0.0 --certificate node.pem",
     ),
+    "remotes": (
+        "spark-build remotes add lab /mnt/lab --trust alice=alice.pub",
+        "spark-build remotes add lab s3://bucket/lab --push --sign ~/.ssh/wheels",
+    ),
+    "remotes add": (
+        "spark-build remotes add lab /mnt/lab --trust alice=alice.pub",
+        "spark-build remotes add lab s3://bucket/lab --push --sign ~/.ssh/wheels",
+    ),
+    "remotes list": ("spark-build remotes list",),
+    "remotes remove": ("spark-build remotes remove lab",),
+    "remotes push": ("spark-build remotes push lab",),
+    "remotes gc": ("spark-build remotes gc lab --older-than 30d --dry-run",),
     "env": ("spark-build env create ~/torch", "spark-build env update ~/torch"),
     "env create": (
         "spark-build env create ~/torch torch torchvision",

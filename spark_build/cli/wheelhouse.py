@@ -309,6 +309,9 @@ class _Age(click.ParamType[float]):
         return float(said[1]) * UNITS[said[2] or "d"]
 
 
+AGE = _Age()
+
+
 @command()
 @click.option(
     "--keep", type=click.IntRange(min=1), default=3, show_default=True, help="Newest generations to keep."

@@ -471,6 +471,7 @@ class Step:
     build_key: str = ""  # known once every need is in the store
     stale: tuple[str, ...] = ()  # why what the store has is to be audited again before it is reused
     stored_as: str = ""  # its key in the store: an older one before it is taken over, or an import's
+    remote: str = ""  # the remote store that it is fetched from
     warnings: tuple[str, ...] = ()
 
     @property

@@ -22,8 +22,8 @@ from spark_build.sources.download import first_good
 from spark_build.sources.git_remote import (
     BadAddressError,
     GitAccess,
+    GitRemote,
     GitUnavailableError,
-    Remote,
     Submodule,
     display_url,
     scrubbed,
@@ -330,13 +330,15 @@ def _fetch(wanted: Wanted, access: GitAccess, held: int) -> None:
 
 def _fetch_from(wanted: Wanted, access: GitAccess, held: int) -> None:
     """Fetch from the address that `wanted` names."""
-    remote = Remote(url=wanted.url, local=wanted.local, mirror=wanted.mirror, access=access, pass_fds=(held,))
+    remote = GitRemote(
+        url=wanted.url, local=wanted.local, mirror=wanted.mirror, access=access, pass_fds=(held,)
+    )
     if wanted.tag:
         _verify_tag(remote, wanted)
     _download(remote, wanted)
 
 
-def _verify_tag(remote: Remote, wanted: Wanted) -> None:
+def _verify_tag(remote: GitRemote, wanted: Wanted) -> None:
     """Raise SourceError unless the server's tag, peeled, is the pinned commit."""
     ref = f"refs/tags/{wanted.tag}"
     try:
@@ -353,7 +355,7 @@ def _verify_tag(remote: Remote, wanted: Wanted) -> None:
         )
 
 
-def _download(remote: Remote, wanted: Wanted) -> None:
+def _download(remote: GitRemote, wanted: Wanted) -> None:
     """Fetch a shallow commit where the server allows it, else the full history."""
     options = ["--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules"]
     options.append("--progress")

@@ -25,7 +25,7 @@ def remote_tags(url: str) -> dict[str, str]:
         check_address(url)
         # No repository of ours takes part, and a person waits.
         access = GitAccess(pause=lambda _: None)
-        remote = Remote(url=url, local=is_local(url), mirror=Path("/nonexistent"), access=access)
+        remote = GitRemote(url=url, local=is_local(url), mirror=Path("/nonexistent"), access=access)
         lines = remote.ask("ls-remote", "--tags")
     except (BadAddressError, GitUnavailableError) as error:
         raise SourceError(f"cannot read the tags of {display_url(url)}: {error}") from error
@@ -146,7 +146,7 @@ class GitAccess:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Remote:
+class GitRemote:
     """A repository on a server, with its settings; `local`: the source is on this machine."""
 
     url: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
 import tempfile
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, BinaryIO
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -31,6 +32,7 @@ from spark_build.transfer.bundle_read import (
     Manifest,
     Sound,
     incoming,
+    incoming_tar,
     parse_manifest,
     refused,
 )
@@ -48,6 +50,7 @@ PROVENANCE = "provenance.json"
 MANIFEST_LIMIT = 64 << 20  # bytes; 10 000 wheels have 10 MiB
 SIGNATURE_LIMIT = 64 << 10  # bytes; the largest key makes two thousand
 FEW = 5  # refused wheels, and reasons for each, that an error lists
+RECORD_LIMIT = 1 << 20
 PAPER_LIMIT = 1 << 30  # bytes; a build log of a gigabyte is no build log
 
 
@@ -139,6 +142,48 @@ def _taken(
     return ImportResult(
         generation=generation, new=new, signer=signer, replaced=replaced, judgements=judgements
     )
+
+
+def import_entry(home: Home, path: Path, file: BinaryIO, build_key: str, target: Target) -> StoredWheel:
+    """Commit the wheel of a signed export of one build, which `path` names in errors; publish nothing.
+
+    Raises StoreError or AuditError for what an import refuses, and for another build than `build_key`.
+    """
+    make_folder(home.store)
+    with (
+        stores.shared_lock(home.store, "importing"),
+        tempfile.TemporaryDirectory(prefix=".tmp-import-", dir=home.store) as scratch,
+        proofs() as proven,
+    ):
+        folder = Path(scratch)
+        with incoming_tar(path, file) as files:
+            manifest, signer = _unpack(home, path, next(files), files, folder, proven, Allowed())
+        sound = _prove(path, folder, manifest, proven, silent)
+        _refuse_other_build(path, [one.described["build_key"] for one in sound], build_key)
+        if not _is_for(target, sound[0].wheel.filename):
+            raise refused(path, f"{sound[0].wheel.filename} is not for {target.platform}, {target.python}")
+        _refuse_other_bytes(home.store, path, sound, signer)
+        return _commit(home.store, folder, sound[0], signer)
+
+
+def peek_entry(home: Home, path: Path, file: BinaryIO, build_key: str) -> tuple[Signer, dict[str, Any]]:
+    """Return who signed such an export, and the record of its wheel, from its first kilobytes.
+
+    Raises StoreError for another build, and where a trusted signer's manifest or that record is missing.
+    """
+    with incoming_tar(path, file) as files:
+        manifest, signer, others = _begun(home, path, next(files), files, Allowed())
+        _refuse_other_build(path, [wheel.key for wheel in manifest.wheels], build_key)
+        record = next(others, None)
+        data = record.content.read(RECORD_LIMIT) if record else b""
+        if hashlib.sha256(data).hexdigest() != manifest.hashes.get(f"store/{build_key}/{stores.RECORD}"):
+            raise refused(path, "its wheel's record does not come first, or is not what its manifest says")
+        return signer, dict(json.loads(data))
+
+
+def _refuse_other_build(path: Path, found: Sequence[str], build_key: str) -> None:
+    if list(found) != [build_key]:
+        raise refused(path, "it holds another build than its name says")
 
 
 def _unpack(

@@ -35,6 +35,7 @@ from spark_build.wheels import reader
 from spark_build.wheels.model import StoredWheel
 
 MAX_DEPTH = 64  # folders in folders
+UNLIMITED = 1 << 62  # bytes
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
 
@@ -85,19 +86,27 @@ def incoming(path: Path, progress: Progress = silent) -> Iterator[Iterator[Incom
         file.seek(0)
         told = _Told(file, size, progress)
         # What is not compressed ends where the file does.
-        limit = max(reader.FREELY, reader.RATIO * size) if magic.startswith(PACKED) else 1 << 62
-        try:
-            yield _of_tar(path, Metered(decompressed(cast("BinaryIO", told), magic), limit))
-        except RefusedError as error:
-            raise refused(path, str(error)) from error
-        except (*DAMAGE, *archives.DAMAGE) as error:
-            said = printable(" ".join(str(error).split()))[:300]
-            raise refused(path, f"it is cut short or no export of ours ({said})") from error
-        except OSError as error:
-            # gzip and bz2 report damage as an OSError without a number.
-            if error.errno is not None:
-                raise
-            raise refused(path, f"it is damaged ({error})") from error
+        limit = max(reader.FREELY, reader.RATIO * size) if magic.startswith(PACKED) else UNLIMITED
+        with incoming_tar(path, decompressed(cast("BinaryIO", told), magic), limit) as members:
+            yield members
+
+
+@contextlib.contextmanager
+def incoming_tar(path: Path, file: BinaryIO, limit: int = UNLIMITED) -> Iterator[Iterator[Incoming]]:
+    """Yield the files of an open tar as `incoming` does, reading forward only; `path`: its name in errors."""
+    try:
+        with contextlib.closing(_of_tar(path, Metered(file, limit))) as members:
+            yield members
+    except RefusedError as error:
+        raise refused(path, str(error)) from error
+    except (*DAMAGE, *archives.DAMAGE) as error:
+        said = printable(" ".join(str(error).split()))[:300]
+        raise refused(path, f"it is cut short or no export of ours ({said})") from error
+    except OSError as error:
+        # gzip and bz2 report damage as an OSError without a number.
+        if error.errno is not None:
+            raise
+        raise refused(path, f"it is damaged ({error})") from error
 
 
 class _Told(io.RawIOBase):
@@ -129,7 +138,7 @@ class _Told(io.RawIOBase):
         return True
 
 
-def _of_tar(path: Path, stream: Metered) -> Iterator[Incoming]:
+def _of_tar(path: Path, stream: Metered) -> Generator[Incoming]:
     seen: set[str] = set()
     with tarfile.open(fileobj=cast("BinaryIO", stream), mode="r:") as tar:
         while (member := tar.next()) is not None:

@@ -49,7 +49,7 @@ def send(parcel: Bundle, url: str, progress: Progress, emit: Emit) -> int:
 
 
 def _send_by_fsspec(parcel: Bundle, url: str, progress: Progress, emit: Emit) -> None:
-    files, top = _opened(url)
+    files, top = opened(url)
     counter = Counter(progress, parcel.size)
     try:
         if not _is_signed(parcel) and files.exists(f"{top}/{SIGNATURE}"):
@@ -74,7 +74,8 @@ def _is_signed(parcel: Bundle) -> bool:
     return any(member.name == SIGNATURE for member in parcel.members)
 
 
-def _opened(url: str) -> tuple[Any, str]:
+def opened(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL and the path in it. Raises HostError."""
     try:
         import fsspec
 
@@ -185,7 +186,7 @@ def _put(files: Any, path: str, member: Member, counter: Counter, url: str) -> N
             counter.add(before + member.size - counter.done)
             return
         counter.add(before - counter.done)
-        with _created(files, path) as out:
+        with created(files, path) as out:
             for chunk in member.content():
                 out.write(chunk)
                 counter.add(len(chunk))
@@ -195,7 +196,7 @@ def _put(files: Any, path: str, member: Member, counter: Counter, url: str) -> N
     )
 
 
-def _created(files: Any, path: str) -> Any:
+def created(files: Any, path: str) -> Any:
     """Return a new file in a new folder; in S3, where folders do not exist, makedirs would make a bucket."""
     try:
         return files.open(path, "wb")

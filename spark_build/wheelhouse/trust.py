@@ -127,7 +127,7 @@ def sign(data: bytes, key: Path) -> bytes:
 def verify(wheelhouse: Path, data: bytes, signature: bytes) -> Signer:
     """Return who signed `data`; StoreError for a signature that is none, or of other bytes or purpose."""
     try:
-        key = _key_of(signature)
+        key = key_of(signature)
     except (ValueError, LookupError) as error:
         raise StoreError(f"{SIGNATURE} is no signature of ssh") from error
     known = next((one for one in signers(wheelhouse) if one.key == key), Signer(name="", key=key))
@@ -151,7 +151,7 @@ def _ssh_keygen(stdin: BinaryIO, step: str, *arguments: str) -> str | None:
     return capture(command, stdin=stdin, timeout=300)
 
 
-def _key_of(signature: bytes) -> str:
+def key_of(signature: bytes) -> str:
     """Return the public key in a signature (PROTOCOL.sshsig); it proves nothing by itself."""
     armored = re.fullmatch(
         r"-----BEGIN SSH SIGNATURE-----\n(.*)-----END SSH SIGNATURE-----\n", signature.decode(), re.DOTALL

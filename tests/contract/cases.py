@@ -92,6 +92,8 @@ CASES = (
     *_both("wheelhouse trust list"),
     *_json("wheelhouse trust add alice {root}/nowhere.pub", "wheelhouse trust remove alice"),
     *_both("wheelhouse import --unsigned {root}/given/view.tar", options=("--root", "{root}/second", "--train", "t", "--target", "host-cpu")),
+    *_both("remotes list"),
+    *_json("remotes push nothing", "remotes remove nothing", "remotes gc nothing", "remotes add lab {root}/nowhere"),
     # environments
     *_both("env check {root}/env", "env update {root}/env --dry-run", "env update {root}/env --dry-run --generation 1"),
     *_json("env update {root}/env --dry-run", before=("wheelhouse rollback 1",)),

@@ -22,12 +22,19 @@ from fsspec.implementations.sftp import SFTPFileSystem
 from moto.server import ThreadedMotoServer
 
 from spark_build.errors import HostError
+from spark_build.recipes.model import Target
+from spark_build.transfer import remote
 from spark_build.transfer.bundle import Bundle, pack
+from spark_build.transfer.remote import Remotes
 from spark_build.transfer.upload import _at, send
+from spark_build.wheelhouse import generations, trust
 from tests.conftest import Root
 from tests.helpers.commands import invoke
-from tests.helpers.wheelhouse import demo_house, make_wheel, publish, put_built
+from tests.helpers.exports import make_key
+from tests.helpers.wheelhouse import VIEW, demo_house, home_in, make_wheel, publish, put_built
 from tests.transfer.test_export_remote import Sshd, arrived, sent, start_sshd
+
+HERE = Target(name="host-cpu", summary="", platform="linux-x86_64", python=VIEW.rpartition("-")[2])
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +137,27 @@ def test_the_signature_of_an_earlier_export_goes(parcel: Bundle) -> None:
     assert send(parcel, "memory://set", lambda *_: None, lambda _: None) == parcel.size
     assert sorted(files.find("/set")) == sorted(f"/set/{one.name}" for one in parcel.members)
     files.rm("/set", recursive=True)
+
+
+@pytest.mark.usefixtures("keys")
+def test_sftp_as_a_remote_store(node: Node, tmp_path: Path) -> None:
+    home, generation = demo_house(tmp_path / "house")
+    place, key = tmp_path / "lab", make_key(tmp_path, "alice")
+    store = remote.add(home.wheelhouse, "lab", node.url(place), push=True, key=key)
+    (demo,) = Remotes(home).push(store, generation)
+    assert Remotes(home).push(store, generation) == ()
+    other = home_in(tmp_path / "other")
+    trust.add(other.wheelhouse, "alice", key.with_name("alice.pub"))
+    remote.add(other.wheelhouse, "lab", node.url(place), push=False, key=None)
+    assert Remotes(other).find("0" * 64) is None
+    assert Remotes(other).find(demo.key) is not None
+    taken = Remotes(other).fetch(demo.key, HERE)
+    assert taken is not None
+    assert (taken.sha256, taken.imported) == (demo.sha256, "alice")
+    generations.discard(generation.folder)
+    (gone,) = Remotes(home).collect(store, older_than=-10, dry_run=False)
+    assert gone.name == remote.entry_name(demo.key, store.signer)
+    assert [path for path in place.rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.usefixtures("keys")
