@@ -318,7 +318,7 @@ def burn_in(
     Leaves rounds, burn-in.json and report.html in `folder`; run again with the same settings it
     goes on where it stopped. `checks` of the operator battery count in the verdict.
     """
-    _require()
+    require_packages("a burn-in")
     everyone = _with_control(arms)
     order = balanced_order([arm.name for arm in everyone], settings.pairs, settings.seed, settings.most)
     told = (*settings.notes, *prepare_memory(settings.device))
@@ -407,11 +407,11 @@ def _watched(
     return ArmMonitor({f"{c.dtype}:{c.size}:{c.layout}": str(c) for c in settings.cases}, stand, emit)
 
 
-def _require() -> None:
-    """Better now than after minutes of measuring."""
+def require_packages(what: str) -> None:
+    """Raise HostError where the extra `verify` is not installed: now, not after minutes of measuring."""
     missing = [name for name in ("scipy", "matplotlib") if importlib.util.find_spec(name) is None]
     if missing:
-        raise HostError(f"a burn-in needs {' and '.join(missing)}", hint="pip install 'spark-build[verify]'")
+        raise HostError(f"{what} needs {' and '.join(missing)}", hint="pip install 'spark-build[verify]'")
 
 
 def _with_control(arms: Sequence[Arm]) -> tuple[Arm, ...]:

@@ -139,6 +139,7 @@ def measure_suite(
 
     An unfinished run of the same wish is taken up again.
     """
+    session.require_packages("bench run")
     script = script_of(home)
     references = session.references_of(home)
     unfinished = home.runs / f"unfinished-bench-{session.digest_of_wish(train, generation, wish)}.json"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from spark_build.errors import HostError
 from spark_build.measure.model import Arm
 from tests.conftest import CLI
 from tests.helpers import processes
@@ -59,6 +64,18 @@ def bench(root: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 def arm(baseline: Arm, name: str = "a", more: str = "") -> tuple[str, str]:
     return "--arm", f"{name}={Path(baseline.python).parents[1]}{CALM}{more}"
+
+
+def test_a_missing_package_is_told_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
+    )
+    code, document = bench(tmp_path, "--workload", "gemm", "--arm", f"a={sys.prefix}")
+    assert (code, document["error"]["message"]) == (HostError.exit_code, "bench run needs matplotlib")
+    assert not list(tmp_path.glob("runs/*/rounds-*"))
 
 
 def checks(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
