@@ -617,4 +617,4 @@ def _to_build(options: Options, base: Path, names: Sequence[str]) -> str:
     from spark_build.paths import locate
 
     root = [] if options.root is None and base in locate(None).data else ["--root", str(base)]
-    return typeable(shlex.join(["spark-build", *root, "build", *names]), options, repeat=())
+    return typeable(shlex.join(["spark-build", *root, "build", *names]), options, repeat=("--root",))
