@@ -92,8 +92,12 @@ def differentiate(
     plain: Callable[..., Any],
     *inputs: Any,
     dtype: Any,
+    allowed: float | None = None,
 ) -> None:
-    """Compare an operator and its gradients with the plain form of it in FP64."""
+    """Compare an operator and its gradients with the plain form of it in FP64.
+
+    `allowed`: the largest relative error; by default what the type of each result allows.
+    """
     rounded = [each.to(dtype) for each in inputs]
     mine = leaves(*rounded, device=usual_device())
     true = leaves(*rounded, dtype=torch.float64)
@@ -103,7 +107,7 @@ def differentiate(
     spoil(*mine, *mine)
     gradients = torch.autograd.grad(result, mine, direction.to(result.device))
     wanted = torch.autograd.grad(exact, true, direction.double())
-    errors.compare(what, result, exact)
+    errors.compare(what, result, exact, allowed=allowed)
     for number, (got, want) in enumerate(zip(gradients, wanted, strict=True)):
         # A bias sums over everything: its gradient grows, the error of what is summed does, too.
-        errors.compare(f"{what}: gradient {number}", got, want)
+        errors.compare(f"{what}: gradient {number}", got, want, allowed=allowed)
