@@ -413,10 +413,14 @@ def _from_installed(folder: Path) -> None:
     left_out = ("INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json")
     with tempfile.TemporaryDirectory() as scratch:
         for file in own.files or ():
-            # Scripts are made by the installer, from entry_points.txt.
-            inside = ".." not in file.parts and "__pycache__" not in file.parts
-            if inside and not (file.parts[0].endswith(".dist-info") and file.name in left_out):
-                copy = Path(scratch, *file.parts)
+            parts = file.parts
+            if ".." in parts:
+                if "share" not in parts:
+                    continue  # scripts are made by the installer, from entry_points.txt
+                parts = (f"spark_build-{own.version}.data", "data", *parts[parts.index("share") :])
+            made = parts[0].endswith(".dist-info") and file.name in left_out
+            if not made and "__pycache__" not in parts:
+                copy = Path(scratch, *parts)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(str(file.locate()), copy)
                 os.utime(copy, (int(EPOCH), int(EPOCH)))
