@@ -33,7 +33,7 @@ SLOWED = """
 import torch
 sound = torch.mm
 def mm(a, b, out=None):
-    for _ in range(3):  # as if at a quarter of the clock
+    for _ in range(7):  # as if at an eighth of the clock
         sound(a, b, out=out)
     return sound(a, b, out=out)
 torch.mm = mm
