@@ -14,14 +14,14 @@ from typing import Any
 from packaging.tags import Tag, sys_tags
 
 from spark_build.environments import interpreters
-from spark_build.environments.installed import choose_installer, find_uv, installer_error, unconfigured
+from spark_build.environments.installed import choose_installer, installer_error
 from spark_build.errors import SourceError, StoreError
 from spark_build.files import make_folder, sha256_of
 from spark_build.paths import Home
 from spark_build.process import run
 from spark_build.recipes.model import Target
 from spark_build.text import digest
-from spark_build.venv import clean_environment
+from spark_build.venv import clean_environment, find_uv, unconfigured
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import resolve as wheelhouse_resolve
 from spark_build.wheelhouse import store as stores

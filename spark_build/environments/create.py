@@ -34,7 +34,7 @@ from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.resolve import needed
 from spark_build.wheels.model import StoredWheel
 
-LOCK = f"{installed.SCRATCH}lock"
+LOCK = f"{venv.SCRATCH}lock"
 BEGUN = ".spark-build"  # begins the names of what is written beside the packages
 
 

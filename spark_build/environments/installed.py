@@ -8,13 +8,11 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 import sys
 import tempfile
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
@@ -25,7 +23,7 @@ from packaging.utils import canonicalize_name
 from spark_build import venv
 from spark_build.errors import HostError, StoreError, UsageError
 from spark_build.files import remove_tree, write_atomically
-from spark_build.process import capture, run
+from spark_build.process import run
 from spark_build.wheelhouse.generations import Generation, requirements
 from spark_build.wheels.model import StoredWheel
 from spark_build.wheels.payload import ENTRY_POINTS, commands
@@ -313,61 +311,32 @@ def _commands(archive: zipfile.ZipFile, filename: str) -> Iterator[str]:
         yield from (name for name in commands(archive.read(file)) if "/" not in name)
 
 
-SCRATCH = ".spark-build-"  # begins the name of what an interrupted installation may leave in an environment
-
-
-def find_uv() -> str | None:
-    """Return a uv that runs: on PATH, else the one installed beside spark-build."""
-    for found in (shutil.which("uv"), str(Path(sys.executable).with_name("uv"))):
-        if found and _runs(found):
-            return found
-    return None
-
-
-@cache
-def _runs(program: str) -> bool:
-    """Return whether this uv runs: pyenv's only says that no version with uv is selected."""
-    return capture([program, "--version"], env=unconfigured(), timeout=20) is not None
-
-
 def choose_installer(wanted: str = "auto") -> InstallerName:
     """Return uv if there is one, else pip. Raises HostError when uv is asked for and missing."""
     if wanted == "pip":
         return "pip"
-    if find_uv() is not None:
+    if venv.find_uv() is not None:
         return "uv"
     if wanted == "uv":
         raise HostError("there is no uv on PATH", hint="pip install uv, or --installer pip")
     return "pip"
 
 
-def unconfigured() -> dict[str, str]:
-    """Return the process's environment without pip's and uv's settings, so that no index is used.
-
-    pip's --isolated would still read PIP_CONFIG_FILE and the machine's file.
-    """
-    kept = {
-        name: value
-        for name, value in venv.clean_environment().items()
-        if not name.upper().startswith(("PIP_", "UV_"))
-    }
-    return kept | {"PIP_CONFIG_FILE": os.devnull}
-
-
 def fill(installer: InstallerName, folder: Path, source: Path, wheels: Sequence[StoredWheel]) -> None:
     """Install these wheels from `source` into the environment: offline, with hashes."""
     if not wheels:
         return
-    # Beside the packages, so that uv can link what it unpacked; never the user's cache.
-    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch:
+    with tempfile.TemporaryDirectory(prefix=venv.SCRATCH, dir=folder) as scratch:
         listed = Path(scratch, "requirements.txt")
         listed.write_text(requirements(wheels))
-        options = ["--no-index", "--find-links", str(source), "--no-deps", "--require-hashes"]
-        done = run(
-            [*_command(installer, folder, Path(scratch)), *options, "-r", str(listed)],
-            cwd=folder,
-            env=unconfigured(),
-        )
+        found = ["--no-index", "--find-links", str(source)]
+        options = [*found, "--no-deps", "--require-hashes", "-r", str(listed)]
+        if installer == "uv":
+            done = venv.uv(folder, ["install", "--no-build", *options])
+        else:
+            isolated = ["--disable-pip-version-check", "--no-input"]
+            command = [sys.executable, "-m", "pip", "--python", str(venv.python_of(folder)), *isolated]
+            done = run([*command, "install", "--no-cache-dir", *options], cwd=folder, env=venv.unconfigured())
     if done.returncode != 0:
         if os.strerror(errno.ENOSPC) in done.output:
             raise HostError(
@@ -378,15 +347,6 @@ def fill(installer: InstallerName, folder: Path, source: Path, wheels: Sequence[
             where=str(source),
             hint="spark-build wheelhouse list",
         )
-
-
-def _command(installer: InstallerName, folder: Path, scratch: Path) -> list[str]:
-    python = str(venv.python_of(folder))
-    if installer == "uv":
-        isolated = ["--no-config", "--offline", "--cache-dir", str(scratch / "cache"), "--no-progress"]
-        return [find_uv() or "uv", "pip", "install", "--python", python, *isolated, "--no-build"]
-    isolated = ["--disable-pip-version-check", "--no-input"]
-    return [sys.executable, "-m", "pip", "--python", python, *isolated, "install", "--no-cache-dir"]
 
 
 def installer_error(output: str) -> str:
@@ -400,7 +360,7 @@ def installer_error(output: str) -> str:
 def add_pip(folder: Path) -> None:
     """Install pip from the interpreter's own bundle, without any index."""
     python = str(venv.python_of(folder))
-    done = run([python, "-m", "ensurepip", "--upgrade"], env=unconfigured())
+    done = run([python, "-m", "ensurepip", "--upgrade"], env=venv.unconfigured())
     if done.returncode != 0:
         raise HostError(
             "this Python cannot put pip into an environment (ensurepip failed)",

@@ -18,10 +18,9 @@ from packaging.tags import Tag, compatible_tags, cpython_tags, platform_tags
 from packaging.utils import parse_wheel_filename
 
 from spark_build import venv
-from spark_build.environments.installed import find_uv
 from spark_build.errors import HostError, StoreError, UsageError
 from spark_build.process import capture, run
-from spark_build.venv import clean_environment
+from spark_build.venv import clean_environment, find_uv
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheels.model import StoredWheel
 

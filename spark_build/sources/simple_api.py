@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urldefrag, urlsplit
@@ -148,16 +149,22 @@ def unreachable_hint(filename: str) -> str:
 
 def _pip(*arguments: str) -> str:
     # The user's PIP_QUIET would silence the listing, PIP_ISOLATED hide the variables from it, and
-    # PIP_PYTHON ask another environment's pip. -P: a pip.py in the working directory is not pip.
+    # PIP_PYTHON ask another environment's pip.
     environment = clean_environment({"PIP_QUIET": "0", "PIP_VERBOSE": "0", "PIP_ISOLATED": "0"})
     environment.pop("PIP_PYTHON", None)
-    command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "config", *arguments]
-    output = capture(command, env=environment)
+    output = _pip_config(arguments, tuple(sorted(environment.items())))
     if output is None:
         raise HostError(
             "pip cannot read its own configuration", hint=f"{sys.executable} -m pip config {arguments[0]}"
         )
     return output
+
+
+@cache
+def _pip_config(arguments: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> str | None:
+    # Kept, as pip takes a third of a second to start. -P: a pip.py in the working directory is not pip.
+    command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "config", *arguments]
+    return capture(command, env=dict(environment))
 
 
 def _default_index() -> str:

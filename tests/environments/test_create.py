@@ -9,8 +9,9 @@ import pytest
 
 from spark_build.environments import installed
 from spark_build.environments.create import choose, install
-from spark_build.environments.installed import find_uv, prove_origin
+from spark_build.environments.installed import prove_origin
 from spark_build.errors import HostError, StoreError, UsageError, from_os_error
+from spark_build.venv import find_uv
 from spark_build.wheelhouse.generations import Generation
 from tests.helpers.wheelhouse import demo_house, home_in, make_wheel, publish, put_built, put_public, snapshot
 

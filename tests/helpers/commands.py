@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import IO
 
 from spark_build import process as processes
+from spark_build import venv
 from spark_build.build import sandbox
 from spark_build.cli import main as entry
-from spark_build.environments import installed, interpreters
+from spark_build.environments import interpreters
+from spark_build.sources import simple_api
 
 CLI = [sys.executable, "-m", "spark_build"]
 # Python, or the loader, reads these when a process starts.
@@ -124,7 +126,8 @@ def _forget() -> None:
     processes._cancelled.clear()
     sandbox._told.clear()
     sandbox.choose.cache_clear()
-    installed._runs.cache_clear()
+    venv._runs.cache_clear()
+    simple_api._pip_config.cache_clear()
     interpreters.inspect.cache_clear()
 
 

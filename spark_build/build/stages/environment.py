@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import parse_wheel_filename
+
 from spark_build import venv
 from spark_build.build.context import Job, Outputs, Provided
+from spark_build.environments.installed import installer_error
 from spark_build.errors import HostError, SourceError, StageError
-from spark_build.files import remove_tree
+from spark_build.files import remove_tree, sha256_of
 from spark_build.sources import simple_api
 
 NAME = "environment"
@@ -46,9 +49,9 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     remove_tree(job.environment)
     venv.create(job.environment, log=job.log)
     wheels = earlier["fetch"]["requirements"]
-    installed = _install(job, ["--no-index", "--no-deps", *wheels]) if wheels else []
+    installed = _install_files(job, wheels)
     # Before the needs come: what those require at run time is none of this build's business.
-    checked = venv.pip(job.environment, ["check"], log=job.log)
+    checked = venv.uv(job.environment, ["check"], log=job.log)
     if checked.returncode != 0:
         raise StageError(
             f"the recipe's build requirements contradict each other: {checked.output}",
@@ -80,7 +83,7 @@ def _add_need(job: Job, need: Provided) -> list[dict[str, str]]:
         (site,) = job.environment.glob("lib/python*/site-packages")
         (site / f"provided-{need.provision.need}.pth").write_text(f"{need.site}\n")
     elif need.wheel is not None:
-        return _install(job, ["--no-deps", str(need.wheel)])
+        return _install_files(job, [str(need.wheel)])
     elif need.provision.provider == "public":
         return _add_public(job, need)
     return []
@@ -90,26 +93,41 @@ def _add_public(job: Job, need: Provided) -> list[dict[str, str]]:
     """Install a public wheel with its requirements; of torch, the build for the target."""
     wanted = f"{need.provision.distribution}=={need.provision.version}"
     if need.provision.distribution != "torch":
-        return _install(job, [wanted])
+        return _install_public(job, wanted)
     cuda = job.target.cuda_architectures
     backend = "cu" + job.target.cuda.replace(".", "") if cuda else "cpu"
     simple_api.install(job.environment, [wanted], backend, job.emit, job.log, offline=job.offline)
     return [{"name": "torch", "version": need.provision.version, "sha256": ""}]
 
 
-def _install(job: Job, arguments: Sequence[str]) -> list[dict[str, str]]:
-    """Run pip; returns name, version and sha256 of what it installed, for the provenance."""
+def _install_files(job: Job, wheels: Sequence[str]) -> list[dict[str, str]]:
+    """Install wheel files and nothing else; returns name, version and sha256 of each, for the provenance."""
+    if not wheels:
+        return []
+    done = venv.uv(job.environment, ["install", "--no-deps", *wheels], log=job.log, pass_fds=job.keep)
+    if done.returncode != 0:
+        raise SourceError(
+            f"the build environment cannot be filled: {installer_error(done.output)}",
+            hint="if the disk is full, free some space; then run the same command again",
+        )
+    found = []
+    for path in map(Path, wheels):
+        name, version, *_ = parse_wheel_filename(path.name)
+        found.append({"name": name, "version": str(version), "sha256": sha256_of(path)})
+    return found
+
+
+def _install_public(job: Job, requirement: str) -> list[dict[str, str]]:
+    """Install a public distribution with what it requires, by pip, as its configuration says."""
     report = job.work / "environment.json"
     # --no-compile: a build imports a part of what is installed, and Python compiles that on the way.
     options = ["install", "--only-binary=:all:", "--no-compile", "--report", str(report)]
     if job.offline:
         options.append("--no-index")
-    done = venv.pip(job.environment, [*options, *arguments], log=job.log, pass_fds=job.keep)
+    done = venv.pip(job.environment, [*options, requirement], log=job.log, pass_fds=job.keep)
     if done.returncode != 0:
-        errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
         raise SourceError(
-            "the build environment cannot be filled: "
-            + (errors[0].removeprefix("ERROR: ") if errors else done.output[-300:]),
+            f"the build environment cannot be filled: {installer_error(done.output)}",
             hint="check the network and `pip config list`, then run the same command again",
         )
     return [
