@@ -30,9 +30,9 @@ from spark_build.recipes.evaluation import evaluate
 from spark_build.recipes.loader import Catalogue, read_lock
 from spark_build.recipes.model import Pin, Recipe, Source, Train
 from spark_build.recipes.parse import joint_error, lock_file, normalized, render_lock
-from spark_build.recipes.toml_positions import read_toml, set_string
+from spark_build.recipes.toml_positions import read_toml, set_value
 from spark_build.sources import git_remote, http
-from spark_build.sources.simple_api import IDENTITY, Indexes, IndexFile, configured, files_of, find
+from spark_build.sources.simple_api import IDENTITY, Indexes, IndexFile, configured, files_of, find, size_of
 from spark_build.text import nearest
 
 Keys = tuple[str | int, ...]
@@ -73,10 +73,10 @@ class _Edits:
     texts: dict[Path, str] = field(default_factory=dict)
     before: dict[Path, str] = field(default_factory=dict)
 
-    def set(self, path: Path, keys: Keys, value: str) -> None:
+    def set(self, path: Path, keys: Keys, value: str | int) -> None:
         if path not in self.texts:
             self.texts[path] = self.before[path] = path.read_bytes().decode()
-        self.texts[path] = set_string(self.texts[path], keys, value, file=str(path))
+        self.texts[path] = set_value(self.texts[path], keys, value, file=str(path))
 
     def write(self) -> tuple[Path, ...]:
         """Write all changes and return the files."""
@@ -115,8 +115,11 @@ def sites(home: Home, train: str | None, names: Sequence[str]) -> list[Site]:
     return [found[name] for name in sorted(names or own or found)]
 
 
-def fill_pins(chosen: Sequence[Site]) -> tuple[list[Row], tuple[Path, ...]]:
-    """Write missing hashes and commits; returns a row for each source, and the files changed."""
+def fill_pins(chosen: Sequence[Site], *, sizes: bool = False) -> tuple[list[Row], tuple[Path, ...]]:
+    """Write missing hashes and commits; returns a row for each source, and the files changed.
+
+    Files get their size with the hash; sizes: also those that have a hash already, where a server says it.
+    """
     edits, rows, asked = _Edits(), [], SourceLookup()
     for site in chosen:
         for keys, source in site.sources():
@@ -124,6 +127,8 @@ def fill_pins(chosen: Sequence[Site]) -> tuple[list[Row], tuple[Path, ...]]:
             key = "commit" if kind == "git" else "sha256"
             named = _name(source)
             if source.get(key):
+                if sizes and not source.get("size") and (size := asked.size(source)):
+                    edits.set(site.path, (*keys, "size"), size)
                 rows.append(Row(recipe=site.recipe, source=named, state="pinned", pinned=source[key]))
                 continue
             try:
@@ -132,6 +137,8 @@ def fill_pins(chosen: Sequence[Site]) -> tuple[list[Row], tuple[Path, ...]]:
                 rows.append(Row(recipe=site.recipe, source=named, state=f"unknown ({error.message})"))
                 continue
             edits.set(site.path, (*keys, key), value)
+            if size := asked.size({**source, key: value}):
+                edits.set(site.path, (*keys, "size"), size)
             rows.append(Row(recipe=site.recipe, source=named, state="written", found=value))
     return rows, edits.write()
 
@@ -399,8 +406,27 @@ class SourceLookup:
             raise SourceError("no index announces the hash of an archive")
         return sha256_of_url(str(source.get("url", "")), self.indexes)
 
-    def moved(self, source: Mapping[str, Any], old: str, new: str, version: Version) -> dict[str, str]:
+    def size(self, source: Mapping[str, Any]) -> int:
+        """Return the bytes of a source's file as its server says; 0 where it does not, or for git."""
+        if source.get("kind") == "git":
+            return 0
+        file = IndexFile(project="", filename="", url=str(source.get("url", "")))
+        if source.get("kind") in ("sdist", "wheel"):
+            project, filename = str(source.get("project", "")), str(source.get("filename", ""))
+            try:
+                file = find(project, filename, self.indexes, sha256=str(source.get("sha256", "")))
+            except SourceError:
+                return 0
+        return size_of(file, self.indexes) or 0
+
+    def moved(self, source: Mapping[str, Any], old: str, new: str, version: Version) -> dict[str, Any]:
         """Return the keys of a source that another version changes, with their new values."""
+        changes: dict[str, Any] = self._moved(source, old, new, version)
+        # The old file's size is the new one's in no case.
+        sized = source.get("size") and source.get("kind") != "git"
+        return {**changes, "size": self.size({**source, **changes})} if sized else changes
+
+    def _moved(self, source: Mapping[str, Any], old: str, new: str, version: Version) -> dict[str, str]:
         kind = source.get("kind")
         if kind in ("sdist", "wheel"):
             file = self._file(source, version)

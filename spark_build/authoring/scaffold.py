@@ -46,7 +46,7 @@ from spark_build.sources import git_remote
 from spark_build.sources.archives import unpack
 from spark_build.sources.download import fetch_pinned
 from spark_build.sources.git import export_commit, fetch_commit
-from spark_build.sources.simple_api import Indexes, configured, files_of
+from spark_build.sources.simple_api import Indexes, configured, files_of, size_of
 from spark_build.text import nearest
 from spark_build.venv import clean_environment
 
@@ -445,6 +445,7 @@ def find_sdist(project: str, version: Version, indexes: Indexes) -> Source:
         project=canonicalize_name(project),
         filename=filename,
         sha256=sha256_of_file(file, indexes),
+        size=size_of(file, indexes) or 0,
     )
 
 

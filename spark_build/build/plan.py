@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
@@ -14,6 +15,7 @@ from spark_build.machine import Limits, Machine
 from spark_build.recipes.evaluation import evaluate, for_target, patches_for, pin_hint, sources_for
 from spark_build.recipes.model import (
     Decision,
+    Download,
     Estimate,
     Need,
     Patch,
@@ -31,6 +33,8 @@ from spark_build.recipes.parse import Lock
 from spark_build.recipes.toml_positions import allows, version_of
 from spark_build.resources import policy
 from spark_build.text import digest
+
+DOWNLOAD_RATE = 12_500_000  # bytes a second, 100 Mbit/s: an assumption that plans print
 
 
 class StoredResult(NamedTuple):
@@ -105,8 +109,9 @@ def limits_of(machine: Machine, target: Target, *, jobs: int | None, memory_mib:
 
 def jobs_for(recipe: Recipe, machine: Machine, limits: Limits, memory_per_job_mib: int = 0) -> int:
     """Return the compile jobs that fit cores and free memory when it builds alone, at least one."""
+    most = (recipe.build.most_jobs or limits.cores) if recipe.is_compiled else 1  # a wheel is unpacked by one
     return policy.allowed(
-        cores=limits.cores // recipe.build.threads_per_job,
+        cores=min(most, limits.cores // recipe.build.threads_per_job),
         available_mib=machine.available_mib,
         reserve_mib=limits.reserve_mib,
         memory_per_job_mib=memory_per_job_mib or recipe.build.memory_per_job_mib,
@@ -128,13 +133,15 @@ def make_plan(
     history: Mapping[str, ExpectedUsage] | None = None,
     lock_of: Callable[[str], Lock | None] = lambda _: None,
     builder: Machine | None = None,
+    downloads_of: Callable[[Step], tuple[Download, ...]] = lambda _: (),
 ) -> Plan:
     """Decide every recipe asked for and every one it needs. `lookup` knows the store, `lock_of` the locks.
 
     provide: need -> "store", "public" or a path, where it is to come from; others: recipes that are
     decided as well, but built only where their `default` says so; limits: default, all of the machine;
-    history: what recipes will probably take; builder: another machine, which the estimates are for. What
-    is needed with "public" as its usual provider is in the plan only where the store's is used.
+    history: what recipes will probably take; builder: another machine, which the estimates are for;
+    downloads_of: what a step to build fetches there. What is needed with "public" as its usual provider is
+    in the plan only where the store's is used.
     """
     wished, names = provide or {}, tuple(names)
     if builder is not None:
@@ -153,9 +160,11 @@ def make_plan(
         past = (history or {}).get(name)
         if past is not None and builder is not None:
             past = replace(past, seconds=None)  # a time of this machine
-        draft = replace(draft, estimate=_estimate(recipes[name], builder or machine, limits, past))
         how: _How = "build" if name in wanted else "reuse" if name in optional else "skip"
-        steps[name] = _decided(draft, train, target, steps, lookup, how, needless.get(name, ""))
+        step = _decided(draft, train, target, steps, lookup, how, needless.get(name, ""))
+        fetched = downloads_of(step) if step.decision == "BUILD" else ()
+        estimate = _estimate(recipes[name], builder or machine, limits, past, fetched)
+        steps[name] = replace(step, estimate=estimate, downloads=fetched)
     used = set(order) - optional
     for name in reversed(order):
         if name in used:
@@ -394,8 +403,10 @@ def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> 
 class PlanTotal:
     """Costs and prerequisites of all that a plan builds.
 
-    seconds: one recipe after the other; memory_mib: of the recipe that takes most; `here`: recipes that this
-    machine itself can build, `git`, `files`, `wheels`: number of downloads, if nothing is here yet.
+    seconds: one recipe after the other, with the downloads of known size; memory_mib: of the recipe that
+    takes most; `here`: recipes that this machine itself can build. What several recipes need is downloaded
+    once: `git`, `files`, `wheels`, `public` are numbers of downloads, `downloads_unknown` that of those
+    without a size, `download_bytes` the sum of the others.
     """
 
     seconds: float
@@ -404,6 +415,10 @@ class PlanTotal:
     git: int
     files: int
     wheels: int
+    public: int
+    downloads_unknown: int
+    download_bytes: int
+    download_seconds: float  # at DOWNLOAD_RATE
     packages: tuple[str, ...]  # of the system, as apt calls them
     here: tuple[str, ...]
 
@@ -412,16 +427,21 @@ def total(planned: Plan, machine: Machine) -> PlanTotal:
     """Return the total of a plan's steps to build."""
     building = [step for step in planned.steps if step.decision == "BUILD"]
     estimates = [step.estimate for step in building if step.estimate]
-    sources = {(one.kind, one.url, one.filename) for step in building for one in _sources(step)}
-    fetched = [kind for kind, _, _ in sources if kind != "local"]
+    fetched = {(one.kind, one.name): one.size for step in building for one in step.downloads}
+    count = Counter(kind for kind, _ in fetched)
+    size = sum(filter(None, fetched.values()))
     target = planned.target
     return PlanTotal(
-        seconds=sum(one.seconds for one in estimates),
+        seconds=sum(one.seconds for one in estimates) + size / DOWNLOAD_RATE,
         memory_mib=max((one.memory_mib for one in estimates), default=0),
         disk_mib=sum(one.disk_mib for one in estimates),
-        git=fetched.count("git"),
-        files=len(fetched) - fetched.count("git"),
-        wheels=len({pin for step in building for pin in step.evaluated.requires}),
+        git=count["git"],
+        files=count["file"],
+        wheels=count["wheel"],
+        public=count["public"],
+        downloads_unknown=sum(one is None for one in fetched.values()),
+        download_bytes=size,
+        download_seconds=size / DOWNLOAD_RATE,
         packages=tuple(sorted({name for step in building for name in step.evaluated.apt})),
         here=tuple(
             step.recipe.name
@@ -430,10 +450,6 @@ def total(planned: Plan, machine: Machine) -> PlanTotal:
             or (target.platform == machine.platform and _runs_python(step, target, machine))
         ),
     )
-
-
-def _sources(step: Step) -> Iterator[Source]:
-    yield from filter(None, (step.source, *step.evaluated.extra_sources.values()))
 
 
 def _runs_python(step: Step, target: Target, machine: Machine) -> bool:
@@ -447,7 +463,13 @@ def _preflight(recipe: Recipe) -> tuple[str, ...]:
     return (f"preflight first: a stub of {what} is linked, repaired, audited, imported",) if count else ()
 
 
-def _estimate(recipe: Recipe, machine: Machine, limits: Limits, past: ExpectedUsage | None) -> Estimate:
+def _estimate(
+    recipe: Recipe,
+    machine: Machine,
+    limits: Limits,
+    past: ExpectedUsage | None,
+    downloads: Iterable[Download],
+) -> Estimate:
     """Return the estimate from earlier builds here, else from the recipe's declaration."""
     per_job = past.memory_per_job_mib if past else recipe.build.memory_per_job_mib
     jobs = jobs_for(recipe, machine, limits, per_job)
@@ -459,6 +481,7 @@ def _estimate(recipe: Recipe, machine: Machine, limits: Limits, past: ExpectedUs
         disk_mib=recipe.build.disk_mib,
         jobs=jobs,
         measured=known is not None,
+        download_seconds=sum(one.size or 0 for one in downloads) / DOWNLOAD_RATE,
     )
 
 

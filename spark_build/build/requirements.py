@@ -20,9 +20,9 @@ from spark_build.errors import PatchError, SourceError
 from spark_build.files import remove_tree, sha256_of
 from spark_build.paths import Home
 from spark_build.process import run
-from spark_build.recipes.model import Plan, Provision, Source, Step, Target
-from spark_build.sources import http, simple_api, source_types
-from spark_build.sources.download import fetch_pinned
+from spark_build.recipes.model import Download, Plan, Provision, Source, Step, Target
+from spark_build.sources import git, http, simple_api, source_types
+from spark_build.sources.download import fetch_pinned, pinned_in
 from spark_build.sources.simple_api import Indexes, IndexFile, best_file
 from spark_build.venv import clean_environment
 
@@ -162,6 +162,46 @@ def _keep(path: Path, folder: Path, indexes: Indexes) -> Path:
     sha256 = sha256_of(path)
     source = Source(kind="archive", url=path.absolute().as_uri(), filename=path.name, sha256=sha256)
     return fetch_pinned(source, folder=folder, indexes=indexes)
+
+
+def downloads(step: Step, home: Home | None) -> tuple[Download, ...]:
+    """Return what a step's build fetches, less what is in `home` by its name; None: nothing is there.
+
+    Files are not read: `missing_sources` tells of what is damaged, and of what lies in other folders.
+    """
+    sources = filter(None, (step.source, *step.evaluated.extra_sources.values()))
+    found = [_download_of(one) for one in sources if one.kind != "local" and not _is_fetched(one, home)]
+    if step.recipe.is_compiled:
+        hashes = step.evaluated.hashes
+        lacking = (pin for pin in step.evaluated.requires if home is None or not _has(pin, hashes, home))
+        found += [Download(kind="wheel", name=pin) for pin in lacking]
+        found += [
+            Download(kind="public", name=f"{one.distribution}=={one.version}")
+            for one in step.provisions
+            if one.provider == "public" and one.coupling == "content"
+            if home is None or not _has_environment(step, home)
+        ]
+    return tuple(dict.fromkeys(found))
+
+
+def _download_of(source: Source) -> Download:
+    if source.kind == "git":
+        return Download(kind="git", name=f"{source.url}@{source.commit}")
+    return Download(kind="file", name=source.sha256, size=source.size or None)
+
+
+def _is_fetched(source: Source, home: Home | None) -> bool:
+    if home is None:
+        return False
+    if source.kind == "git":
+        return not git.missing(source, folder=home.sources)
+    return pinned_in(source, home.sources).final.is_file()
+
+
+def _has(pin: str, hashes: Hashes, home: Home) -> bool:
+    if hashes:
+        return any((home.sources / one[:2] / one).is_dir() for one in hashes.get(pin, ()))
+    return _kept(pin, home.sources, hashes) is not None
 
 
 _BEFORE_ENVIRONMENT = ("fetch", "patch")

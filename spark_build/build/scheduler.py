@@ -14,7 +14,7 @@ from graphlib import TopologicalSorter
 from typing import TypeVar
 
 from spark_build.build import plan as build_plan
-from spark_build.build import recipe_build
+from spark_build.build import recipe_build, requirements
 from spark_build.build.context import Context, Shell
 from spark_build.build.keys import key_changes
 from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, makes_prefix, result_of
@@ -101,6 +101,7 @@ def plan(
         },
         lock_of=partial(read_lock, setting.home),
         builder=builder,
+        downloads_of=lambda step: requirements.downloads(step, None if builder else setting.home),
     )
 
 

@@ -20,6 +20,7 @@ from spark_build.text import format_duration, format_size
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
+    from spark_build.build.plan import PlanTotal
     from spark_build.events import Emit, JudgedFeature, RecipeResult, Repetition
     from spark_build.machine import Machine
     from spark_build.recipes.model import BuildOptions, Plan, Step
@@ -598,6 +599,11 @@ def _step_document(step: Step) -> dict[str, Any]:
         "source": dataclasses.asdict(step.source) if step.source else None,
         "patches": [patch.file for patch in step.patches],
         "estimate": dataclasses.asdict(estimate) if estimate else None,
+        "downloads": {
+            "count": len(step.downloads),
+            "bytes": sum(one.size or 0 for one in step.downloads),
+            "unknown": sum(one.size is None for one in step.downloads),
+        },
         "warnings": list(step.warnings),
     }
 
@@ -620,12 +626,7 @@ def _print_total(planned: Plan, here: Machine, lines: Sequence[str], *, is_here:
         f"{_gib(builder.memory_mib)}, one recipe after the other; up to {_gib(found.memory_mib)} of memory, "
         f"{_gib(found.disk_mib)} of disk"
     )
-    counts = {"git repositories": found.git, "files": found.files, "wheels to build with": found.wheels}
-    listed = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
-    if listed:
-        render.print_wrapped(
-            f"downloads, less what is there already: {listed}; size unknown (pins hold none)"
-        )
+    _print_downloads(found, is_here=is_here)
     needs = [f"Python {python_version(target)}"]
     needs += [f"for the GPU a driver of CUDA {target.cuda} or newer"] if target.cuda_architectures else []
     needs += [f"system packages: {' '.join(found.packages)}"] if found.packages else []
@@ -636,6 +637,27 @@ def _print_total(planned: Plan, here: Machine, lines: Sequence[str], *, is_here:
     print(f"to type{'' if is_here else ' there'}, in this order:")
     for line in lines:
         print(f"  {line}")
+
+
+def _print_downloads(found: PlanTotal, *, is_here: bool) -> None:
+    """Print what is to be downloaded, how long that takes, and of how much no pin knows the size."""
+    counts = {
+        "git repositories": found.git,
+        "files": found.files,
+        "wheels to build with": found.wheels,
+        "public wheels with all they require": found.public,
+    }
+    whole, known = sum(counts.values()), sum(counts.values()) - found.downloads_unknown
+    listed = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
+    said = []
+    if known:
+        lasting = f"{format_duration(found.download_seconds)} of that time, at an assumed 100 Mbit/s"
+        said.append(f"{format_size(found.download_bytes)} ({lasting})")
+    if found.downloads_unknown:
+        said.append(f"size unknown for {found.downloads_unknown} of {whole}, for which no time is reckoned")
+    if whole:
+        less = ", less what was fetched already" if is_here else ""
+        render.print_wrapped(f"downloads{less}: {listed}; {'; '.join(said)}")
 
 
 def _gib(mib: float) -> str:
@@ -667,7 +689,20 @@ def print_plan(planned: Plan) -> None:
         if step.decision == "BUILD" and step.estimate:
             jobs = f"{step.estimate.jobs} job{'s' if step.estimate.jobs > 1 else ''}"
             word = "about" if step.estimate.measured else "a guess:"
-            cost = f"{word} {format_duration(step.estimate.seconds)}, {jobs}"
+            seconds = step.estimate.seconds + step.estimate.download_seconds
+            cost = f"{word} {format_duration(seconds)}, {jobs}"
         decision = f"{step.decision} FROM {step.remote}" if step.remote else step.decision
-        rows.append([step.recipe.name, step.pin.version, decision, cost, "; ".join(step.reasons)])
-    render.print_table(["RECIPE", "VERSION", "DECISION", "ESTIMATE", "WHY"], rows)
+        fetched = _download_text(step)
+        rows.append([step.recipe.name, step.pin.version, decision, cost, fetched, "; ".join(step.reasons)])
+    headers = ["RECIPE", "VERSION", "DECISION", "ESTIMATE", "DOWNLOAD", "WHY"]
+    if not any(step.downloads for step in planned.steps):
+        headers, rows = headers[:4] + headers[5:], [row[:4] + row[5:] for row in rows]
+    render.print_table(headers, rows)
+
+
+def _download_text(step: Step) -> str:
+    """Return the size of what a step fetches, and of how many things it is unknown; "" for nothing."""
+    unknown = sum(one.size is None for one in step.downloads)
+    size = sum(one.size or 0 for one in step.downloads)
+    said = [format_size(size)] if size else []
+    return " + ".join([*said, f"{unknown} of unknown size"] if unknown else said)

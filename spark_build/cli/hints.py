@@ -20,10 +20,10 @@ ELSEWHERE = re.compile(r"\bmachine\b[^:]*: $")  # "on that machine: spark-build 
 def typeable(text: str, options: Options | None = None, repeat: tuple[str, ...] = VIEW) -> str:
     """Add the --root, --target and --train given now to each `spark-build COMMAND` in a text.
 
-    Without them the line would work on something else. Those that build repeat --provide and --source,
-    too; those for another machine nothing. The program is called as it was now, and root needs no sudo:
-    not so on another machine, which is meant where nothing is to be repeated. `options` are those of the
-    running command.
+    Without them the line would work on something else. Those that plan repeat --provide, those
+    that build --source, too; those for another machine nothing. The program is called as it was now, and
+    root needs no sudo: not so on another machine, which is meant where nothing is to be repeated.
+    `options` are those of the running command.
     """
     from spark_build.cli.lazy_group import COMMANDS
 
@@ -39,7 +39,8 @@ def typeable(text: str, options: Options | None = None, repeat: tuple[str, ...] 
             return match[0]
         line = match[0] + re.split(rf", then\b|{OURS} ", text[match.end() :])[0]
         builds = match["command"] in BUILDING
-        first = _typed({**again, **(provided if builds else {})}, line)
+        plans = builds or match["command"] == "doctor"
+        first = _typed({**again, **(provided if plans else {})}, line)
         last = _typed(sources if builds else {}, line)  # only commands that build know it
         return (
             f"{options.program if repeat else 'spark-build'}{first}{match['said']} {match['command']}{last}"

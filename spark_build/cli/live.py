@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.segment import ControlType, Segment
@@ -55,10 +56,8 @@ class Stages:
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self.rows: dict[tuple[str, str], StageRow] = {}
         self.usage: tuple[Usage, str] | None = None
-        self._console = console
         self._clock = clock
-        self._live: Live | None = None
-        self._drawn: tuple[int, list[Text]] = (0, [])  # the width it was drawn for
+        self._drawing = _Drawing(console, self._lines, per_second=8)
 
     def row(self, recipe: str, stage: str) -> StageRow:
         """Return the row of a stage, a new one at the end if there is none."""
@@ -67,10 +66,42 @@ class Stages:
 
     def start(self) -> None:
         """Begin to draw."""
-        self._live = Live(
-            get_renderable=self._draw, console=self._console, refresh_per_second=8, transient=True
-        )
-        self._live.start()
+        self._drawing.start()
+
+    def stop(self) -> None:
+        """Take the lines off the terminal."""
+        self._drawing.stop()
+
+    def _lines(self, width: int) -> list[Text]:
+        now = self._clock()
+        rows = list(self.rows.values())  # at once: another thread adds
+        lines = [line for row in rows for line in stage_lines(row, now, width)]
+        if rows and self.usage is not None:
+            event, text = self.usage
+            lines += _fitted("  memory", [text], event.memory_mib / max(1, event.budget_mib), width)
+        return lines
+
+
+class _Drawing:
+    """Draws lines again and again in their place, by a thread of its own."""
+
+    def __init__(self, console: Console, lines: Callable[[int], list[Text]], *, per_second: float) -> None:
+        self._console = console
+        self._lines = lines  # for a width in columns
+        self._per_second = per_second
+        self._live: Live | None = None
+        self._drawn: tuple[int, list[Text]] = (0, [])  # the width it was drawn for
+
+    def start(self) -> None:
+        """Begin to draw, if it has not begun."""
+        if self._live is None:
+            self._live = Live(
+                get_renderable=self._draw,
+                console=self._console,
+                refresh_per_second=self._per_second,
+                transient=True,
+            )
+            self._live.start()
 
     def stop(self) -> None:
         """Take the lines off the terminal."""
@@ -79,12 +110,8 @@ class Stages:
             self._live = None
 
     def _draw(self) -> RenderableType:
-        now, width = self._clock(), self._console.width - 1  # terminals fold a line that is as wide as they
-        rows = list(self.rows.values())  # at once: another thread adds
-        lines = [line for row in rows for line in stage_lines(row, now, width)]
-        if rows and self.usage is not None:
-            event, text = self.usage
-            lines += _fitted("  memory", [text], event.memory_mib / max(1, event.budget_mib), width)
+        width = self._console.width - 1  # terminals fold a line that is as wide as they
+        lines = self._lines(width)
         (before, drawn), self._drawn = self._drawn, (width, lines)
         folded = sum(max(0, line.cell_len - 1) // (width + 1) for line in drawn) if width < before else 0
         return _Frame(lines, folded)
@@ -142,74 +169,97 @@ class LivePage:
         self.burn: Burn | None = None
         self._console = console
         self._clock = clock
-        self._live: Live | None = None
+        self._drawing = _Drawing(console, self._lines, per_second=PER_SECOND)
 
     def follow(self, event: Event) -> None:
         """Note an event; the first and the last of a burn-in open and close the page."""
         self.burn = follow(self.burn, event, self._clock())
-        if self.burn is not None and self._live is None:
-            self._live = Live(
-                get_renderable=self._draw,
-                console=self._console,
-                refresh_per_second=PER_SECOND,
-                transient=True,
-            )
-            self._live.start()
-        elif self.burn is None:
-            self._close()
+        if self.burn is not None:
+            self._drawing.start()
+        else:
+            self._drawing.stop()
 
     def leave(self) -> None:
         """Close the page; of a burn-in that has not ended say what is kept."""
-        self._close()
+        self._drawing.stop()
         if self.burn is not None:
             self._console.print(kept(self.burn), highlight=False)
 
-    def _close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def _draw(self) -> RenderableType:
+    def _lines(self, width: int) -> list[Text]:
         burn = self.burn  # once: another thread replaces it
-        return Text() if burn is None else page(burn, self._clock())
+        if burn is None:
+            return []
+        options = self._console.options.update(width=width, height=None)
+        found = self._console.render_lines(page(burn, self._clock(), width), options, pad=False)
+        lines = [Text.assemble(*((part.text, part.style or "") for part in line)) for line in found]
+        for line in lines:
+            line.no_wrap = True
+            line.rstrip()  # a terminal that folds lines does not count blanks at their end
+        return lines
 
 
-def page(burn: Burn, clock: float) -> RenderableType:
+def page(burn: Burn, clock: float, width: int) -> RenderableType:
     """Return the page: progress, the running round, the arms' rates so far, the gates."""
     said = Text(SAID, style="dim")
-    return Group(*_where(burn, clock), Text(), _arms(burn), Text(), _gates(burn), said)
+    return Group(*_where(burn, clock, width), Text(), _arms(burn, width), Text(), _gates(burn), said)
 
 
-def _where(burn: Burn, clock: float) -> list[Text]:
+def _where(burn: Burn, clock: float, width: int) -> list[Text]:
     number = burn.now.number if burn.now else len(burn.rounds)
-    left = f", about {format_duration(burn.left(clock))} left" if burn.plan.rounds else ""
-    lines = [
-        Text.assemble(("burn-in  ", "bold"), f"round {number} of {burn.plan.rounds}{left}"),
-        Text(doing(burn)),
-        Text.assemble(
-            format_flops(burn.rate.rate) if burn.rate else f"rate {UNKNOWN} so far",
-            ("  " + sparkline(burn.recent), "cyan"),
-        ),
-    ]
+    progress = [Text.assemble(("burn-in  ", "bold"), f"round {number} of {burn.plan.rounds}")]
+    if burn.plan.rounds:
+        progress.append(Text(f"about {format_duration(burn.left(clock))} left"))
+    running = [Text(part) for part in doing(burn).split(", ")]
+    rate = Text(format_flops(burn.rate.rate) if burn.rate else f"rate {UNKNOWN} so far")
     seen = burn.machine or MachineSeen()
     parts = [Text(text, style="dim" if UNKNOWN in text else "") for text in
              (clock_text(seen), power_text(seen), heat_text(seen))]  # fmt: skip
     held = held_text(seen)
     tone = "dim" if seen.held is None else "yellow" if seen.held else ""
-    return [*lines, Text("   ").join(parts), Text.assemble("held down by: ", (held, tone))]
+    return [
+        *_packed(progress, ", ", width),
+        *_packed(running, ", ", width),
+        *_packed([rate, Text(sparkline(burn.recent), "cyan")], "  ", width),
+        *_packed(parts, "   ", width),
+        Text.assemble("held down by: ", (held, tone)),
+    ]
 
 
-def _arms(burn: Burn) -> Table:
-    """Mean rates of the finished rounds: of the case that runs, and of the headline."""
+def _packed(parts: Sequence[Text], between: str, width: int) -> list[Text]:
+    """Return the parts on as few lines as hold them; no number is parted from its unit."""
+    lines = [Text()]
+    for number, part in enumerate(parts):
+        if number and lines[-1].cell_len + len(between) + part.cell_len > width:
+            lines[-1].append(between.rstrip())
+            lines.append(Text("  "))
+        elif number:
+            lines[-1].append(between)
+        lines[-1].append_text(part)
+    return lines
+
+
+def _arms(burn: Burn, width: int) -> RenderableType:
+    """Mean rates of the finished rounds, of the running case and of the headline: a table where one fits."""
     running = burn.rate.case if burn.rate else burn.plan.headline
     cases = list(dict.fromkeys((running, burn.plan.headline)))
+    rows = [
+        [arm, str(sum(each.arm == arm for each in burn.rounds))]
+        + [mean_text(burn.rates(arm, case)) for case in cases]
+        for arm in burn.plan.arms
+    ]
+    heads = ["ARM", "ROUNDS", *cases]
+    tones = ["cyan" if burn.now and burn.now.arm == arm else "" for arm in burn.plan.arms]
+    if sum(max(map(cell_len, column)) + 2 for column in zip(heads, *rows, strict=True)) - 2 > width:
+        lines = []
+        for (arm, count, *rates), tone in zip(rows, tones, strict=True):
+            lines.append(Text(f"{arm}, rounds: {count}", tone))
+            lines += [Text(f"  {case}  {rate}") for case, rate in zip(cases, rates, strict=True)]
+        return Group(*lines)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("ARM", "ROUNDS", *cases):
+    for head in heads:
         table.add_column(head, overflow="fold")
-    for arm in burn.plan.arms:
-        count = str(sum(each.arm == arm for each in burn.rounds))
-        style = "cyan" if burn.now and burn.now.arm == arm else ""
-        table.add_row(Text(arm, style), count, *(mean_text(burn.rates(arm, case)) for case in cases))
+    for (arm, *others), tone in zip(rows, tones, strict=True):
+        table.add_row(Text(arm, tone), *others)
     return table
 
 

@@ -504,7 +504,7 @@ def _created_document(created: Created) -> dict[str, Any]:
 def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, only_check: bool) -> int:
     """Write missing hashes and locks, compare them, or move to another version.
 
-    Hashes and commits of sources go into the selected train, hashes of the build requirements into
+    Hashes, sizes and commits of sources go into the selected train, hashes of the build requirements into
     recipes/locks/. Without RECIPEs: of your own recipes, or of all where you have none.
     """
     from spark_build.authoring import pins
@@ -528,7 +528,7 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
         rows = pins.check_pins(chosen) + pins.check_locks(home, [site.recipe for site in chosen])
     else:
         chosen = pins.sites(home, options.train, names)
-        rows, files = pins.fill_pins(chosen)
+        rows, files = pins.fill_pins(chosen, sizes=bool(names))
         if not any(map(_is_unknown, rows)):  # else the files may be no recipes yet
             own = [site.recipe for site in chosen]
             more, written = pins.write_locks(home, load(home.data), own, anew=bool(names))

@@ -143,6 +143,9 @@ CheckName = Annotated[str, _matching("[a-z0-9_]+", "'{}' is no name of a check: 
 Url = Annotated[str, _matching(f"({_ADDRESS})?", f"url {_SCHEMES}")]
 Mirror = Annotated[str, _matching(_ADDRESS, f"a mirror {_SCHEMES}")]
 Sha256 = Annotated[str, _matching("([0-9a-f]{64})?", "sha256 must be 64 hexadecimal digits in lower case")]
+Bytes = Annotated[
+    int, FieldCheck(lambda count: "" if count >= 0 else f"size must be a number of bytes, not {count}")
+]
 Commit = Annotated[str, _matching("([0-9a-f]{40})?", "commit must be 40 hexadecimal digits in lower case")]
 PatchFile = Annotated[
     str,
@@ -155,6 +158,7 @@ LaidPath = Annotated[str, _inside("the path in the folder")]
 # Builds.
 MemoryPerJob = Annotated[int, _positive("memory_per_job_mib")]
 Threads = Annotated[int, _positive("threads_per_job")]
+MostJobs = Annotated[int, _positive("most_jobs")]
 CoreMinutes = Annotated[float, _positive("core_minutes")]
 Disk = Annotated[int, _positive("disk_mib")]
 # Debian's policy and RPM: no option, glob, path or shell. A - at the end tells apt-get to remove.

@@ -43,6 +43,7 @@ class Source:
     tag: str = ""
     commit: fields.Commit = ""  # of a git source: empty until `recipes pin` has read it from the tag
     sha256: fields.Sha256 = ""
+    size: fields.Bytes = 0  # of the file, for plans; 0: not known
     platform: fields.AnyPlatform = ""  # only for this platform ("linux-aarch64"); empty: any
     submodules: bool = False
     note: str = ""
@@ -127,6 +128,7 @@ class Build:
     requires: tuple[fields.ExactPin, ...] = ()  # exact pins, the whole closure: name==version
     memory_per_job_mib: fields.MemoryPerJob = 1024
     threads_per_job: fields.Threads = 1  # processors that one job keeps busy
+    most_jobs: fields.MostJobs | None = None  # that its build system runs at once, such as 1; None: any
     core_minutes: fields.CoreMinutes = 1.0  # CPU time of one clean build
     disk_mib: fields.Disk = 1024
     compile_flags: tuple[str, ...] = ()  # for C and C++; one with an option is left out while that is empty
@@ -403,6 +405,19 @@ class Estimate:
     disk_mib: int
     jobs: int
     measured: bool = False  # seconds are those of an earlier build here
+    download_seconds: float = 0.0  # before, for the downloads of known size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Download:
+    """Something that a step's build fetches; size in bytes, None where nothing says it.
+
+    wheel: of a build requirement; public: a public wheel with all that it requires.
+    """
+
+    kind: Literal["git", "file", "wheel", "public"]
+    name: str  # the same for two steps that need the same
+    size: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -468,6 +483,7 @@ class Step:
     source: Source | None = None
     patches: tuple[Patch, ...] = ()
     estimate: Estimate | None = None
+    downloads: tuple[Download, ...] = ()  # of a step to build: what is not on its machine yet
     build_key: str = ""  # known once every need is in the store
     stale: tuple[str, ...] = ()  # why what the store has is to be audited again before it is reused
     stored_as: str = ""  # its key in the store: an older one before it is taken over, or an import's

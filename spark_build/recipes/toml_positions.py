@@ -238,10 +238,10 @@ def _unquote(token: str) -> str:
         raise _BrokenError from None
 
 
-_VALUE = r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+_VALUE = r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\d+)"""
 
 
-def set_string(text: str, path: Path, value: str, *, file: str = "") -> str:
+def set_value(text: str, path: Path, value: str | int, *, file: str = "") -> str:
     """Return the text with `value` at the key path, whose table must exist.
 
     Tries each place where the edit may belong and takes the one after which the text says exactly
@@ -259,7 +259,7 @@ def set_string(text: str, path: Path, value: str, *, file: str = "") -> str:
             continue
     where = f"{file}:{Positions(text).line(path)}" if file else None
     raise RecipeError(
-        f"cannot edit '{path[-1]}' here", where=where, hint=f"write {path[-1]} = {quote(value)}"
+        f"cannot edit '{path[-1]}' here", where=where, hint=f"write {path[-1]} = {_written(value)}"
     )
 
 
@@ -272,13 +272,17 @@ def _get(raw: Any, path: Path) -> Any:
     return raw
 
 
-def _with(raw: dict[str, Any], path: Path, value: str) -> dict[str, Any]:
+def _written(value: str | int) -> str:
+    return str(value) if isinstance(value, int) else quote(value)
+
+
+def _with(raw: dict[str, Any], path: Path, value: str | int) -> dict[str, Any]:
     changed = copy.deepcopy(raw)
     _get(changed, path[:-1])[path[-1]] = value
     return changed
 
 
-def _candidates(text: str, path: Path, value: str, *, present: bool) -> Iterator[str]:
+def _candidates(text: str, path: Path, value: str | int, *, present: bool) -> Iterator[str]:
     """Yield edited texts, of which the first that parses to the right value is taken."""
     lines = re.findall(r"[^\n]*\n|[^\n]+", text)
     starts = [0]
@@ -289,9 +293,9 @@ def _candidates(text: str, path: Path, value: str, *, present: bool) -> Iterator
     if present:
         pattern = re.compile(rf"""((?:\b|["']){re.escape(key)}["']?\s*=\s*){_VALUE}""")
         for found in pattern.finditer(text, starts[first], starts[first + 1]):
-            yield text[: found.start()] + found[1] + quote(value) + text[found.end() :]
+            yield text[: found.start()] + found[1] + _written(value) + text[found.end() :]
         return
-    new = f"{key} = {quote(value)}"
+    new = f"{key} = {_written(value)}"
     for index in range(first, len(lines)):  # behind the last line of the table, from its first on
         for brace in re.finditer(r"\s*\}", lines[index]):
             at = starts[index] + brace.start()

@@ -95,6 +95,7 @@ def test_from_an_sdist_in_a_folder(root: Root) -> None:
             "project": PROJECT_NAME,
             "filename": "spark_build_sample-1.0.tar.gz",
             "sha256": sha256,
+            "size": (root.links / "spark_build_sample-1.0.tar.gz").stat().st_size,
         }
     ]
     assert (raw["distribution"], raw["summary"]) == ("spark_build_sample", "so small")
@@ -279,6 +280,7 @@ def of_tiny(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 def test_pin_fills_in_what_is_missing(root: Root) -> None:
     offer_requirements(root)
     path, lock = (root.folder / "recipes" / one for one in ("trains/t.toml", "locks/pylock.tiny.toml"))
+    size = (root.links / "tiny-1.0.tar.gz").stat().st_size
     whole = COMMENTED.format(sha256=real_hash(root))
     for text in (COMMENTED.format(sha256=""), TRAIN.format(sha256="")):
         path.write_text(text)
@@ -287,10 +289,17 @@ def test_pin_fills_in_what_is_missing(root: Root) -> None:
         assert [row["state"] for row in of_tiny(document["pins"])] == ["written", "written"]
         assert document["files"] == [str(path), str(lock)]
         lock.unlink()
-        assert path.read_text() == text.replace('sha256 = ""', f'sha256 = "{real_hash(root)}"')
+        pinned = tomllib.loads(path.read_text())["components"]["tiny"]["sources"][0]
+        assert (pinned["sha256"], pinned["size"]) == (real_hash(root), size)
+        said = path.read_text().replace(f'"{real_hash(root)}"', '""')
+        assert said.replace(f", size = {size}", "").replace(f"size = {size}\n", "") == text
     path.write_text("\n".join(line for line in whole.splitlines() if "sha256" not in line))
     assert alone(root).run("recipes", "pin", "tiny").returncode == 0
-    assert tomllib.loads(path.read_text()) == tomllib.loads(whole)
+    assert tomllib.loads(path.read_text()) == tomllib.loads(whole + f"size = {size}\n")
+    path.write_text(whole)
+    for names, written in (((), whole), (("tiny",), whole.replace("# nothing", f"size = {size}\n# nothing"))):
+        assert alone(root).run("recipes", "pin", *names).returncode == 0
+        assert path.read_text() == written, "the sizes of what is pinned are asked for by name only"
     assert root.run("plan", "tiny").returncode == 0
 
 
@@ -346,6 +355,10 @@ def test_moving_a_pin(root: Root) -> None:
     assert done.returncode == 0, done.stderr
     moved = COMMENTED.format(sha256=sha256).replace('"1.0"', '"1.2"').replace("tiny-1.0", "tiny-1.2")
     assert path.read_text() == moved
+    path.write_text(COMMENTED.format(sha256=real_hash(root)).replace("# nothing", "size = 1\n# nothing"))
+    assert alone(root).run("recipes", "pin", "--version", "tiny=1.2").returncode == 0
+    size = (root.links / "tiny-1.2.tar.gz").stat().st_size
+    assert path.read_text() == moved.replace("# nothing", f"size = {size}\n# nothing")
 
 
 def test_outdated(root: Root, tmp_path: Path) -> None:

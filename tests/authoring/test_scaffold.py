@@ -14,7 +14,7 @@ from spark_build.authoring.sdist_metadata import Sources, Survey, survey, versio
 from spark_build.errors import RecipeError, SourceError
 from spark_build.recipes.model import Pin, Source
 from spark_build.recipes.parse import parse_recipe
-from spark_build.recipes.toml_positions import quote, set_string
+from spark_build.recipes.toml_positions import quote, set_value
 
 RECIPES = {"torch": "torch", "onnx": "onnx"}
 
@@ -263,7 +263,7 @@ def test_one_string_changes_and_nothing_else(path: tuple[str | int, ...], value:
     for part in path[:-1]:
         table = table[part]
     table[path[-1]] = value
-    text = set_string(SAMPLE, path, value)
+    text = set_value(SAMPLE, path, value)
     assert tomllib.loads(text) == wanted
     for comment in (
         '# sha256 = "a comment"',
@@ -274,12 +274,12 @@ def test_one_string_changes_and_nothing_else(path: tuple[str | int, ...], value:
         "# the end",
     ):
         assert comment in text
-    assert set_string(text, path, value) == text
+    assert set_value(text, path, value) == text
 
 
 def test_an_edit_that_cannot_be_made_says_where() -> None:
     text = 'x = """\nlong"""\n'
     with pytest.raises(RecipeError) as caught:
-        set_string(text, ("x",), "short", file="f.toml")
+        set_value(text, ("x",), "short", file="f.toml")
     assert caught.value.where == "f.toml:1"
     assert caught.value.hint == 'write x = "short"'

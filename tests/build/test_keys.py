@@ -165,6 +165,7 @@ IRRELEVANT = {
         variants=(Variant(when=When(cuda=False), requires=("wheel==1",), env={"A": RECIPE.build.env["A"]}),)
     ),
     "threads of a job": build(threads_per_job=7),
+    "jobs at once": build(most_jobs=1),
     "memory per job": build(memory_per_job_mib=9999),
     "core minutes": build(core_minutes=99.0),
     "disk": build(disk_mib=99999),
@@ -292,7 +293,7 @@ def test_every_field_of_a_recipe_was_thought_of() -> None:
     }
     assert {field.name for field in dataclasses.fields(Build)} == {
         *("requires", "env", "variants", "network", "compile_flags", "place"),  # in the key
-        *("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib"),  # not
+        *("memory_per_job_mib", "threads_per_job", "most_jobs", "core_minutes", "disk_mib"),  # not
     }
     assert {field.name for field in dataclasses.fields(Repair)} == {
         *("bundle", "exclude", "platform", "strip", "clean_rpath", "rpath", "requires"),
@@ -300,7 +301,7 @@ def test_every_field_of_a_recipe_was_thought_of() -> None:
     }
     assert {field.name for field in dataclasses.fields(Source)} == {
         *("kind", "commit", "sha256", "submodules", "folder", "copy"),
-        *("project", "filename", "url", "mirrors", "tag", "platform", "note"),
+        *("project", "filename", "url", "mirrors", "tag", "platform", "note", "size"),
     }
 
 

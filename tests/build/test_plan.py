@@ -9,12 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build.build.environment import machine_toolkit
-from spark_build.build.plan import StoredResult, choose_source, closure_of, jobs_for, make_plan, total
+from spark_build.build.plan import (
+    DOWNLOAD_RATE,
+    StoredResult,
+    choose_source,
+    closure_of,
+    jobs_for,
+    make_plan,
+    total,
+)
 from spark_build.events import ExpectedUsage
 from spark_build.machine import Gpu, Limits, Machine
 from spark_build.recipes.evaluation import machine_of, patches_for
 from spark_build.recipes.model import (
     Build,
+    Download,
     Need,
     Patch,
     Pin,
@@ -571,9 +580,41 @@ def test_the_total_for_another_machine() -> None:
     past = {"demo": ExpectedUsage(memory_per_job_mib=4096, seconds=7.0)}
     planned = make_plan(recipes, recipes, train, box, MACHINE, shop.lookup, builder=builder, history=past)
     found = total(planned, MACHINE)
-    assert found.seconds == 60 + 120
+    assert found.seconds == 1200 + 120, "a wheel is unpacked by one process"
     assert (found.memory_mib, found.disk_mib) == (20 * 4096, 1100)
-    assert (found.git, found.files, found.here) == (1, 1, ("tool",))
+    assert found.here == ("tool",)
+
+
+def test_what_compiles_one_file_after_the_other_takes_its_core_minutes() -> None:
+    for most, jobs in ((1, 1), (3, 3), (None, 8)):
+        step = only(plan(recipe("scatter", most_jobs=most, core_minutes=12.0, memory_per_job_mib=100)))
+        assert step.estimate is not None
+        assert (step.estimate.jobs, step.estimate.seconds) == (jobs, 720 / jobs)
+        assert step.estimate.memory_mib == 100 * jobs
+
+
+def test_downloads_take_time_and_what_two_need_is_fetched_once() -> None:
+    shared = Download(kind="file", name="a" * 64, size=DOWNLOAD_RATE * 10)
+    unknown = Download(kind="git", name="somewhere@1")
+    fetched = {"tool": (shared, unknown), "demo": (shared, Download(kind="wheel", name="cmake==3"))}
+    recipes = {name: recipe(name, core_minutes=8.0) for name in (*fetched, "kept")}
+    train = Train(name="t", summary="", components=dict.fromkeys(recipes, pin()))
+    planned = make_plan(
+        recipes,
+        recipes,
+        train,
+        CPU,
+        MACHINE,
+        Shop("kept").lookup,
+        downloads_of=lambda one: fetched[one.recipe.name],
+    )
+    assert [step.downloads for step in planned.steps] == [fetched["demo"], (), fetched["tool"]]
+    waits = [step.estimate.download_seconds for step in planned.steps if step.estimate]
+    assert waits == [10, 0, 10]
+    found = total(planned, MACHINE)
+    assert (found.download_bytes, found.download_seconds) == (DOWNLOAD_RATE * 10, 10)
+    assert (found.git, found.files, found.wheels, found.public, found.downloads_unknown) == (1, 1, 1, 0, 2)
+    assert found.seconds == 10 + sum(step.estimate.seconds for step in planned.steps[::2] if step.estimate)
 
 
 # --- needs whose public wheel is the usual one --------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 from spark_build.build import requirements
 from spark_build.build.stages.environment import lacks_cuda
+from tests.conftest import Root
 from tests.helpers.webserver import serving, sha256
 from tests.helpers.wheelhouse import make_wheel
 
@@ -38,6 +39,24 @@ def test_projects_of_one_version_are_not_taken_for_each_other(
                 log=log,
             )
     assert [path.name.partition("-")[0] for path in found] == ["early", "late_bird"]
+
+
+def test_a_plan_says_what_is_to_be_downloaded_until_it_is_here(root: Root) -> None:
+    sdist = root.links / "tiny-1.0.tar.gz"
+    train = root.folder / "recipes" / "trains" / "t.toml"
+    assert root.json("plan", "tiny")["steps"][0]["downloads"] == {"count": 4, "bytes": 0, "unknown": 4}
+    train.write_text(train.read_text().replace(" }]", f", size = {sdist.stat().st_size * 1000} }}]"))
+    (step,), total = (root.json("plan", "tiny")[name] for name in ("steps", "total"))
+    size = sdist.stat().st_size * 1000
+    assert step["downloads"] == {"count": 4, "bytes": size, "unknown": 3}
+    assert total["download_bytes"] == size
+    assert step["estimate"]["download_seconds"] == total["download_seconds"] == size / 12_500_000
+    shown = root.run("plan", "tiny").stdout
+    assert "at an assumed 100 Mbit/s); size unknown for 3 of 4, for which no time is reckoned" in shown
+    assert "KiB + 3 of unknown size" in shown
+    assert root.run("build", "tiny", "--stop-after", "fetch").returncode == 0
+    assert root.json("plan", "tiny")["steps"][0]["downloads"] == {"count": 0, "bytes": 0, "unknown": 0}
+    assert "downloads" not in root.run("plan", "tiny").stdout
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def burn_of(events: Iterable[Event], clock: float = 0.0) -> Burn:
 def shown(burn: Burn, width: int = 80, clock: float = 0.0) -> list[str]:
     console = Console(width=width, height=100, color_system=None)
     with console.capture() as capture:
-        console.print(page(burn, clock))
+        console.print(page(burn, clock, width))
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
@@ -97,6 +97,27 @@ def test_the_page() -> None:
         "ok      memory",
         "unknown A/A control",
         "The verdict comes at the end. Ctrl-C is safe: the same command goes on.",
+    ]
+
+
+def test_the_page_of_a_narrow_terminal_parts_no_number_from_its_unit() -> None:
+    assert shown(burn_of(RUN), width=43, clock=30)[:16] == [
+        "burn-in  round 3 of 30,",
+        "  about 1 h 23 min left",
+        "wheelhouse: BF16 8192^3 a@b,",
+        "  window 3 of 60 s",
+        "630.0 TFLOP/s  ▆▇█",
+        "1388 MHz   693 W of 700 W   62 °C",
+        "held down by: SW power cap",
+        "",
+        "public, rounds: 2",
+        "  BF16 8192^3 a@b  650.0 TFLOP/s",
+        "  FP16 8192^3 a@b  642.0 TFLOP/s",
+        "wheelhouse, rounds: 0",
+        "  BF16 8192^3 a@b  -",
+        "  FP16 8192^3 a@b  -",
+        "public-again, rounds: 0",
+        "  BF16 8192^3 a@b  -",
     ]
 
 
@@ -181,7 +202,7 @@ EVENTS = st.lists(
 def test_any_order_of_events_can_be_shown(events: list[Event], width: int) -> None:
     burn = burn_of([PLAN, *events])
     console = Console(width=width, color_system=None)
-    lines = console.render_lines(page(burn, 5.0), pad=False)
+    lines = console.render_lines(page(burn, 5.0, width), pad=False)
     assert all(sum(segment.cell_length for segment in line) <= width for line in lines)
     if burn.rounds:
         assert "\n" not in round_line(burn, 5.0)

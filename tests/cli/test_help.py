@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
@@ -20,6 +21,23 @@ def test_help_has_examples_on_lines_that_fit_and_the_common_options_once(name: s
     assert ("--root DIR" in text) is (name == "")
     if name:
         assert "(spark-build -h)" in text
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_tables_of_help_have_one_column_of_texts(name: str) -> None:
+    """A row that is too long has its text on the next line, in the column of the others."""
+    for section in re.split(r"\n(?=\S)", help_of(name.split())):
+        title, _, body = section.partition("\n")
+        if not title.endswith(":") or title == "Examples:" or title.startswith("Usage:"):
+            continue
+        rows = [line for line in body.splitlines() if line.strip()]
+        columns = set()
+        for row in rows:
+            found = re.match(r"  \S.*?  +(?=\S)", row) if row.startswith("  ") and row[2] != " " else None
+            alone = found is None and row[2:3] != " "
+            if not alone:
+                columns.add(found.end() if found else len(row) - len(row.lstrip()))
+        assert len(columns) == 1, (title, columns)
 
 
 def test_examples_are_of_commands_that_there_are() -> None:

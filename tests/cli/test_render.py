@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
-from spark_build.cli.live import StageRow, Stages, stage_lines
+from spark_build.cli.burn_in_progress import follow
+from spark_build.cli.live import SAID, LivePage, StageRow, Stages, stage_lines
 from spark_build.cli.render import Lines, Live, Quiet, describe, open_view, print_table
-from spark_build.events import ExpectedUsage, Note, Progress, StageFinished, StageResult, StageStarted, Usage
+from spark_build.events import (
+    BurnInStarted,
+    ExpectedUsage,
+    Note,
+    Progress,
+    StageFinished,
+    StageResult,
+    StageStarted,
+    Usage,
+)
 from spark_build.text import format_duration, format_size
 
 
@@ -164,12 +176,19 @@ def test_what_a_narrower_terminal_folded_is_erased_once() -> None:
     stages = Stages(console, lambda: 0.0)
     row = stages.row("onnx", "build")
     row.done, row.total, row.amount, row.left = 10, 100, "10/100", "about 15 min 05 s left"
-    console.print(stages._draw())
-    assert "─" in written.getvalue()
-    console.width = 44
-    frame = stages._draw()
-    for erased in (1, 0):  # the same frame is printed again below a line that scrolls up
-        written.seek(0)
-        written.truncate()
-        console.print(frame)
-        assert written.getvalue().count("\x1b[1A\x1b[2K") == erased
+    page = LivePage(console, lambda: 0.0)
+    page.burn = follow(
+        None, BurnInStarted(arms=("a",), headline="x", rounds=9, warmup=1, window=1, round_seconds=9), 0
+    )
+    for drawing, wide, folds in ((stages._drawing, "─", 1), (page._drawing, SAID, 2)):
+        console.width = 80
+        console.print(drawing._draw())
+        assert wide in written.getvalue()
+        console.width = 44
+        frame = drawing._draw()
+        for erased in (folds, 0):  # the same frame is printed again below a line that scrolls up
+            written.seek(0)
+            written.truncate()
+            console.print(frame)
+            assert written.getvalue().count("\x1b[1A\x1b[2K") == erased
+        assert max(map(cell_len, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.getvalue()).splitlines())) < 44

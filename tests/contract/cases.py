@@ -110,6 +110,7 @@ CASES = (
     Case(line="bench report {root}/given/suite.json --out {root}/pages"),
     *_both("bench run --list"),
     *_json("verify", options=OTHER_TARGET),
+    *_json("verify history", "recipes outdated tiny", "config show"),
     # this machine, made of files
     *_both("doctor"),
     *_json("doctor tiny", "doctor --cluster"),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract import harness, record
 from tests.contract.cases import CASES, Case
+from tests.ground.test_docs import rows
 
 ACCEPT = (
     "If users shall see this: python -m tests.contract.record {name}, and name the change in CHANGELOG.md."
@@ -45,6 +46,23 @@ def test_every_command_and_recording_is_compared() -> None:
     names = [case.name for case in CASES]
     assert len(names) == len(set(names))
     assert {file.stem for file in record.DOCUMENTS.iterdir()} == set(names)
+
+
+# A server, and a script for the shell.
+NO_DOCUMENT = {("wheelhouse", "serve"), ("completion",)}
+
+
+def test_every_command_prints_one_document_alone_and_ends_with_a_code_of_the_table() -> None:
+    known, asked = set(harness.commands()), set()
+    codes = {int(code) for row in rows("Exit codes") for code in row[0].split(", ")}
+    for case in CASES:
+        recorded = json.loads((record.DOCUMENTS / f"{case.name}.json").read_text())
+        assert recorded["exit_code"] in codes, case.line
+        words = [word for word in case.line.split() if not word.startswith("-")]
+        asked |= {tuple(words[:count]) for count in (1, 2, 3)} & known if "--json" in case.line else set()
+        assert "--json" not in case.line or isinstance(recorded["stdout"], dict), case.line
+    groups = {words[:-1] for words in known if words} - {("verify",)}
+    assert known - groups - asked == NO_DOCUMENT
 
 
 def test_new_fields_are_no_difference_and_lost_ones_are() -> None:
