@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 import random
 import statistics
@@ -55,8 +53,10 @@ def paired_effect(values: Sequence[float]) -> Effect:
 
 def welch_effect(first: Sequence[float], second: Sequence[float]) -> Effect:
     """Effect of two independent samples of logarithms, second less first (Welch)."""
-    error, freedom = welch_error(first, second)
-    return Effect(offset=statistics.fmean(second) - statistics.fmean(first), error=error, freedom=freedom)
+    a, b = standard_error(first) ** 2, standard_error(second) ** 2
+    spread = a**2 / (len(first) - 1) + b**2 / (len(second) - 1)
+    offset = statistics.fmean(second) - statistics.fmean(first)
+    return Effect(offset=offset, error=math.sqrt(a + b), freedom=(a + b) ** 2 / spread if spread else 1.0)
 
 
 def interval(effect: Effect) -> tuple[float, float]:
@@ -112,29 +112,9 @@ def sign_flips(values: Sequence[float]) -> float:
 
 def wilcoxon(values: Sequence[float]) -> float:
     """Two-sided p of the signed-rank test; it cannot go below 2/2^n."""
-    if not any(values):
-        return 1.0
-    sizes = sorted(map(abs, values))
-    if sizes[0] == 0 or any(small == large for small, large in itertools.pairwise(sizes)):
-        return _signed_rank(tuple(values))
-    # Without ties only the order of sizes and the signs count: equal questions are asked once.
-    ordered = sorted(values, key=abs)
-    return _signed_rank(tuple(math.copysign(rank, value) for rank, value in enumerate(ordered, 1)))
-
-
-@functools.lru_cache(maxsize=4096)
-def _signed_rank(values: tuple[float, ...]) -> float:
     from scipy import stats
 
-    return float(stats.wilcoxon(values).pvalue)
-
-
-def welch_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """Return the standard error of the difference of the means, and the degrees of freedom."""
-    a, b = standard_error(first) ** 2, standard_error(second) ** 2
-    if a + b == 0:
-        return 0.0, 1.0
-    return math.sqrt(a + b), (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
+    return float(stats.wilcoxon(values).pvalue) if any(values) else 1.0
 
 
 def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
@@ -187,12 +167,10 @@ def normality(values: Sequence[float]) -> float | None:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which `share` of them are, linear between neighbours (numpy's default)."""
-    ranked = sorted(values)
-    place = share * (len(ranked) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ranked) - 1)
-    return ranked[below] + (ranked[above] - ranked[below]) * (place - below)
+    """Return the value below which `share` (in percents) lie, linear between neighbours (numpy's default)."""
+    if len(values) == 1:
+        return values[0]
+    return statistics.quantiles(values, n=100, method="inclusive")[round(100 * share) - 1]
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
