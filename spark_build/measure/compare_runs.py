@@ -16,7 +16,7 @@ from typing import Any, Literal
 from spark_build.errors import UsageError
 from spark_build.measure.gates import number_problem
 from spark_build.measure.model import Case, Contrast, Finding
-from spark_build.measure.statistics import ALPHA, contrast, equivalent, geometric_mean, holm, standard_error
+from spark_build.measure.statistics import ALPHA, contrast_of_logs, equivalent, holm, standard_error
 
 SCHEMA = 1
 DECIDING = ("device", "driver", "threads")  # of the scope: else two numbers are of different things
@@ -91,7 +91,7 @@ def compare_runs(old: Mapping[str, Any], new: Mapping[str, Any], arm: str | None
             f"the two runs share no case with {LEAST} rounds or more",
             hint="repeat one of them with the other's --dtype, --size and --layout",
         )
-    seen = {case: contrast(then[case], now[case], paired=False) for case in cases}
+    seen = {case: contrast_of_logs(then[case], now[case], paired=False) for case in cases}
     ps = {case: max(held.p, held.rank_p) for case, held in seen.items()}
     rest = [case for case in cases if case != new["headline"]]
     ps |= dict(zip(rest, holm([ps[case] for case in rest]), strict=True))
@@ -100,7 +100,7 @@ def compare_runs(old: Mapping[str, Any], new: Mapping[str, Any], arm: str | None
         RateChange(
             case=case,
             headline=case == new["headline"],
-            rates=(geometric_mean(rates[0][case]), geometric_mean(rates[1][case])),
+            rates=(_mean(rates[0][case]), _mean(rates[1][case])),
             ratio=held.ratio,
             ci95=held.ci95,
             p=ps[case],
@@ -184,18 +184,22 @@ def _identity(arm: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _speeds(document: Mapping[str, Any], arm: str, against: str = "") -> dict[str, list[float]]:
-    """Return rates of every case, or their ratios to another arm in the same visit."""
+    """Return log rates of every case, or logs of their ratios to another arm in the same visit."""
     found: dict[str, dict[str, dict[int, float]]] = {}
     for each in document["round_results"]:
         for measured in each["measurements"] if not each["problem"] else ():
             own = found.setdefault(str(Case(**measured["case"])), {}).setdefault(each["slot"]["arm"], {})
-            own[each["slot"]["visit"]] = measured["rate"]
+            own[each["slot"]["visit"]] = math.log(measured["rate"])
     speeds = {}
     for case, arms in found.items():
         own, base = arms.get(arm, {}), arms.get(against, {})
-        if ratios := [own[at] / base.get(at, 1.0) for at in own if at in base or not against]:
-            speeds[case] = ratios
+        if logs := [own[at] - base.get(at, 0.0) for at in own if at in base or not against]:
+            speeds[case] = logs
     return speeds
+
+
+def _mean(logs: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(logs))
 
 
 def _finding(seen: Contrast, p: float) -> Finding:
@@ -221,12 +225,12 @@ def history_of(documents: Sequence[Mapping[str, Any]]) -> tuple[DayToDay, ...]:
     groups: dict[tuple[object, ...], list[tuple[str, list[float]]]] = {}
     for document in documents:
         for arm in document["arms"]:
-            rates = _speeds(document, arm["name"]).get(document["headline"], ())
-            if len(rates) > 1 and arm["role"] != "control":
+            logs = _speeds(document, arm["name"]).get(document["headline"], [])
+            if len(logs) > 1 and arm["role"] != "control":
                 where = document["scope"].get("device", ""), document["headline"], arm["name"]
                 began = min(each["started"] for each in document["round_results"])
                 key = (*where, json.dumps(_identity(arm), sort_keys=True))
-                groups.setdefault(key, []).append((began, list(map(math.log, rates))))
+                groups.setdefault(key, []).append((began, logs))
     for runs in groups.values():
         runs.sort(key=lambda run: run[0])
     return tuple(
@@ -235,7 +239,7 @@ def history_of(documents: Sequence[Mapping[str, Any]]) -> tuple[DayToDay, ...]:
             headline=str(key[1]),
             arm=str(key[2]),
             started=tuple(began for began, _ in runs),
-            rates=tuple(math.exp(statistics.fmean(logs)) for _, logs in runs),
+            rates=tuple(_mean(logs) for _, logs in runs),
             spread=_spread([logs for _, logs in runs]),
         )
         for key, runs in groups.items()

@@ -167,10 +167,12 @@ def normality(values: Sequence[float]) -> float | None:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which `share` (in percents) lie, linear between neighbours (numpy's default)."""
-    if len(values) == 1:
-        return values[0]
-    return statistics.quantiles(values, n=100, method="inclusive")[round(100 * share) - 1]
+    """Return the value below which `share` of them are, linear between neighbours (numpy's default)."""
+    ranked = sorted(values)
+    place = share * (len(ranked) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ranked) - 1)
+    return ranked[below] + (ranked[above] - ranked[below]) * (place - below)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
@@ -250,7 +252,11 @@ def contrast(first: Sequence[float], second: Sequence[float], *, paired: bool) -
     """
     if min(len(first), len(second)) < 2 or (paired and len(first) != len(second)):
         raise ValueError(f"need two or more launches of either arm, not {len(first)} and {len(second)}")
-    a, b = [math.log(value) for value in first], [math.log(value) for value in second]
+    return contrast_of_logs(list(map(math.log, first)), list(map(math.log, second)), paired=paired)
+
+
+def contrast_of_logs(a: Sequence[float], b: Sequence[float], *, paired: bool) -> Contrast:
+    """Return the same of their logarithms, or of those of ratios."""
     logs = [y - x for x, y in zip(a, b, strict=True)] if paired else []
     effect = paired_effect(logs) if paired else welch_effect(a, b)
     low, high = interval(effect)

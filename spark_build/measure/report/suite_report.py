@@ -124,20 +124,14 @@ def figures(view: SuiteView) -> list[Part]:
             share = "" if place.share is None else f"{place.share:.0%} of {place.roof}"
             paper = "-" if place.nominal is None else f"{place.nominal:.0%} of {place.roof}"
             mean = format_quantity(summary(rates).mean, work.unit)
-            rows.append((work.name, arm, mean, place.kind or "-", paper, held or share))
+            bound = held or share if view.fit else f"unbounded, see above ({held or share})"
+            rows.append((work.name, arm, mean, place.kind or "-", paper, bound))
             calls = view.trial.calls.get((arm, work.name), ())
             each = _spread(summary(calls), "s") if calls else ("-", "-")
             spread.append((work.name, arm, *_spread(summary(rates), work.unit), *each))
     heads = ("Case", "Arm", "Rate", "Class", "Nominal", "Held by")
     note = f"Rates: means over the rounds. Ceilings {view.roofs.where}."
-    spreads = (
-        "Case",
-        "Arm",
-        "Rate: mean ± std, median",
-        "p95, p99",
-        "One call: mean ± std, median",
-        "p95, p99",
-    )
+    spreads = ("Case", "Arm", "Rate: mean ± std, median", "p95, p99", "Call: mean ± std, median", "p95, p99")
     told = "Spread and percentiles: of rates one for each round, of calls single ones of all rounds"
     return [
         ReportTable(heads=heads, rows=rows, numbers=(2, 4), note=note),
@@ -226,7 +220,8 @@ def _rooms(view: SuiteView) -> list[Part]:
 
 def arithmetic(view: SuiteView) -> ReportTable:
     """Return number formats, and the least time of a token at this device's bandwidth."""
-    both = (("measured here", view.roofs.bandwidth), ("on paper", view.roofs.nominal_bandwidth))
+    measured = view.roofs.bandwidth if view.fit else None
+    both = (("measured here", measured), ("on paper", view.roofs.nominal_bandwidth))
     known = [(name, bandwidth) for name, bandwidth in both if bandwidth]
     rows = []
     for form in FORMATS:

@@ -54,6 +54,12 @@ class SuiteView:
         return f"{pairs} round{'s' if pairs > 1 else ''} of each arm"
 
     @property
+    def fit(self) -> bool:
+        """Whether the machine was such that its ceilings hold anything."""
+        spoilt = any(gate.status == "fail" for gate in self.gates)
+        return not spoilt and not any(each.invalid for each in self.bench.rounds)
+
+    @property
     def works(self) -> list[Work]:
         """The cases that any arm has a figure of."""
         known = {case for _, case in self.trial.values}
