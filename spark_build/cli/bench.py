@@ -135,11 +135,11 @@ def _measure(options: Options, wish: SuiteOptions) -> int:
     from spark_build.errors import InconclusiveError, NothingCheckedError, VerificationError
     from spark_build.measure import suite
     from spark_build.measure.comparison import doubts_of
-    from spark_build.measure.session import Site
+    from spark_build.measure.session import MeasureSite
 
     setting, generation = options.setting(), _generation(options, wish)
     with running(options, setting.home.runs) as (_, emit):
-        site = Site(home=setting.home, train=setting.train.name, generation=generation, emit=emit)
+        site = MeasureSite(home=setting.home, train=setting.train.name, generation=generation, emit=emit)
         result = suite.measure_suite(site, wish)
     failed = _failed(result)
     measured = any(each.figures for each in result.rounds)
@@ -262,14 +262,14 @@ def _profile(options: Options, wish: SuiteOptions, tool: Literal["torch", "nsys"
     from spark_build.cli.render import running
     from spark_build.errors import NothingCheckedError, VerificationError
     from spark_build.measure import suite
-    from spark_build.measure.session import Site, script_of
+    from spark_build.measure.session import MeasureSite, script_of
     from spark_build.measure.suite import capture, need
 
     need(tool, wish.arms)
     setting, generation = options.setting(), _generation(options, wish)
     with running(options, setting.home.runs) as (folder, emit):
         settings = suite.plan_suite(wish, script_of(setting.home, "suite"))
-        site = Site(home=setting.home, train=setting.train.name, generation=generation, emit=emit)
+        site = MeasureSite(home=setting.home, train=setting.train.name, generation=generation, emit=emit)
         arms = suite.arms_of(site, folder, wish)
         found = capture(settings, arms, tool, folder, emit)
     captured = any(each.profiles for each in found)

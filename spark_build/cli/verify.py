@@ -288,7 +288,7 @@ def _burn_in(
     from spark_build.measure import session
 
     wish = asked.wish(cuda=bool(setting.target.cuda_architectures))
-    site = session.Site(home=setting.home, train=setting.train.name, generation=generation, emit=emit)
+    site = session.MeasureSite(home=setting.home, train=setting.train.name, generation=generation, emit=emit)
     return session.measure_burn_in(site, wish, setting.catalogue.recipes, checks)
 
 

@@ -246,7 +246,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class MeasuredRun:
     """What was measured under which conditions, whatever ran."""
 
     arms: tuple[Arm, ...]  # of the suite: the first is the baseline
@@ -258,7 +258,7 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BurnIn(Run):
+class BurnIn(MeasuredRun):
     """A whole burn-in, and what follows."""
 
     settings: Settings
@@ -355,7 +355,7 @@ class BenchSettings(CommonSettings):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bench(Run):
+class Bench(MeasuredRun):
     """A whole run: raw values only; what follows from them is computed when it is shown."""
 
     settings: BenchSettings

@@ -67,7 +67,7 @@ PUBLIC, WHEELHOUSE = ArmWish(name="public", what="public"), ArmWish(name="wheelh
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class MeasureRequest:
     """What is asked of any program; empty or None: the default of mode and device."""
 
     device: Device
@@ -80,8 +80,8 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BurnInRequest(Request):
-    """Request of a burn-in."""
+class BurnInRequest(MeasureRequest):
+    """MeasureRequest of a burn-in."""
 
     swap: str = ""  # a library to swap between the first two arms
     dtypes: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class BurnInRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Site:
+class MeasureSite:
     """Where a program measures: the wheelhouse's current generation, if there is one, and its train."""
 
     home: Home
@@ -100,7 +100,7 @@ class Site:
 
 
 def measure_burn_in(
-    site: Site, wish: BurnInRequest, recipes: Mapping[str, Recipe], checks: Sequence[Check]
+    site: MeasureSite, wish: BurnInRequest, recipes: Mapping[str, Recipe], checks: Sequence[Check]
 ) -> BurnIn:
     """Burn in the arms; without any named, the generation against the train's public wheels.
 
@@ -124,7 +124,7 @@ def script_of(home: Home, name: str) -> Path:
     return script
 
 
-def _arms(site: Site, folder: Path, wish: BurnInRequest) -> list[Arm]:
+def _arms(site: MeasureSite, folder: Path, wish: BurnInRequest) -> list[Arm]:
     """Return the arms: the baseline, the candidate, then the others."""
     usual = (PUBLIC, *((WHEELHOUSE,) if has_torch(site.generation) else ()))
     found = arms_of(site, folder, wish, usual)
@@ -136,7 +136,7 @@ def _arms(site: Site, folder: Path, wish: BurnInRequest) -> list[Arm]:
     return [first, second, derived_arm(first, second, wish.swap), derived_arm(second, first, wish.swap)]
 
 
-def arms_of(site: Site, folder: Path, wish: Request, usual: Sequence[ArmWish]) -> list[Arm]:
+def arms_of(site: MeasureSite, folder: Path, wish: MeasureRequest, usual: Sequence[ArmWish]) -> list[Arm]:
     """Return the environments asked for, made where they are missing. Raises UsageError."""
     roles: tuple[Role, ...] = ("baseline", "candidate", "variant")
     found: list[Arm] = []
@@ -149,7 +149,7 @@ def arms_of(site: Site, folder: Path, wish: Request, usual: Sequence[ArmWish]) -
     return found
 
 
-def _arm(site: Site, folder: Path, device: Device, wish: ArmWish) -> Arm:
+def _arm(site: MeasureSite, folder: Path, device: Device, wish: ArmWish) -> Arm:
     if wish.image:
         return container_arm(wish.name, wish.image)
     if wish.what == "public":
@@ -171,7 +171,7 @@ def has_torch(generation: Generation | None) -> bool:
 
 
 def _battery(
-    site: Site, recipes: Mapping[str, Recipe], arms: Sequence[Arm], folder: Path, mode: Mode
+    site: MeasureSite, recipes: Mapping[str, Recipe], arms: Sequence[Arm], folder: Path, mode: Mode
 ) -> tuple[Check, ...]:
     """Return operator checks of what the candidate holds; the wheelhouse's own were run by `verify`.
 
@@ -201,7 +201,9 @@ def references_of(home: Home) -> list[Reference]:
 
 
 @contextlib.contextmanager
-def resumed(site: Site, wish: Request, what: str) -> Iterator[tuple[Path, int | None, Callable[[int], None]]]:
+def resumed(
+    site: MeasureSite, wish: MeasureRequest, what: str
+) -> Iterator[tuple[Path, int | None, Callable[[int], None]]]:
     """Yield folder and seed of the run of this wish that was interrupted, else of a new one.
 
     The third keeps the seed: from then on until the block ends well, the same wish is taken up again.
@@ -269,7 +271,7 @@ def plan_burn_in(wish: BurnInRequest, script: Path) -> Settings:
     )
 
 
-def common_settings(wish: Request, script: Path, warmup: float, window: float) -> dict[str, Any]:
+def common_settings(wish: MeasureRequest, script: Path, warmup: float, window: float) -> dict[str, Any]:
     """Return the settings of any program; a random seed unless one is given."""
     window = wish.window or window
     return {

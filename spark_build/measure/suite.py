@@ -66,7 +66,7 @@ PRELUDE = "prelude.run"  # of the script: that the device can be used at all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SuiteOptions(session.Request):
+class SuiteOptions(session.MeasureRequest):
     """Options of the suite."""
 
     workloads: tuple[str, ...] = ()
@@ -95,13 +95,13 @@ def plan_suite(wish: SuiteOptions, script: Path) -> BenchSettings:
     )
 
 
-def arms_of(site: session.Site, folder: Path, wish: SuiteOptions) -> list[Arm]:
+def arms_of(site: session.MeasureSite, folder: Path, wish: SuiteOptions) -> list[Arm]:
     """Return the arms asked for; by default the wheelhouse's environment or else the public one."""
     own = session.WHEELHOUSE if session.has_torch(site.generation) else session.PUBLIC
     return session.arms_of(site, folder, wish, (own,))
 
 
-def measure_suite(site: session.Site, wish: SuiteOptions) -> Bench:
+def measure_suite(site: session.MeasureSite, wish: SuiteOptions) -> Bench:
     """Run the suite in the arms and leave its pages in a folder of `home.runs`.
 
     An unfinished run of the same wish is taken up again.
