@@ -43,7 +43,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--inject-error", choices=("tile", "nan", "repeat"), help="plant an error, for tests")
+    parser.add_argument("--inject", choices=("tile", "nan", "repeat"), help="plant an error, for tests")
     given = parser.parse_args()
     given.cases = [tuple(text.split(":")) for text in given.cases.split(",")]
     for dtype, size, layout in given.cases:
@@ -149,7 +149,7 @@ def run_operands(
             operands.product(layout, 0)
         except RuntimeError as error:
             raise recognised(error, SCALED_REFUSED if operands.dtype in SCALED else ()) from error
-        products[layout], found = check_product(operands, layout, given.seed, given.inject_error)
+        products[layout], found = check_product(operands, layout, given.seed, given.inject)
         checks += found
     for layout in wanted:
         cases.append(measure(torch, given, operands, layout))

@@ -135,10 +135,12 @@ def _measure(options: Options, wish: SuiteOptions) -> int:
     from spark_build.errors import InconclusiveError, NothingCheckedError, VerificationError
     from spark_build.measure import suite
     from spark_build.measure.comparison import doubts_of
+    from spark_build.measure.session import MeasureSite
 
     setting, generation = options.setting(), _generation(options, wish)
     with running(options, setting.home.runs) as (_, emit):
-        result = suite.measure_suite(setting.home, setting.train.name, generation, emit, wish)
+        site = MeasureSite(home=setting.home, train=setting.train.name, generation=generation, emit=emit)
+        result = suite.measure_suite(site, wish)
     failed = _failed(result)
     measured = any(each.figures for each in result.rounds)
     doubts = () if failed else doubts_of(result)
@@ -194,9 +196,10 @@ def _failed(result: Bench) -> list[tuple[BenchRound, Check]]:
 
 def _print(result: Bench, *, fit: bool) -> None:
     """Print a row for each case: every arm's rate, and what holds it; nothing does on a machine not `fit`."""
+    from statistics import fmean
+
     from spark_build.measure.bounds import places
     from spark_build.measure.comparison import held_by
-    from spark_build.measure.statistics import geometric_mean
     from spark_build.text import format_quantity
 
     rows = []
@@ -211,7 +214,7 @@ def _print(result: Bench, *, fit: bool) -> None:
                 for figure in each.figures
                 if figure.work == work.name
             ]
-            cells.append(format_quantity(geometric_mean(rates), work.unit) if rates else "-")
+            cells.append(format_quantity(fmean(rates), work.unit) if rates else "-")
         held = held_by(result, work.name, roof=places_of[work.name].roof)
         rows.append([work.name, *cells, held if fit or "-" in cells else f"unbounded, see below ({held})"])
     render.print_table(["CASE", *(arm.name for arm in result.arms), "HELD BY"], rows)
@@ -259,13 +262,15 @@ def _profile(options: Options, wish: SuiteOptions, tool: Literal["torch", "nsys"
     from spark_build.cli.render import running
     from spark_build.errors import NothingCheckedError, VerificationError
     from spark_build.measure import suite
+    from spark_build.measure.session import MeasureSite, script_of
     from spark_build.measure.suite import capture, need
 
     need(tool, wish.arms)
     setting, generation = options.setting(), _generation(options, wish)
     with running(options, setting.home.runs) as (folder, emit):
-        settings = suite.plan_suite(wish, suite.script_of(setting.home))
-        arms = suite.arms_of(setting.home, setting.train.name, generation, folder, emit, wish)
+        settings = suite.plan_suite(wish, script_of(setting.home, "suite"))
+        site = MeasureSite(home=setting.home, train=setting.train.name, generation=generation, emit=emit)
+        arms = suite.arms_of(site, folder, wish)
         found = capture(settings, arms, tool, folder, emit)
     captured = any(each.profiles for each in found)
     failed = any(each.problem for each in found)
@@ -285,9 +290,10 @@ def _profile(options: Options, wish: SuiteOptions, tool: Literal["torch", "nsys"
 
 
 def _list(options: Options) -> int:
-    from spark_build.measure.suite import script_of, workloads_of
+    from spark_build.measure.session import script_of
+    from spark_build.measure.suite import workloads_of
 
-    known = workloads_of(script_of(options.home()))
+    known = workloads_of(script_of(options.home(), "suite"))
     if options.json:
         render.print_json({"workloads": known, "exit_code": 0})
         return 0
@@ -395,7 +401,7 @@ def _picked(pair: tuple[Trial, Trial], arms: tuple[str, ...]) -> tuple[Trial, Tr
 
 def _show(compared: Compared) -> None:
     from spark_build.measure.comparison import BANDS, band_text
-    from spark_build.measure.report.suite_view import finding_text, headline_text, interval_text
+    from spark_build.measure.report.suite_view import finding_text, headline_text
     from spark_build.text import printable
 
     timed = [each for each in compared.changes if each.kind != "capacity"]
@@ -405,7 +411,7 @@ def _show(compared: Compared) -> None:
             each.kind or "",
             each.second,
             " -> ".join(_value(one.mean, each) for one in each.values),
-            interval_text(each.contrast),
+            str(each.contrast),
             finding_text(each),
             f"{each.overhead:+.1f}%" if each in timed else "",
             band_text(each) if each in timed else "",

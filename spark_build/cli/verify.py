@@ -288,15 +288,8 @@ def _burn_in(
     from spark_build.measure import session
 
     wish = asked.wish(cuda=bool(setting.target.cuda_architectures))
-    return session.measure_burn_in(
-        setting.home,
-        setting.train.name,
-        generation,
-        emit,
-        recipes=setting.catalogue.recipes,
-        checks=checks,
-        wish=wish,
-    )
+    site = session.MeasureSite(home=setting.home, train=setting.train.name, generation=generation, emit=emit)
+    return session.measure_burn_in(site, wish, setting.catalogue.recipes, checks)
 
 
 def _other_cases(measured: BurnIn) -> list[str]:

@@ -14,7 +14,7 @@ from spark_build import venv
 from spark_build.errors import HostError, UsageError
 from spark_build.events import Emit, Note
 from spark_build.files import locked, write_atomically
-from spark_build.measure.model import Arm, Device, Role
+from spark_build.measure.model import Arm, Device
 from spark_build.paths import Home
 from spark_build.process import capture
 from spark_build.recipes.toml_positions import read_toml
@@ -108,11 +108,6 @@ def derived_arm(arm: Arm, donor: Arm, library: str) -> Arm:
         env={**arm.env, "LD_PRELOAD": ":".join(files)},
         swapped=tuple(files),
     )
-
-
-def in_role(arm: Arm, role: Role) -> Arm:
-    """Return the same environment in another role."""
-    return replace(arm, role=role)
 
 
 def control_of(baseline: Arm) -> Arm:

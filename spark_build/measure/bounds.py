@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from spark_build.measure.model import Bench, Figure, Kind, Sample, Work
 from spark_build.measure.statistics import geometric_mean
@@ -77,9 +76,9 @@ def ceilings(bench: Bench) -> Ceilings:
                 seen = work.flops * figure.rate / work.amount
                 arithmetic[work.dtype] = max(arithmetic.get(work.dtype, 0.0), seen)
     for each in bench.rounds:
-        bandwidth, products = _measured(each.environment)
-        streams += bandwidth
-        for dtype, seen in products.items():
+        told = each.environment.get("ceilings", each.environment)
+        streams += [rate for name, rate in _rates(told).items() if name == "copy"]
+        for dtype, seen in _rates(told.get("flops") if isinstance(told, dict) else None).items():
             arithmetic[dtype] = max(arithmetic.get(dtype, 0.0), seen)
     known = bench.reference
     paper = f"; on paper: {known.name}" if known else ""
@@ -92,23 +91,10 @@ def ceilings(bench: Bench) -> Ceilings:
     )
 
 
-def _measured(environment: Mapping[str, Any]) -> tuple[list[float], dict[str, float]]:
-    """Return a round's device rates: {"copy": bytes/s, "flops": {dtype: FLOP/s}}."""
-    raw = environment.get("ceilings")
-    found = raw if isinstance(raw, dict) else {}
-    products = found.get("flops")
-    return (
-        [float(found["copy"])] if _measurable(found.get("copy")) else [],
-        {
-            str(name): float(rate)
-            for name, rate in (products.items() if isinstance(products, dict) else ())
-            if _measurable(rate)
-        },
-    )
-
-
-def _measurable(rate: object) -> bool:
-    return isinstance(rate, int | float) and rate > 0
+def _rates(found: object) -> dict[str, float]:
+    """Return what of an arm's words are rates, by name."""
+    named = found.items() if isinstance(found, dict) else ()
+    return {str(name): float(rate) for name, rate in named if isinstance(rate, int | float) and rate > 0}
 
 
 def place(work: Work, found: Sequence[Figure], roofs: Ceilings) -> RooflinePlace:

@@ -72,12 +72,8 @@ def _run(
         evidence=f"installed offline, every file as in generation {generation.number}: "
         + ", ".join(installed),
     )
-    built = {name: scripts_of(home, recipes, name) for name in _built_recipes(home, generation)}
-    checks = [
-        check
-        for name, scripts in built.items()
-        for check in run_checks(python=python_of(environment), scripts=scripts, work=folder, package=name)
-    ]
+    built = {name: recipes[name] for name in _built_recipes(home, generation) if name in recipes}
+    checks = check_recipes(home, built, python_of(environment), folder)
     remove_tree(environment)
     return (origin, *checks)
 
@@ -87,10 +83,21 @@ def _built_recipes(home: Home, generation: Generation) -> list[str]:
     return sorted({entry.recipe for entry in entries if entry is not None})
 
 
-def scripts_of(home: Home, recipes: Mapping[str, Recipe], name: str) -> list[Path]:
-    """Return a recipe's check scripts. Raises RecipeError for a missing one."""
+def check_recipes(
+    home: Home, recipes: Mapping[str, Recipe], python: Path, work: Path, most: int | None = None
+) -> tuple[Check, ...]:
+    """Run the check scripts of these recipes, `most` of each. Raises RecipeError for a missing one."""
+    scripts = {name: _scripts_of(home, name, recipe)[:most] for name, recipe in recipes.items()}
+    return tuple(
+        check
+        for name, own in scripts.items()
+        for check in run_checks(python=python, scripts=own, work=work, package=name)
+    )
+
+
+def _scripts_of(home: Home, name: str, recipe: Recipe) -> list[Path]:
     found = []
-    for check in recipes[name].verify.checks if name in recipes else ():
+    for check in recipe.verify.checks:
         script = home.find(f"bench/checks/{check}.py")
         if script is None:
             raise RecipeError(f"there is no bench/checks/{check}.py", where=f"recipes/{name}.toml")

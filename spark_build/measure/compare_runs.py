@@ -15,17 +15,8 @@ from typing import Any, Literal
 
 from spark_build.errors import UsageError
 from spark_build.measure.gates import number_problem
-from spark_build.measure.model import Case, Finding
-from spark_build.measure.statistics import (
-    ALPHA,
-    holm,
-    interval,
-    mann_whitney,
-    outside,
-    standard_error,
-    two_sided,
-    welch_effect,
-)
+from spark_build.measure.model import Case, Contrast, Finding
+from spark_build.measure.statistics import ALPHA, contrast_of_logs, equivalent, holm, standard_error
 
 SCHEMA = 1
 DECIDING = ("device", "driver", "threads")  # of the scope: else two numbers are of different things
@@ -100,18 +91,22 @@ def compare_runs(old: Mapping[str, Any], new: Mapping[str, Any], arm: str | None
             f"the two runs share no case with {LEAST} rounds or more",
             hint="repeat one of them with the other's --dtype, --size and --layout",
         )
+    seen = {case: contrast_of_logs(then[case], now[case], paired=False) for case in cases}
+    ps = {case: max(held.p, held.rank_p) for case, held in seen.items()}
     rest = [case for case in cases if case != new["headline"]]
-    ps = {case: _claim_p(then[case], now[case]) for case in cases}
-    corrected = dict(zip(rest, holm([ps[case] for case in rest]), strict=True))
+    ps |= dict(zip(rest, holm([ps[case] for case in rest]), strict=True))
     rates = _speeds(old, arms[0]), _speeds(new, arms[1])
     changes = tuple(
         RateChange(
             case=case,
             headline=case == new["headline"],
             rates=(_mean(rates[0][case]), _mean(rates[1][case])),
-            **_change(then[case], now[case], corrected.get(case, ps[case]), claims=bool(shared)),
+            ratio=held.ratio,
+            ci95=held.ci95,
+            p=ps[case],
+            finding=_finding(held, ps[case]) if shared else "unclear",
         )
-        for case in cases
+        for case, held in seen.items()
     )
     doubts = (*_doubts(old, new), *(() if shared else (UNKNOWN,)))
     return CrossRun(arms=arms, changes=changes, doubts=doubts, shared=shared)
@@ -195,34 +190,22 @@ def _speeds(document: Mapping[str, Any], arm: str, against: str = "") -> dict[st
         for measured in each["measurements"] if not each["problem"] else ():
             own = found.setdefault(str(Case(**measured["case"])), {}).setdefault(each["slot"]["arm"], {})
             own[each["slot"]["visit"]] = math.log(measured["rate"])
-    bases = {case: dict.fromkeys(arms.get(arm, {}), 0.0) for case, arms in found.items()}
-    if against:
-        bases = {case: arms.get(against, {}) for case, arms in found.items()}
-    return {
-        case: logs
-        for case, arms in found.items()
-        if (logs := [log - bases[case][at] for at, log in arms.get(arm, {}).items() if at in bases[case]])
-    }
+    speeds = {}
+    for case, arms in found.items():
+        own, base = arms.get(arm, {}), arms.get(against, {})
+        if logs := [own[at] - base.get(at, 0.0) for at in own if at in base or not against]:
+            speeds[case] = logs
+    return speeds
 
 
 def _mean(logs: Sequence[float]) -> float:
     return math.exp(statistics.fmean(logs))
 
 
-def _claim_p(then: Sequence[float], now: Sequence[float]) -> float:
-    return max(two_sided(welch_effect(then, now)), mann_whitney(then, now))
-
-
-def _change(then: Sequence[float], now: Sequence[float], p: float, *, claims: bool) -> dict[str, Any]:
-    effect = welch_effect(then, now)
-    low, high = interval(effect)
-    finding: Finding = "unclear"
-    if claims and outside(effect) < ALPHA:
-        finding = "equivalent"
-    elif claims and p < ALPHA:
-        finding = "faster" if low > 0 else "slower"
-    found = {"ratio": math.exp(effect.offset), "ci95": (math.exp(low), math.exp(high)), "p": p}
-    return {**found, "finding": finding}
+def _finding(seen: Contrast, p: float) -> Finding:
+    if equivalent(seen):
+        return "equivalent"
+    return "unclear" if p >= ALPHA else "faster" if seen.ratio > 1 else "slower"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,8 +225,8 @@ def history_of(documents: Sequence[Mapping[str, Any]]) -> tuple[DayToDay, ...]:
     groups: dict[tuple[object, ...], list[tuple[str, list[float]]]] = {}
     for document in documents:
         for arm in document["arms"]:
-            logs = _speeds(document, arm["name"]).get(document["headline"])
-            if logs and len(logs) > 1 and arm["role"] != "control":
+            logs = _speeds(document, arm["name"]).get(document["headline"], [])
+            if len(logs) > 1 and arm["role"] != "control":
                 where = document["scope"].get("device", ""), document["headline"], arm["name"]
                 began = min(each["started"] for each in document["round_results"])
                 key = (*where, json.dumps(_identity(arm), sort_keys=True))
@@ -272,13 +255,19 @@ def _spread(runs: Sequence[Sequence[float]]) -> float | None:
     return math.sqrt(max(0.0, between - within))
 
 
+def changed_scope(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Return what the runs were measured on differently, and both tell."""
+    return [
+        f"another {name}: {old[name]}, now {new[name]}"
+        for name in DECIDING
+        if name in old and name in new and old[name] != new[name]
+    ]
+
+
 def _doubts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return other changes between the runs, and runs that are not credible by themselves."""
-    found = [
-        f"another {name}: {old['scope'].get(name, 'unknown')}, now {new['scope'].get(name, 'unknown')}"
-        for name in DECIDING
-        if old["scope"].get(name) != new["scope"].get(name)
-    ]
+    untold = dict.fromkeys(DECIDING, "unknown")
+    found = changed_scope(untold | old["scope"], untold | new["scope"])
     for which, document in (("older", old), ("newer", new)):
         spoilt = [gate["name"] for gate in document["gates"] if gate["status"] == "fail"]
         if spoilt:

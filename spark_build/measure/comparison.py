@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from spark_build.errors import InconclusiveError, UsageError, VerificationError
 from spark_build.events import Gate
 from spark_build.measure.bounds import kinds
-from spark_build.measure.compare_runs import DECIDING, UNKNOWN
-from spark_build.measure.gates import machine_gates
+from spark_build.measure.compare_runs import UNKNOWN, changed_scope
+from spark_build.measure.gates import failures, machine_gates
 from spark_build.measure.model import (
     Bench,
     CaseChange,
@@ -28,18 +28,12 @@ from spark_build.measure.statistics import MARGIN, contrast, finding, geometric_
 LEAST_MEMORY = 0.05  # relative difference that is worth a word
 LEAST_BYTES = 16 * 2**20
 Samples = tuple[list[float], list[float]]
+K = TypeVar("K")
 
 
 def compare(trial: Trial) -> Compared:
     """Return everything that a trial has enough launches for."""
-    changes: list[CaseChange] = []
-    classes: list[ClassChange] = []
-    memory: list[MemoryChange] = []
-    for first, second in trial.contrasts:
-        own = _cases(trial, first, second)
-        changes += own
-        classes += _classes(trial, first, second)
-        memory += _memory(trial, first, second, own)
+    changes = [each for pair in trial.contrasts for each in _cases(trial, *pair)]
     left_out = [line for pair in trial.contrasts for line in _left_out(trial, *pair)]
     least = min((min(each.contrast.counts) for each in changes), default=0)
     return Compared(
@@ -47,8 +41,8 @@ def compare(trial: Trial) -> Compared:
         paired=trial.paired,
         indicative=trial.quick or least < QUICK,
         changes=tuple(changes),
-        classes=tuple(classes),
-        memory=tuple(memory),
+        classes=tuple(each for pair in trial.contrasts for each in _classes(trial, *pair)),
+        memory=tuple(each for pair in trial.contrasts for each in _memory(trial, *pair, changes)),
         doubts=trial.doubts,
         left_out=tuple(dict.fromkeys((*trial.left_out, *left_out))),
         notes=trial.notes,
@@ -109,49 +103,49 @@ def _left_out(trial: Trial, first: str, second: str) -> list[str]:
     return lines
 
 
-def _speeds(values: Sequence[float], *, lower: bool) -> list[float]:
-    return [1 / value for value in values] if lower else list(values)
+def _tested(
+    trial: Trial, found: Iterable[tuple[K, Launches, Launches, bool]]
+) -> list[tuple[K, Samples, Samples, Contrast, float]]:
+    """Return (what, values, speeds, contrast, corrected p) of what has launches enough.
+
+    `found`: what, launches of either arm, whether lower values are better.
+    """
+    seen = []
+    for what, first, second, lower in found:
+        if values := _samples(trial, dict(first), dict(second)):
+            a, b = ([1 / value for value in some] if lower else some for some in values)
+            seen.append((what, values, (a, b), contrast(a, b, paired=trial.paired)))
+    corrected = holm([held.p for *_, held in seen])
+    return [(*each, p) for each, p in zip(seen, corrected, strict=True)]
 
 
 def _cases(trial: Trial, first: str, second: str) -> list[CaseChange]:
-    seen: list[tuple[TrialCase, Samples, Contrast]] = []
-    for case in trial.cases:
-        found = trial.values.get((first, case.name), {}), trial.values.get((second, case.name), {})
-        samples = _samples(trial, dict(found[0]), dict(found[1]))
-        if samples:
-            a, b = (_speeds(some, lower=case.lower) for some in samples)
-            seen.append((case, samples, contrast(a, b, paired=trial.paired)))
-    corrected = holm([each.p for _, _, each in seen])
-    return [
-        _change(trial, (first, second), case, samples, held, p)
-        for (case, samples, held), p in zip(seen, corrected, strict=True)
-    ]
-
-
-def _change(
-    trial: Trial, arms: tuple[str, str], case: TrialCase, samples: Samples, held: Contrast, holm_p: float
-) -> CaseChange:
-    a, b = (_speeds(some, lower=case.lower) for some in samples)
-    against = a if trial.paired else [geometric_mean(a)] * len(b)
-    calls = [trial.calls.get((arm, case.name), ()) for arm in arms]
-    percent = overhead(held.ratio)
-    return CaseChange(
-        case=case.name,
-        unit=case.unit,
-        lower=case.lower,
-        kind=case.kind,
-        first=arms[0],
-        second=arms[1],
-        values=(summary(samples[0]), summary(samples[1])),
-        calls=(summary(calls[0]) if calls[0] else None, summary(calls[1]) if calls[1] else None),
-        ratios=tuple(y / x for x, y in zip(against, b, strict=True)),
-        contrast=held,
-        holm_p=holm_p,
-        finding=finding(held, holm_p),
-        overhead=percent,
-        overhead95=(overhead(held.ci95[1]), overhead(held.ci95[0])),
-        band=band_of(percent).name,
-    )
+    both = ((case, trial.values.get((first, case.name), {})) for case in trial.cases)
+    found = [(case, own, trial.values.get((second, case.name), {}), case.lower) for case, own in both]
+    changes = []
+    for case, values, (a, b), held, p in _tested(trial, found):
+        against = a if trial.paired else [geometric_mean(a)] * len(b)
+        calls = [trial.calls.get((arm, case.name), ()) for arm in (first, second)]
+        changes.append(
+            CaseChange(
+                case=case.name,
+                unit=case.unit,
+                lower=case.lower,
+                kind=case.kind,
+                first=first,
+                second=second,
+                values=(summary(values[0]), summary(values[1])),
+                calls=(summary(calls[0]) if calls[0] else None, summary(calls[1]) if calls[1] else None),
+                ratios=tuple(y / x for x, y in zip(against, b, strict=True)),
+                contrast=held,
+                holm_p=p,
+                finding=finding(held, p),
+                overhead=overhead(held.ratio),
+                overhead95=(overhead(held.ci95[1]), overhead(held.ci95[0])),
+                band=band_of(overhead(held.ratio)).name,
+            )
+        )
+    return changes
 
 
 def _classes(trial: Trial, first: str, second: str) -> list[ClassChange]:
@@ -161,24 +155,21 @@ def _classes(trial: Trial, first: str, second: str) -> list[ClassChange]:
         both = (first, case.name) in trial.values and (second, case.name) in trial.values
         if case.kind not in (None, "capacity") and both:
             groups.setdefault(case.kind, []).append(case)
-    seen: list[tuple[Kind, tuple[str, ...], Contrast]] = []
-    for kind, cases in groups.items():
-        samples = _samples(trial, _means(trial, first, cases), _means(trial, second, cases))
-        if samples:
-            names = tuple(case.name for case in cases)
-            seen.append((kind, names, contrast(*samples, paired=trial.paired)))
-    corrected = holm([held.p for _, _, held in seen])
+    found = (
+        (kind, _means(trial, first, cases), _means(trial, second, cases), False)
+        for kind, cases in groups.items()
+    )
     return [
         ClassChange(
             kind=kind,
             first=first,
             second=second,
-            cases=names,
+            cases=tuple(case.name for case in groups[kind]),
             contrast=held,
             holm_p=p,
             finding=finding(held, p),
         )
-        for (kind, names, held), p in zip(seen, corrected, strict=True)
+        for kind, _, _, held, p in _tested(trial, found)
     ]
 
 
@@ -202,17 +193,13 @@ def _memory(trial: Trial, first: str, second: str, changes: Sequence[CaseChange]
     works = {case.name: case.work for case in trial.cases}
     speeds: dict[str, set[str]] = {}
     for each in changes:
-        speeds.setdefault(works[each.case], set()).add(each.finding)
-    seen: list[tuple[str, str, tuple[float, float], Contrast]] = []
-    for arm, case, what in trial.memory:
-        other = trial.memory.get((second, case, what))
-        if arm != first or other is None:
-            continue
-        samples = _samples(trial, dict(trial.memory[arm, case, what]), dict(other))
-        if samples:
-            means = geometric_mean(samples[0]), geometric_mean(samples[1])
-            seen.append((case, what, means, contrast(*samples, paired=trial.paired)))
-    corrected = holm([held.p for *_, held in seen])
+        if (each.first, each.second) == (first, second):
+            speeds.setdefault(works[each.case], set()).add(each.finding)
+    found = (
+        ((case, what), own, trial.memory[second, case, what], False)
+        for (arm, case, what), own in trial.memory.items()
+        if arm == first and (second, case, what) in trial.memory
+    )
     return [
         MemoryChange(
             case=case,
@@ -225,7 +212,8 @@ def _memory(trial: Trial, first: str, second: str, changes: Sequence[CaseChange]
                 "same speed, different memory" if speeds.get(case) == {"equivalent"} else "different memory"
             ),
         )
-        for (case, what, means, held), p in zip(seen, corrected, strict=True)
+        for (case, what), values, _, held, p in _tested(trial, found)
+        for means in [(geometric_mean(values[0]), geometric_mean(values[1]))]
         if finding(held, p) in ("faster", "slower")
         and abs(held.ratio - 1) >= LEAST_MEMORY
         and abs(means[1] - means[0]) >= LEAST_BYTES
@@ -361,10 +349,7 @@ def gates_of(bench: Bench) -> tuple[Gate, ...]:
 def doubts_of(bench: Bench) -> tuple[str, ...]:
     """Return the reasons why this run allows no claim."""
     found = [
-        f"{check.name} failed in {each.slot.arm}: {check.evidence}"
-        for each in bench.rounds
-        for check in each.checks
-        if check.status == "fail"
+        f"{check.name} failed in {each.slot.arm}: {check.evidence}" for each, check in failures(bench.rounds)
     ]
     found += [
         f"round {each.slot.index + 1} of {each.slot.arm}: {each.problem}"
@@ -425,7 +410,7 @@ def joined(old: Trial, new: Trial) -> Trial:
         memory={**then.memory, **now.memory},
         more=old.more,
         quick=old.quick or new.quick,
-        doubts=(*_elsewhere(old, new), *then.doubts, *now.doubts, *doubts),
+        doubts=(*changed_scope(old.scope, new.scope), *then.doubts, *now.doubts, *doubts),
         left_out=tuple(left_out),
         notes=(
             *then.notes,
@@ -467,14 +452,6 @@ def _labelled(trial: Trial, label: str) -> Trial:
         doubts=tuple(f"{label} run: {doubt}" for doubt in trial.doubts),
         notes=tuple(f"{label} run: {note}" for note in trial.notes),
     )
-
-
-def _elsewhere(old: Trial, new: Trial) -> list[str]:
-    return [
-        f"another {name}: {old.scope[name]}, then {new.scope[name]}"
-        for name in DECIDING
-        if name in old.scope and name in new.scope and old.scope[name] != new.scope[name]
-    ]
 
 
 class Next(NamedTuple):

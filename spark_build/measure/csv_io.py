@@ -55,12 +55,8 @@ class Fields:
 
     def columns(self) -> dict[str, str]:
         """Return name, in small letters -> our name for it."""
-        ours = zip(
-            (self.arm, self.case, self.value, self.unit),
-            ("environment", "workload", "value", "unit"),
-            strict=False,
-        )
-        return {name.casefold(): our for name, our in ours if name}
+        ours = {self.arm: "environment", self.case: "workload", self.value: "value", self.unit: "unit"}
+        return {name.casefold(): our for name, our in ours.items() if name}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_build.events import Gate, GateStatus
-from spark_build.measure.model import Arm, CaseResult, Device, Launch, Reference, Round, Settings, Telemetry
+from spark_build.measure.model import (
+    Arm,
+    CaseResult,
+    Check,
+    Device,
+    Launch,
+    Reference,
+    Round,
+    Settings,
+    Telemetry,
+)
 from spark_build.measure.statistics import differs, equivalent, variation
 from spark_build.text import format_flops
 
@@ -87,6 +97,11 @@ def rate_problem(
     if paper is None or rate <= ABOVE_NOMINAL * paper:
         return ""
     return f"{format_flops(rate)} is more than the {format_flops(paper)} of {whose} on paper"
+
+
+def failures(rounds: Sequence[Launch]) -> list[tuple[Launch, Check]]:
+    """Return the checks that failed, each with its round."""
+    return [(each, check) for each in rounds for check in each.checks if check.status == "fail"]
 
 
 def machine_gates(

@@ -76,6 +76,7 @@ class CommonSettings:
     window: float  # seconds that count, per case
     notes: tuple[str, ...] = ()  # what was left out, and why
     patience: float | None = None  # seconds after which a round counts as hung; None: by its length
+    script: str = ""  # the file that runs inside an arm
     inject: str = ""  # an error to plant, for tests of this program
 
 
@@ -86,7 +87,6 @@ class Settings(CommonSettings):
     cases: tuple[Case, ...]
     headline: Case
     tick: float  # seconds of one recorded rate
-    script: str  # the file that runs inside an arm
     most: int = 0  # pairs at most: more than `pairs` are measured until the headline's interval is narrow
 
 
@@ -195,6 +195,9 @@ class Contrast:
     detectable: float  # smallest relative difference found 4 times out of 5
     power: float  # chance to find a difference of 5%
 
+    def __str__(self) -> str:
+        return f"{self.ratio:.3f} [{self.ci95[0]:.3f}, {self.ci95[1]:.3f}]"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseResult:
@@ -243,22 +246,28 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BurnIn:
-    """A whole burn-in: what was measured, under which conditions, and what follows."""
+class MeasuredRun:
+    """What was measured under which conditions, whatever ran."""
+
+    arms: tuple[Arm, ...]  # of the suite: the first is the baseline
+    breaks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was left out or prepared
+    reference: Reference | None = None
+    scope: dict[str, str] = field(default_factory=dict)  # device, driver, threads, ...
+    folder: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BurnIn(MeasuredRun):
+    """A whole burn-in, and what follows."""
 
     settings: Settings
-    arms: tuple[Arm, ...]
     verdict: Verdict
     cases: tuple[CaseResult, ...]
     gates: tuple[Gate, ...]
     rounds: tuple[Round, ...]
-    breaks: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()  # what was left out or prepared
     checks: tuple[Check, ...] = ()  # of the operator battery
     kernels: dict[str, dict[str, list[str]]] = field(default_factory=dict)  # arm -> case -> names
-    reference: Reference | None = None
-    scope: dict[str, str] = field(default_factory=dict)  # device, driver, threads, ...
-    folder: str = ""
     report: str = ""
 
 
@@ -343,22 +352,15 @@ class BenchSettings(CommonSettings):
 
     workloads: tuple[str, ...]
     cool: float | None = None  # degrees Celsius to cool down to between rounds
-    script: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bench:
+class Bench(MeasuredRun):
     """A whole run: raw values only; what follows from them is computed when it is shown."""
 
     settings: BenchSettings
-    arms: tuple[Arm, ...]  # the first is the baseline
     works: tuple[Work, ...]
     rounds: tuple[BenchRound, ...]
-    breaks: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    reference: Reference | None = None
-    scope: dict[str, str] = field(default_factory=dict)
-    folder: str = ""
 
 
 def bench_json(result: Bench) -> dict[str, Any]:

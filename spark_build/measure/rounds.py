@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import hashlib
 import itertools
 import json
 import math
@@ -19,14 +18,14 @@ from spark_build.events import Emit, Note, Progress
 from spark_build.files import sha256_of, write_atomically
 from spark_build.measure import arms
 from spark_build.measure.bounds import LINKS
-from spark_build.measure.gates import number_problem, rate_problem, window_problem
+from spark_build.measure.gates import failures, number_problem, rate_problem, window_problem
 from spark_build.measure.model import (
     JOULES,
     Arm,
     BenchRound,
     Case,
     Check,
-    Device,
+    CommonSettings,
     Figure,
     Launch,
     Measurement,
@@ -45,11 +44,11 @@ from spark_build.measure.telemetry import (
     Sampler,
     mean_of,
     probes_for,
-    silent,
     summarise,
 )
 from spark_build.measure.verdict import reference_for
 from spark_build.process import Completed, run
+from spark_build.text import digest
 
 SCHEMA = 1
 # The last three are an administrator's: multicast in NVLink switches stays off where it was switched off.
@@ -57,6 +56,7 @@ KEPT_VARIABLES = (
     "PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CUDA_VISIBLE_DEVICES",
     "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS",
 )  # fmt: skip
+FOLDERS = ("PATH", "HOME", "USER", "TMPDIR")
 PRELOAD = "LD_PRELOAD"
 STEP = "@step "  # then DONE and TOTAL: how a script of several steps tells how far it is
 WINOGRAD = 2.25  # times fewer products than a convolution's formula counts
@@ -69,7 +69,7 @@ R = TypeVar("R", bound=Launch)
 
 def failed(done: Launch) -> bool:
     """Return whether the round did not end, or found something wrong."""
-    return bool(done.problem) or any(check.status == "fail" for check in done.checks)
+    return bool(done.problem or failures([done]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,49 +78,36 @@ class Program(Generic[R]):
 
     name: str  # as it is called while it runs
     script: Path
-    options: Mapping[str, object]  # of the script, beside --threads and --out
-    device: Device
-    threads: int  # of an arm that says none
+    settings: CommonSettings
+    options: Mapping[str, object]  # of the script, beside those of the settings
     limit: float  # seconds after which a round hangs
     read: Callable[[Path], R]
-    facts: Mapping[str, Any]  # what makes two runs the same measurement, beside arms and scripts
-    scripts: tuple[str, ...] = ("*.py",)  # what runs, as patterns beside the script
     stops: Callable[[R], bool] = failed  # what ends it: no number after that could change what is said
     before: Callable[[], None] = field(default=lambda: None)  # each round that is measured now
     enough: Callable[[Sequence[R]], bool] = lambda _: False  # whether the rest need not be measured
-    watch: ArmMonitor = field(default_factory=silent)
+    watch: ArmMonitor = field(default_factory=lambda: ArmMonitor({}, lambda _: (), lambda _: None))
 
 
 def burn_in_program(settings: Settings, references: Sequence[Reference] = ()) -> Program[Round]:
     """Return the matrix products of a burn-in."""
     cases = ",".join(f"{case.dtype}:{case.size}:{case.layout}" for case in settings.cases)
-    options = {
-        "device": settings.device,
-        "cases": cases,
-        "warmup": settings.warmup,
-        "window": settings.window,
-        "tick": settings.tick,
-        "seed": settings.seed,
-    } | ({"inject-error": settings.inject} if settings.inject else {})
     return Program(
         name="burn-in",
         script=Path(settings.script),
-        options=options,
-        device=settings.device,
-        threads=settings.threads,
+        settings=settings,
+        options={"cases": cases, "tick": settings.tick},
         limit=time_limit(settings),
         read=partial(read_round, references=references),
-        facts=asdict(settings),
     )
 
 
 def digest_of(program: Program[R], arms: Sequence[Arm]) -> str:
     """Return a digest of what makes two runs the same measurement: settings, arms, scripts."""
     folder = program.script.parent
-    files = sorted(file for pattern in program.scripts for file in folder.glob(pattern))
+    files = sorted((*folder.glob("*.py"), *folder.glob("workloads/*.py")))
     scripts = {str(file.relative_to(folder)): sha256_of(file) for file in files}
-    facts = {"settings": program.facts, "arms": [asdict(arm) for arm in arms], "scripts": scripts}
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+    facts = {"settings": asdict(program.settings), "arms": [asdict(arm) for arm in arms], "scripts": scripts}
+    return digest(facts)[:12]
 
 
 def run_rounds(
@@ -218,18 +205,22 @@ def _measure(
     """One process; whatever happens to it ends as a file."""
     report = place / f".report-{slot.index:03d}.json"
     report.unlink(missing_ok=True)
-    threads = arm.threads or program.threads
+    settings = program.settings
     environment = variables_of(arm)
     started = _now()
     log = _file(place, slot).with_suffix(".log")
-    command, container = command_of(program, arm, threads, report), ""
+    command, container = command_of(program, arm, report), ""
     if arm.image:
         container = f"spark-build-{os.getpid()}-{slot.index}"
-        command = _contained(program, arm, command, environment, place, container)
+        # Variables about this machine's folders say nothing in there.
+        told = {name: value for name, value in environment.items() if name not in FOLDERS}
+        command = arms.wrap_in_container(
+            arm, command, device=settings.device, env=told, script=program.script, place=place, name=container
+        )
     # SIGABRT first: Python then prints where it stood.
     guard = ["timeout", "--signal=ABRT", "--kill-after=10", f"{program.limit:.0f}"]
     try:
-        with log.open("wb") as stream, Sampler(probes_for(program.device), program.watch.look) as sampler:
+        with log.open("wb") as stream, Sampler(probes_for(settings.device), program.watch.look) as sampler:
             ours = bare(environment)
             done = run([*guard, *command], cwd=place, env=ours, log=stream, on_line=hear, pass_fds=keep)
     finally:
@@ -248,8 +239,8 @@ def _measure(
         "exit": done.returncode,
         "problem": problem,
         "killed": done.returncode == KILLED and done.seconds < program.limit,
-        "threads": threads,
-        "device": program.device,
+        "threads": arm.threads or settings.threads,
+        "device": settings.device,
         "variables": {"given": environment, "left_out": sorted(os.environ.keys() - environment.keys())},
         "telemetry": sampler.rows,
         "report": left,
@@ -264,29 +255,17 @@ def bare(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name != PRELOAD}
 
 
-def command_of(program: Program[R], arm: Arm, threads: int, report: Path) -> list[str]:
+def command_of(program: Program[R], arm: Arm, report: Path) -> list[str]:
     """Return the program's command line in an arm; its report goes to `report`."""
-    given = {**program.options, "threads": threads, "out": report}
+    settings = program.settings
+    given = {name: getattr(settings, name) for name in ("device", "warmup", "window", "seed")}
+    given |= {"inject": settings.inject} if settings.inject else {}
+    given |= {**program.options, "threads": arm.threads or settings.threads, "out": report}
     options = [part for name, value in given.items() for part in (f"--{name}", str(value))]
     command = [arm.python, "-I", "-B", "-X", "faulthandler", str(program.script), *options]
     # Only the arm itself may meet these libraries, not the programs that start it.
     preload = arm.env.get(PRELOAD)
     return ["env", f"{PRELOAD}={preload}", *command] if preload and not arm.image else command
-
-
-def _contained(
-    program: Program[R],
-    arm: Arm,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    place: Path,
-    name: str,
-) -> list[str]:
-    """Return the command line in the arm's container, without variables about this machine's folders."""
-    ours = {key: value for key, value in environment.items() if key not in ("PATH", "HOME", "USER", "TMPDIR")}
-    return arms.wrap_in_container(
-        arm, command, device=program.device, env=ours, script=program.script, place=place, name=name
-    )
 
 
 def name_kernels(
@@ -299,7 +278,7 @@ def name_kernels(
         if arm.image or arm.role == "control":
             continue
         report = folder / f".kernels-{arm.name}.json"
-        command = ["timeout", "300", *command_of(program, arm, settings.threads, report), "--profile"]
+        command = ["timeout", "300", *command_of(program, arm, report), "--profile"]
         with (folder / f"kernels-{arm.name}.log").open("wb") as log, contextlib.suppress(OSError, ValueError):
             run(command, cwd=folder, env=bare(variables_of(arm)), log=log, pass_fds=keep)
             found[arm.name] = json.loads(report.read_text())["kernels"]
@@ -348,17 +327,23 @@ ENVIRONMENT = (
 )  # fmt: skip
 
 
-def read_round(file: Path, references: Sequence[Reference] = ()) -> Round:
-    """Read a round from its JSON file."""
+def _opened(
+    file: Path, what: str, references: Sequence[Reference], problem_of: Callable[..., str]
+) -> tuple[dict[str, Any], list[tuple[float, Sample]], list[dict[str, Any]], bool]:
+    """Return a round's document, telemetry, possible measurements, and whether there were impossible ones."""
     raw = json.loads(file.read_text())
     rows = [(float(when), sample) for when, sample in raw["telemetry"]]
-    raw, invalid = _vetted(raw, "cases", references, (rows[0][0], rows[-1][0]), _case_problem)
-    cases = raw["report"].get("cases", [])
-    windows = [each["window"] for each in cases]
+    raw, invalid = _vetted(raw, what, references, (rows[0][0], rows[-1][0]), problem_of)
+    return raw, rows, raw["report"].get(what, []), invalid
+
+
+def read_round(file: Path, references: Sequence[Reference] = ()) -> Round:
+    """Read a round from its JSON file."""
+    raw, rows, cases, invalid = _opened(file, "cases", references, _case_problem)
     return Round(
         killed=raw["killed"],
         measurements=tuple(_measurement(each, raw, rows) for each in cases),
-        **_launch(raw, rows, windows, file, invalid=invalid),
+        **_launch(raw, rows, [each["window"] for each in cases], file, invalid=invalid),
     )
 
 
@@ -497,10 +482,7 @@ def _series(ticks: Sequence[tuple[float, int]], flops: float, begin: float) -> t
 
 def read_suite_round(file: Path, references: Sequence[Reference] = ()) -> BenchRound:
     """Read a round from its JSON file."""
-    raw = json.loads(file.read_text())
-    rows = [(float(when), sample) for when, sample in raw["telemetry"]]
-    raw, invalid = _vetted(raw, "figures", references, (rows[0][0], rows[-1][0]), _figure_problem)
-    figures = raw["report"].get("figures", [])
+    raw, rows, figures, invalid = _opened(file, "figures", references, _figure_problem)
     return BenchRound(
         figures=tuple(_figure(each, rows) for each in figures),
         **_launch(raw, rows, figures, file, invalid=invalid),

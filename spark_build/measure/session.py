@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import importlib.util
 import json
 import math
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,8 @@ from spark_build.measure.arms import (
     control_of,
     derived_arm,
     environment_arm,
-    in_role,
 )
-from spark_build.measure.checks import run_checks, scripts_of
+from spark_build.measure.checks import check_recipes
 from spark_build.measure.gates import judge
 from spark_build.measure.model import (
     SCALED,
@@ -61,69 +60,74 @@ from spark_build.measure.verdict import (
 from spark_build.paths import Home
 from spark_build.recipes.model import Recipe
 from spark_build.recipes.toml_positions import read_toml
+from spark_build.text import digest
 from spark_build.wheelhouse.generations import Generation
 
 PUBLIC, WHEELHOUSE = ArmWish(name="public", what="public"), ArmWish(name="wheelhouse", what="wheelhouse")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BurnInRequest:
-    """Request of a burn-in; empty or None: the default of mode and device."""
+class MeasureRequest:
+    """What is asked of any program; empty or None: the default of mode and device."""
 
     device: Device
     mode: Mode
     arms: tuple[ArmWish, ...] = ()
-    swap: str = ""  # a library to swap between the first two arms
     seed: int | None = None
-    dtypes: tuple[str, ...] = ()
-    sizes: tuple[int, ...] = ()
-    layouts: tuple[str, ...] = ("ab",)
     pairs: int | None = None
     window: float | None = None
     patience: float | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BurnInRequest(MeasureRequest):
+    """MeasureRequest of a burn-in."""
+
+    swap: str = ""  # a library to swap between the first two arms
+    dtypes: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    layouts: tuple[str, ...] = ("ab",)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasureSite:
+    """Where a program measures: the wheelhouse's current generation, if there is one, and its train."""
+
+    home: Home
+    train: str
+    generation: Generation | None
+    emit: Emit
+
+
 def measure_burn_in(
-    home: Home,
-    train: str,
-    generation: Generation | None,
-    emit: Emit,
-    *,
-    recipes: Mapping[str, Recipe],
-    checks: Sequence[Check],
-    wish: BurnInRequest,
+    site: MeasureSite, wish: BurnInRequest, recipes: Mapping[str, Recipe], checks: Sequence[Check]
 ) -> BurnIn:
     """Burn in the arms; without any named, the generation against the train's public wheels.
 
     Without torch in the wheelhouse there is nothing to compare: the A/A control then says how small
     a difference this machine could tell. An unfinished run of the same wish is taken up again.
     """
-    script = home.find("bench/gemm.py")
+    script, references = script_of(site.home, "gemm"), references_of(site.home)
+    with resumed(site, wish, "burn-in") as (folder, seed, begun):
+        settings = plan_burn_in(replace(wish, seed=seed), script)
+        arms = _arms(site, folder, wish)
+        begun(settings.seed)
+        battery = _battery(site, recipes, arms, folder, wish.mode) if wish.arms else ()
+        return burn_in(settings, arms, folder, site.emit, checks=(*checks, *battery), references=references)
+
+
+def script_of(home: Home, name: str) -> Path:
+    """Return the script that runs inside the arms. Raises RecipeError for a damaged installation."""
+    script = home.find(f"bench/{name}.py")
     if script is None:
-        raise RecipeError("there is no bench/gemm.py", hint="reinstall spark-build")
-    references = references_of(home)
-    unfinished = home.runs / f"unfinished-{digest_of_wish(train, generation, wish)}.json"
-    folder, seed = begin_or_resume(home, unfinished, wish.seed, emit, "burn-in")
-    settings = plan_burn_in(
-        wish.mode, wish.device, script, seed=seed, dtypes=wish.dtypes, sizes=wish.sizes,
-        layouts=wish.layouts, pairs=wish.pairs, window=wish.window, patience=wish.patience,
-    )  # fmt: skip
-    arms = _arms(home, train, generation, folder, emit, wish)
-    write_atomically(unfinished, json.dumps({"folder": str(folder), "seed": settings.seed}))
-    everything = (
-        (*checks, *_battery(home, recipes, arms, folder, emit, wish.mode)) if wish.arms else tuple(checks)
-    )
-    result = burn_in(settings, arms, folder, emit, checks=everything, references=references)
-    unfinished.unlink(missing_ok=True)
-    return result
+        raise RecipeError(f"there is no bench/{name}.py", hint="reinstall spark-build")
+    return script
 
 
-def _arms(
-    home: Home, train: str, generation: Generation | None, folder: Path, emit: Emit, wish: BurnInRequest
-) -> list[Arm]:
+def _arms(site: MeasureSite, folder: Path, wish: BurnInRequest) -> list[Arm]:
     """Return the arms: the baseline, the candidate, then the others."""
-    wishes = wish.arms or (PUBLIC, *((WHEELHOUSE,) if has_torch(generation) else ()))
-    found = arms_of(home, train, generation, folder, emit, wish.device, wishes)
+    usual = (PUBLIC, *((WHEELHOUSE,) if has_torch(site.generation) else ()))
+    found = arms_of(site, folder, wish, usual)
     if not wish.swap:
         return found
     if len(found) != 2:
@@ -132,48 +136,33 @@ def _arms(
     return [first, second, derived_arm(first, second, wish.swap), derived_arm(second, first, wish.swap)]
 
 
-def arms_of(
-    home: Home,
-    train: str,
-    generation: Generation | None,
-    folder: Path,
-    emit: Emit,
-    device: Device,
-    wishes: Sequence[ArmWish],
-) -> list[Arm]:
+def arms_of(site: MeasureSite, folder: Path, wish: MeasureRequest, usual: Sequence[ArmWish]) -> list[Arm]:
     """Return the environments asked for, made where they are missing. Raises UsageError."""
     roles: tuple[Role, ...] = ("baseline", "candidate", "variant")
     found: list[Arm] = []
-    for each in wishes:
-        arm = _arm(home, train, generation, folder, emit, device, each)
+    for each in wish.arms or usual:
+        arm = _arm(site, folder, wish.device, each)
         given = {**({"threads": each.threads} if each.threads else {}), **each.env}
         origin = arm.origin + "".join(f", {name}={value}" for name, value in given.items())
-        named = replace(arm, name=each.name, threads=each.threads, env={**arm.env, **each.env}, origin=origin)
-        found.append(in_role(named, roles[min(len(found), 2)]))
+        role, env = roles[min(len(found), 2)], {**arm.env, **each.env}
+        found.append(replace(arm, name=each.name, role=role, threads=each.threads, env=env, origin=origin))
     return found
 
 
-def _arm(
-    home: Home,
-    train: str,
-    generation: Generation | None,
-    folder: Path,
-    emit: Emit,
-    device: Device,
-    wish: ArmWish,
-) -> Arm:
+def _arm(site: MeasureSite, folder: Path, device: Device, wish: ArmWish) -> Arm:
     if wish.image:
         return container_arm(wish.name, wish.image)
     if wish.what == "public":
-        return baseline_arm(home, train, home.runs / "arms" / f"public-{train}-{device}", emit, device=device)
+        place = site.home.runs / "arms" / f"public-{site.train}-{device}"
+        return baseline_arm(site.home, site.train, place, site.emit, device=device)
     if wish.what != "wheelhouse":
         return environment_arm(wish.name, Path(wish.what).expanduser())
-    if generation is None or not has_torch(generation):
+    if site.generation is None or not has_torch(site.generation):
         raise UsageError("the wheelhouse holds no torch to measure", hint="spark-build build torch")
     environment = folder / "wheelhouse-env"
     remove_tree(environment)
-    install(generation, environment, ["torch"], with_pip=False)
-    return environment_arm(wish.name, environment, origin=f"wheelhouse generation {generation.number}")
+    install(site.generation, environment, ["torch"], with_pip=False)
+    return environment_arm(wish.name, environment, origin=f"wheelhouse generation {site.generation.number}")
 
 
 def has_torch(generation: Generation | None) -> bool:
@@ -182,7 +171,7 @@ def has_torch(generation: Generation | None) -> bool:
 
 
 def _battery(
-    home: Home, recipes: Mapping[str, Recipe], arms: Sequence[Arm], folder: Path, emit: Emit, mode: Mode
+    site: MeasureSite, recipes: Mapping[str, Recipe], arms: Sequence[Arm], folder: Path, mode: Mode
 ) -> tuple[Check, ...]:
     """Return operator checks of what the candidate holds; the wheelhouse's own were run by `verify`.
 
@@ -191,15 +180,10 @@ def _battery(
     arm = next((each for each in arms if each.role == "candidate"), arms[0])
     if arm.image or arm.origin.startswith("wheelhouse"):
         return ()
-    emit(Note(message=f"checking the operators of {arm.name}"))
-    python, work = Path(arm.python), folder / "battery"
-    found: list[Check] = []
-    for name, recipe in recipes.items():
-        if recipe.distribution in arm.versions:
-            scripts = scripts_of(home, recipes, name)
-            chosen = scripts[:1] if mode == "quick" else scripts
-            found += run_checks(python=python, scripts=chosen, work=work, package=name)
-    return tuple(found)
+    site.emit(Note(message=f"checking the operators of {arm.name}"))
+    held = {name: recipe for name, recipe in recipes.items() if recipe.distribution in arm.versions}
+    most = 1 if mode == "quick" else None
+    return check_recipes(site.home, held, Path(arm.python), folder / "battery", most)
 
 
 def references_of(home: Home) -> list[Reference]:
@@ -216,26 +200,36 @@ def references_of(home: Home) -> list[Reference]:
     return found
 
 
-def digest_of_wish(train: str, generation: Generation | None, wish: Any) -> str:
-    """Name one wish (a dataclass with a seed) about one generation, whatever its seed."""
-    number = None if generation is None else str(generation.folder)
-    facts = [train, number, asdict(replace(wish, seed=None))]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+@contextlib.contextmanager
+def resumed(
+    site: MeasureSite, wish: MeasureRequest, what: str
+) -> Iterator[tuple[Path, int | None, Callable[[int], None]]]:
+    """Yield folder and seed of the run of this wish that was interrupted, else of a new one.
 
-
-def begin_or_resume(
-    home: Home, unfinished: Path, seed: int | None, emit: Emit, what: str
-) -> tuple[Path, int | None]:
-    """(folder, seed) of the run that `unfinished` tells of, if it was interrupted; else of a new one."""
-    try:
+    The third keeps the seed: from then on until the block ends well, the same wish is taken up again.
+    """
+    number = None if site.generation is None else str(site.generation.folder)
+    named = digest([site.train, number, asdict(replace(wish, seed=None))])[:12]
+    unfinished = site.home.runs / f"unfinished-{what}-{named}.json"
+    folder: Path | None = None
+    seed = wish.seed
+    with contextlib.suppress(OSError, ValueError, KeyError):
         known = json.loads(unfinished.read_text())
-        folder, known_seed = Path(known["folder"]), int(known["seed"])
-    except (OSError, ValueError, KeyError):
-        return new_run(home.runs), seed
-    if not folder.is_dir() or seed not in (None, known_seed):
-        return new_run(home.runs), seed
-    emit(Note(message=f"going on with the {what} of {folder.name}"))
-    return folder, known_seed
+        if Path(known["folder"]).is_dir() and seed in (None, int(known["seed"])):
+            folder, seed = Path(known["folder"]), int(known["seed"])
+            site.emit(Note(message=f"going on with the {what} of {folder.name}"))
+    place = folder or new_run(site.home.runs)
+    yield (
+        place,
+        seed,
+        lambda kept: write_atomically(unfinished, json.dumps({"folder": str(place), "seed": kept})),
+    )
+    unfinished.unlink(missing_ok=True)
+
+
+def waits(what: str, emit: Emit) -> Callable[[str], None]:
+    """Return what tells that another invocation measures in the same folder."""
+    return lambda _: emit(Note(message=f"another {what} is going on in this folder: waiting for it"))
 
 
 NO_FP16 = "FP16 is left out: a CPU computes it at 1 GFLOP/s or less, which says nothing about a build"
@@ -250,50 +244,46 @@ PROTOCOL: dict[tuple[Device, Mode], tuple[float, float, float, tuple[int, ...]]]
 }
 
 
-def plan_burn_in(
-    mode: Mode,
-    device: Device,
-    script: Path,
-    *,
-    seed: int | None = None,
-    dtypes: Sequence[str] = (),
-    sizes: Sequence[int] = (),
-    layouts: Sequence[str] = ("ab",),
-    pairs: int | None = None,
-    window: float | None = None,
-    patience: float | None = None,
-) -> Settings:
+def plan_burn_in(wish: BurnInRequest, script: Path) -> Settings:
     """Return a run's settings with its headline case; a random seed unless one is given.
 
     Raises UsageError for FP16 on a CPU, or for a full run of fewer than ten pairs.
     """
-    if device == "cpu" and {"fp16", "tf32", "fp4"} & set(dtypes):
+    mode, device = wish.mode, wish.device
+    if device == "cpu" and {"fp16", "tf32", "fp4"} & set(wish.dtypes):
         raise UsageError(NO_FP16, hint="burn in fp32 and bf16 here")
-    warmup, usual_window, tick, usual = PROTOCOL[device, mode]
-    window = window or usual_window
-    chosen = dtypes or (("fp32", "bf16") if device == "cpu" else ("fp16", "bf16"))
+    warmup, window, tick, usual = PROTOCOL[device, mode]
+    chosen = wish.dtypes or (("fp32", "bf16") if device == "cpu" else ("fp16", "bf16"))
     cases = tuple(
         Case(dtype=dtype, size=size, layout=layout)
         for dtype in dict.fromkeys(chosen)
-        for size in dict.fromkeys(sizes or usual)
-        for layout in (("scaled",) if dtype in SCALED else dict.fromkeys(layouts))
+        for size in dict.fromkeys(wish.sizes or usual)
+        for layout in (("scaled",) if dtype in SCALED else dict.fromkeys(wish.layouts))
     )
     return Settings(
-        mode=mode,
-        device=device,
+        **common_settings(wish, script, warmup, window),
         cases=cases,
         headline=name_headline(device, cases),
-        pairs=_enough(mode, pairs),
-        most=0 if pairs or mode == "quick" else MOST_PAIRS,
-        seed=secrets.randbelow(2**31) if seed is None else seed,
-        threads=len(os.sched_getaffinity(0)),
-        warmup=min(warmup, window),
-        window=window,
-        tick=min(tick, window / 5),
-        script=str(script.absolute()),
-        patience=patience,
+        pairs=_enough(mode, wish.pairs),
+        most=0 if wish.pairs or mode == "quick" else MOST_PAIRS,
+        tick=min(tick, (wish.window or window) / 5),
         notes=(NO_FP16,) if device == "cpu" else (),
     )
+
+
+def common_settings(wish: MeasureRequest, script: Path, warmup: float, window: float) -> dict[str, Any]:
+    """Return the settings of any program; a random seed unless one is given."""
+    window = wish.window or window
+    return {
+        "mode": wish.mode,
+        "device": wish.device,
+        "seed": secrets.randbelow(2**31) if wish.seed is None else wish.seed,
+        "threads": len(os.sched_getaffinity(0)),
+        "warmup": min(warmup, window),
+        "window": window,
+        "script": str(script.absolute()),
+        "patience": wish.patience,
+    }
 
 
 def _enough(mode: Mode, pairs: int | None) -> int:
@@ -324,8 +314,7 @@ def burn_in(
     told = (*settings.notes, *prepare_memory(settings.device))
     for note in (*told, *_expected(settings, len(everyone))):
         emit(Note(message=note))
-    waiting = "another burn-in is running in this folder: waiting for it"
-    with locked(folder / ".lock", purpose="burn-in", waiting=lambda _: emit(Note(message=waiting))) as lock:
+    with locked(folder / ".lock", purpose="burn-in", waiting=waits("burn-in", emit)) as lock:
         if any(check.status == "fail" for check in checks):
             emit(Note(message="an operator check failed: no round is measured, speed would not matter"))
             order = ()
@@ -359,11 +348,12 @@ def burn_in(
             folder=str(folder),
             report=str(folder / "report.html"),
         )
-        from spark_build.measure.report import html, markdown
+        from spark_build.measure.report.burn_in_report import burn_in_report
 
         write_atomically(folder / "burn-in.json", json.dumps(burn_in_json(result, raw=True)))
-        write_atomically(folder / "report.md", markdown.render(result))
-        write_atomically(folder / "report.html", html.render(result))
+        report = burn_in_report(result)
+        write_atomically(folder / "report.md", report.markdown())
+        write_atomically(folder / "report.html", report.html())
     return result
 
 

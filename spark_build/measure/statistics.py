@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 import random
 import statistics
@@ -55,8 +53,10 @@ def paired_effect(values: Sequence[float]) -> Effect:
 
 def welch_effect(first: Sequence[float], second: Sequence[float]) -> Effect:
     """Effect of two independent samples of logarithms, second less first (Welch)."""
-    error, freedom = welch_error(first, second)
-    return Effect(offset=statistics.fmean(second) - statistics.fmean(first), error=error, freedom=freedom)
+    a, b = standard_error(first) ** 2, standard_error(second) ** 2
+    spread = a**2 / (len(first) - 1) + b**2 / (len(second) - 1)
+    offset = statistics.fmean(second) - statistics.fmean(first)
+    return Effect(offset=offset, error=math.sqrt(a + b), freedom=(a + b) ** 2 / spread if spread else 1.0)
 
 
 def interval(effect: Effect) -> tuple[float, float]:
@@ -112,29 +112,9 @@ def sign_flips(values: Sequence[float]) -> float:
 
 def wilcoxon(values: Sequence[float]) -> float:
     """Two-sided p of the signed-rank test; it cannot go below 2/2^n."""
-    if not any(values):
-        return 1.0
-    sizes = sorted(map(abs, values))
-    if sizes[0] == 0 or any(small == large for small, large in itertools.pairwise(sizes)):
-        return _signed_rank(tuple(values))
-    # Without ties only the order of sizes and the signs count: equal questions are asked once.
-    ordered = sorted(values, key=abs)
-    return _signed_rank(tuple(math.copysign(rank, value) for rank, value in enumerate(ordered, 1)))
-
-
-@functools.lru_cache(maxsize=4096)
-def _signed_rank(values: tuple[float, ...]) -> float:
     from scipy import stats
 
-    return float(stats.wilcoxon(values).pvalue)
-
-
-def welch_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """Return the standard error of the difference of the means, and the degrees of freedom."""
-    a, b = standard_error(first) ** 2, standard_error(second) ** 2
-    if a + b == 0:
-        return 0.0, 1.0
-    return math.sqrt(a + b), (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
+    return float(stats.wilcoxon(values).pvalue) if any(values) else 1.0
 
 
 def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
@@ -272,7 +252,11 @@ def contrast(first: Sequence[float], second: Sequence[float], *, paired: bool) -
     """
     if min(len(first), len(second)) < 2 or (paired and len(first) != len(second)):
         raise ValueError(f"need two or more launches of either arm, not {len(first)} and {len(second)}")
-    a, b = [math.log(value) for value in first], [math.log(value) for value in second]
+    return contrast_of_logs(list(map(math.log, first)), list(map(math.log, second)), paired=paired)
+
+
+def contrast_of_logs(a: Sequence[float], b: Sequence[float], *, paired: bool) -> Contrast:
+    """Return the same of their logarithms, or of those of ratios."""
     logs = [y - x for x, y in zip(a, b, strict=True)] if paired else []
     effect = paired_effect(logs) if paired else welch_effect(a, b)
     low, high = interval(effect)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
-import os
-import secrets
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import GenericAlias
@@ -18,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from spark_build.errors import HostError, RecipeError, UsageError
+from spark_build.errors import HostError, UsageError
 from spark_build.events import Emit, Note
 from spark_build.files import locked, write_atomically
 from spark_build.measure import session
@@ -37,7 +35,7 @@ from spark_build.measure.model import (
     Reference,
     bench_json,
 )
-from spark_build.measure.report import markdown, suite_html
+from spark_build.measure.report.suite_report import suite_report
 from spark_build.measure.report.suite_view import view_of
 from spark_build.measure.rounds import (
     Program,
@@ -51,10 +49,8 @@ from spark_build.measure.rounds import (
 from spark_build.measure.statistics import drawn_order
 from spark_build.measure.telemetry import cool_down, prepare_memory, thermometer
 from spark_build.measure.verdict import reference_for
-from spark_build.paths import Home
 from spark_build.process import run
 from spark_build.text import printable
-from spark_build.wheelhouse.generations import Generation
 
 ROUNDS = {"quick": 1, "full": 3}  # of each arm; with several arms a quick run has two
 # warm-up and window of one case, in seconds
@@ -67,31 +63,15 @@ PROTOCOL: dict[tuple[Device, Mode], tuple[float, float]] = {
 START = 120.0  # seconds until the first case of a workload, or for a model to be compiled
 MOST_CASES = 60  # of one workload, for the last resort against a script that hangs
 PRELUDE = "prelude.run"  # of the script: that the device can be used at all
-SCRIPTS = ("*.py", "workloads/*.py")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SuiteOptions:
-    """Options of the suite; empty or None: the default of mode and device."""
+class SuiteOptions(session.MeasureRequest):
+    """Options of the suite."""
 
-    device: Device
-    mode: Mode
     workloads: tuple[str, ...] = ()
-    arms: tuple[ArmWish, ...] = ()
-    seed: int | None = None
-    pairs: int | None = None
-    window: float | None = None
     cool: float | None = None
-    patience: float | None = None
     inject: str = ""
-
-
-def script_of(home: Home) -> Path:
-    """Return the script that runs inside the arms. Raises RecipeError for a damaged installation."""
-    script = home.find("bench/suite.py")
-    if script is None:
-        raise RecipeError("there is no bench/suite.py", hint="reinstall spark-build")
-    return script
 
 
 def workloads_of(script: Path) -> dict[str, str]:
@@ -105,92 +85,62 @@ def plan_suite(wish: SuiteOptions, script: Path) -> BenchSettings:
     known = workloads_of(script)
     if unknown := [name for name in wish.workloads if name not in known]:
         raise UsageError(f"no workload {unknown[0]!r}", hint=f"there are {', '.join(known)}")
-    warmup, window = PROTOCOL[wish.device, wish.mode]
-    window = wish.window or window
     several = 2 if len(wish.arms) > 1 else 1
     return BenchSettings(
-        mode=wish.mode,
-        device=wish.device,
+        **session.common_settings(wish, script, *PROTOCOL[wish.device, wish.mode]),
         workloads=tuple(dict.fromkeys(wish.workloads)) or tuple(known),
         pairs=wish.pairs or max(several, ROUNDS[wish.mode]),
-        seed=secrets.randbelow(2**31) if wish.seed is None else wish.seed,
-        threads=len(os.sched_getaffinity(0)),
-        warmup=min(warmup, window),
-        window=window,
         cool=wish.cool,
-        script=str(script.absolute()),
-        patience=wish.patience,
         inject=wish.inject,
     )
 
 
-def arms_of(
-    home: Home, train: str, generation: Generation | None, folder: Path, emit: Emit, wish: SuiteOptions
-) -> list[Arm]:
+def arms_of(site: session.MeasureSite, folder: Path, wish: SuiteOptions) -> list[Arm]:
     """Return the arms asked for; by default the wheelhouse's environment or else the public one."""
-    own = session.WHEELHOUSE if session.has_torch(generation) else session.PUBLIC
-    return session.arms_of(home, train, generation, folder, emit, wish.device, wish.arms or (own,))
+    own = session.WHEELHOUSE if session.has_torch(site.generation) else session.PUBLIC
+    return session.arms_of(site, folder, wish, (own,))
 
 
-def measure_suite(
-    home: Home, train: str, generation: Generation | None, emit: Emit, wish: SuiteOptions
-) -> Bench:
+def measure_suite(site: session.MeasureSite, wish: SuiteOptions) -> Bench:
     """Run the suite in the arms and leave its pages in a folder of `home.runs`.
 
     An unfinished run of the same wish is taken up again.
     """
     session.require_packages("bench run")
-    script = script_of(home)
-    references = session.references_of(home)
-    unfinished = home.runs / f"unfinished-bench-{session.digest_of_wish(train, generation, wish)}.json"
-    folder, seed = session.begin_or_resume(home, unfinished, wish.seed, emit, "run")
-    settings = plan_suite(replace(wish, seed=seed), script)
-    arms = arms_of(home, train, generation, folder, emit, wish)
-    write_atomically(unfinished, json.dumps({"folder": str(folder), "seed": settings.seed}))
-    rounds, breaks, notes = run_suite(settings, arms, folder, emit, references)
-    scope = session.scope_of(settings, rounds)
-    result = Bench(
-        settings=settings,
-        arms=tuple(arms),
-        works=works_of(each.file for each in rounds),
-        rounds=rounds,
-        breaks=breaks,
-        notes=notes,
-        reference=reference_for(references, scope.get("device", "")),
-        scope=scope,
-        folder=str(folder),
-    )
-    write_suite_report(result, folder)
-    unfinished.unlink(missing_ok=True)
+    script, references = session.script_of(site.home, "suite"), session.references_of(site.home)
+    with session.resumed(site, wish, "run") as (folder, seed, begun):
+        settings = plan_suite(replace(wish, seed=seed), script)
+        arms = arms_of(site, folder, wish)
+        begun(settings.seed)
+        order = drawn_order([arm.name for arm in arms], settings.pairs, settings.seed)
+        notes = [*settings.notes, *prepare_memory(settings.device)]
+        for note in notes:
+            site.emit(Note(message=note))
+        read = thermometer(settings.device)
+
+        def before() -> None:
+            remark = "" if settings.cool is None else cool_down(read, settings.cool, site.emit)
+            if remark and remark not in notes:
+                site.emit(Note(message=remark))
+                notes.append(remark)
+
+        with locked(folder / ".lock", purpose="bench", waiting=session.waits("run", site.emit)) as lock:
+            program = program_of(settings, before, references)
+            rounds, breaks = run_rounds(program, arms, order, folder, site.emit, keep=(lock,))
+        scope = session.scope_of(settings, rounds)
+        result = Bench(
+            settings=settings,
+            arms=tuple(arms),
+            works=works_of(each.file for each in rounds),
+            rounds=rounds,
+            breaks=breaks,
+            notes=tuple(notes),
+            reference=reference_for(references, scope.get("device", "")),
+            scope=scope,
+            folder=str(folder),
+        )
+        write_suite_report(result, folder)
     return result
-
-
-def run_suite(
-    settings: BenchSettings,
-    arms: Sequence[Arm],
-    folder: Path,
-    emit: Emit,
-    references: Sequence[Reference] = (),
-) -> tuple[tuple[BenchRound, ...], tuple[str, ...], tuple[str, ...]]:
-    """Run the rounds; returns them, what interrupted them, and remarks about them."""
-    order = drawn_order([arm.name for arm in arms], settings.pairs, settings.seed)
-    notes = [*settings.notes, *prepare_memory(settings.device)]
-    for note in notes:
-        emit(Note(message=note))
-    read = thermometer(settings.device)
-
-    def before() -> None:
-        if settings.cool is None:
-            return
-        if (remark := cool_down(read, settings.cool, emit)) and remark not in notes:
-            emit(Note(message=remark))
-            notes.append(remark)
-
-    waiting = "another run is going on in this folder: waiting for it"
-    with locked(folder / ".lock", purpose="bench", waiting=lambda _: emit(Note(message=waiting))) as lock:
-        program = program_of(settings, before, references)
-        rounds, breaks = run_rounds(program, arms, order, folder, emit, keep=(lock,))
-    return rounds, breaks, tuple(notes)
 
 
 def program_of(
@@ -201,26 +151,17 @@ def program_of(
     """Return the suite as a program; it ends hanging workloads itself, the limit is for all of it."""
     patience = settings.patience or START + 5 * (3 * settings.warmup + settings.window)
     options: dict[str, object] = {
-        "device": settings.device,
         "workloads": ",".join(settings.workloads),
         "quick": int(settings.mode == "quick"),
-        "warmup": settings.warmup,
-        "window": settings.window,
-        "seed": settings.seed,
         "patience": patience,
     }
-    if settings.inject:
-        options["inject"] = settings.inject
     return Program(
         name="bench",
         script=Path(settings.script),
-        scripts=SCRIPTS,
+        settings=settings,
         options=options,
-        device=settings.device,
-        threads=settings.threads,
         limit=START + MOST_CASES * len(settings.workloads) * patience,
         read=partial(read_suite_round, references=references),
-        facts=asdict(settings),
         stops=_useless,
         before=before,
     )
@@ -266,7 +207,7 @@ def capture(
         place = folder / f"profile-{arm.name}"
         place.mkdir(parents=True, exist_ok=True)
         report = place / "profiles.json"
-        command = command_of(program, arm, arm.threads or settings.threads, report)
+        command = command_of(program, arm, report)
         if tool == "nsys":
             command = [*NSYS, f"--output={place / 'suite'}", *command]
         emit(Note(message=f"$ {shlex.join(command)}"))
@@ -295,8 +236,9 @@ def write_suite_report(result: Bench, folder: Path) -> Path:
     kinds = {case.name: case.kind for case in view.trial.cases}
     write_atomically(folder / "bench.json", json.dumps(bench_json(result)))
     write_atomically(folder / "samples.csv", csv_of(result, kinds))
-    write_atomically(folder / "report.md", markdown.render_suite(view))
-    write_atomically(folder / "report.html", suite_html.render(view))
+    report = suite_report(view)
+    write_atomically(folder / "report.md", report.markdown())
+    write_atomically(folder / "report.html", report.html())
     return folder / "report.html"
 
 
@@ -329,17 +271,13 @@ def bench_from_json(raw: Any, where: str = "") -> Bench:
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         said = printable(f"{place}: {first['msg']}{more}")
         raise UsageError(said, where=where, hint=HINT) from error
-    _consistent(bench, where)
+    if problem := next(_problems(bench), ""):
+        raise UsageError(printable(problem), where=where, hint=HINT)
     return bench
 
 
-def _consistent(bench: Bench, where: str) -> None:
-    """Names that are used are known, and numbers such as can be measured. Raises UsageError."""
-    if problem := next(_problems(bench), ""):
-        raise UsageError(printable(problem), where=where, hint=HINT)
-
-
 def _problems(bench: Bench) -> Iterator[str]:
+    """Yield names that are used and not known, and numbers that cannot be measured."""
     arms, works = {arm.name for arm in bench.arms}, {work.name for work in bench.works}
     if not arms:
         yield "a run without arms"

@@ -32,6 +32,10 @@ DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 Window = tuple[float, float]  # CLOCK_MONOTONIC seconds
 
 
+FIELDS = ("MemTotal", "MemFree", "MemAvailable", "Cached", "Shmem")
+USED = {2: "memory.current", 1: "memory.usage_in_bytes"}
+
+
 class Probe(Protocol):
     """Something that can be sampled; a new kind of device is one more of these."""
 
@@ -43,7 +47,10 @@ class Probe(Protocol):
 
 
 class CpuProbe:
-    """Load, pressure, stolen time, clocks and throttling of the processors, from /proc and /sys."""
+    """Load, pressure, stolen time, clocks and throttling of the processors, and memory, from /proc and /sys.
+
+    Each kind of memory by itself, because on unified memory each of them tells another story.
+    """
 
     def __init__(self, *, clocks: bool = True) -> None:
         self.with_clocks = clocks  # beside a GPU, its clocks and throttling are the ones that count
@@ -52,6 +59,8 @@ class CpuProbe:
         self.clocks = sorted(cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
         self.governors = sorted(cpus.glob("cpu[0-9]*/cpufreq/scaling_governor"))
         self.throttle = sorted(cpus.glob("cpu[0-9]*/thermal_throttle/*_throttle_count"))
+        groups = [one.folder / USED[one.version] for one in hierarchies_of(os.getpid())]
+        self.used = next((file for file in groups if file.is_file()), None)
 
     def sample(self) -> Sample:
         """Return cumulative counters in seconds or events, current values in MHz and MiB."""
@@ -66,8 +75,13 @@ class CpuProbe:
             if line.startswith("some"):
                 found["pressure_s"] = int(line.rpartition("=")[2]) / 1e6
         for line in _lines("/proc/meminfo"):
-            if line.startswith("MemAvailable:"):
-                found["free_mib"] = int(line.split()[1]) // 1024
+            name, _, rest = line.partition(":")
+            if name in FIELDS:
+                found[f"{name.lower()}_mib"] = int(rest.split()[0]) / 1024
+        if "memavailable_mib" in found:
+            found["free_mib"] = found["memavailable_mib"] // 1
+        if self.used is not None and (used := _number(self.used, 1 / (1 << 20))) is not None:
+            found["cgroup_mib"] = used
         if governors := [line for file in self.governors for line in _lines(str(file))]:
             found["performance"] = governors.count("performance") / len(governors)
         return found | self._clocks() if self.with_clocks else found
@@ -191,8 +205,8 @@ def prepare_memory(device: Device) -> tuple[str, ...]:
 
 
 def probes_for(device: Device) -> tuple[Probe, ...]:
-    """Return processors and memory always; the GPU when it is measured and NVML answers."""
-    found: list[Probe] = [CpuProbe(clocks=device == "cpu"), MemoryProbe()]
+    """Return processors with memory always; the GPU when it is measured and NVML answers."""
+    found: list[Probe] = [CpuProbe(clocks=device == "cpu")]
     if device == "cuda":
         with contextlib.suppress(Exception):  # no package, no driver, no library: all are "unknown"
             found.append(NvmlProbe())
@@ -310,34 +324,6 @@ def _number(file: Path, scale: float = 1.0) -> float | None:
     return None
 
 
-FIELDS = ("MemTotal", "MemFree", "MemAvailable", "Cached", "Shmem")
-USED = {2: "memory.current", 1: "memory.usage_in_bytes"}
-
-
-class MemoryProbe:
-    """Side by side, because on unified memory each of them tells another story. MiB; unknown is missing."""
-
-    def __init__(self) -> None:
-        files = [one.folder / USED[one.version] for one in hierarchies_of(os.getpid())]
-        self.used = next((file for file in files if file.is_file()), None)
-
-    def sample(self) -> Sample:
-        """memtotal_mib, memfree_mib, memavailable_mib, cached_mib, shmem_mib, cgroup_mib."""
-        found: Sample = {}
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            name, _, rest = line.partition(":")
-            if name in FIELDS:
-                found[f"{name.lower()}_mib"] = int(rest.split()[0]) / 1024
-        if self.used is not None:
-            with contextlib.suppress(OSError, ValueError):
-                found["cgroup_mib"] = int(self.used.read_text()) / (1 << 20)
-        return found
-
-    def scope(self) -> dict[str, str]:
-        """Return {}: memory adds nothing to a verdict's scope."""
-        return {}
-
-
 Judge = Callable[[Sequence[Any]], tuple[Gate, ...]]
 
 
@@ -363,26 +349,19 @@ class ArmMonitor:
     def look(self, sample: Sample) -> None:
         """Look at the machine, from the sampling thread."""
         self._first = self._first or sample
-        self._tell(
-            MachineSeen(
-                clock_mhz=sample.get("clock_mhz"),
-                watts=sample.get("watts"),
-                limit_watts=sample.get("limit_watts"),
-                celsius=sample.get("celsius"),
-                held=held_down(self._first, sample),
-            )
-        )
+        self._tell(_seen(sample.get, held_down(self._first, sample)))
 
     def end(self, rounds: Sequence[Launch], *, kept: bool) -> None:
         """End watching after the last of `rounds`, which may have been measured earlier."""
-        done = rounds[-1]
+        done, seen = rounds[-1], rounds[-1].telemetry
+        held = seen.reasons if seen.throttled is not None or seen.reasons else None
         self._emit(
             RoundFinished(
                 arm=done.slot.arm,
                 number=done.slot.index + 1,
                 seconds=done.seconds,
                 rates={str(one.case): one.rate for one in getattr(done, "measurements", ())},
-                machine=_means(done.telemetry),
+                machine=_seen(lambda name: getattr(seen, name), held),
                 gates=self._judge(rounds),
                 problem=done.problem,
                 kept=kept,
@@ -395,19 +374,9 @@ class ArmMonitor:
             self._emit(event)
 
 
-def silent() -> ArmMonitor:
-    """Return a monitor that tells nobody."""
-    return ArmMonitor({}, lambda _: (), lambda _: None)
-
-
-def _means(seen: Telemetry) -> MachineSeen:
-    return MachineSeen(
-        clock_mhz=seen.clock_mhz,
-        watts=seen.watts,
-        limit_watts=seen.limit_watts,
-        celsius=seen.celsius,
-        held=seen.reasons if seen.throttled is not None or seen.reasons else None,
-    )
+def _seen(value: Callable[[str], float | None], held: tuple[str, ...] | None) -> MachineSeen:
+    names = ("clock_mhz", "watts", "limit_watts", "celsius")
+    return MachineSeen(**{name: value(name) for name in names}, held=held)
 
 
 MARK = "@tick "

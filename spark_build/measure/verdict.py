@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from spark_build.errors import InconclusiveError, UsageError, VerificationError
 from spark_build.events import Gate
-from spark_build.measure.gates import judge, same_environment
+from spark_build.measure.gates import failures, judge, same_environment
 from spark_build.measure.model import (
     Arm,
     Attribution,
@@ -20,6 +20,7 @@ from spark_build.measure.model import (
     Contrast,
     Device,
     Finding,
+    Measurement,
     Reference,
     Round,
     Settings,
@@ -119,7 +120,7 @@ def decide(
         return _verdict("INCONCLUSIVE", f" ({names_of})", text, indicative, headline)
     if second == "control":
         return _of_control(headline, indicative)
-    claimed = _of_candidate(headline, indicative, effects_of(settings, arms, rounds, cases, headline))
+    claimed = _of_candidate(headline, indicative, attribute(arms, rounds, cases, headline))
     return _over_all(claimed, [each for each in cases if each.role == second and not each.headline])
 
 
@@ -167,27 +168,32 @@ def _unequal(settings: Settings, arms: Sequence[Arm], rounds: Sequence[Round]) -
     ]
 
 
-def effects_of(
-    settings: Settings,
-    arms: Sequence[Arm],
-    rounds: Sequence[Round],
-    cases: Sequence[CaseResult],
-    headline: CaseResult,
-) -> Effects:
-    """Return the shares of a swapped library and of the rest of the build in the headline's change."""
+def attribute(
+    arms: Sequence[Arm], rounds: Sequence[Round], cases: Sequence[CaseResult], headline: CaseResult
+) -> tuple[Attribution, str]:
+    """Return the cause of a difference, by the shares of a swapped library and of the rest, and why."""
     start = f"{headline.first} with "
     derived = next((arm for arm in arms if arm.swapped and arm.origin.startswith(start)), None)
-    library = headline_of(cases, derived.name) if derived else None
-    if derived is None or library is None:
+    swapped = next((one for one in cases if derived and one.headline and one.second == derived.name), None)
+    if derived is None or swapped is None:
         base, candidate = (
             next(arm for arm in arms if arm.name == name) for name in (headline.first, headline.second)
         )
-        return Effects(problem=one_environment(base, candidate))
+        return "unresolved", one_environment(base, candidate) or (
+            "no library was swapped, so the cause is unresolved"
+        )
     if problem := swap_problem(derived, headline.second, rounds):
-        return Effects(problem=problem)
-    pairs = _pairs(settings.headline, derived.name, headline.second, rounds)
-    build = contrast(*pairs, paired=True) if len(pairs[0]) >= 2 else None
-    return Effects(library=library.comparison, build=build)
+        return "unresolved", problem
+    pairs = _pairs(headline.case, derived.name, headline.second, rounds)
+    if len(pairs[0]) < 2:
+        return "unresolved", "too few pairs with a swapped library, so the cause is unresolved"
+    library, build = swapped.comparison, contrast(*pairs, paired=True)
+    said = f"with cuBLAS swapped alone {library}; what the build adds to that {build}"
+    if _moves(library) and equivalent(build):
+        return "cublas", f"it comes from cuBLAS: {said}"
+    if _moves(build) and equivalent(library):
+        return "build", f"it comes from the build: {said}"
+    return "unresolved", f"the swap does not settle the cause: {said}"
 
 
 def assess(
@@ -219,15 +225,21 @@ def exit_code(verdict: Verdict) -> int:
     return InconclusiveError.exit_code if verdict.word == "INCONCLUSIVE" else 0
 
 
-def _pairs(case: Case, first: str, second: str, rounds: Sequence[Round]) -> tuple[list[float], list[float]]:
-    rates: dict[tuple[str, int], float] = {}
+def _pairs(
+    case: Case,
+    first: str,
+    second: str,
+    rounds: Sequence[Round],
+    value: Callable[[Measurement], float | None] = lambda one: one.rate,
+) -> tuple[list[float], list[float]]:
+    """Return the values of two arms in the visits in which both have one."""
+    found: dict[str, dict[int, float]] = {first: {}, second: {}}
     for each in rounds:
-        for measured in each.measurements:
-            if measured.case == case and not each.problem:
-                rates[each.slot.arm, each.slot.visit] = measured.rate
-    visits = sorted({visit for _, visit in rates})
-    whole = [visit for visit in visits if (first, visit) in rates and (second, visit) in rates]
-    return [rates[first, visit] for visit in whole], [rates[second, visit] for visit in whole]
+        for one in each.measurements:
+            if one.case == case and not each.problem and each.slot.arm in found and (seen := value(one)):
+                found[each.slot.arm][each.slot.visit] = seen
+    whole = sorted(found[first].keys() & found[second].keys())
+    return [found[first][visit] for visit in whole], [found[second][visit] for visit in whole]
 
 
 def _finding(seen: Contrast, holm_p: float | None) -> Finding:
@@ -241,12 +253,7 @@ def _finding(seen: Contrast, holm_p: float | None) -> Finding:
 def _broken(rounds: Sequence[Round], checks: Sequence[Check]) -> list[str]:
     """Return functional failures in words: checks, wrong products, then rounds that crashed or hung."""
     failed = [f"{check.name} failed ({check.evidence})" for check in checks if check.status == "fail"]
-    wrong = [
-        f"{check.name} failed in {each.slot.arm} ({check.evidence})"
-        for each in rounds
-        for check in each.checks
-        if check.status == "fail"
-    ]
+    wrong = [f"{check.name} failed in {each.slot.arm} ({check.evidence})" for each, check in failures(rounds)]
     crashed = [
         f"round {each.slot.index + 1} of {each.slot.arm} {each.problem}"
         for each in rounds
@@ -304,7 +311,7 @@ def _undecided(seen: Contrast) -> tuple[str, str]:
     return "two tests disagree", f"{looks}the sign-flip test does not agree (p = {seen.flip_p:.2f})"
 
 
-def _of_candidate(headline: CaseResult, indicative: bool, effects: Effects) -> Verdict:
+def _of_candidate(headline: CaseResult, indicative: bool, caused: tuple[Attribution, str]) -> Verdict:
     seen = headline.comparison
     low, high = seen.ci95
     subject = f"On {headline.case}, {headline.second} against {headline.first}:"
@@ -320,32 +327,10 @@ def _of_candidate(headline: CaseResult, indicative: bool, effects: Effects) -> V
     how = (
         f"{seen.ratio:.3f} times as fast" if word == "UPLIFT" else f"slower, {seen.ratio:.3f} times the rate"
     )
-    cause, why = attribute(effects)
+    cause, why = caused
     clocks = "" if headline.per_clock is None else f"; for each GHz of clock {headline.per_clock:.3f}"
     text = f"{subject} {how} ({_interval(seen)}){clocks}; {why}."
     return _verdict(word, f"{scale}, attributed to {cause}", text, indicative, headline, cause)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Effects:
-    """The two factors whose product is the ratio of candidate to baseline; "" or why there are none."""
-
-    library: Contrast | None = None
-    build: Contrast | None = None
-    problem: str = ""
-
-
-def attribute(effects: Effects) -> tuple[Attribution, str]:
-    """Return the cause of a proven difference, and one sentence of evidence."""
-    if effects.library is None or effects.build is None:
-        return "unresolved", effects.problem or "no library was swapped, so the cause is unresolved"
-    library, build = effects.library, effects.build
-    said = f"with cuBLAS swapped alone {_seen(library)}; what the build adds to that {_seen(build)}"
-    if _moves(library) and equivalent(build):
-        return "cublas", f"it comes from cuBLAS: {said}"
-    if _moves(build) and equivalent(library):
-        return "build", f"it comes from the build: {said}"
-    return "unresolved", f"the swap does not settle the cause: {said}"
 
 
 def swap_problem(derived: Arm, donor: str, rounds: Sequence[Round]) -> str:
@@ -383,17 +368,10 @@ def ratio_per_clock(case: Case, first: str, second: str, rounds: Sequence[Round]
 
     What is faster only because its clock was higher has 1 here.
     """
-    found: dict[tuple[str, int], float] = {}
-    for each in rounds:
-        for one in each.measurements:
-            if one.case == case and one.clock_mhz and not each.problem:
-                found[each.slot.arm, each.slot.visit] = one.rate / one.clock_mhz
-    ratios = [
-        rate / found[first, visit]
-        for (arm, visit), rate in found.items()
-        if arm == second and (first, visit) in found
-    ]
-    return geometric_mean(ratios) if ratios else None
+    before, after = _pairs(
+        case, first, second, rounds, lambda one: one.clock_mhz and one.rate / one.clock_mhz
+    )
+    return geometric_mean(after) / geometric_mean(before) if before else None
 
 
 def narrow_enough(settings: Settings, arms: Sequence[Arm], rounds: Sequence[Round]) -> bool:
@@ -409,18 +387,9 @@ def narrow_enough(settings: Settings, arms: Sequence[Arm], rounds: Sequence[Roun
     return (high - low) / 2 <= NARROW
 
 
-def headline_of(cases: Sequence[CaseResult], arm: str) -> CaseResult | None:
-    """Return the headline case of one arm."""
-    return next((each for each in cases if each.headline and each.second == arm), None)
-
-
 def _moves(effect: Contrast) -> bool:
     """Return whether an effect is proven, and worth mentioning."""
     return differs(effect) and not equivalent(effect)
-
-
-def _seen(effect: Contrast) -> str:
-    return f"{effect.ratio:.3f} [{effect.ci95[0]:.3f}, {effect.ci95[1]:.3f}]"
 
 
 SCHEMA = 1

@@ -1,16 +1,19 @@
 """Verifications that never happened: rates drawn from known distributions, judged by the real code.
 
-`python -m tests.helpers.simulated [COUNT]` prints the table of docs/verdict.md.
+`python -m tests.helpers.simulated [COUNT]` prints the first table of docs/verdict.md, with `--suite` the second.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
+from spark_build.measure import statistics
 from spark_build.measure.model import (
     Arm,
     Case,
@@ -22,7 +25,7 @@ from spark_build.measure.model import (
     Telemetry,
     Verdict,
 )
-from spark_build.measure.statistics import balanced_order
+from spark_build.measure.statistics import balanced_order, contrast, drawn_order, finding
 from spark_build.measure.verdict import assess, narrow_enough
 
 CASE = Case(dtype="fp32", size=2048, layout="ab")
@@ -197,9 +200,38 @@ def simulated_round(slot: Slot, *speeds: float) -> Round:
     )
 
 
+@contextlib.contextmanager
+def judged_only() -> Iterator[None]:
+    """Leave out the tests of pairs that reports show and nothing decides: they take most of the time."""
+    shown: dict[str, Any] = {"wilcoxon": 1.0, "mann_whitney": 1.0, "normality": None, "power_to_find": 0.0}
+    with contextlib.ExitStack() as stack:
+        for name, told in shown.items():
+            stack.enter_context(mock.patch.object(statistics, name, lambda *_, told=told: told))
+        yield
+
+
+def suite_finding(machine: Machine, pairs: int, seed: int) -> str:
+    """Finding for a case that is the same in two arms, in the order that the suite draws."""
+    order, chance = drawn_order("ab", pairs, seed), random.Random(f"{pairs} {seed}")
+    speeds: dict[tuple[str, int], float] = {}
+    for slot, speed in zip(order, machine(chance, 2 * pairs), strict=True):
+        speeds[slot.arm, slot.visit] = math.exp(speed)
+    seen = contrast(*([speeds[arm, visit] for visit in range(pairs)] for arm in "ab"), paired=True)
+    return finding(seen, seen.p)
+
+
+def suite_share(machine: Machine, pairs: int, count: int) -> float:
+    """Share of `count` simulated comparisons of the suite that call the same build faster or slower."""
+    with judged_only():
+        return (
+            sum(suite_finding(machine, pairs, seed) in ("faster", "slower") for seed in range(count)) / count
+        )
+
+
 def share(machine: Machine, effect: float, words: Sequence[str], count: int, **given: Any) -> float:
     """Share of `count` simulated verifications that end with one of `words`; the rest as `verification`."""
-    seen = [verification(machine, effect, 7 * seed, **given)[0].word for seed in range(count)]
+    with judged_only():
+        seen = [verification(machine, effect, 7 * seed, **given)[0].word for seed in range(count)]
     return sum(word in words for word in seen) / count
 
 
@@ -232,10 +264,18 @@ def main(count: int) -> None:
     """Print a row for each question: the share, the upper end of its 95% interval, and of how many."""
     print("| simulated verifications | share | at most (95%) | of |\n|---|---|---|---|")
     for name, (machine, effect, words, given) in QUESTIONS.items():
-        some = count // 10 if "cases" in given else count  # these take long
-        part = share(machine, effect, words, some, **given)
-        print(f"| {name} | {part:.1%} | {upper(part, some):.1%} | {some:,} |", flush=True)
+        part = share(machine, effect, words, count, **given)
+        print(f"| {name} | {part:.1%} | {upper(part, count):.1%} | {count:,} |", flush=True)
+
+
+def suite(count: int) -> None:
+    """Print a row for each machine: the number of pairs from 3 to 10 with most false claims, and their share."""
+    print("| the same build | share | at most (95%) | in comparisons of | of |\n|---|---|---|---|---|")
+    for name, machine in MACHINES.items():
+        part, pairs = max((suite_share(machine, pairs, count), pairs) for pairs in range(3, 11))
+        print(f"| {name} | {part:.1%} | {upper(part, count):.1%} | {pairs} pairs | {count:,} |", flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)
+    asked = [int(each) for each in sys.argv[1:] if each.isdecimal()]
+    (suite if "--suite" in sys.argv else main)(*asked or [2000])

@@ -186,9 +186,7 @@ def test_two_runs_are_compared_by_the_arm_that_both_have() -> None:
     assert {(each.first, each.second) for each in seen.changes} == {("mine, old", "mine, new")}
     assert seen.doubts == ()
     moved = dataclasses.replace(new, scope={**new.scope, "driver": "590.2"})
-    assert compare(joined(from_bench(old), from_bench(moved))).doubts == (
-        "another driver: 580.1, then 590.2",
-    )
+    assert compare(joined(from_bench(old), from_bench(moved))).doubts == ("another driver: 580.1, now 590.2",)
 
 
 def test_two_runs_without_an_arm_in_common_claim_nothing() -> None:

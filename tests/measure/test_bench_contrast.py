@@ -11,8 +11,8 @@ from scipy import stats as reference
 
 from spark_build.measure import statistics
 from spark_build.measure.model import Effect
-from spark_build.measure.statistics import contrast, drawn_order, finding, summary
-from tests.helpers.simulated import MACHINES
+from spark_build.measure.statistics import contrast, finding, summary
+from tests.helpers.simulated import MACHINES, judged_only, suite_finding, suite_share
 
 FIRST = [100.0, 103.0, 98.0, 101.0, 99.5, 102.0, 97.0, 100.5, 101.5, 99.0]
 SECOND = [103.1, 105.2, 102.3, 103.9, 101.0, 106.1, 100.2, 104.4, 103.8, 103.3]
@@ -132,13 +132,13 @@ def test_whatever_is_measured_there_are_numbers(
 @pytest.mark.parametrize("pairs", [3, 6, 10])
 def test_the_same_twice_is_rarely_called_different(machine: str, pairs: int) -> None:
     """One time in twenty at most, in the order that the suite draws."""
-    chance, wrong, count = random.Random(pairs), 0, 200
-    for seed in range(count):
-        order = drawn_order(["a", "b"], pairs, seed)
-        speeds: dict[str, list[tuple[int, float]]] = {"a": [], "b": []}
-        for slot, value in zip(order, MACHINES[machine](chance, 2 * pairs), strict=True):
-            speeds[slot.arm].append((slot.visit, math.exp(value)))
-        first, second = ([value for _, value in sorted(speeds[arm])] for arm in "ab")
-        seen = contrast(first, second, paired=True)
-        wrong += finding(seen, seen.p) in ("faster", "slower")
-    assert wrong / count <= 0.05 + 2.5 * math.sqrt(0.05 * 0.95 / count)
+    count = 200
+    assert suite_share(MACHINES[machine], pairs, count) <= 0.05 + 2.5 * math.sqrt(0.05 * 0.95 / count)
+
+
+@pytest.mark.parametrize("pairs", [3, 5, 8, 10, 13])
+def test_what_is_left_out_of_simulations_decides_nothing(pairs: int) -> None:
+    for machine in ("noisy", "drifting"):
+        whole = [suite_finding(MACHINES[machine], pairs, seed) for seed in range(20)]
+        with judged_only():
+            assert whole == [suite_finding(MACHINES[machine], pairs, seed) for seed in range(20)]

@@ -247,7 +247,7 @@ def test_a_run_that_may_not_be_believed_may_not_by_its_samples_either() -> None:
     assert not compare(trial_from_csv(csv_of(bench, kinds(bench)), "samples.csv")).indicative
     moved = dataclasses.replace(bench, scope={**bench.scope, "driver": "590.2"})
     other = trial_from_csv(csv_of(moved, kinds(moved)), "samples.csv")
-    assert "another driver: 580.1, then 590.2" in joined(trial, other).doubts
+    assert "another driver: 580.1, now 590.2" in joined(trial, other).doubts
     assert set(trial.scope.items()) <= set(bench.scope.items())
 
 

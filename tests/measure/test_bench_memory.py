@@ -7,7 +7,7 @@ import pytest
 
 from spark_build.events import Event, Note
 from spark_build.measure.bounds import MODELS, free_memory, kv_room
-from spark_build.measure.telemetry import MemoryProbe, cool_down, thermometer
+from spark_build.measure.telemetry import CpuProbe, cool_down, thermometer
 
 
 def test_room_for_tokens() -> None:
@@ -31,7 +31,7 @@ def test_whose_word_counts() -> None:
 
 
 def test_what_the_kernel_counts() -> None:
-    sample = MemoryProbe().sample()
+    sample = CpuProbe().sample()
     assert 0 < sample["memfree_mib"] <= sample["memtotal_mib"]
     assert 0 < sample["memavailable_mib"] <= sample["memtotal_mib"]
     assert {"cached_mib", "shmem_mib"} <= set(sample)

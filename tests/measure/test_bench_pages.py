@@ -121,6 +121,17 @@ def test_what_spoils_a_run_stands_on_top(tmp_path: Path) -> None:
         assert said in text
 
 
+def test_a_busy_machine_bounds_nothing(tmp_path: Path) -> None:
+    held = Check(name="decode.memory", status="ok", evidence="98% of a plain one")
+    bench = benches.bench({"native": {}}, checks=(held,), telemetry=Telemetry(others=0.9))
+    known = dataclasses.replace(bench, reference=None)
+    _, text = pages(known, tmp_path)
+    assert "| unbounded, see above (98% of a plain one) |" in text
+    assert "No bandwidth is known, so there is no floor to tell." in text
+    calm = benches.bench({"native": {}}, checks=(held,))
+    assert "| 98% of a plain one |" in pages(calm, tmp_path)[1]
+
+
 def test_transfers_alone_have_figures_though_no_class(tmp_path: Path) -> None:
     works = [dataclasses.replace(work, flops=None, moved=None) for work in benches.WORKS]
     page, text = pages(benches.bench({"native": {}}, pairs=1, works=works), tmp_path)

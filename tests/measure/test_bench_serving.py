@@ -13,7 +13,7 @@ import pytest
 
 from spark_build.measure.comparison import from_bench
 from spark_build.measure.model import JOULES, Bench, Figure
-from spark_build.measure.report import markdown, suite_html
+from spark_build.measure.report.suite_report import suite_report
 from spark_build.measure.report.suite_view import SERVING, serving_rows, view_of
 from spark_build.measure.rounds import read_suite_round
 from tests.helpers import benches
@@ -46,13 +46,17 @@ def test_percentiles_are_of_single_tokens() -> None:
 
 def test_the_reports_have_them() -> None:
     view = view_of(served(**{JOULES: 1.5}))
-    text = markdown.render_suite(view)
+    report = suite_report(view)
+    text = report.markdown()
     assert (
         "| serving.generate.bf16.b4.c512 | native | next token | 10.0 ms | 10.0 ms | 100 ms | 400 | 1.50 |"
         in text
     )
-    assert "## Serving" not in markdown.render_suite(view_of(benches.bench({"native": {}})))
-    assert suite_html._serving(view)[0][2:6] == ("next token", "10.0 ms", "10.0 ms", "100 ms")
+    assert "## Serving" not in suite_report(view_of(benches.bench({"native": {}}))).markdown()
+    assert (
+        "<td>next token</td><td class=n>10.0 ms</td><td class=n>10.0 ms</td><td class=n>100 ms</td>"
+        in report.html()
+    )
 
 
 def test_energy_is_that_of_the_window(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,12 @@ def test_the_baseline_is_made_once(torch_home: Home, baseline: Arm) -> None:
     assert events == []  # reused
 
 
+def asked(**more: Any) -> session.BurnInRequest:
+    return session.BurnInRequest(**{"device": "cpu", "mode": "quick", **more})
+
+
 def tiny(**changes: object) -> Settings:
-    given = session.plan_burn_in("quick", "cpu", SCRIPT, seed=5, sizes=(128,), pairs=2)
+    given = session.plan_burn_in(asked(seed=5, sizes=(128,), pairs=2), SCRIPT)
     given = dataclasses.replace(given, warmup=0.1, window=0.4, tick=0.05)
     return dataclasses.replace(given, **changes)  # type: ignore[arg-type] # by name
 
@@ -63,7 +68,7 @@ def test_from_rounds_to_report(baseline: Arm, tmp_path: Path, monkeypatch: pytes
     page = (tmp_path / "report.html").read_text()
     assert result.verdict.claim in page
     assert page.count("<svg") == 6
-    assert "float32_matmul_precision=highest" in page
+    assert "float32_matmul_precision</td><td>highest</td>" in page
     assert "http://" not in page.replace("http://www.w3.org/", "")
     assert "https://" not in page.split('id="raw"')[0].split("really loaded")[0]
     raw = json.loads((tmp_path / "burn-in.json").read_text())
@@ -183,9 +188,9 @@ def test_a_failed_round_is_measured_again_and_remembered(baseline: Arm, tmp_path
 
 def test_what_a_burn_in_refuses(torch_home: Home, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="FP16"):
-        session.plan_burn_in("quick", "cpu", SCRIPT, dtypes=("fp16",))
+        session.plan_burn_in(asked(dtypes=("fp16",)), SCRIPT)
     with pytest.raises(UsageError, match="too few"):
-        session.plan_burn_in("full", "cpu", SCRIPT, pairs=6)
+        session.plan_burn_in(asked(mode="full", pairs=6), SCRIPT)
     with pytest.raises(UsageError, match="no baseline"):
         arms.baseline_arm(torch_home, "1.0", tmp_path / "env", lambda _: None)
     with pytest.raises(UsageError, match="torch"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from spark_build.measure.model import Arm, BurnIn, Case, Measurement, Reference, Round, Settings, Slot
-from spark_build.measure.report.html import normal
+from spark_build.measure.report.burn_in_report import normal
 from spark_build.measure.verdict import assess
 
 CASE = Case(dtype="fp16", size=8192, layout="ab")
@@ -37,7 +37,7 @@ def cells(measured: Measurement, known: Reference | None) -> list[str]:
         rounds=rounds,
         reference=known,
     )
-    page = normal(result)
+    page = normal(result).html()
     return [*re.findall(r"<td[^>]*>(.*?)</td>", page), page.rpartition("<p")[2].partition(">")[2]]
 
 

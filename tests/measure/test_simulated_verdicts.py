@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from tests.helpers.simulated import CLAIMS, MACHINES, QUESTIONS, share
+from tests.helpers.simulated import CLAIMS, MACHINES, QUESTIONS, judged_only, share, verification
 
 COUNTS = [60, pytest.param(2000, marks=pytest.mark.soak)]
 
@@ -40,3 +40,12 @@ def test_what_the_table_promises(name: str, count: int) -> None:
 def test_a_slow_drift_does_not_hide_three_percent(count: int) -> None:
     """Mirrored blocks: the drift costs power, it does not point anywhere."""
     assert share(MACHINES["drifting"], 0.03, ("REGRESSION",), count // 4) == 0
+
+
+def test_what_simulations_leave_out_decides_nothing(count: int) -> None:
+    for seed in range(count // 10):
+        verdict, headline = verification(MACHINES["noisy"], 0.02, seed, most=20, control=False)
+        with judged_only():
+            hurried, again = verification(MACHINES["noisy"], 0.02, seed, most=20, control=False)
+        assert hurried.claim == verdict.claim
+        assert again.comparison.ci95 == headline.comparison.ci95

@@ -11,7 +11,6 @@ import pytest
 from spark_build.measure.model import Sample
 from spark_build.measure.telemetry import (
     CpuProbe,
-    MemoryProbe,
     NvmlProbe,
     Sampler,
     families,
@@ -141,4 +140,4 @@ def test_without_a_driver_only_processors_and_memory_are_watched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     drive(monkeypatch, tmp_path, absent=True)
-    assert [type(probe) for probe in probes_for("cuda")] == [CpuProbe, MemoryProbe]
+    assert [type(probe) for probe in probes_for("cuda")] == [CpuProbe]

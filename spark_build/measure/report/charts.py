@@ -1,183 +1,176 @@
-"""Charts of burn-ins: plots, forest plots, telemetry, rooflines."""
+"""Charts of reports: plots, forest plots, telemetry, rooflines."""
 
 from __future__ import annotations
 
 import datetime as dt
 import io
 import re
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from spark_build.measure.model import BurnIn, Case, CaseResult, Launch, Measurement, Round
-from spark_build.measure.statistics import geometric_mean
-from spark_build.text import three_digits
+from spark_build.measure.bounds import WORDS
+from spark_build.measure.model import Contrast, Launch, Round, Work
+from spark_build.measure.report.page import Part, picture
+from spark_build.measure.report.suite_view import SuiteView
+from spark_build.measure.statistics import LEAST
+from spark_build.text import format_quantity, three_digits
+
+INK = "#80818c"  # stands for the page's text colour until the SVG is written
+FAINT = "#80818d"  # and this for its grid colour
+WIDTH = 7.6  # inches
+Panels = Sequence[tuple[str, str]]  # name in the samples, title
+PANELS = (("clock_mhz", "clock, MHz"), ("watts", "power, W"), ("celsius", "temperature, °C"))
+MEMORY = (
+    ("memtotal_mib", "MemTotal"),
+    ("memfree_mib", "MemFree"),
+    ("memavailable_mib", "MemAvailable"),
+    ("cached_mib", "Cached"),
+    ("shmem_mib", "Shmem"),
+    ("cgroup_mib", "control group"),
+    ("device_free_mib", "free, as the device tells it"),
+)
+GIB = [(name, f"{title}, GiB") for name, title in MEMORY]
+Ratio = tuple[str, Sequence[float], Contrast, str]  # name, one of each pair or launch, what they say, colour
 
 
-def all_charts(result: BurnIn) -> list[tuple[str, str, str]]:
-    """Return heading, explanation and SVG of every picture that this burn-in has data for."""
+def all_charts(
+    view: SuiteView, ratios: Sequence[Ratio], burnt: Sequence[Round] = ()
+) -> list[tuple[str, Sequence[Part]]]:
+    """Return a section for every picture that a run has data for; `burnt`: rounds whose ticks are known."""
     style()
-    rounds = [each for each in result.rounds if each.measurements]
+    rounds = [each for each in view.bench.rounds if each.figures and each.samples]
     charts: list[tuple[str, str, str]] = []
-    if result.cases:
+    if ratios:
         text = "One dot for each pair of rounds, the bar is the 95% interval of the mean; the band is ±2%."
-        charts.append(("Ratio to the baseline", text, ratios(result.cases)))
-    if rounds:
+        charts.append(("Comparison", text, forest(ratios, f"speed relative to {view.arms[0]}")))
+    if burnt:
         text = "Every tick of every round. Faint: warm-up, which does not count."
-        charts.append(("Rate over time", text, series(result, rounds)))
-        text = "One dot for each round: the rate over its whole window."
-        charts.append(("Rate by arm", text, boxes(result, rounds)))
-        text = "The headline case, one column for each pair: what was measured side by side in time."
-        charts.append(("Round by round", text, pairs(result, rounds)))
-        if has_traces(rounds):
-            text = "What the parent read while the rounds ran; coloured by the arm that was running."
-            charts.append(("Clocks, power, temperature", text, traces(rounds, paints(result))))
-        charts.append(("Roofline", *roofline(result, rounds)))
-    return charts
-
-
-def ratios(cases: Sequence[CaseResult]) -> str:
-    """Return a forest plot: per-pair ratios, mean and interval for every case."""
-    rows = [
-        Ratio(
-            name=f"{each.case}\n{each.second}{' ★' if each.headline else ''}",
-            ratios=each.ratios,
-            mean=each.comparison.ratio,
-            ci95=each.comparison.ci95,
-            paint={"control": COLOURS[2], "variant": COLOURS[3]}.get(each.role, COLOURS[1]),
+        charts.append(("Rate over time", text, series(view, burnt)))
+    if view.works:
+        few = "single call, at most 1,000 by chance in a round: there are too few rounds for boxes of them"
+        charts.append(("Rates by arm", f"One dot for each {'round' if _enough(view) else few}.", boxes(view)))
+    if burnt:
+        text = "The headline case (★), one column for each pair: what was measured side by side in time."
+        charts.append(("Round by round", text, pairs(view)))
+    if sweeps := _sweeps(view.works):
+        text = "Rates of the cases that differ by size alone; means over the rounds."
+        charts.append(("Over size", text, lines(view, sweeps)))
+    if found := roofline(view):
+        charts.append(("Roofline", *found))
+    if not burnt and (known := known_panels(rounds, GIB)):
+        text = (
+            "What the kernel, the control group and the device itself tell at the same time. On unified "
+            "memory the device's use lowers MemAvailable too; what is Cached can be had back."
         )
-        for each in cases
-    ]
-    label = f"rate relative to {cases[0].first}  (★ the headline, named before measuring)"
-    return forest(rows, label, 0.62)
+        charts.append(("Memory", text, traces(view, rounds, known, name="memory", scale=1024.0, height=1.05)))
+    if known := known_panels(rounds, PANELS):
+        text = "What was read while the rounds ran; coloured by the arm that was running."
+        charts.append(("Clocks, power, temperature", text, traces(view, rounds, known)))
+    return [picture(*chart) for chart in charts]
 
 
-def series(result: BurnIn, rounds: Sequence[Round]) -> str:
+def series(view: SuiteView, rounds: Sequence[Round]) -> str:
     """Return rate over time, one panel for each case, one line for each round."""
     from matplotlib.figure import Figure
 
-    cases = result.settings.cases
+    cases = dict.fromkeys(one.case for each in rounds for one in each.measurements)
     figure = Figure(figsize=(WIDTH, 0.4 + 2.1 * len(cases)), layout="constrained")
     panels = figure.subplots(len(cases), 1, squeeze=False)[:, 0]
     for axes, case in zip(panels, cases, strict=True):
-        scale, unit = unit_of(max((m.rate for _, m in of_case(rounds, case)), default=1.0))
-        for each, measured in of_case(rounds, case):
-            paint = colour(result, each.slot.arm)
-            _line(axes, measured.warmup, scale, paint, 0.25)
-            _line(axes, measured.window, scale, paint, 0.8)
+        found = [(each.slot.arm, one) for each in rounds for one in each.measurements if one.case == case]
+        scale, unit = scale_of(max(one.rate for _, one in found), "FLOP/s")
+        for arm, measured in found:
+            for ticks, alpha in ((measured.warmup, 0.25), (measured.window, 0.8)):
+                times, rates = [time for time, _ in ticks], [rate / scale for _, rate in ticks]
+                style_of = {"color": view.paint[arm], "alpha": alpha, "linewidth": 1.1}
+                axes.plot(times, rates, marker=".", markersize=2.5, **style_of)
         axes.set_ylim(bottom=0)
         axes.set_title(f"{case}, {unit}", loc="left", fontsize=9)
         plain(axes, grid="y")
     panels[-1].set_xlabel("seconds since the case began")
-    legend(figure, paints(result))
+    legend(figure, view.paint)
     return svg(figure, "series")
 
 
-def boxes(result: BurnIn, rounds: Sequence[Round]) -> str:
-    """Box plot of the rounds' rates by arm, one panel for each case."""
-    names = [arm.name for arm in result.arms]
-    panels = []
-    for case in result.settings.cases:
-        rates = [[m.rate for each, m in of_case(rounds, case) if each.slot.arm == name] for name in names]
-        scale, unit = unit_of(max((rate for some in rates for rate in some), default=1.0))
-        panels.append((f"{case}, {unit}", [[rate / scale for rate in some] for some in rates]))
-    return box_panels(panels, paints(result), columns=min(3, 6 // len(names)), inches=2.6, named=True)
+def _enough(view: SuiteView) -> bool:
+    """Return whether there are enough rounds for a box, or nothing else to show."""
+    return max(map(len, view.trial.values.values())) >= LEAST or not view.trial.calls
 
 
-def box_panels(
-    panels: Sequence[tuple[str, Sequence[Sequence[float]]]],
-    paint: Mapping[str, str],
-    *,
-    columns: int,
-    inches: float,
-    named: bool,
-) -> str:
-    """Draw a box and a dot for each value, by arm; panels: (title, values of each arm); named on the axis."""
+def _rates(view: SuiteView, arm: str, work: Work) -> list[float]:
+    if _enough(view):
+        return list(view.trial.values.get((arm, work.name), {}).values())
+    calls = view.trial.calls.get((arm, work.name), ())
+    return [work.amount / seconds for seconds in calls if seconds > 0]
+
+
+def boxes(view: SuiteView) -> str:
+    """Draw rates by arm, one panel for each case: a box, and a dot for each value."""
     from matplotlib.figure import Figure
 
-    columns = max(1, min(columns, len(panels)))
-    lines, size = -(-len(panels) // columns), 9 if named else 7
-    figure = Figure(figsize=(WIDTH, inches * lines + (0 if named else 0.4)), layout="constrained")
-    every = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for axes in every[len(panels) :]:
+    columns = max(1, min(4, 8 // len(view.arms), len(view.works)))
+    rows = -(-len(view.works) // columns)
+    figure = Figure(figsize=(WIDTH, 1.55 * rows + 0.4), layout="constrained")
+    every = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in every[len(view.works) :]:
         axes.set_visible(False)
-    for axes, (title, found) in zip(every, panels, strict=False):
-        for place, (colour, values) in enumerate(zip(paint.values(), found, strict=True)):
-            line = {"color": colour, "linewidth": 1.3}
+    for axes, work in zip(every, view.works, strict=False):
+        found = [_rates(view, arm, work) for arm in view.arms]
+        scale, unit = scale_of(max((rate for some in found for rate in some), default=1.0), work.unit)
+        for place, (colour, rates) in enumerate(zip(view.paint.values(), found, strict=True)):
+            line, values = {"color": colour, "linewidth": 1.3}, [rate / scale for rate in rates]
             axes.boxplot(
                 values, positions=[place], widths=0.5, showfliers=False,
                 boxprops=line, whiskerprops=line, capprops=line, medianprops={**line, "linewidth": 2.4},
             )  # fmt: skip
             spread = [place + 0.16 * (index % 3 - 1) for index in range(len(values))]
-            axes.scatter(spread, values, s=size + 4, color=colour, alpha=0.6, linewidths=0)
-        axes.set_xticks(range(len(paint)), [name.replace("+", "+\n") if named else "" for name in paint])
-        axes.tick_params(labelsize=size)
+            axes.scatter(spread, values, s=11, color=colour, alpha=0.6, linewidths=0)
+        axes.set_xticks([])
+        axes.tick_params(labelsize=7)
         axes.ticklabel_format(axis="y", style="plain", useOffset=False)
-        axes.set_title(title, loc="left", fontsize=size)
+        axes.set_title(f"{work.name}\n{unit}", loc="left", fontsize=7)
         plain(axes, grid="y")
-    if not named:
-        legend(figure, paint)
+    legend(figure, view.paint)
     return svg(figure, "boxes")
 
 
-def _line(axes: Any, ticks: Sequence[tuple[float, float]], scale: float, paint: str, alpha: float) -> None:
-    times, rates = [time for time, _ in ticks], [rate / scale for _, rate in ticks]
-    axes.plot(times, rates, color=paint, alpha=alpha, linewidth=1.1, marker=".", markersize=2.5)
-
-
-def pairs(result: BurnIn, rounds: Sequence[Round]) -> str:
-    """Return rates of the headline case by visit, the arms of one visit joined."""
+def pairs(view: SuiteView) -> str:
+    """Return rates of the first case by visit, the arms of one visit joined."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
     axes = figure.subplots()
-    found = of_case(rounds, result.settings.headline)
-    scale, unit = unit_of(max((one.rate for _, one in found), default=1.0))
-    for visit in sorted({each.slot.visit for each, _ in found}):
-        column = [one.rate / scale for each, one in found if each.slot.visit == visit]
-        axes.plot((visit + 1, visit + 1), (min(column), max(column)), color=FAINT, linewidth=1.2, zorder=1)
-    for arm in result.arms:
-        own = [(each.slot.visit + 1, one.rate / scale) for each, one in found if each.slot.arm == arm.name]
-        axes.scatter(
-            [visit for visit, _ in own], [rate for _, rate in own], s=24, color=colour(result, arm.name)
-        )
+    work = view.works[0]
+    found = {
+        arm: {int(visit) + 1: rate for visit, rate in view.trial.values.get((arm, work.name), {}).items()}
+        for arm in view.arms
+    }
+    scale, unit = scale_of(max(rate for own in found.values() for rate in own.values()), work.unit)
+    for visit in {visit: None for own in found.values() for visit in own}:
+        column = [own[visit] / scale for own in found.values() if visit in own]
+        axes.plot((visit, visit), (min(column), max(column)), color=FAINT, linewidth=1.2, zorder=1)
+    for arm, own in found.items():
+        axes.scatter(list(own), [rate / scale for rate in own.values()], s=24, color=view.paint[arm])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("pair")
-    axes.set_title(f"{result.settings.headline}, {unit}", loc="left", fontsize=9)
+    axes.set_title(f"{work.name}, {unit}", loc="left", fontsize=9)
     plain(axes, grid="y")
-    legend(figure, paints(result))
+    legend(figure, view.paint)
     return svg(figure, "pairs")
 
 
-INK = "#80818c"  # stands for the page's text colour until the SVG is written
-FAINT = "#80818d"  # and this for its grid colour
-COLOURS = ("#3987e5", "#e8722c", "#5b9a3c", "#a469c9")  # readable on white and on near-black
-WIDTH = 7.6  # inches
+MANY = 10_000  # tokens or samples a second, from which on thousands are shown
 
 
-def unit_of(rate: float) -> tuple[float, str]:
-    """Return divisor and name of the unit that suits a rate in FLOP/s."""
-    return (1e12, "TFLOP/s") if rate >= 1e12 else (1e9, "GFLOP/s")
-
-
-def of_case(rounds: Sequence[Round], case: Case) -> list[tuple[Round, Measurement]]:
-    """Return the rounds that measured a case, with their measurement."""
-    return [(each, one) for each in rounds for one in each.measurements if one.case == case]
-
-
-def colour(result: BurnIn, arm: str) -> str:
-    """Of an arm, by its role."""
-    names = [each.name for each in result.arms]
-    role = result.arms[names.index(arm)].role
-    return {"baseline": COLOURS[0], "candidate": COLOURS[1], "control": COLOURS[2], "variant": COLOURS[3]}[
-        role
-    ]
-
-
-def paints(result: BurnIn) -> dict[str, str]:
-    """Colours of all arms."""
-    return {arm.name: colour(result, arm.name) for arm in result.arms}
+def scale_of(rate: float, unit: str) -> tuple[float, str]:
+    """Return divisor and name of the unit that suits a rate."""
+    if unit in ("FLOP/s", "B/s"):
+        for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+            if rate >= scale:
+                return scale, f"{prefix}{unit}"
+    return (1e3, f"1000 {unit}") if rate >= MANY else (1.0, unit)
 
 
 def legend(figure: Any, paint: Mapping[str, str]) -> None:
@@ -245,68 +238,45 @@ def svg(figure: Any, name: str) -> str:
 WIDELY = 4  # times that the largest ratio is the smallest: then half and double are equally far
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ratio:
-    """One row."""
-
-    name: str
-    ratios: Sequence[float]
-    mean: float
-    ci95: tuple[float, float]
-    paint: str
-
-
-def forest(
-    rows: Sequence[Ratio], label: str, height: float, *, limits: tuple[float, float] | None = None
-) -> str:
-    """Return a forest plot: a dot for each launch or pair, a bar for the interval, a diamond for the mean.
-
-    Rows are `height` inches high.
-    """
+def forest(rows: Sequence[Ratio], label: str) -> str:
+    """Return a forest plot: a dot for each launch or pair, a bar for the interval, a diamond for the mean."""
     from matplotlib.figure import Figure
 
+    height = 0.3 + 0.2 * max(name.count("\n") for name, *_ in rows)
     figure = Figure(figsize=(WIDTH, 0.9 + height * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.axvspan(0.98, 1.02, color=FAINT, alpha=0.35, linewidth=0)
     axes.axvline(1, color=INK, linewidth=0.8)
-    for place, row in enumerate(rows):
-        heights = [
-            place + 0.2 * (index / max(1, len(row.ratios) - 1) - 0.5) for index in range(len(row.ratios))
-        ]
-        axes.scatter(row.ratios, heights, s=13, color=row.paint, alpha=0.55, linewidths=0)
-        axes.plot(row.ci95, (place, place), color=row.paint, linewidth=3.5, solid_capstyle="butt")
-        axes.scatter([row.mean], [place], s=46, color=row.paint, marker="D", zorder=3)
-    axes.set_yticks(range(len(rows)), [row.name for row in rows])
+    for place, (_, ratios, seen, paint) in enumerate(rows):
+        heights = [place + 0.2 * (index / max(1, len(ratios) - 1) - 0.5) for index in range(len(ratios))]
+        axes.scatter(ratios, heights, s=13, color=paint, alpha=0.55, linewidths=0)
+        axes.plot(seen.ci95, (place, place), color=paint, linewidth=3.5, solid_capstyle="butt")
+        axes.scatter([seen.ratio], [place], s=46, color=paint, marker="D", zorder=3)
+    axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    if limits:
-        if limits[1] > WIDELY * limits[0]:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter("{x:g}")
-            axes.xaxis.set_minor_formatter("{x:g}" if limits[1] < 10 * limits[0] else "")
-        axes.set_xlim(*limits)
+    # Of few rounds an interval can be endless: the dots decide what is seen.
+    dots = [0.95, 1.05, *(ratio for _, ratios, *_ in rows for ratio in ratios)]
+    low, high = min(dots) * 0.95, max(dots) * 1.05
+    if high > WIDELY * low:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("{x:g}" if high < 10 * low else "")
+    axes.set_xlim(low, high)
     axes.set_xlabel(label)
     plain(axes, grid="x")
     return svg(figure, "ratios")
 
 
-PANELS = (("clock_mhz", "clock, MHz"), ("watts", "power, W"), ("celsius", "temperature, °C"))
-Panels = Sequence[tuple[str, str]]  # name in the samples, title
-
-
-def has_traces(rounds: Sequence[Launch], panels: Panels = PANELS) -> bool:
-    """Return whether anything of that was read."""
-    return bool(_known(rounds, panels))
-
-
-def _known(rounds: Sequence[Launch], panels: Panels) -> list[tuple[str, str]]:
+def known_panels(rounds: Sequence[Launch], panels: Panels) -> Panels:
+    """Return those of which anything was read."""
     samples = [sample for each in rounds for _, sample in each.samples]
     return [(name, title) for name, title in panels if any(name in sample for sample in samples)]
 
 
 def traces(
+    view: SuiteView,
     rounds: Sequence[Launch],
-    paint: Mapping[str, str],
-    panels: Panels = PANELS,
+    known: Panels,
     *,
     name: str = "traces",
     scale: float = 1.0,
@@ -315,7 +285,6 @@ def traces(
     """One panel for each thing that was read, in units of `scale`, over minutes since the first round."""
     from matplotlib.figure import Figure
 
-    known = _known(rounds, panels)
     figure = Figure(figsize=(WIDTH, 0.5 + height * len(known)), layout="constrained")
     axes_of = figure.subplots(len(known), 1, squeeze=False, sharex=True)[:, 0]
     begin = dt.datetime.fromisoformat(rounds[0].started)
@@ -327,7 +296,7 @@ def traces(
                 for when, sample in each.samples
                 if what in sample
             ]
-            axes.plot(*zip(*points, strict=True), color=paint[each.slot.arm], linewidth=1.1)
+            axes.plot(*zip(*points, strict=True), color=view.paint[each.slot.arm], linewidth=1.1)
         limits = [each.telemetry.limit_watts for each in rounds if each.telemetry.limit_watts]
         if what == "watts" and limits:
             axes.axhline(limits[0], color=INK, linewidth=0.8, linestyle="--")
@@ -335,75 +304,33 @@ def traces(
         axes.set_title(title + limit, loc="left", fontsize=9)
         plain(axes, grid="y")
     axes_of[-1].set_xlabel("minutes since the first round")
-    legend(figure, paint)
+    legend(figure, view.paint)
     return svg(figure, name)
 
 
-BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5}
 APART = 1.25  # times that a roof is higher than the next, for both names to be read
-RESULT = {"fp8": 2.0, "fp4": 2.0}  # bytes of one element of the result, where it differs
+SHAPES = {"gemm": "o", "convolution": "s", "memory": "^", "overhead": "x"}
 
 
-def intensity(dtype: str, size: int) -> float:
-    """FLOP for each byte that a product of square matrices must move at least."""
-    moved = 2 * BYTES[dtype] + RESULT.get(dtype, BYTES[dtype])
-    return 2 * size / moved
-
-
-def ceilings(result: BurnIn, rounds: Sequence[Round]) -> tuple[float | None, dict[str, float], str]:
-    """(bytes/s, FLOP/s by dtype, where they come from)."""
-    copies = [float(each.environment["copy"]) for each in rounds if each.environment.get("copy")]
-    bandwidth = max(copies, default=None)
-    dtypes = dict.fromkeys(case.dtype for case in result.settings.cases)
-    known = result.reference.nominal if result.reference else {}
-    if result.reference and set(dtypes) <= known.keys():
-        where = f"Arithmetic: nominal peak of {result.reference.name}."
-        return bandwidth, {dtype: known[dtype] for dtype in dtypes}, where
-    fastest = {
-        dtype: max(
-            (rate for each in rounds for one in each.measurements if one.case.dtype == dtype
-             for _, rate in one.window),
-            default=0.0,
-        )
-        for dtype in dtypes
-    }  # fmt: skip
-    where = "Arithmetic: no ceilings of this device are known, so the fastest tick seen here."
-    return bandwidth, {dtype: rate for dtype, rate in fastest.items() if rate}, where
-
-
-def roofline(result: BurnIn, rounds: Sequence[Round]) -> tuple[str, str]:
-    """Return explanation and picture."""
-    bandwidth, peaks, where = ceilings(result, rounds)
-    rates = {
-        (arm.name, case): [one.rate for each, one in of_case(rounds, case) if each.slot.arm == arm.name]
-        for arm in result.arms
-        for case in result.settings.cases
-    }
-    spots = [
-        (intensity(case.dtype, case.size), geometric_mean(found), colour(result, arm), "o")
-        for (arm, case), found in rates.items()
-        if found
-    ]
-    memory = f" Memory: {bandwidth / 1e9:.0f} GB/s, a copy measured here." if bandwidth else ""
-    return where + memory, under_roofs(spots, peaks, bandwidth, paints(result))
-
-
-def under_roofs(
-    spots: Sequence[tuple[float, float, str, str]],
-    peaks: Mapping[str, float],
-    bandwidth: float | None,
-    paint: Mapping[str, str],
-    marks: Mapping[str, str] | None = None,
-) -> str:
-    """Draw spots of (FLOP/byte, FLOP/s, colour, marker) under roofs of FLOP/s by dtype and of bytes/s.
-
-    `marks`: name -> marker, told beside them.
-    """
+def roofline(view: SuiteView) -> tuple[str, str] | None:
+    """Return explanation and picture, the measured roofs beside the nominal; None without a case to place."""
     from matplotlib.figure import Figure
 
+    bandwidth = view.roofs.bandwidth
+    bounds = {case.name: case.kind or "" for case in view.trial.cases}
+    spots = [
+        (place.intensity, place.flops, view.paint[arm], SHAPES.get(bounds[name], "."))
+        for arm in view.arms
+        for name, place in view.places[arm].items()
+        if place.intensity and place.flops
+    ]
+    peaks = dict(view.roofs.arithmetic)
+    if not spots or not peaks:
+        return None
+    peaks |= {f"nominal {dtype}": rate for dtype, rate in view.roofs.nominal.items() if dtype in peaks}
     figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     axes = figure.subplots()
-    scale, unit = unit_of(max(peaks.values(), default=1.0))
+    scale, unit = scale_of(max(peaks.values()), "FLOP/s")
     ridges = [peak / bandwidth for peak in peaks.values()] if bandwidth else []
     places = [*(place for place, *_ in spots), *ridges]
     left, right = min(places) / 3, max(places) * 3
@@ -417,13 +344,17 @@ def under_roofs(
     axes.set_xlabel("FLOP for each byte moved at least")
     axes.set_ylabel(unit)
     plain(axes, grid="both")
-    if marks:
-        told = [
-            axes.scatter([], [], color=INK, marker=mark, s=22, label=name) for name, mark in marks.items()
-        ]
+    shown = {mark for *_, mark in spots}
+    told = [
+        axes.scatter([], [], color=INK, marker=mark, s=22, label=WORDS[kind])
+        for kind, mark in SHAPES.items()
+        if mark in shown
+    ]
+    if told:
         axes.legend(handles=told, loc="lower right", frameon=False, fontsize=8)
-    legend(figure, paint)
-    return svg(figure, "roofline")
+    legend(figure, view.paint)
+    said = format_quantity(bandwidth, "B/s") if bandwidth else "not measured"
+    return f"Roofs {view.roofs.where}. Memory: {said}.", svg(figure, "roofline")
 
 
 def names_of(peaks: Mapping[str, float], scale: float) -> dict[str, str]:
@@ -452,3 +383,80 @@ def roof(
                        for place in places], color=INK, linewidth=1)  # fmt: skip
     axes.annotate(name, (right, peak / scale), xytext=(-2, 3), textcoords="offset points",
                   ha="right", fontsize=8)  # fmt: skip
+
+
+STROKES = ("-", "--", ":", "-.")
+LINE_HEIGHT = 0.07  # of a name at the end of a line, as a share of the largest rate
+
+
+def _sweeps(works: Sequence[Work]) -> dict[tuple[str, str], dict[str, list[Work]]]:
+    """(workload, unit) -> the name without its size -> cases by size; only what has two sizes or more."""
+    found: dict[tuple[str, str], dict[str, list[Work]]] = {}
+    for work in works:
+        if work.size is not None:
+            name = re.sub(rf"{work.size}(\^3 )?", "", work.name).replace("..", ".").strip(".")
+            found.setdefault((work.workload, work.unit), {}).setdefault(name, []).append(work)
+    swept = {
+        key: {
+            name: sorted(some, key=lambda work: work.size or 0)
+            for name, some in rows.items()
+            if len(some) > 1
+        }
+        for key, rows in found.items()
+    }
+    return {key: rows for key, rows in swept.items() if rows}
+
+
+def lines(view: SuiteView, sweeps: dict[tuple[str, str], dict[str, list[Work]]]) -> str:
+    """One panel for each workload, one line for each arm and kind of case."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 0.4 + 2.2 * len(sweeps)), layout="constrained")
+    panels = figure.subplots(len(sweeps), 1, squeeze=False)[:, 0]
+    for axes, ((workload, unit), rows) in zip(panels, sweeps.items(), strict=True):
+        rates = [value for works in rows.values() for work in works for arm in view.arms
+                 for value in view.trial.values.get((arm, work.name), {}).values()]  # fmt: skip
+        scale, named = scale_of(max(rates), unit)
+        for at, works in enumerate(rows.values()):
+            for arm in view.arms:
+                _line(view, axes, arm, works, scale, STROKES[at % len(STROKES)])
+        _names(view, axes, rows, scale, f"{workload}.")
+        axes.set_xscale("log", base=2)
+        axes.set_ylim(bottom=0)
+        axes.margins(x=0.12)
+        axes.set_title(f"{workload}, {named}", loc="left", fontsize=9)
+        plain(axes, grid="y")
+    panels[-1].set_xlabel("size")
+    legend(figure, view.paint)
+    return svg(figure, "lines")
+
+
+def _points(view: SuiteView, arm: str, works: Sequence[Work], scale: float) -> list[tuple[int, float]]:
+    found = [(work.size or 0, view.trial.values.get((arm, work.name), {})) for work in works]
+    return [(size, statistics.fmean(rates.values()) / scale) for size, rates in found if rates]
+
+
+def _line(view: SuiteView, axes: Any, arm: str, works: Sequence[Work], scale: float, stroke: str) -> None:
+    points = _points(view, arm, works, scale)
+    axes.plot(
+        [size for size, _ in points], [rate for _, rate in points], color=view.paint[arm], linestyle=stroke,
+        marker="o", markersize=3.5, linewidth=1.3,
+    )  # fmt: skip
+
+
+def _names(view: SuiteView, axes: Any, rows: Mapping[str, Sequence[Work]], scale: float, prefix: str) -> None:
+    """Each line's name at its end; those that would cover each other are moved apart."""
+    ends = {
+        name: max(points[-1] for points in found)
+        for name, works in rows.items()
+        if (found := [points for arm in view.arms if (points := _points(view, arm, works, scale))])
+    }
+    gap = LINE_HEIGHT * max((rate for _, rate in ends.values()), default=0.0)
+    lowest = 0.0
+    for name, (size, rate) in sorted(ends.items(), key=lambda item: item[1][1]):
+        place = max(rate, lowest)
+        lowest = place + gap
+        axes.annotate(
+            name.removeprefix(prefix), (size, place), xytext=(5, 0), textcoords="offset points",
+            fontsize=7.5, va="center",
+        )  # fmt: skip

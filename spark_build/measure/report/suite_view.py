@@ -15,13 +15,13 @@ from spark_build.measure.model import (
     CaseChange,
     ClassChange,
     Compared,
-    Contrast,
     MemoryChange,
     Work,
 )
-from spark_build.measure.report.charts import COLOURS
-from spark_build.measure.statistics import LEAST, geometric_mean, quantile
+from spark_build.measure.statistics import LEAST, quantile
 from spark_build.text import format_quantity, format_size, three_digits
+
+COLOURS = ("#3987e5", "#e8722c", "#5b9a3c", "#a469c9", "#b08a1e")  # readable on white and on near-black
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +52,12 @@ class SuiteView:
         """Number of rounds asked for."""
         pairs = self.bench.settings.pairs
         return f"{pairs} round{'s' if pairs > 1 else ''} of each arm"
+
+    @property
+    def fit(self) -> bool:
+        """Whether the machine was such that its ceilings hold anything."""
+        spoilt = any(gate.status == "fail" for gate in self.gates)
+        return not spoilt and not any(each.invalid for each in self.bench.rounds)
 
     @property
     def works(self) -> list[Work]:
@@ -93,18 +99,13 @@ def view_of(bench: Bench) -> SuiteView:
 Said = tuple[str, str]  # what was found, in one word; and a sentence
 
 
-def interval_text(seen: Contrast) -> str:
-    """Return ratio and 95% interval."""
-    return f"{seen.ratio:.3f} [{seen.ci95[0]:.3f}, {seen.ci95[1]:.3f}]"
-
-
 def of_class(change: ClassChange) -> str:
     """One sentence."""
     seen = change.contrast
     count = f"{len(change.cases)} case{'s' if len(change.cases) > 1 else ''}"
     word = WORDS[change.kind]
     start = f"{word[0].upper()}{word[1:]} work ({count}): {change.second}"
-    of = f"ratio {interval_text(seen)}"
+    of = f"ratio {seen}"
     if change.finding == "equivalent":
         return f"{start} is as fast as {change.first} within 2% ({of})."
     if change.finding == "faster":
@@ -185,7 +186,7 @@ def serving_rows(bench: Bench, trial: Trial) -> list[tuple[str, ...]]:
                 (
                     work.name, arm, TIMES[work.mode],
                     *(format_quantity(quantile(calls, share), "s") for share in (0.5, 0.95, 0.99)),
-                    three_digits(geometric_mean([each.rate for each in found])),
+                    three_digits(statistics.fmean(each.rate for each in found)),
                     three_digits(statistics.fmean(joules)) if joules else "unknown",
                     format_size(peak) if peak else "unknown",
                     f"{format_size(kept)} ({format_size(each_token)} a token)",
