@@ -20,12 +20,11 @@ from spark_build.build.keys import key_changes
 from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, makes_prefix, result_of
 from spark_build.environments import closure
 from spark_build.errors import UsageError
-from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, Repetition, Usage
+from spark_build.events import Emit, ExpectedUsage, Note, RecipeFinished, RecipeResult, Repetition, Usage
 from spark_build.machine import Machine
 from spark_build.process import cancel_all
-from spark_build.recipes.evaluation import for_target
 from spark_build.recipes.loader import read_lock
-from spark_build.recipes.model import CONFIGURE, BuildOptions, Plan, Step
+from spark_build.recipes.model import CONFIGURE, BuildOptions, Plan, Recipe, Step
 from spark_build.reporting import Reporter, reporting
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
@@ -74,10 +73,13 @@ def plan(
         )
         return build_plan.StoredResult(key, stored=False, missing=(*refused, *missing))
 
-    recipes = {
-        name: for_target(recipe, setting.target, setting.train)
-        for name, recipe in setting.catalogue.recipes.items()
-    }
+    def usage(recipe: Recipe) -> ExpectedUsage:
+        declared = recipe.build.memory_per_job_mib
+        return governor.expected_usage(
+            setting.home, recipe.name, target=setting.target.name, declared_mib=declared
+        )
+
+    recipes = setting.catalogue.recipes
     return build_plan.make_plan(
         [*names, *also],
         recipes,
@@ -86,19 +88,9 @@ def plan(
         setting.machine,
         lookup,
         _known(setting),
-        others=()
-        if names
-        else sorted(name for name, one in setting.catalogue.recipes.items() if not one.in_catalogue),
+        others=() if names else sorted(name for name, one in recipes.items() if not one.in_catalogue),
         limits=setting.limits,
-        history={
-            name: governor.expected_usage(
-                setting.home,
-                name,
-                target=setting.target.name,
-                declared_mib=recipe.build.memory_per_job_mib,
-            )
-            for name, recipe in recipes.items()
-        },
+        history=usage,
         lock_of=partial(read_lock, setting.home),
         builder=builder,
     )
