@@ -16,9 +16,8 @@ from typing import TypeVar
 from spark_build.build import plan as build_plan
 from spark_build.build import recipe_build
 from spark_build.build.context import Context, Shell
-from spark_build.build.keys import key_changes
+from spark_build.build.keys import closure_key, key_changes
 from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, makes_prefix, result_of
-from spark_build.environments import closure
 from spark_build.errors import UsageError
 from spark_build.events import Emit, ExpectedUsage, Note, RecipeFinished, RecipeResult, Repetition, Usage
 from spark_build.machine import Machine
@@ -255,9 +254,11 @@ def publish(
             return built, ""
         pins = setting.train.closure
         foreign = None if setting.is_here else setting.target
-        key = closure.closure_key(built, pins, setting.target.python, foreign=foreign)
+        key = closure_key(built, pins, setting.target.python, foreign=foreign)
         if before is not None and before.closure_key == key:
             return [*built, *(wheel for wheel in before.wheels if wheel.origin == "public")], key
+        from spark_build.environments import closure
+
         emit(Note(message="completing the set with verified public wheels"))
         public = closure.resolve(
             built,

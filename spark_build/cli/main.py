@@ -62,13 +62,12 @@ def _program() -> str:
     """Return what starts this program when it is typed again, in the same folder."""
     import shlex
     import shutil
-    from pathlib import Path
 
     called = os.environ.get(CALLED) or sys.argv[0]
-    if Path(called).name != "spark-build":
+    if called.rpartition("/")[2] != "spark-build":
         return "spark-build"
     found = shutil.which("spark-build")
-    is_found = found is not None and Path(called).exists() and Path(found).samefile(called)
+    is_found = found and os.access(called, os.F_OK) and os.path.samefile(found, called)  # noqa: PTH121 - start-up
     return "spark-build" if is_found else shlex.quote(called)
 
 
