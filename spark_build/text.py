@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
 from collections.abc import Iterable
@@ -72,31 +70,29 @@ _NAMES = (
     r"(?:tokens?|secrets?|passw(?:or)?d|passphrase|credentials?|authorization|cookie"
     r"|(?:api|access|private|signing|account|secret)[_-]?key|connection[_-]?string)"
 )
-_SECRET_NAME = re.compile(rf"(?i)(?:^|[^a-z]){_NAMES}(?:[^a-z]|$)|{_NAMES}$")
+# Patterns are text: to compile them at import would take a tenth of what --help takes.
+_SECRET_NAME = rf"(?i)(?:^|[^a-z]){_NAMES}(?:[^a-z]|$)|{_NAMES}$"
 # What GitHub, GitLab, Hugging Face, npm, PyPI, Slack, AWS and others make.
 _TOKENS = (
     r"\b(?:gh[a-z]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}|npm_\w{20,}"
     r"|pypi-[\w-]{16,}|xox[a-z]-[\w-]{10,}|AKIA[0-9A-Z]{16}|sk-[\w-]{20,}"
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )
-_RULES = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", HIDDEN),
-        (r"(?<![\w:/.-])[\w.+-]+:[^\s:@/\"']+@(?=[\w.-])", f"{HIDDEN}@"),  # a proxy without a scheme
-        (r"(?i)([?&](?:sig|signature|x-amz-[\w-]+|key|code)=)[^&\s\"']+", rf"\1{HIDDEN}"),
-        (r"(?i)\b((?:proxy-)?authorization[\"']?\s*[:=]\s*).*", rf"\1{HIDDEN}"),
-        (r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}", rf"\1 {HIDDEN}"),
-        (
-            rf"(?i)({_NAMES}[\w.-]{{0,40}}[\"']?\s{{0,3}}[=:]\s{{0,3}})(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s&]+)",
-            rf"\1{HIDDEN}",
-        ),
-        (rf"(?i)(--?{_NAMES})\s+\S+", rf"\1 {HIDDEN}"),
-        (_TOKENS, HIDDEN),
-    )
+_RULES = (
+    (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", HIDDEN),
+    (r"(?<![\w:/.-])[\w.+-]+:[^\s:@/\"']+@(?=[\w.-])", f"{HIDDEN}@"),  # a proxy without a scheme
+    (r"(?i)([?&](?:sig|signature|x-amz-[\w-]+|key|code)=)[^&\s\"']+", rf"\1{HIDDEN}"),
+    (r"(?i)\b((?:proxy-)?authorization[\"']?\s*[:=]\s*).*", rf"\1{HIDDEN}"),
+    (r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}", rf"\1 {HIDDEN}"),
+    (
+        rf"(?i)({_NAMES}[\w.-]{{0,40}}[\"']?\s{{0,3}}[=:]\s{{0,3}})(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s&]+)",
+        rf"\1{HIDDEN}",
+    ),
+    (rf"(?i)(--?{_NAMES})\s+\S+", rf"\1 {HIDDEN}"),
+    (_TOKENS, HIDDEN),
 )
-_ADDRESSES = re.compile(r"://([^\s\"'<>]+)")
-_HOMES = re.compile(r"(?<![\w.~-])/(home|Users)/[^/\s:\"',;]+")
+_ADDRESSES = r"://([^\s\"'<>]+)"
+_HOMES = r"(?<![\w.~-])/(home|Users)/[^/\s:\"',;]+"
 
 
 def _without_user(address: str) -> str:
@@ -111,12 +107,14 @@ def _without_user(address: str) -> str:
 def scrub(text: str, *, home: str = "") -> str:
     """Return text without credentials; `home` becomes ~ and other users' homes are hidden."""
     # Word by word, so that the time grows with the text only.
-    text = _ADDRESSES.sub(lambda found: "://".join(["", *map(_without_user, found[1].split("://"))]), text)
+    text = re.sub(
+        _ADDRESSES, lambda found: "://".join(["", *map(_without_user, found[1].split("://"))]), text
+    )
     for pattern, replacement in _RULES:
-        text = pattern.sub(replacement, text)
+        text = re.sub(pattern, replacement, text)
     if home and home != "/":
         text = re.sub(rf"(?<![\w.~-]){re.escape(home)}(?![\w.-])", "~", text)
-    return _HOMES.sub(rf"/\1/{HIDDEN}", text)
+    return re.sub(_HOMES, rf"/\1/{HIDDEN}", text)
 
 
 def scrub_value(value: Any, *, home: str = "") -> Any:
@@ -124,7 +122,7 @@ def scrub_value(value: Any, *, home: str = "") -> Any:
     if isinstance(value, dict):
         return {
             scrub(str(name), home=home): HIDDEN
-            if isinstance(inner, str) and _SECRET_NAME.search(str(name))
+            if isinstance(inner, str) and re.search(_SECRET_NAME, str(name))
             else scrub_value(inner, home=home)
             for name, inner in value.items()
         }
@@ -149,11 +147,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def canonical(value: Any) -> str:
     """Return JSON with one spelling per value: sorted keys, no spaces, no NaN."""
+    import json
+
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def digest(value: Any) -> str:
     """Return the hex sha256 of a value's canonical JSON."""
+    import hashlib
+
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 

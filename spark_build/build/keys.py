@@ -24,7 +24,8 @@ from spark_build.recipes.model import (
     Target,
     Variable,
 )
-from spark_build.text import canonical, printable
+from spark_build.text import canonical, digest, printable
+from spark_build.wheels.model import StoredWheel, markers
 
 # Raise when the same inputs would now give other bytes (how wheels are built, repaired, rewritten), or
 # when what is written here changes; `brought_up` then says which older inputs still name the same bytes.
@@ -172,6 +173,15 @@ def brought_up(inputs: Mapping[str, Any], *, network: bool) -> dict[str, Any] | 
     if inputs["format"] != UNKNOWING:
         return None
     return {**inputs, "format": FORMAT, "recipe": {**inputs["recipe"], "network": network}}
+
+
+def closure_key(
+    built: Sequence[StoredWheel], pins: Mapping[str, str], python: str, *, foreign: Target | None = None
+) -> str:
+    """Return the key of a closure: the wheels it completes, the train's pins, the interpreter."""
+    decisive = {"wheels": sorted(wheel.sha256 for wheel in built), "pins": dict(pins), "python": python}
+    # Earlier versions judged markers as on this machine: such a closure is resolved once more.
+    return digest({**decisive, "markers": markers(foreign)} if foreign else decisive)
 
 
 def judgement_inputs(recipe: Recipe, evaluated: Evaluated, policies: str) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def make_plan(
     *,
     others: Iterable[str] = (),
     limits: Limits | None = None,
-    history: Mapping[str, ExpectedUsage] | None = None,
+    history: Callable[[Recipe], ExpectedUsage | None] = lambda _: None,
     lock_of: Callable[[str], Lock | None] = lambda _: None,
     builder: Machine | None = None,
     downloads_of: Callable[[Step], tuple[Download, ...]] = lambda _: (),
@@ -139,7 +139,7 @@ def make_plan(
 
     provide: need -> "store", "public" or a path, where it is to come from; others: recipes that are
     decided as well, but built only where their `default` says so; limits: default, all of the machine;
-    history: what recipes will probably take; builder: another machine, which the estimates are for;
+    history: what a recipe will probably take; builder: another machine, which the estimates are for;
     downloads_of: what a step to build fetches there. What is needed with "public" as its usual provider is
     in the plan only where the store's is used.
     """
@@ -157,7 +157,7 @@ def make_plan(
     optional = _optional(order, recipes, elsewhere) - wanted - {*others}
     for name in order:
         draft = _draft(recipes[name], recipes, train, target, machine, steps, wished, lock_of)
-        past = (history or {}).get(name)
+        past = history(recipes[name])
         if past is not None and builder is not None:
             past = replace(past, seconds=None)  # a time of this machine
         how: _How = "build" if name in wanted else "reuse" if name in optional else "skip"

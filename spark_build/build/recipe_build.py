@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_build import probe
-from spark_build.build import compiler_cache, diagnosis, environment, keys, sandbox
+from spark_build.build import environment, keys
 from spark_build.build.context import Context, Job, Outputs, Provided, Shell, Stage
 from spark_build.build.environment import locate, to_come
 from spark_build.build.keys import UNKNOWING, brought_up, build_inputs, key_changes
@@ -175,6 +175,8 @@ def _only_configured(result: RecipeResult, step: Step, log: Path, begin: int) ->
         )
     if not log.is_file():
         return result
+    from spark_build.build import diagnosis
+
     with log.open(errors="replace") as lines:
         lines.seek(begin if begin <= _size(log) else 0)
         return replace(result, features=diagnosis.judged(step.evaluated.features, lines))
@@ -218,6 +220,8 @@ def _fetched(run: Run, step: Step, inputs: Mapping[str, Any]) -> KeptResult | No
 
 def _refuse_weak_sandbox(run: Run, step: Step) -> None:
     """Raise HostError when this build could reach more than its own files, or the network."""
+    from spark_build.build import compiler_cache, sandbox
+
     why = sandbox.choose().limits
     if step.recipe.build.network:
         why = why or f"recipes/{step.recipe.name}.toml lets it use the network"
@@ -361,6 +365,8 @@ def _job(
 
 def _places(work: Path, provided: tuple[Provided, ...]) -> dict[Path, Path]:
     """Return the paths of the tree and of the needs' prefixes as build commands see them."""
+    from spark_build.build import sandbox
+
     chosen = sandbox.choose()
     places = {work: sandbox.place_of(chosen, "tree", work)}
     for one in provided:
@@ -528,6 +534,8 @@ def _before_building(job: Job, earlier: Mapping[str, Outputs]) -> None:
 
 def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs], chain: str = "") -> Outputs:
     """Run one stage and report its result; with a `chain` it leaves a stamp."""
+    from spark_build.build import sandbox
+
     start, name = time.monotonic(), job.step.recipe.name
     job.emit(
         StageStarted(recipe=name, stage=stage.NAME, expected=job.expected if stage.NAME == "build" else None)

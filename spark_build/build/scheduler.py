@@ -16,16 +16,14 @@ from typing import TypeVar
 from spark_build.build import plan as build_plan
 from spark_build.build import recipe_build, requirements
 from spark_build.build.context import Context, Shell
-from spark_build.build.keys import key_changes
+from spark_build.build.keys import closure_key, key_changes
 from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, makes_prefix, result_of
-from spark_build.environments import closure
 from spark_build.errors import UsageError
-from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, Repetition, Usage
+from spark_build.events import Emit, ExpectedUsage, Note, RecipeFinished, RecipeResult, Repetition, Usage
 from spark_build.machine import Machine
 from spark_build.process import cancel_all
-from spark_build.recipes.evaluation import for_target
 from spark_build.recipes.loader import read_lock
-from spark_build.recipes.model import CONFIGURE, BuildOptions, Plan, Step
+from spark_build.recipes.model import CONFIGURE, BuildOptions, Plan, Recipe, Step
 from spark_build.reporting import Reporter, reporting
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
@@ -74,10 +72,13 @@ def plan(
         )
         return build_plan.StoredResult(key, stored=False, missing=(*refused, *missing))
 
-    recipes = {
-        name: for_target(recipe, setting.target, setting.train)
-        for name, recipe in setting.catalogue.recipes.items()
-    }
+    def usage(recipe: Recipe) -> ExpectedUsage:
+        declared = recipe.build.memory_per_job_mib
+        return governor.expected_usage(
+            setting.home, recipe.name, target=setting.target.name, declared_mib=declared
+        )
+
+    recipes = setting.catalogue.recipes
     return build_plan.make_plan(
         [*names, *also],
         recipes,
@@ -86,19 +87,9 @@ def plan(
         setting.machine,
         lookup,
         _known(setting),
-        others=()
-        if names
-        else sorted(name for name, one in setting.catalogue.recipes.items() if not one.in_catalogue),
+        others=() if names else sorted(name for name, one in recipes.items() if not one.in_catalogue),
         limits=setting.limits,
-        history={
-            name: governor.expected_usage(
-                setting.home,
-                name,
-                target=setting.target.name,
-                declared_mib=recipe.build.memory_per_job_mib,
-            )
-            for name, recipe in recipes.items()
-        },
+        history=usage,
         lock_of=partial(read_lock, setting.home),
         builder=builder,
         downloads_of=lambda step: requirements.downloads(step, None if builder else setting.home),
@@ -264,9 +255,11 @@ def publish(
             return built, ""
         pins = setting.train.closure
         foreign = None if setting.is_here else setting.target
-        key = closure.closure_key(built, pins, setting.target.python, foreign=foreign)
+        key = closure_key(built, pins, setting.target.python, foreign=foreign)
         if before is not None and before.closure_key == key:
             return [*built, *(wheel for wheel in before.wheels if wheel.origin == "public")], key
+        from spark_build.environments import closure
+
         emit(Note(message="completing the set with verified public wheels"))
         public = closure.resolve(
             built,

@@ -260,7 +260,6 @@ def _ready(
 ) -> Plan:
     """Return a plan whose requirements this machine meets; installs system packages where allowed."""
     from spark_build.build import scheduler
-    from spark_build.doctor import collect as doctors
     from spark_build.errors import HostError
     from spark_build.events import Note
     from spark_build.reporting import Reporter, reporting
@@ -269,6 +268,8 @@ def _ready(
         planned = scheduler.plan(setting, recipes, also)
     if not any(step.decision == "BUILD" for step in planned.steps):
         return planned
+    from spark_build.doctor import collect as doctors
+
     failures = [
         one
         for one in doctors.examine(setting.home, planned, setting.machine, setting.limits)
@@ -548,7 +549,6 @@ def plan(
     from spark_build.build import scheduler
     from spark_build.build.context import with_local_sources
     from spark_build.build.plan import total
-    from spark_build.build.requirements import missing_sources
     from spark_build.recipes.evaluation import machine_of
 
     setting = with_local_sources(options.setting(), source)
@@ -556,6 +556,8 @@ def plan(
     builder = machine_of(setting.target, setting.machine)
     there = None if builder == setting.machine else builder
     planned = scheduler.plan(setting, recipes, also, there)
+    if offline:  # reads indexes: its imports take a third of a plan
+        from spark_build.build.requirements import missing_sources
     lacking = missing_sources(planned, setting.home) if offline else ()
     lines = _lines_to_type(planned, recipes, also, is_here=there is None)
     if options.json:

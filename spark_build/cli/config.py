@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from spark_build.cli.options import COMMAND_LINE, COMPLETE, Options, command, group, shared
 from spark_build.errors import UsageError
+
+if TYPE_CHECKING:  # --help is to start fast
+    from pathlib import Path
 
 FILE, PROJECT = "spark-build.toml", "pyproject.toml"
 PREFIX = "SPARK_BUILD_"
@@ -48,11 +51,11 @@ def settings() -> dict[str, Setting]:
     means nothing.
     """
     base = os.environ.get("XDG_CONFIG_HOME") or os.environ.get("HOME", "/") + "/.config"
-    home = Path(base) / "spark-build"
-    own = _of_file(home, ((FILE, ""),)) if os.access(home, os.X_OK) else {}
-    here = _of_file(Path.cwd(), ((FILE, ""), (PROJECT, "spark-build"))) if Path.cwd() != home else {}
+    home, working = os.path.normpath(f"{base}/spark-build"), os.getcwd()  # noqa: PTH109 - --help is to start fast
+    own = _of_file(home, ((FILE, ""),))
+    here = _of_file(working, ((FILE, ""), (PROJECT, "spark-build"))) if working != home else {}
     if "remote" in here:
-        hint = f"write it into {home / FILE}, or set SPARK_BUILD_REMOTE"
+        hint = f"write it into {home}/{FILE}, or set SPARK_BUILD_REMOTE"
         raise UsageError("remote is yours to say, not a folder's", where=here["remote"].origin, hint=hint)
     found = {**own, **here}
     if "sandbox" in own and own["sandbox"].value == "require":
@@ -69,18 +72,28 @@ def settings() -> dict[str, Setting]:
     return found
 
 
-def _of_file(folder: Path, files: Sequence[tuple[str, str]]) -> dict[str, Setting]:
+def _of_file(folder: str, files: Sequence[tuple[str, str]]) -> dict[str, Setting]:
     """Return what the first of the files says, in its table."""
     for name, table in files:
-        file = folder / name
-        if not file.is_file():
+        path = f"{folder}/{name}"
+        if not os.path.isfile(path) or not (table == "" or _mentioned(path)):  # noqa: PTH113 - --help is to start fast
             continue
+        from pathlib import Path
+
         from spark_build.files import text_of
 
-        text = text_of(file, HINT)
-        if table in text:  # reading TOML takes longer than most commands' help
-            return _checked(file, _parsed(file, text, table))
+        file = Path(path)
+        return _checked(file, _parsed(file, text_of(file, HINT), table))
     return {}
+
+
+def _mentioned(path: str) -> bool:
+    """Return whether a pyproject.toml may have our table; reading TOML takes longer than most help."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - --help is to start fast
+            return bool(re.search(rb"""spark-build["']?\s*(\]|\.\s*["'a-z]|=\s*[^"'\s])""", file.read()))
+    except OSError:  # told where it is read
+        return True
 
 
 def _parsed(file: Path, text: str, table: str) -> dict[str, Any]:

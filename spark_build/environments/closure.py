@@ -20,7 +20,6 @@ from spark_build.files import make_folder, sha256_of
 from spark_build.paths import Home
 from spark_build.process import run
 from spark_build.recipes.model import Target
-from spark_build.text import digest
 from spark_build.venv import clean_environment, find_uv, unconfigured
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import resolve as wheelhouse_resolve
@@ -33,15 +32,6 @@ from spark_build.wheels.model import StoredWheel
 from spark_build.wheels.reader import content_digest, read_facts
 
 ELSEWHERE = Path(__file__).with_name("pip_cross_platform.py")
-
-
-def closure_key(
-    built: Sequence[StoredWheel], pins: Mapping[str, str], python: str, *, foreign: Target | None = None
-) -> str:
-    """Return the key of a closure: the wheels it completes, the train's pins, the interpreter."""
-    decisive = {"wheels": sorted(wheel.sha256 for wheel in built), "pins": dict(pins), "python": python}
-    # Earlier versions judged markers as on this machine: such a closure is resolved once more.
-    return digest({**decisive, "markers": wheels_model.markers(foreign)} if foreign else decisive)
 
 
 def resolve(

@@ -84,11 +84,12 @@ def _versions_problem(text: str) -> str:
 
 
 def _pin_problem(text: str) -> str:
+    if re.fullmatch(rf"{_PROJECT}\s*==\s*[^,*;\s]+", text) and version_of(text.partition("==")[2]):
+        return ""
     found = _requirement(text)
     if found is None:
         return f"'{text}' is no requirement: write name==version"
-    exact = re.fullmatch(r"[A-Za-z0-9._-]+\s*==\s*[^,*;\s]+", text) and version_of(text.partition("==")[2])
-    return "" if exact else f"'{text}' is no exact pin: write {found.name}==version"
+    return f"'{text}' is no exact pin: write {found.name}==version"
 
 
 def _distribution_problem(text: str) -> str:
@@ -115,6 +116,7 @@ def _naming_problem(version: str) -> str:
     return ""
 
 
+_PROJECT = "[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _ADDRESS = r"(https?|ssh|git|file)://\S+|/\S+"
 _SCHEMES = "must start with https://, http://, ssh://, git://, file:// or /, not '{}'"
 _VARIABLE = "[A-Za-z_][A-Za-z0-9_]*"

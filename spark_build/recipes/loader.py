@@ -9,8 +9,6 @@ from pathlib import Path
 from types import GenericAlias
 from typing import Any, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter
-
 from spark_build.errors import Problem, RecipeError, UsageError
 from spark_build.paths import Home
 from spark_build.recipes.model import Pin, Recipe, Target, Train
@@ -174,6 +172,8 @@ KINDS: dict[str, type] = {"recipe": Recipe, "train": Train, "target": Target}
 
 def json_schema(kind: str) -> dict[str, Any]:
     """Return the JSON Schema of "recipe", "train" or "target" files."""
+    from pydantic import ConfigDict, TypeAdapter
+
     listed: Any = GenericAlias(list, (KINDS[kind],))  # the list hands its configuration to what is inside
     whole = TypeAdapter(listed, config=ConfigDict(extra="forbid")).json_schema()
     definitions = whole["$defs"]

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from types import GenericAlias, UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from spark_build.errors import Problem, RecipeError
 from spark_build.recipes.fields import SHAPE_ONLY
@@ -21,6 +31,9 @@ from spark_build.recipes.model import Recipe, Target, Train
 from spark_build.recipes.toml_positions import Finding, Path, Positions, quote, read_toml
 from spark_build.recipes.validation import recipe_findings, target_findings, train_findings
 from spark_build.text import did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 T = TypeVar("T", bound=Recipe | Train | Target)
 
@@ -101,8 +114,70 @@ def _name_findings(raw: Mapping[str, Any], file: str) -> Iterable[Finding]:
 
 
 @cache
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """Return what makes a value of this type of a raw one.
+
+    It takes what pydantic takes. For anything else it raises TypeError or LookupError, and says not why.
+    """
+    origin, arguments = get_origin(hint), get_args(hint)
+    if is_dataclass(hint):
+        hints = get_type_hints(hint, include_extras=True)
+        return partial(_table, hint, {name: _reader(one) for name, one in hints.items()})
+    if origin is Annotated:
+        return partial(_checked, _reader(arguments[0]), arguments[1].problem)
+    if origin in (Union, UnionType):  # X | None: TOML has no null
+        return _reader(arguments[0])
+    if origin is tuple:
+        return partial(_array, _reader(arguments[0]))
+    if origin is dict:
+        return partial(_named, _reader(arguments[0]), _reader(arguments[1]))
+    return partial(_choice, arguments) if origin is Literal else partial(_single, hint)
+
+
+def _table(kind: Any, readers: Mapping[str, Callable[[Any], Any]], value: Any) -> Any:
+    if type(value) is not dict:
+        raise TypeError(value)
+    return kind(**{name: readers[name](one) for name, one in value.items()})
+
+
+def _checked(read: Callable[[Any], Any], problem: Callable[[Any], str], value: Any) -> Any:
+    found = read(value)
+    if problem(found):
+        raise TypeError(value)
+    return found
+
+
+def _array(read: Callable[[Any], Any], value: Any) -> Any:
+    if type(value) is not list:
+        raise TypeError(value)
+    return tuple(map(read, value))
+
+
+def _named(read_key: Callable[[Any], Any], read: Callable[[Any], Any], value: Any) -> Any:
+    if type(value) is not dict:
+        raise TypeError(value)
+    return {read_key(key): read(one) for key, one in value.items()}
+
+
+def _choice(choices: Sequence[str], value: Any) -> Any:
+    if type(value) is not str or value not in choices:
+        raise TypeError(value)
+    return value
+
+
+def _single(kind: type, value: Any) -> Any:
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(value)
+    return value
+
+
+@cache
 def _adapter(kind: type, extra: Literal["forbid", "ignore"] = "forbid") -> TypeAdapter[Any]:
     """Return the adapter that checks shape and types; its list type configures every class inside."""
+    from pydantic import ConfigDict, TypeAdapter
+
     listed: Any = GenericAlias(list, (kind,))
     return TypeAdapter(listed, config=ConfigDict(extra=extra, strict=True))
 
@@ -113,6 +188,11 @@ def _validate(raw: Mapping[str, Any], kind: type[T]) -> tuple[T | None, list[Fin
     As JSON, where pydantic's strict mode takes arrays for tuples and tables for classes.
     """
     key: Any = kind
+    # Pydantic explains mistakes; importing it and making its schemas takes a fourth of a plan.
+    with contextlib.suppress(LookupError, TypeError):
+        return _reader(key)(raw), []
+    from pydantic import ValidationError
+
     text = json.dumps([raw], default=lambda _: {})
     try:
         return _adapter(key).validate_json(text)[0], []
@@ -202,6 +282,12 @@ def _keys_at(kind: Any, path: Path) -> list[str]:
 
 
 _SHA256 = re.compile("[0-9a-f]{64}")
+# As `render_lock` writes them.
+_PACKAGE = re.compile(
+    r'\[\[packages\]\]\nname = "([a-z0-9]+(?:-[a-z0-9]+)*)"\n'
+    r'version = "(\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?)"\nwheels = \[\n((?:  .*\n)*)\]\n'
+)
+_WHEEL = re.compile(r'  \{ path = "([^"\\]+)", hashes = \{ sha256 = "([0-9a-f]{64})" \} \},\n')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -230,13 +316,18 @@ def lock_file(recipe: str) -> str:
 
 
 def normalized(pin: str) -> str:
-    """Return name==version with the name as indexes have it."""
-    requirement = Requirement(pin)
-    return f"{canonicalize_name(requirement.name)}{requirement.specifier}"
+    """Return an exact pin as name==version, with the name as indexes have it."""
+    name, _, version = pin.partition("==")
+    return f"{canonicalize_name(name.strip())}=={version.strip()}"
 
 
 def parse_lock(text: str, file: str) -> Lock:
     """Return the lock that a text holds. Raises RecipeError when it is none that can be used."""
+    written = {
+        f"{name}=={version}": dict(_WHEEL.findall(rows)) for name, version, rows in _PACKAGE.findall(text)
+    }
+    if render_lock(written) == text:  # ten times as fast as TOML, and a plan reads a lock for each recipe
+        return Lock(file=file, wheels=written)
     try:
         raw = tomllib.loads(text)
         wheels = dict(_package(one) for one in raw["packages"])
@@ -252,7 +343,7 @@ def _package(raw: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     found = {str(one["path"]): str(one["hashes"]["sha256"]) for one in raw["wheels"]}
     if bad := [name for name, sha256 in found.items() if not _SHA256.fullmatch(sha256)]:
         raise ValueError(f"the sha256 of {bad[0]}")
-    return normalized(f"{raw['name']}=={raw['version']}"), found
+    return normalized(str(Requirement(f"{raw['name']}=={raw['version']}"))), found
 
 
 def render_lock(wheels: Mapping[str, Mapping[str, str]]) -> str:

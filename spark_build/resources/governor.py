@@ -9,15 +9,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_build.events import ExpectedUsage
 from spark_build.files import locked, write_atomically
 from spark_build.paths import Home
 from spark_build.process import refuse_cancelled
-from spark_build.resources import memory, policy
-from spark_build.resources.jobserver import Jobserver
+from spark_build.resources import policy
 from spark_build.resources.policy import BuildUsage, JobDemand, Throttle
+
+if TYPE_CHECKING:  # a plan reads the history only
+    from spark_build.resources.jobserver import Jobserver
 
 CALM_SECONDS, ALERT_SECONDS = 0.2, 0.05  # between two samples
 BOUNDLESS = 1 << 60  # MiB
@@ -80,6 +82,8 @@ class Governor:
         `root` gives the process whose descendants are the stage's, None between two commands.
         `folder` is the stage's own; the scripts in it stay, because CMake remembers their path.
         """
+        from spark_build.resources.jobserver import Jobserver
+
         jobserver = Jobserver(
             name=name,
             folder=folder,
@@ -143,6 +147,8 @@ class Governor:
                     stage.ready.set()
 
     def _sample(self) -> None:
+        from spark_build.resources import memory
+
         table = memory.processes()
         for stage in self._stages:
             stage.sample(table)
@@ -152,6 +158,8 @@ class Governor:
 
     def _adjust(self) -> None:
         """Withdraw excess tokens, grant what fits, stop or resume jobs."""
+        from spark_build.resources import memory
+
         now = time.monotonic()
         available = memory.available_mib()
         pressure = memory.pressure(self._reserve, available)

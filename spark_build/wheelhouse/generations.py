@@ -19,7 +19,6 @@ from packaging.version import Version
 from spark_build.errors import StoreError, UsageError
 from spark_build.files import atomic_directory, locked, remove_any, remove_tree, sync_folder, write_atomically
 from spark_build.wheelhouse.resolve import reverse_dependencies
-from spark_build.wheelhouse.simple_index import write_index
 from spark_build.wheelhouse.store import entry_folder, shared_lock
 from spark_build.wheels.model import StoredWheel
 
@@ -215,6 +214,8 @@ def numbers(view: Path) -> list[int]:
 
 
 def _write_generation(made: Generation, store: Path) -> None:
+    from spark_build.wheelhouse.simple_index import write_index
+
     folder, wheels = made.folder, made.wheels
     with atomic_directory(folder) as temporary:
         to_store = path_to(store, temporary)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from packaging.metadata import parse_email
 from packaging.version import Version
 
 from spark_build.files import locked, make_folder, remove_tree, sync_folder, sync_tree
@@ -177,6 +176,8 @@ def project_pages(project: str, wheels: Sequence[IndexedWheel]) -> dict[str, byt
 
 
 def _row(wheel: IndexedWheel) -> dict[str, Any]:
+    from packaging.metadata import parse_email
+
     needed = parse_email(wheel.metadata)[0].get("requires_python")
     return {
         "filename": wheel.filename,

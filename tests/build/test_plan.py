@@ -578,7 +578,16 @@ def test_the_total_for_another_machine() -> None:
     train = Train(name="t", summary="", components=pins)
     shop = Shop()
     past = {"demo": ExpectedUsage(memory_per_job_mib=4096, seconds=7.0)}
-    planned = make_plan(recipes, recipes, train, box, MACHINE, shop.lookup, builder=builder, history=past)
+    planned = make_plan(
+        recipes,
+        recipes,
+        train,
+        box,
+        MACHINE,
+        shop.lookup,
+        builder=builder,
+        history=lambda one: past.get(one.name),
+    )
     found = total(planned, MACHINE)
     assert found.seconds == 1200 + 120, "a wheel is unpacked by one process"
     assert (found.memory_mib, found.disk_mib) == (20 * 4096, 1100)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -35,13 +36,24 @@ def lines_of(error: str) -> list[str]:
     return [line for line in error.splitlines() if line.startswith("error:")]
 
 
-def test_help_imports_nothing_heavy() -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", *CLI[1:], "--help"], capture_output=True, text=True, check=True
-    )
-    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
-    assert "click" in imported
-    assert not imported & {"torch", "git", "requests", "pydantic", "rich", "scipy", "matplotlib", "packaging"}
+def imported(*arguments: str | Path, env: Mapping[str, str] | None = None) -> set[str]:
+    """The modules that a Python of its own imports."""
+    command = [sys.executable, "-X", "importtime", *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_imports_hardly_more_than_click(option: str) -> None:
+    found = imported(*CLI[1:], option) - imported("-c", "import click")
+    own = {name for name in found if name.startswith("spark_build.")}
+    commands = {f"spark_build.cli.{name}" for name in ("config", "lazy_group", "main", "options", "terminal")}
+    assert own == {
+        "spark_build.cli",
+        *commands,
+        *(f"spark_build.{name}" for name in ("errors", "reporting", "text")),
+    }
+    assert not found & {"hashlib", "json", "packaging", "pathlib", "pydantic", "rich"}
 
 
 def test_version() -> None:
@@ -73,18 +85,33 @@ def test_again_reuses_and_changes_nothing(built: Root) -> None:
 
 
 def test_nothing_to_do_imports_no_stage(built: Root) -> None:
-    command = built.command("all")
-    done = subprocess.run(
-        [command[0], "-X", "importtime", *command[1:]],
-        env=built.environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
-    assert "spark_build.build.plan" in imported
-    heavy = {"requests", "pypi_simple", "bs4", "auditwheel", "git", "starlette", "pynvml", "build"}
-    assert not imported & (heavy | {"spark_build.build.stages.compilation", "spark_build.wheels.repair"})
+    found = imported(*built.command("all")[1:], env=built.environment())
+    planning = {f"spark_build.build.{name}" for name in ("context", "environment", "keys", "plan")}
+    planning |= {"spark_build.build.recipe_build", "spark_build.build.scheduler"}
+    assert {name for name in found if name.startswith("spark_build.build.")} == planning
+    rooms = {name.split(".")[1] for name in found if name.startswith("spark_build.")}
+    assert not rooms & {"authoring", "doctor", "environments", "measure", "sources"}
+    others = {"spark_build.resources.jobserver", "spark_build.transfer.bundle", "spark_build.wheels.reader"}
+    heavy = {
+        "requests",
+        "pypi_simple",
+        "bs4",
+        "auditwheel",
+        "git",
+        "starlette",
+        "pynvml",
+        "build",
+        "pydantic",
+    }
+    assert not found & {*others, *heavy, "jinja2", "rich", "spark_build.wheelhouse.simple_index"}
+
+
+def test_a_plan_imports_no_source(built: Root) -> None:
+    found = imported(*built.command("plan")[1:], env=built.environment())
+    rooms = {name.split(".")[1] for name in found if name.startswith("spark_build.")}
+    assert "build" in rooms
+    assert not rooms & {"doctor", "environments", "measure", "sources"}
+    assert not found & {"pydantic", "requests"}
 
 
 def test_a_folder_of_ones_own_as_source(root: Root, tmp_path: Path) -> None:

@@ -144,7 +144,13 @@ def test_a_bug_is_reported_whatever_the_root(place: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ['[tool]\nspark-build.target = "gb10"\n', '[tool."spark-build"]\ntarget = "gb10"\n'],
+    [
+        '[tool]\nspark-build.target = "gb10"\n',
+        '[tool."spark-build"]\ntarget = "gb10"\n',
+        "[tool . 'spark-build' ]\ntarget = 'gb10'\n",
+        'tool.spark-build . "target" = "gb10"\n',
+        '[tool]\nspark-build = { target = "gb10" }\n',
+    ],
 )
 def test_every_way_to_write_the_table(text: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "pyproject.toml").write_text(text)

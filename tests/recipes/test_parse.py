@@ -1,12 +1,26 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import json
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from spark_build.errors import RecipeError
-from spark_build.recipes.model import Need, Source, Variable
-from spark_build.recipes.parse import parse_recipe, parse_target, parse_train
+from spark_build.recipes.model import Need, Recipe, Source, Target, Train, Variable
+from spark_build.recipes.parse import (
+    _adapter,
+    _reader,
+    parse_lock,
+    parse_recipe,
+    parse_target,
+    parse_train,
+    render_lock,
+)
 
 HASH = "0123456789abcdef" * 4
 COMMIT = "0123456789" * 4
@@ -476,3 +490,64 @@ def test_twenty_thousand_unknown_keys_are_told_by_the_first_few() -> None:
     with pytest.raises(RecipeError) as caught:
         parse_recipe(HEAD + "".join(f"k{n} = 1\n" for n in range(20_000)), "recipes/demo.toml")
     assert 100 < len(caught.value.problems) < 300
+
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+OTHERS: tuple[Any, ...] = ("", "x", "1.0", 3, -1, 2.5, True, [], ["x"], [1], {}, {"x": "y"}, {"x": 1})
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Each table or array with each of its keys."""
+    for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from places(inner)
+
+
+def changed(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The tables with one value replaced or left out, or one key renamed."""
+    count = sum(1 for _ in places(raw))
+    for place in range(count):
+        for other in (*OTHERS, None):
+            again = copy.deepcopy(raw)
+            inside, key = list(places(again))[place]
+            if other is not None:
+                inside[key] = other
+            elif isinstance(inside, dict):
+                inside["unknown"] = inside.pop(key)
+            else:
+                del inside[key]
+            yield again
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (RECIPE, Recipe),
+        (TRAIN, Train),
+        (TARGET, Target),
+        ((RECIPES / "cusparselt.toml").read_text(), Recipe),
+    ],
+    ids=["recipe", "train", "target", "cusparselt"],
+)
+def test_what_is_read_without_pydantic_is_what_it_takes(text: str, kind: type) -> None:
+    raw = tomllib.loads(text)
+    taken = 0
+    for one in (raw, *changed(raw)):
+        try:
+            (wanted,) = _adapter(kind).validate_json(json.dumps([one]))
+        except ValidationError:
+            with pytest.raises((LookupError, TypeError)):
+                _reader(kind)(one)
+        else:
+            assert repr(_reader(kind)(one)) == repr(wanted)
+            taken += 1
+    assert taken > 1
+
+
+def test_a_lock_is_the_same_read_as_toml() -> None:
+    for path in RECIPES.glob("locks/*.toml"):
+        text = path.read_text()
+        found = parse_lock(text, path.name)
+        assert render_lock(found.wheels) == text, "as `recipes pin` writes it"
+        assert parse_lock(f"{text}# edited\n", path.name) == found
