@@ -410,11 +410,6 @@ class _Place:
     def files(self) -> Iterator[tuple[str, int, float]]:
         """Yield name, bytes and time (seconds since 1970) of each file; now where a place does not tell."""
         files, top = self._opened
-        if self._url.startswith("file:"):  # fsspec follows links, in circles too
-            for file in Path(top, ENTRIES).glob("*/*/*"):
-                about = file.lstat()
-                yield str(file.relative_to(top)), about.st_size, about.st_mtime
-            return
         for path, told in files.find(f"{top}/{ENTRIES}", detail=True).items():
             changed = told.get("LastModified") or told.get("mtime") or told.get("created") or time.time()
             seconds = changed.timestamp() if hasattr(changed, "timestamp") else float(changed)

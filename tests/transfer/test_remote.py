@@ -312,15 +312,6 @@ def test_a_list_that_came_with_a_folder_signs_nothing(house: House, tmp_path: Pa
         remote.configured(house.home.wheelhouse)
 
 
-def test_gc_goes_round_in_no_circle(house: House, tmp_path: Path) -> None:
-    store = house.pushes_to(lab(tmp_path / "lab"))
-    (tmp_path / "lab" / "entries").mkdir()
-    for name in ("one", "two"):
-        (tmp_path / "lab" / "entries" / name).symlink_to(".")
-    Remotes(house.home).push(store, house.generation)
-    assert Remotes(house.home).collect(store, older_than=-1, dry_run=False) == ()
-
-
 def test_a_web_server_redirects_to_no_file(house: House, given: Path, tmp_path: Path) -> None:
     store = house.pushes_to(lab(tmp_path / "lab"))
     Remotes(house.home).push(store, house.generation)

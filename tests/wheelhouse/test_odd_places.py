@@ -277,8 +277,8 @@ def sshfs(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         return place
 
     yield mount
-    for one in mounted:
-        subprocess.run(["fusermount3", "-u", one], check=True, timeout=60)
+    for one in mounted:  # lazily: what a build left is still being deleted in the background
+        subprocess.run(["fusermount3", "-uz", one], check=False, timeout=60)
     server.terminate()
     server.wait(timeout=20)
 
@@ -330,12 +330,12 @@ def test_a_root_on_sshfs(sshfs: Callable[..., Path]) -> None:
 @pytest.mark.soak
 @NEEDS_SSHFS
 def test_sshfs_that_follows_no_links(sshfs: Callable[..., Path], tmp_path: Path) -> None:
-    """As it is mounted by default since version 3.7.6."""
+    """As Debian's is mounted by default since its fix of CVE-2026-47187."""
     place = sshfs()
     (place / "a").mkdir()
     with contextlib.suppress(PermissionError):
         (place / "a" / "link").symlink_to("../a")
-    if (place / "a" / "link").is_dir():
+        (place / "a" / "link").stat()
         pytest.skip("this sshfs follows such links")
     home = home_in(place / "root")
     wheel = put_public(home.store, make_wheel(tmp_path / "dist"))
