@@ -614,7 +614,7 @@ DEFENCES = (
         module="spark_build.text",
         old="        autoescape=select_autoescape(),\n",
         new="        autoescape=False,\n",
-        tests=("test_no_text_becomes_markup", "test_other_names_are_no_markup"),
+        tests=("test_no_text_becomes_markup",),
         attacks=("names in a page of `serve`",),
     ),
     # --- accidents ----------------------------------------------------------------------------------
