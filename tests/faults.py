@@ -55,8 +55,8 @@ FAULTS = (
     Fault(
         name="--require-hashes left out",
         module="spark_build.environments.installed",
-        old='"--no-deps", "--require-hashes"]',
-        new='"--no-deps"]',
+        old='"--no-deps", "--require-hashes", "-r"',
+        new='"--no-deps", "-r"',
         tests=("test_an_installer_refuses_a_list_without_hashes",),
     ),
     Fault(
