@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import math
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -15,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 from spark_build.errors import HostError, UsageError
 from spark_build.process import leave, refuse_cancelled
@@ -23,6 +25,8 @@ from spark_build.reporting import reporter
 
 # From 128 KiB on, malloc maps each piece anew, and its page faults cost more than hashing it.
 CHUNK = 120 << 10
+MOUNTS = Path("/proc/self/mountinfo")
+_LOCAL = re.compile(r"nfs4? .*\b(nolock|local_lock=(all|flock))\b")
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of NFS without its daemon, 9p, FUSE
 
 
@@ -133,11 +137,17 @@ def read_made(path: Path, most: int) -> bytes:
 
     Raise OSError for anything but a regular file: a link could lead anywhere, a pipe would block.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
+    with open_made(path) as file:
         return file.read(most)
+
+
+def open_made(path: Path) -> BinaryIO:
+    """Open a file as `read_made` does."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def remove_tree(path: Path) -> None:
@@ -210,10 +220,24 @@ def locked(
         _tidy(path)
 
 
+@functools.cache
+def _tell_of_own_locks(device: int) -> None:
+    """Say once where a lock says nothing to other machines: on sshfs, on NFS with local locks."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for line in MOUNTS.read_text(errors="replace").splitlines() if MOUNTS.exists() else ():
+        _, _, found, _, place, *more = line.split(" ")
+        kind, _, options = more[more.index("-") + 1 :][:3]
+        if found == number and (kind == "fuse.sshfs" or _LOCAL.search(f"{kind} {options}")):
+            reporter().message(
+                f"warning: locks of {kind} hold on this machine only: "
+                f"let no other one write to {place} at the same time"
+            )
+
+
 def _tidy(path: Path) -> None:
     """Remove a lock file that nobody holds; processes that wait for it make a new one."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             # Fails while a child that outlived us, or the next process, holds it.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -231,6 +255,16 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
+def _lock_file(path: Path) -> int:
+    """Open a lock. Where others may write, a link would lead to a file of the user's, which is emptied."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise HostError("a link is in the place of a lock", where=str(path), hint=f"rm {path}") from error
+
+
 def _acquire(path: Path, waiting: Callable[[str], None] | None, kind: int, timeout: float) -> int:
     """Return a descriptor that holds the lock of the file now at `path`."""
     told = False
@@ -239,13 +273,14 @@ def _acquire(path: Path, waiting: Callable[[str], None] | None, kind: int, timeo
         refuse_cancelled()
         make_folder(path.parent)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = _lock_file(path)
         except FileNotFoundError:  # somebody removed the empty folder just now
             continue
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             # The holder before may have removed the file between our open and our lock.
             if _is_at(descriptor, path):
+                _tell_of_own_locks(os.fstat(descriptor).st_dev)
                 return descriptor
         except BlockingIOError:
             holder = os.pread(descriptor, 400, 0).decode(errors="replace").strip() or "another process"

@@ -1,40 +1,32 @@
-"""Does a test turn red for each of these faults? `python -m tests.faults [FAULT...]`
+"""Does each test turn red for its faults? `python -m tests.faults [--results FILE] [FAULT...]`
 
-Each fault is a small edit. It is made in a copy of the checkout, the named tests run there and must fail;
-before all that they must pass.
+Each fault is a small edit. It is made in a copy of the checkout, the named tests run there and must all fail;
+before that they must pass. Those of `defences.py` take out what docs/security.md says.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+from tests.defences import DEFENCES, Fault
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fault:
-    """An edit of one module, and the names of tests that must see it.
-
-    `old` names the place: it stands once in the module, or, when that was moved, in the whole package.
-    """
-
-    name: str
-    module: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-
-
 FAULTS = (
+    *DEFENCES,
     Fault(
         name="fsync left out of the atomic write",
         module="spark_build.files",
@@ -63,8 +55,8 @@ FAULTS = (
     Fault(
         name="--require-hashes left out",
         module="spark_build.environments.installed",
-        old='"--no-deps", "--require-hashes"]',
-        new='"--no-deps"]',
+        old='"--no-deps", "--require-hashes", "-r"',
+        new='"--no-deps", "-r"',
         tests=("test_an_installer_refuses_a_list_without_hashes",),
     ),
     Fault(
@@ -108,6 +100,7 @@ FAULTS = (
         old='    shared = ["--share-net"] if network else []',
         new='    shared = ["--share-net"]',
         tests=("test_the_sandbox_reaches_no_server",),
+        attacks=("a source downloads",),
     ),
     Fault(
         name="builds without the filter of system calls",
@@ -115,6 +108,7 @@ FAULTS = (
         old="        for filtering in (_filtering(), ()):",
         new="        for filtering in ((),):",
         tests=("test_calls_that_reach_around_namespaces_are_refused", "test_the_users_umask_is_in_no_wheel"),
+        attacks=("umask 077",),
     ),
     Fault(
         name="what gc renames not synced before it is deleted",
@@ -122,6 +116,7 @@ FAULTS = (
         old="        sync_folder(trash)",
         new="        pass",
         tests=("test_what_a_power_cut_leaves",),
+        attacks=("a power cut",),
     ),
     Fault(
         name="the switch of current not synced",
@@ -129,6 +124,7 @@ FAULTS = (
         old='    temporary.replace(view / "current")\n    sync_folder(view)',
         new='    temporary.replace(view / "current")',
         tests=("test_what_a_power_cut_leaves",),
+        attacks=("a power cut",),
     ),
     Fault(
         name="guesses of the token not counted",
@@ -136,6 +132,7 @@ FAULTS = (
         old="                self._count(_client(scope))",
         new="                pass",
         tests=("test_guesses_of_the_token_become_slow",),
+        attacks=("clients of `serve` try tokens",),
     ),
     Fault(
         name="a file system without locks not told of",
@@ -143,6 +140,7 @@ FAULTS = (
         old="error.errno in NO_LOCKS",
         new="not error",
         tests=("test_without_locks_it_is_said",),
+        attacks=("a file system without locks",),
     ),
     Fault(
         name="a wrong download hash accepted",
@@ -150,13 +148,15 @@ FAULTS = (
         old="        if digest == pinned.sha256:\n            break",
         new="        if digest:\n            break",
         tests=("test_wrong_content_is_refused_and_not_kept",),
+        attacks=("an index announces another hash",),
     ),
     Fault(
         name="a remote store's entry of another build accepted",
         module="spark_build.transfer.bundle_import",
         old="    if list(found) != [build_key]:\n",
         new="    if False:\n",
-        tests=("test_a_tampered_entry_is_refused",),
+        tests=("test_a_tampered_entry_is_refused[another build-another build than its name says]",),
+        attacks=("puts a signed entry",),
     ),
     Fault(
         name="a prefix pushed to a remote store",
@@ -164,6 +164,7 @@ FAULTS = (
         old="                if entry is None or entry.prefix is not None:\n",
         new="                if entry is None:\n",
         tests=("test_a_prefix_is_never_pushed",),
+        attacks=("a vendor's prefix",),
     ),
     Fault(
         name="a remote store that fails asked again",
@@ -171,6 +172,7 @@ FAULTS = (
         old="                        self._gone.add(remote.name)\n",
         new="                        pass\n",
         tests=("test_a_store_that_fails_is_asked_once",),
+        attacks=("a remote store is gone",),
     ),
     Fault(
         name="publishing without the view's lock",
@@ -178,6 +180,7 @@ FAULTS = (
         old='        changing(view, "publishing a generation"),\n',
         new="        contextlib.nullcontext(),\n",
         tests=("test_publishing_holds_the_lock_of_the_view",),
+        attacks=("two processes build",),
     ),
     Fault(
         name="gc collecting a pinned generation",
@@ -248,10 +251,27 @@ def place_of(fault: Fault, root: Path) -> Path:
 def tests_of(fault: Fault, root: Path) -> Iterator[str]:
     """Yield the tests of a fault as pytest names them; in whatever file they are today."""
     for name in fault.tests:
-        found = [path for path in root.glob("tests/**/test_*.py") if f"def {name}(" in path.read_text()]
+        function = name.partition("[")[0]
+        found = [path for path in root.glob("tests/**/test_*.py") if f"def {function}(" in path.read_text()]
         if len(found) != 1:
-            raise UnknownPlaceError(f"{fault.name}: {len(found)} files have {name}")
+            raise UnknownPlaceError(f"{fault.name}: {len(found)} files have {function}")
         yield f"{found[0].relative_to(root)}::{name}"
+
+
+def attack_lines(page: str) -> list[tuple[str, str]]:
+    """Return (attack, tests) of each line of docs/security.md that names a test."""
+    found = re.findall(r"^\| (.*?) \|.*\| (test_\w[^|]*) \|$", page, re.MULTILINE)
+    return [(str(attack), str(tests)) for attack, tests in found]
+
+
+def lines_taken_out(fault: Fault, page: str) -> set[int]:
+    """Return which of these lines a fault takes the defence from; KeyError for one that is not there."""
+    attacks = [attack for attack, _ in attack_lines(page)]
+    found = {text: {n for n, one in enumerate(attacks) if one.startswith(text)} for text in fault.attacks}
+    for text, numbers in found.items():
+        if len({attacks[number] for number in numbers}) != 1:
+            raise KeyError(f"{fault.name}: {len(numbers)} lines begin with {text!r}")
+    return set().union(*found.values())
 
 
 def edited(fault: Fault, path: Path) -> str:
@@ -280,50 +300,94 @@ def copy_of_checkout(folder: Path) -> Path:
     return folder
 
 
-def passes(root: Path, tests: Iterable[str]) -> tuple[bool, str]:
-    """Run tests of the copy: (did all pass, what pytest said). Raises UnknownPlaceError when none ran."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not soak", *tests]
-    env = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+def failing(root: Path, tests: Sequence[str]) -> tuple[list[str], str]:
+    """Run tests of the copy: (those that fail, what pytest said). Raises UnknownPlaceError when none ran."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rfE",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not soak",
+        *tests,
+    ]
+    env = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "500"}
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1) or " skipped" in (done.stdout.splitlines() or [""])[-1]:
         raise UnknownPlaceError(f"no answer from {' '.join(tests)}:\n{done.stdout}{done.stderr}")
-    return done.returncode == 0, done.stdout
+    bad = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    return [one for one in tests if any(f"{name}[".startswith(f"{one}[") for name in bad)], done.stdout
 
 
-def rows(root: Path, faults: Sequence[Fault]) -> Iterator[tuple[Fault, str, float]]:
-    """Yield each fault with red, or why not, and the seconds that its tests took."""
+def judged(root: Path, fault: Fault, sound: set[str]) -> dict[str, Any]:
+    """Return the state of a fault and of its tests, which must all pass without it and all fail with it.
+
+    `sound`: tests that were seen to pass; the others run first, and are added.
+    """
+    began, tests = time.monotonic(), list(tests_of(fault, root))
+    unseen = [one for one in tests if one not in sound]
+    bad, said = failing(root, unseen) if unseen else ([], "")
+    if bad:
+        return {"state": "fails without it", "tests": dict.fromkeys(bad, said[-2000:])}
+    sound.update(unseen)
+    path, before = apply(fault, root)
+    try:
+        red, _ = failing(root, tests)
+    finally:
+        path.write_text(before)
+    states = {one: "red" if one in red else "GREEN" for one in tests}
+    state = "red" if len(red) == len(tests) else "GREEN"
+    return {"state": state, "tests": states, "seconds": round(time.monotonic() - began, 1)}
+
+
+def rows(root: Path, faults: Sequence[Fault], kept: Path | None) -> Iterator[tuple[Fault, dict[str, Any]]]:
+    """Yield each fault with what came of it; what the file `kept` tells is not tried again."""
+    known = json.loads(kept.read_text()) if kept and kept.exists() else {"sound": [], "faults": {}}
+    sound = set(known["sound"])
     for fault in faults:
-        began = time.monotonic()
-        path, before = apply(fault, root)
-        try:
-            state = "GREEN" if passes(root, tests_of(fault, root))[0] else "red"
-        finally:
-            path.write_text(before)
-        yield fault, state, time.monotonic() - began
+        told = known["faults"].get(fault.name, {})
+        text = repr(fault)
+        if told.get("fault") != text or told["state"] != "red":
+            told = {"fault": text, **judged(root, fault, sound)}
+            known = {"sound": sorted(sound), "faults": {**known["faults"], fault.name: told}}
+            if kept:
+                kept.write_text(json.dumps(known, indent=1))
+        yield fault, told
 
 
-def main(names: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print the table; return 1 when a fault was not seen, or a test fails without one."""
-    chosen = [fault for fault in FAULTS if not names or any(name in fault.name for name in names)]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="FAULT", help="only faults with this in their name")
+    parser.add_argument("--results", type=Path, help="keep the answers in this file, and go on by it")
+    given = parser.parse_args(arguments)
+    chosen = [one for one in FAULTS if not given.names or any(name in one.name for name in given.names)]
+    page = (ROOT / "docs" / "security.md").read_text()
+    red: list[Fault] = []
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         root = copy_of_checkout(Path(folder))
         for fault in chosen:
             place_of(fault, root)
-        every = dict.fromkeys(test for fault in chosen for test in tests_of(fault, root))
-        sound, said = passes(root, every)
-        if not sound:
-            print(f"without any fault these tests fail:\n{said}")
-            return 1
-        width = max(len(fault.name) for fault in chosen)
+        width = max((len(fault.name) for fault in chosen), default=0)
         print(f"{'FAULT'.ljust(width)}  STATE  SECONDS  TESTS")
-        unseen = 0
-        for fault, state, seconds in rows(root, chosen):
-            unseen += state != "red"
-            print(
-                f"{fault.name.ljust(width)}  {state:5}  {seconds:7.1f}  {', '.join(fault.tests)}", flush=True
+        for fault, told in rows(root, chosen, given.results):
+            red += [fault] if told["state"] == "red" else []
+            seen = ", ".join(
+                one if state == "red" else f"{one}: {state}" for one, state in told["tests"].items()
             )
-    print(f"{len(chosen)} faults, {len(chosen) - unseen} red, {unseen} not seen by their tests")
-    return 1 if unseen or not chosen else 0
+            print(
+                f"{fault.name.ljust(width)}  {told['state']:5}  {told.get('seconds', 0):7.1f}  {seen}",
+                flush=True,
+            )
+    lines = set().union(*(lines_taken_out(fault, page) for fault in red))
+    print(f"{len(chosen)} faults, {len(red)} red, {len(chosen) - len(red)} not seen by their tests")
+    print(
+        f"{len(lines)} of {len(attack_lines(page))} lines of docs/security.md seen red without their defence"
+    )
+    return 0 if chosen and len(red) == len(chosen) else 1
 
 
 if __name__ == "__main__":

@@ -97,11 +97,11 @@ def _mentioned(path: str) -> bool:
 
 
 def _parsed(file: Path, text: str, table: str) -> dict[str, Any]:
-    import tomllib
+    from spark_build.recipes.toml_positions import read_toml
 
     try:
-        found = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = read_toml(text)  # whose time is bounded: the folder may be anybody's
+    except ValueError as error:
         raise UsageError(f"not TOML: {error}", where=str(file), hint=HINT) from error
     if not table:
         return found

@@ -49,10 +49,10 @@ def add(
     from spark_build.wheelhouse import trust
 
     wheelhouse = options.home().wheelhouse
+    made = remote.add(wheelhouse, name, url, push=push, key=key)  # what is refused makes nobody trusted
     for text in signers:
         signer, _, file = text.rpartition("=")
         trust.add(wheelhouse, signer or name, Path(file))
-    made = remote.add(wheelhouse, name, url, push=push, key=key)
     _print(options, [made])
     if not options.json and not trust.signers(wheelhouse):
         click.echo(

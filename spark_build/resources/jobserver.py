@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -21,6 +22,17 @@ TOKEN = b"+"
 IDLE_SECONDS = 0.6  # unused for so long, a token may go to another stage
 PATIENCE = (2.0, 16.0)  # seconds for which a stage then asks for no more; doubles up to the last
 NOTHING = TreeReading(memory_mib=0, jobs=(), clients=0, largest_mib=0)
+
+
+def _is_made(fifo: Path) -> bool:
+    """Make a FIFO; return False on file systems that have none, such as sshfs."""
+    try:
+        os.mkfifo(fifo, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        return False
+    return True
 
 
 class Jobserver:
@@ -66,10 +78,13 @@ class Jobserver:
     def _open_fifo(self, folder: Path) -> None:
         # A client splits MAKEFLAGS at spaces, and runs unbounded when it finds no FIFO.
         spaced = any(character.isspace() for character in str(folder))
-        self._elsewhere = Path(tempfile.mkdtemp(prefix="spark-build-")) if spaced else None
-        self.fifo = (self._elsewhere or folder) / "tokens"
+        self._elsewhere: Path | None = None
+        self.fifo = folder / "tokens"
         self.fifo.unlink(missing_ok=True)  # a killed run's, whose clients may still hold it open
-        os.mkfifo(self.fifo, 0o600)
+        if spaced or not _is_made(self.fifo):
+            self._elsewhere = Path(tempfile.mkdtemp(prefix="spark-build-"))
+            self.fifo = self._elsewhere / "tokens"
+            os.mkfifo(self.fifo, 0o600)
         self.descriptor = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._blocking = os.open(self.fifo, os.O_RDONLY | os.O_CLOEXEC)
 

@@ -148,12 +148,16 @@ def host_of(url: str) -> str:
 
 def path_of(url: str) -> str:
     """Return the local path of a file: URL; text without a scheme is a path already."""
-    return url2pathname(urlsplit(url).path) if url.startswith("file:") else url
+    return url2pathname(urlsplit(url).path) if _is_file(url) else url
 
 
 def is_remote(url: str) -> bool:
     """Return whether a URL needs the network."""
-    return "://" in url and not url.startswith("file:")
+    return "://" in url and not _is_file(url)
+
+
+def _is_file(url: str) -> bool:
+    return url[:5].lower() == "file:"
 
 
 def name_in(url: str) -> str:

@@ -34,6 +34,7 @@ from spark_build.transfer.bundle_read import (
     incoming,
     incoming_tar,
     parse_manifest,
+    refuse_other_schema,
     refused,
 )
 from spark_build.transfer.bundle_write import silent
@@ -230,14 +231,17 @@ def _begun(
     second = next(files, None)
     signature = b""
     if second is not None and second.name == top + trust.SIGNATURE:
+        if second.size > SIGNATURE_LIMIT:
+            raise refused(path, "its signature is enormous")
         signature, second = second.content.read(SIGNATURE_LIMIT), None
-    manifest = parse_manifest(path, data)
+    refuse_other_schema(path, data)
     try:
         signer = trust.verify(home.wheelhouse, data, signature) if signature else None
     except StoreError as error:
         raise refused(path, error.message, hint=error.hint or "") from error
-    # Before gigabytes are read.
-    return manifest, _accepted(path, signer, allowed), chain([second], files) if second else files
+    # Before gigabytes are read, and before a manifest of megabytes, which takes minutes.
+    accepted = _accepted(path, signer, allowed)
+    return parse_manifest(path, data), accepted, chain([second], files) if second else files
 
 
 def _accepted(path: Path, signer: Signer | None, allowed: Allowed) -> Signer:

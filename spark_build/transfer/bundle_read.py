@@ -10,11 +10,11 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import GenericAlias
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, TypeVar, cast
 
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
@@ -34,6 +34,7 @@ from spark_build.wheelhouse.trust import SIGNATURE
 from spark_build.wheels import reader
 from spark_build.wheels.model import StoredWheel
 
+T = TypeVar("T")
 MAX_DEPTH = 64  # folders in folders
 UNLIMITED = 1 << 62  # bytes
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
@@ -140,9 +141,13 @@ class _Told(io.RawIOBase):
 
 def _of_tar(path: Path, stream: Metered) -> Generator[Incoming]:
     seen: set[str] = set()
+    count = 0
     with tarfile.open(fileobj=cast("BinaryIO", stream), mode="r:") as tar:
         while (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
+            count += 1
+            if count > MAX_ENTRIES:
+                raise refused(path, f"it holds more than {MAX_ENTRIES:,} files")
             name = member.name.removeprefix("./")
             if member.isdir() and (name in ("", ".") or reader.is_safe(name.rstrip("/"))):
                 continue
@@ -152,14 +157,13 @@ def _of_tar(path: Path, stream: Metered) -> Generator[Incoming]:
             if name in seen or not _is_sane(name):
                 why = "is there twice" if name in seen else "is no safe name for a file"
                 raise refused(path, f"it holds {_shown(member.name)}, which {why}")
-            if len(seen) >= MAX_ENTRIES:
-                raise refused(path, f"it holds more than {MAX_ENTRIES:,} files")
             seen.add(name)
             yield Incoming(name=name, size=member.size, content=_Member(stream, member))
         # tarfile takes a broken header for the end; the real end is zeros, or nothing.
         if stream.last.strip(b"\0") or len(stream.last) < tarfile.BLOCKSIZE or not seen:
             raise EOFError("it is cut short")
-    stream.drain()
+    if stream.limit < UNLIMITED:  # of what is not compressed the rest may have no end
+        stream.drain()
 
 
 class _Member:
@@ -292,8 +296,17 @@ _RESERVED = ("store", TOOL)  # folders of an export
 
 def parse_manifest(path: Path, data: bytes) -> Manifest:
     """Read the manifest of the tar or folder `path`; StoreError, whatever is wrong with it."""
+    return _or_refused(path, lambda: _checked(_document(path, data)))
+
+
+def refuse_other_schema(path: Path, data: bytes) -> None:
+    """Raise StoreError for what `parse_manifest` cannot read at all; quick, as nobody vouches for it yet."""
+    _or_refused(path, lambda: _raw(path, data))
+
+
+def _or_refused(path: Path, read: Callable[[], T]) -> T:
     try:
-        return _checked(_document(path, data))
+        return read()
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         why = f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}"
@@ -302,8 +315,8 @@ def parse_manifest(path: Path, data: bytes) -> Manifest:
     raise refused(path, f"its manifest is none of ours ({printable(' '.join(why.split()))[:300]})")
 
 
-def _document(path: Path, data: bytes) -> _Document:
-    raw = json.loads(data)
+def _raw(path: Path, data: bytes) -> dict[str, Any]:
+    raw: dict[str, Any] = json.loads(data)
     if raw["schema"] != SCHEMA:
         found = printable(repr(raw["schema"]))[:20]
         raise refused(
@@ -311,6 +324,11 @@ def _document(path: Path, data: bytes) -> _Document:
             f"its manifest has schema {found}, and this spark-build reads {SCHEMA}",
             hint="take it in with the version that wrote it, or with the one in its folder spark-build/",
         )
+    return raw
+
+
+def _document(path: Path, data: bytes) -> _Document:
+    raw = _raw(path, data)
     known = {one.name: raw[one.name] for one in fields(_Document)}
     # By way of JSON: there pydantic's strict mode takes arrays for tuples and objects for classes.
     return _SHAPE.validate_json(json.dumps([known]))[0]

@@ -8,6 +8,7 @@ web server will do.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -21,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
-from spark_build.errors import HostError, SparkBuildError, UsageError
-from spark_build.files import locked, write_atomically
+from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError
+from spark_build.files import locked, open_made, write_atomically
 from spark_build.paths import Home
 from spark_build.recipes.model import Provision, Target
 from spark_build.reporting import reporter
@@ -37,20 +38,24 @@ if TYPE_CHECKING:  # every command that plans imports this module: what packs an
 FILE = "remotes.json"
 ENTRIES = "entries"
 PART = ".part"
-_ENTRY = re.compile(r"([0-9a-f]{64})/([0-9a-f]{32})\.tar(\.[0-9a-f]+)?(\.part)?")
+_ENTRY = re.compile(rf"{ENTRIES}/[0-9a-f]{{2}}/([0-9a-f]{{64}})/([0-9a-f]{{32}})\.tar(\.[0-9a-f]+)?(\.part)?")
 T = TypeVar("T")
 HEAD, WHOLE = 1 << 18, 1 << 23  # bytes that a file system may fetch at once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remote:
-    """A remote store; `key`: path of the ssh key that signs what is pushed, `signer`: its public key."""
+    """A remote store; `key`: path of the ssh key that signs what is pushed, `signer`: its public key.
+
+    asked: signature by that key over `_wish`: a list that came with somebody's folder signs nothing.
+    """
 
     name: str
     url: str
     push: bool = False
     key: str = ""
     signer: str = ""
+    asked: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,19 +84,30 @@ def configured(wheelhouse: Path) -> tuple[Remote, ...]:
     """Return the remote stores in the order in which they are asked. Raises UsageError for a damaged list."""
     path = wheelhouse / FILE
     try:
-        return tuple(Remote(**row) for row in json.loads(path.read_text())["remotes"])
+        found = tuple(Remote(**row) for row in json.loads(path.read_text())["remotes"])
+        for one in found:
+            _check(one.name, one.url)
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UsageError(f"the list of remote stores cannot be read: {error}", where=str(path)) from error
+    return found
+
+
+def _check(name: str, url: str) -> None:
+    """Raise UsageError for a name or a URL that is none."""
+    if not trust.NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name for a remote store", hint="use letters, digits, . _ @ + -")
+    if "://" not in url or "::" in url:  # fsspec opens a chain of them by what stands in a file of the last
+        raise UsageError(f"{url!r} is no URL for a remote store", hint="sftp://..., s3://..., https://...")
 
 
 def add(wheelhouse: Path, name: str, url: str, *, push: bool, key: Path | None) -> Remote:
     """Add a remote store; a `key` must sign. Raises UsageError."""
-    if not trust.NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name for a remote store", hint="use letters, digits, . _ @ + -")
     if "://" not in url:
         url = f"file://{Path(url).expanduser().absolute()}"
+    url = url.rstrip("/")
+    _check(name, url)
     parts = urlsplit(url)
     if parts.password:
         raise UsageError("the list of remote stores keeps no password", hint="ssh keys, ~/.netrc, ~/.aws do")
@@ -101,15 +117,21 @@ def add(wheelhouse: Path, name: str, url: str, *, push: bool, key: Path | None) 
         raise UsageError(f"{parts.scheme}:// is only read", hint="push to the same place by another URL")
     if push and not key:
         raise UsageError("what is pushed is signed: with which key?", hint="--sign ~/.ssh/id_ed25519")
-    signer = trust.key_of(trust.sign(b"", key)) if key else ""
+    asked = trust.sign(_wish(wheelhouse, url), key) if key else b""
+    signer = trust.key_of(asked) if key else ""
     own = str(key.absolute()) if key else ""
-    made = Remote(name=name, url=url.rstrip("/"), push=push, key=own, signer=signer)
+    made = Remote(name=name, url=url, push=push, key=own, signer=signer, asked=asked.decode())
     with locked(wheelhouse / f".{FILE}.lock", purpose="changing the remote stores"):
         known = configured(wheelhouse)
         if any(one.name == name for one in known):
             raise UsageError(f"{name} is a remote store already", hint=f"spark-build remotes remove {name}")
         _write(wheelhouse, [*known, made])
     return made
+
+
+def _wish(wheelhouse: Path, url: str) -> bytes:
+    """Return what the owner of a key signs once, so that it may sign what is pushed from here to there."""
+    return f"push what is built in {wheelhouse.resolve()} to {url}\n".encode()
 
 
 def remove(wheelhouse: Path, name: str) -> None:
@@ -192,9 +214,14 @@ class Remotes:
 
         What was only imported here its own builder pushes; a prefix never leaves this machine.
         """
+        again = f"spark-build remotes remove {remote.name}, then add it again with --sign KEY"
         if not remote.key:
-            again = f"spark-build remotes remove {remote.name}, then add it again with --sign KEY"
             raise UsageError(f"{remote.name} is only read: no key signs for it", hint=again)
+        if not self._is_asked_for(remote):
+            told = (
+                f"{remote.key} signs nothing for {remote.name}: its owner did not ask for that in this folder"
+            )
+            raise UsageError(told, hint=again)
         pushed = []
         with self._lock:
             for wheel in generation.wheels:
@@ -210,6 +237,14 @@ class Remotes:
                 reporter().message(f"pushed {wheel.filename} to {remote.name}")
         return tuple(pushed)
 
+    def _is_asked_for(self, remote: Remote) -> bool:
+        """Return whether the owner of the key wants it; the list may have come with somebody's folder."""
+        wish = _wish(self._home.wheelhouse, remote.url)
+        try:
+            return trust.verify(self._home.wheelhouse, wish, remote.asked.encode()).key == remote.signer
+        except StoreError:
+            return False
+
     def _packed(self, remote: Remote, generation: Generation, wheel: StoredWheel) -> Bundle:
         """Return the export of one wheel; its record comes first, for those who only plan."""
         from spark_build.transfer.bundle import pack
@@ -218,6 +253,9 @@ class Remotes:
         alone = replace(generation, number=0, closure_key="")
         bundle = pack(alone, self._home.store, wheels=[wheel], key=Path(remote.key))
         manifest, signature, *others = bundle.members
+        if trust.key_of(b"".join(signature.content())) != remote.signer:
+            told = f"{remote.key} is another key than {remote.name} was added with"
+            raise UsageError(told, hint=f"spark-build remotes remove {remote.name}, then add it again")
         others.sort(key=lambda one: (not one.name.endswith(f"/{stores.RECORD}"), one.name == wheel.filename))
         return replace(bundle, members=(manifest, signature, *others))
 
@@ -238,7 +276,7 @@ class Remotes:
         going, own = [], _name_of(remote.signer)
         with self._lock, _told(remote):
             for name, size, changed in self._place(remote).files():
-                found = _ENTRY.search(name)
+                found = _ENTRY.fullmatch(name)
                 mine = found is not None and found[2] == own and (found[4] or found[1] not in needed)
                 if mine and changed < time.time() - older_than:
                     going.append(RemoteFile(name=name, size=size))
@@ -324,6 +362,10 @@ class _Place:
         """Open a file to be read forward. Raises FileNotFoundError, and what the file system raises."""
         if not self._url.startswith(("http://", "https://")):
             files, top = self._opened
+            if self._url.startswith("file:"):
+                with _regular(Path(top, name)) as local:
+                    yield cast("BinaryIO", _Forward(local))
+                return
             with files.open(f"{top}/{name}", "rb", block_size=block) as file:
                 yield cast("BinaryIO", _Forward(file))
             return
@@ -378,6 +420,16 @@ class _Place:
         files, top = self._opened
         with contextlib.suppress(FileNotFoundError):
             files.rm_file(f"{top}/{name}")
+
+
+def _regular(path: Path) -> BinaryIO:
+    """Open a file of a shared folder. Raises StoreError for a link, which leads anywhere, or a pipe."""
+    try:
+        return open_made(path)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ELOOP):
+            raise
+        raise StoreError(f"{path} is refused: it is no regular file") from error
 
 
 class _Forward:

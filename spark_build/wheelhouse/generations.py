@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from spark_build.errors import StoreError, UsageError
+from spark_build.errors import HostError, StoreError, UsageError
 from spark_build.files import atomic_directory, locked, remove_any, remove_tree, sync_folder, write_atomically
 from spark_build.wheelhouse.resolve import reverse_dependencies
 from spark_build.wheelhouse.store import entry_folder, shared_lock
@@ -222,14 +222,25 @@ def _write_generation(made: Generation, store: Path) -> None:
         for wheel in wheels:
             # Plain strings: with ten thousand wheels pathlib takes longer than the system calls.
             link = f"{temporary}/{wheel.filename}"
-            os.symlink(link_text(to_store, wheel), link)  # noqa: PTH211 - a string
+            with contextlib.suppress(PermissionError):  # sshfs makes the link and refuses to tell of it
+                os.symlink(link_text(to_store, wheel), link)  # noqa: PTH211 - a string
             if not os.path.isfile(link):  # noqa: PTH113 - a string
                 kept = entry_folder(store, wheel.key) / wheel.filename
+                if kept.is_file():
+                    raise _without_links(folder)
                 raise StoreError(f"{wheel.filename} is not in the store", where=str(kept))
         write_index(temporary, folder.parent.parent, wheels, store)
         for name, text in artifacts(wheels).items():
             (temporary / name).write_text(text)
         (temporary / MANIFEST).write_text(manifest_text(made))
+
+
+def _without_links(folder: Path) -> HostError:
+    return HostError(
+        "this file system follows no links to the store beside it",
+        where=str(folder),
+        hint="sshfs: mount it with -o no_contain_symlinks; else choose another place with --root DIR",
+    )
 
 
 def manifest_text(generation: Generation) -> str:

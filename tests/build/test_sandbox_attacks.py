@@ -304,7 +304,7 @@ def test_a_backend_with_an_odd_answer_fails_its_stage(tmp_path: Path, answer: st
 
 # Each fails with EPERM; what it would do or answer else stands in test_the_filter_is_what_refuses.
 CALLS = """
-import ctypes, errno, os, sys, threading
+import ctypes, errno, fcntl, os, sys, threading
 libc = ctypes.CDLL(None, use_errno=True)
 def call(name, *arguments):
     ctypes.set_errno(0)
@@ -316,9 +316,14 @@ for name, numbers in TABLE.items():
 call("clone", (56, 220)[column], 0x10000000, -1, 0, 0, 0)
 call("unshare", (272, 97)[column], 0x10000000)
 call("clone3", 435, 0, 0)
-master, slave = os.openpty()
-for name, request in (("TIOCSTI", 0x5412), ("TIOCSTI by other bits", 0x100005412), ("TIOCGWINSZ", 0x5413)):
-    call(name, (16, 29)[column], slave, ctypes.c_long(request), ctypes.create_string_buffer(b"x" * 8))
+if not os.fork():
+    os.setsid()
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, 0x540E, 0)  # to be one's own terminal: into others' nobody types anyway
+    for name, request in (("TIOCSTI", 0x5412), ("TIOCSTI by other bits", 0x100005412), ("TIOCGWINSZ", 0x5413)):
+        call(name, (16, 29)[column], slave, ctypes.c_long(request), ctypes.create_string_buffer(b"x" * 8))
+    os._exit(0)
+os.wait()
 thread = threading.Thread(target=print, args=("threads", "well"))
 thread.start()
 thread.join()

@@ -197,6 +197,7 @@ def test_a_folder_does_not_weaken_what_the_user_says(
         ('taget = "gb10"', "unknown key 'taget': did you mean 'target'?"),
         ("jobs = [1]", "jobs must be a text or a number"),
         ("jobs = ", "not TOML"),
+        (f"{'.'.join('a' * 20_000)} = 1", "a key of more than 32 parts"),
         ('sandbox = "off"', "sandbox is 'off'"),
     ],
 )

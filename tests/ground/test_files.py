@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_build import files
+from spark_build.errors import HostError
 from spark_build.files import copy_or_link, locked, remove_tree, sha256_of, sync_tree, write_atomically
+from spark_build.reporting import Reporter, reporting
 from tests.helpers.wheelhouse import end, hear, start, tell
 
 SIZE = 1 << 20
@@ -296,3 +299,41 @@ def test_sync_tree_takes_what_is_there(tmp_path: Path) -> None:
 def test_sha256(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     assert sha256_of(tmp_path / "empty") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "others").write_text("kept")
+    (tmp_path / "lock").symlink_to(tmp_path / "others")
+    with (
+        pytest.raises(HostError, match="a link is in the place of a lock"),
+        locked(tmp_path / "lock", purpose=""),
+    ):
+        pass
+    assert (tmp_path / "others").read_text() == "kept"
+    assert (tmp_path / "lock").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("fuse.sshfs me@node:/srv rw,user_id=0", "locks of fuse.sshfs hold on this machine only"),
+        ("nfs node:/srv rw,vers=3,local_lock=all,addr=192.0.2.1", "locks of nfs hold on this machine only"),
+        ("nfs4 node:/srv rw,vers=4.2,local_lock=none", ""),
+        ("ext4 /dev/sda rw", ""),
+    ],
+)
+def test_locks_of_one_machine_are_told_once(
+    kind: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = tmp_path.stat().st_dev
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"42 27 {os.major(device)}:{os.minor(device)} / /mnt/lab rw shared:1 - {kind}\n")
+    monkeypatch.setattr(files, "MOUNTS", mounts)
+    files._tell_of_own_locks.cache_clear()
+    told: list[str] = []
+    with reporting(Reporter(told.append)):
+        for _ in range(2):
+            with locked(tmp_path / "lock", purpose="testing"):
+                pass
+    files._tell_of_own_locks.cache_clear()
+    assert [said in text and "/mnt/lab" in text for text in told] == [True] * bool(said)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import sys
 import threading
 import time
@@ -115,6 +117,28 @@ def test_a_folder_with_spaces(make_project: Make, tmp_path: Path) -> None:
             elsewhere = jobserver.fifo.parent
         assert project.most() == 2
         assert not elsewhere.exists()
+
+
+def test_a_file_system_without_fifos(
+    make_project: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As sshfs."""
+    make = os.mkfifo
+
+    def refuse(path: Path, mode: int) -> None:
+        if path.is_relative_to(tmp_path / "work"):
+            raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+        make(path, mode)
+
+    monkeypatch.setattr(os, "mkfifo", refuse)
+    project = make_project(6)
+    with Governor(cores=2).stage(
+        "s", memory_per_job_mib=1, root=project.root, folder=tmp_path / "work"
+    ) as jobserver:
+        assert project.start(jobserver, "ninja", "-j8").wait(timeout=20) == 0
+        elsewhere = jobserver.fifo.parent
+    assert project.most() == 2
+    assert not elsewhere.exists()
 
 
 # --- emergencies ------------------------------------------------------------------------------------

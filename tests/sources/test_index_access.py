@@ -209,7 +209,7 @@ def page_of(**fields: object) -> bytes:
 def test_a_hostile_page_is_no_page(site: Site, body: bytes, kind: str, said: str) -> None:
     site.add("/simple/demo/", body, kind=kind)
     with pytest.raises(SourceError, match=said) as caught:
-        find("demo", "other-1.0.tar.gz", on(f"{site.url}/simple"))
+        find("demo", "demo-1.0.tar.gz", on(f"{site.url}/simple"))
     one_line(caught.value)
 
 

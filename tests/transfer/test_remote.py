@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -243,6 +244,84 @@ def test_a_tampered_entry_is_refused(house: House, given: Path, tmp_path: Path, 
         assert {**snapshot(home.wheelhouse), **before} == snapshot(home.wheelhouse)
         assert list(home.store.glob(".tmp-*")) == []
         assert remotes.fetch(house.built[1].key, HERE) is not None, "the remote store itself is not given up"
+
+
+@pytest.mark.parametrize("how", ["a link", "a pipe", "a folder"])
+def test_an_entry_that_is_no_file_is_refused(house: House, given: Path, tmp_path: Path, how: str) -> None:
+    """A pipe would be waited for, a link read, wherever it leads; the remote store itself is not given up."""
+    url = lab(tmp_path / "lab")
+    store = house.pushes_to(url)
+    Remotes(house.home).push(store, house.generation)
+    first, second, _ = house.built
+    entry = tmp_path / "lab" / entry_name(first.key, store.signer)
+    entry.rename(tmp_path / "kept")
+    if how == "a pipe":
+        os.mkfifo(entry)
+    elif how == "a folder":
+        entry.mkdir()
+    else:
+        entry.symlink_to(tmp_path / "kept")
+    told: list[str] = []
+    with reporting(Reporter(told.append)):
+        remotes = Remotes(puller(given, tmp_path / "other", url))
+        assert remotes.fetch(first.key, HERE) is None
+        assert [text.partition("is refused: ")[2] for text in told] == [
+            "it is no regular file; going on without it"
+        ]
+        assert remotes.fetch(second.key, HERE) is not None
+
+
+def test_what_follows_an_entry_is_not_read_to_its_end(house: House, given: Path, tmp_path: Path) -> None:
+    """Terabytes of zeros, which take no place on the disk."""
+    url = lab(tmp_path / "lab")
+    store = house.pushes_to(url)
+    Remotes(house.home).push(store, house.generation)
+    os.truncate(tmp_path / "lab" / entry_name(house.built[0].key, store.signer), 1 << 42)
+    assert taken(house, puller(given, tmp_path / "other", url)) == []
+
+
+def test_a_link_in_place_of_a_lock_empties_no_file(house: House, tmp_path: Path) -> None:
+    """Who may write to the folder knows what the pusher will write there."""
+    store = house.pushes_to(lab(tmp_path / "lab"))
+    entry = tmp_path / "lab" / entry_name(house.built[0].key, store.signer)
+    entry.parent.mkdir(parents=True)
+    (tmp_path / "precious").write_text("kept")
+    entry.with_name(f".{entry.name}.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(HostError, match="a link is in the place of a lock"):
+        Remotes(house.home).push(store, house.generation)
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+def test_a_list_that_came_with_a_folder_signs_nothing(house: House, tmp_path: Path) -> None:
+    """Else somebody's checkout has its wheels signed by whoever builds in it."""
+    url = lab(tmp_path / "lab")
+    house.pushes_to(url)
+    file = house.home.wheelhouse / remote.FILE
+    others = home_in(Path(shutil.copytree(house.home.wheelhouse.parent, tmp_path / "others", symlinks=True)))
+    (store,) = remote.configured(others.wheelhouse)
+    told: list[str] = []
+    with reporting(Reporter(told.append)):
+        Remotes(others).push_all(house.generation)
+    assert [store.key in text and "signs nothing for" in text for text in told] == [True]
+    file.write_text(file.read_text().replace('/alice"', '/mallory"'))
+    with pytest.raises(UsageError, match="another key than"):
+        Remotes(house.home).push(remote.configured(house.home.wheelhouse)[0], house.generation)
+    assert list((tmp_path / "lab").iterdir()) == []
+    file.write_text(file.read_text().replace("file://", "reference::file://"))
+    with pytest.raises(UsageError, match="no URL for a remote store"):
+        remote.configured(house.home.wheelhouse)
+
+
+def test_a_web_server_redirects_to_no_file(house: House, given: Path, tmp_path: Path) -> None:
+    store = house.pushes_to(lab(tmp_path / "lab"))
+    Remotes(house.home).push(store, house.generation)
+    with serving(tmp_path / "lab", redirect=f"file://{tmp_path}/lab") as url:
+        remotes = Remotes(puller(given, tmp_path / "other", url))
+        told: list[str] = []
+        with reporting(Reporter(told.append)):
+            assert remotes.fetch(house.built[0].key, HERE) is None
+    assert len(told) == 1
+    assert "cannot be used" in told[0]
 
 
 def test_a_wheel_for_another_python_is_refused(house: House, given: Path, tmp_path: Path) -> None:
@@ -595,8 +674,8 @@ def test_a_plain_web_server_is_enough(house: House, given: Path, tmp_path: Path)
 
 
 @contextlib.contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    handler = functools.partial(Quiet, directory=str(folder))
+def serving(folder: Path, redirect: str = "") -> Iterator[str]:
+    handler = functools.partial(Quiet, directory=str(folder), redirect=redirect)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -606,6 +685,18 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
+    def __init__(self, *named: Any, redirect: str, **more: Any) -> None:
+        self.redirect = redirect
+        super().__init__(*named, **more)
+
+    def do_GET(self) -> None:
+        if not self.redirect:
+            super().do_GET()
+            return
+        self.send_response(302)
+        self.send_header("Location", self.redirect + self.path)
+        self.end_headers()
+
     def log_message(self, *_arguments: object) -> None:
         pass
 

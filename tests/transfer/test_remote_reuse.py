@@ -119,8 +119,11 @@ def test_a_list_of_remote_stores(other: Root, lab: Path, tmp_path: Path) -> None
         ("lab", f"file://{lab}"),
         ("web", "https://example.org/lab"),
     ]
+    key = make_key(tmp_path, "mallory").with_suffix(".pub")
     for words, told in (
         (("web", "https://example.org"), "web is a remote store already"),
+        (("web", str(lab), "--trust", f"mallory={key}"), "web is a remote store already"),
+        (("new", "simplecache::https://n/lab"), "is no URL"),
         (("a b", str(lab)), "'a b' is no name"),
         (("new", str(tmp_path / "no")), "there is no folder"),
         (("new", "s3://me:secret@bucket"), "keeps no password"),
@@ -129,6 +132,7 @@ def test_a_list_of_remote_stores(other: Root, lab: Path, tmp_path: Path) -> None
     ):
         done = other.run("remotes", "add", *words)
         assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+    assert [row["name"] for row in other.json("wheelhouse", "trust", "list")["signers"]] == ["alice"]
     assert other.run("remotes", "push", "lab").returncode == 10, "nothing is published yet"
     assert [row["name"] for row in other.json("remotes", "remove", "web")["remotes"]] == ["lab"]
     assert "no remote store 'web'" in other.run("remotes", "remove", "web").stderr

@@ -286,6 +286,14 @@ def test_a_signature_for_another_purpose(
     refused(there, archive, "its signature by alice does not hold", ANYWAY)
 
 
+def test_what_nobody_vouches_for_is_not_checked_for_minutes(sent: Sent, there: Home, tmp_path: Path) -> None:
+    """A manifest of megabytes is parsed when somebody trusted has signed it."""
+    top, files = taken_apart(sent.archive)
+    in_manifest(files, closure_key="odd")
+    refused(there, sealed(tmp_path / "other.tar", top, dict(files), key=sent.mallory), "is not trusted here")
+    refused(there, sealed(tmp_path / "hers.tar", top, dict(files), key=sent.alice), "is none of ours")
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"x", b"\xff", b"-----BEGIN SSH SIGNATURE-----\nU1NIU0lH\n-----END SSH SIGNATURE-----\n"]
 )

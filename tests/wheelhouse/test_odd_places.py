@@ -5,8 +5,10 @@ Each command works, or ends with one error and what to type next; nothing is los
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
+import functools
 import json
 import os
 import shutil
@@ -20,14 +22,30 @@ from pathlib import Path
 import pytest
 
 from spark_build.build.sandbox import EQUAL, LOAD, MACHINES, NUMBER, PASSED
+from spark_build.errors import HostError
 from spark_build.files import sha256_of
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse.store import index_rows
 from tests.conftest import Root, make_root
 from tests.helpers import faults
-from tests.helpers.wheelhouse import VIEW, home_in, make_wheel, publish, put_built, put_public, snapshot
+from tests.helpers.wheelhouse import (
+    VIEW,
+    end,
+    eventually,
+    hear,
+    home_in,
+    make_wheel,
+    publish,
+    put_built,
+    put_public,
+    snapshot,
+    start,
+    tell,
+)
+from tests.transfer.test_export_remote import start_sshd
 from tests.wheelhouse.test_faults import collect_all, house, place, put_another, state, whole
+from tests.wheelhouse.test_wheelhouse import PUBLISHER
 
 __all__ = ["place"]  # fixture
 OWN = VIEW.replace("1.0", "t")  # the view of the root's train
@@ -239,4 +257,89 @@ def test_a_clock_that_was_set_back(root: Root) -> None:
         assert code == 0, (command, said)
     collect_all(home)
     assert kept.items() <= {**snapshot(home.store), "index.json": kept["index.json"]}.items()
+    assert whole(home) == ()
+
+
+@pytest.fixture
+def sshfs(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Mounts a folder of this machine by sshfs, with options."""
+    folder = tmp_path / "served"
+    mounted: list[Path] = []
+    folder.mkdir()
+    server, sshd = start_sshd(tmp_path / "sshd")
+
+    def mount(*options: str) -> Path:
+        place = tmp_path / f"mount{len(mounted)}"
+        place.mkdir()
+        config = ["-F", sshd.rsh.rpartition(" ")[2], "-p", str(sshd.port)]
+        subprocess.run(["sshfs", *config, *options, f"127.0.0.1:{folder}", place], check=True, timeout=60)
+        mounted.append(place)
+        return place
+
+    yield mount
+    for one in mounted:  # lazily: what a build left is still being deleted in the background
+        subprocess.run(["fusermount3", "-uz", one], check=False, timeout=60)
+    server.terminate()
+    server.wait(timeout=20)
+
+
+NEEDS_SSHFS = pytest.mark.skipif(
+    not (shutil.which("sshfs") and os.access("/dev/fuse", os.W_OK)), reason="needs /dev/fuse and sshfs"
+)
+
+
+def is_shown(home: Home, name: str) -> bool:
+    return name in str(state(home))
+
+
+@pytest.mark.soak
+@NEEDS_SSHFS
+def test_a_root_on_sshfs(sshfs: Callable[..., Path]) -> None:
+    """One machine publishes, twice at once, is killed, collects and builds; it is told what the locks are."""
+    place = sshfs("-o", "no_contain_symlinks")
+    made = make_root(place)
+    home = house(made.folder)
+    processes = [start(PUBLISHER, made.folder, prefix, 4) for prefix in ("a", "b")]
+    assert [hear(one) for one in processes] == ["ready"] * 2
+    for one in processes:
+        tell(one)
+    for one in processes:
+        end(one, timeout=300)
+    names = {f"{prefix}{number}" for prefix in "ab" for number in range(4)}
+    assert names < {Path(name).name.partition("-")[0] for name in state(home)[VIEW][1]}
+    for count in range(4):
+        process = start(PUBLISHER, made.folder, f"k{count}-", 4)
+        hear(process)
+        tell(process)
+        shown = f"k{count}_{count - 1}-" if count else ""  # killed at once, or when this is published
+        assert eventually(functools.partial(is_shown, home, shown), seconds=300)
+        process.kill()
+        process.wait()
+        assert {fault.kind for fault in whole(home)} <= {"unfinished"}
+    put_another(home)
+    collect_all(home)
+    assert whole(home) == ()
+    done = made.run("build", "tiny", "--no-closure", process=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("locks of fuse.sshfs hold on this machine only") == 1
+    again = made.run("--json", "build", "tiny", "--no-closure")
+    assert [row["status"] for row in json.loads(again.stdout)["results"]] == ["reused"]
+    assert whole(home) == ()
+
+
+@pytest.mark.soak
+@NEEDS_SSHFS
+def test_sshfs_that_follows_no_links(sshfs: Callable[..., Path], tmp_path: Path) -> None:
+    """As Debian's is mounted by default since its fix of CVE-2026-47187."""
+    place = sshfs()
+    (place / "a").mkdir()
+    with contextlib.suppress(PermissionError):
+        (place / "a" / "link").symlink_to("../a")
+        (place / "a" / "link").stat()
+        pytest.skip("this sshfs follows such links")
+    home = home_in(place / "root")
+    wheel = put_public(home.store, make_wheel(tmp_path / "dist"))
+    with pytest.raises(HostError, match="follows no links to the store") as caught:
+        publish(home, [wheel])
+    assert "no_contain_symlinks" in str(caught.value.hint)
     assert whole(home) == ()
