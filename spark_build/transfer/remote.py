@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
-from spark_build.errors import HostError, SparkBuildError, UsageError
+from spark_build.errors import AGAIN, Hint, HostError, SparkBuildError, UsageError, ours
 from spark_build.files import locked, write_atomically
 from spark_build.paths import Home
 from spark_build.recipes.model import Provision, Target
@@ -107,7 +107,7 @@ def add(wheelhouse: Path, name: str, url: str, *, push: bool, key: Path | None) 
     with locked(wheelhouse / f".{FILE}.lock", purpose="changing the remote stores"):
         known = configured(wheelhouse)
         if any(one.name == name for one in known):
-            raise UsageError(f"{name} is a remote store already", hint=f"spark-build remotes remove {name}")
+            raise UsageError(f"{name} is a remote store already", hint=ours("remotes remove", name))
         _write(wheelhouse, [*known, made])
     return made
 
@@ -123,7 +123,7 @@ def named(wheelhouse: Path, name: str) -> Remote:
     """Return the remote store of this name. Raises UsageError."""
     found = {one.name: one for one in configured(wheelhouse)}
     if name not in found:
-        there = f"there are {', '.join(found)}" if found else "spark-build remotes add NAME URL"
+        there = f"there are {', '.join(found)}" if found else ours("remotes add NAME URL")
         raise UsageError(f"there is no remote store {name!r}", hint=there)
     return found[name]
 
@@ -193,7 +193,7 @@ class Remotes:
         What was only imported here its own builder pushes; a prefix never leaves this machine.
         """
         if not remote.key:
-            again = f"spark-build remotes remove {remote.name}, then add it again with --sign KEY"
+            again = Hint(ours("remotes remove", remote.name), ", then add it again with --sign KEY")
             raise UsageError(f"{remote.name} is only read: no key signs for it", hint=again)
         pushed = []
         with self._lock:
@@ -297,7 +297,7 @@ def _told(remote: Remote, *, looking: bool = False) -> Iterator[None]:
             raise
         raise HostError(
             f"the remote store {remote.name} cannot be used: {network_reason(error)}",
-            hint=f"see that {remote.url} can be reached, then run the same command again",
+            hint=Hint(f"see that {remote.url} can be reached, then ", AGAIN),
         ) from error
 
 
@@ -316,7 +316,7 @@ class _Place:
         except HostError as error:
             raise HostError(error.message.removeprefix("--to "), hint=error.hint) from error
         if self._url.startswith("file:") and not Path(top).is_dir():
-            raise HostError(f"{top} is not there", hint="mount it, or: spark-build remotes remove NAME")
+            raise HostError(f"{top} is not there", hint=Hint("mount it, or: ", ours("remotes remove NAME")))
         return files, top
 
     @contextlib.contextmanager
