@@ -8,6 +8,65 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class HintStep:
+    """One line to type; only the command line knows how it is written.
+
+    kind: "ours" (`words` are a command and its arguments, unquoted), "shell" (one word is a finished
+    line, several are a command) or "again" (the command that failed).
+    options: common options that a line of ours gives itself: ("--target", "gb10").
+    elsewhere: it is typed on another machine, where nothing that was said on this one holds.
+    """
+
+    kind: Literal["ours", "shell", "again"]
+    words: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    elsewhere: bool = False
+
+
+AGAIN = HintStep("again")
+
+
+def ours(command: str, *arguments: object, options: Sequence[str] = (), elsewhere: bool = False) -> HintStep:
+    """Return a line of this program; `command` has the words of its name and fixed options."""
+    return HintStep("ours", (*command.split(), *map(str, arguments)), tuple(options), elsewhere)
+
+
+def shell(*words: object) -> HintStep:
+    """Return a line of the system: a finished one, or a command of several words, which are quoted."""
+    return HintStep("shell", tuple(map(str, words)))
+
+
+def rm(folder: object) -> HintStep:
+    """Return the line that removes a folder."""
+    return shell("rm", "-r", folder)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Hint:
+    """What to do next: notes and steps in the order in which they are read.
+
+    Between two steps stands ", then: "; a note brings its own punctuation.
+    """
+
+    parts: tuple[str | HintStep, ...]
+
+    def __init__(self, *parts: str | HintStep | Hint) -> None:
+        whole = (part.parts if isinstance(part, Hint) else (part,) for part in parts)
+        object.__setattr__(self, "parts", tuple(chain.from_iterable(whole)))
+
+
+GOES_ON = Hint(AGAIN, ": it goes on where it stopped")
+CHECK_NETWORK = Hint("check the network and `pip config list`, then ", AGAIN)
+
+
+def as_hint(hint: Hint | HintStep | str | None) -> Hint | None:
+    """Return a note or a single step as a hint; None for an empty one."""
+    return hint if isinstance(hint, Hint) else Hint(hint) if hint else None
 
 
 class SparkBuildError(Exception):
@@ -20,13 +79,13 @@ class SparkBuildError(Exception):
         message: str,
         *,
         where: str | None = None,
-        hint: str | None = None,
+        hint: Hint | HintStep | str | None = None,
         log: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.where = where  # "recipes/onnx.toml:15"
-        self.hint = hint  # the next thing to type
+        self.hint = as_hint(hint)
         self.log = log  # path of the log that has the details
 
 
@@ -47,7 +106,7 @@ class RecipeError(SparkBuildError):
         *,
         problems: Sequence[Problem] = (),
         where: str | None = None,
-        hint: str | None = None,
+        hint: Hint | HintStep | str | None = None,
     ) -> None:
         super().__init__(message, where=where, hint=hint)
         self.problems = tuple(problems)
@@ -134,7 +193,7 @@ def from_os_error(error: OSError) -> SparkBuildError | None:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostError(
             f"the disk is full{place}",
-            hint="free some space, then run the same command again: it goes on where it stopped",
+            hint=Hint("free some space, then ", GOES_ON),
         )
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return HostError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from spark_build import errors
-from spark_build.errors import Problem, RecipeError, SparkBuildError
+from spark_build.errors import Hint, HintStep, Problem, RecipeError, SparkBuildError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,7 +220,7 @@ class LogDiagnosis:
     error: str  # what the tool said
     place: str = ""  # "native.c:3", when the tool names it
     explanation: str = ""
-    fix: str = ""  # the command or edit that mends it
+    fix: Hint | str = ""  # the command or edit that mends it
 
 
 GateStatus = Literal["ok", "warn", "fail", "unknown"]
@@ -267,7 +267,7 @@ def _plain(value: Any) -> Any:
 
 def _plain_error(error: SparkBuildError) -> dict[str, Any]:
     row = {"type": type(error).__name__, "message": error.message, "where": error.where}
-    row |= {"hint": error.hint, "log": error.log}
+    row |= {"hint": _plain(error.hint.parts) if error.hint else None, "log": error.log}
     if isinstance(error, RecipeError):
         row["problems"] = _plain(error.problems)
     return row
@@ -335,7 +335,10 @@ def _error(raw: Mapping[str, Any]) -> SparkBuildError:
     """Return an error of the kind that its row names, else a SparkBuildError."""
     named = getattr(errors, str(raw.get("type")), None)
     kind = named if isinstance(named, type) and issubclass(named, SparkBuildError) else SparkBuildError
-    error: SparkBuildError = kind(str(raw.get("message", "")), where=raw.get("where"), hint=raw.get("hint"))
+    # Journals of earlier versions have a text.
+    parts = _value(raw.get("hint"), tuple[HintStep | str, ...] | str | None) or ()
+    hint = Hint(*([parts] if isinstance(parts, str) else parts)) if parts else None
+    error: SparkBuildError = kind(str(raw.get("message", "")), where=raw.get("where"), hint=hint)
     error.log = raw.get("log")
     if isinstance(error, RecipeError):
         error.problems = _value(raw.get("problems", []), tuple[Problem, ...])

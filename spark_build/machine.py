@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from spark_build.errors import Hint, HintStep
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
@@ -49,7 +51,7 @@ class Diagnosis:
     check: str
     status: Literal["ok", "warn", "fail"]
     message: str
-    fix: str = ""
+    fix: Hint | HintStep | str = ""
     safe: bool = False
 
 

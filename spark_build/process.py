@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from spark_build.errors import HostError
+from spark_build.errors import HostError, ours
 
 SUPERVISOR = Path(__file__).with_name("_supervisor.py")
 TAIL_LINES = 60
@@ -236,7 +236,7 @@ def _refuse_unstarted(program: str, line: str) -> None:
     for number in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.E2BIG, errno.ELOOP):
         if line == f"{program}: {os.strerror(number)}":
             why = "it is not installed" if number == errno.ENOENT else os.strerror(number)
-            raise HostError(f"cannot run {program}: {why}", hint="spark-build doctor")
+            raise HostError(f"cannot run {program}: {why}", hint=ours("doctor"))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from spark_build.errors import StageError
+from spark_build.errors import StageError, ours
 from spark_build.process import Completed, capture, run
 
 SCRATCH = ".spark-build-"  # begins the name of what an interrupted installation may leave in an environment
@@ -72,7 +72,7 @@ def create(folder: Path, *, python: str = "", log: BinaryIO | None = None, clear
     if done.returncode != 0:
         raise StageError(
             f"cannot make a virtual environment in {folder}: {done.output[-300:]}",
-            hint="spark-build doctor",
+            hint=ours("doctor"),
         )
 
 

@@ -224,8 +224,8 @@ FAULTS = (
     Fault(
         name="a hint that names no recipe",
         module="spark_build.measure.session",
-        old='hint="spark-build build torch"',
-        new='hint="spark-build build pytorch"',
+        old='hint=ours("build torch")',
+        new='hint=ours("build pytorch")',
         tests=("test_every_printed_command_line_can_be_typed",),
     ),
 )

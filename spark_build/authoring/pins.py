@@ -23,7 +23,7 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from spark_build.authoring.sdist_metadata import version_in
-from spark_build.errors import Problem, SourceError, UsageError
+from spark_build.errors import Hint, Problem, SourceError, UsageError, ours
 from spark_build.files import CHUNK, sha256_of, write_atomically
 from spark_build.paths import Home
 from spark_build.recipes.evaluation import evaluate
@@ -193,9 +193,11 @@ def _refuse_set(site: Site, version: str) -> None:
     raise UsageError(
         f"{site.recipe} is a set of {len(projects)} projects' wheels, each with a version of its own: "
         f"--version cannot move it to {version}",
-        hint=f"in {site.path} write the filenames that belong to {version} (the requirements of the set's "
-        'own project and of the one that it is for say which) and sha256 = "", '
-        f"then: spark-build recipes pin {site.recipe}",
+        hint=Hint(
+            f"in {site.path} write the filenames that belong to {version} (the requirements of the set's "
+            'own project and of the one that it is for say which) and sha256 = "", then: ',
+            ours("recipes pin", site.recipe),
+        ),
     )
 
 

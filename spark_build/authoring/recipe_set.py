@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from spark_build.authoring.pins import facts_of
 from spark_build.authoring.scaffold import Created, Draft, Request, look_into, recipes_of, resolve, write
-from spark_build.errors import SourceError, SparkBuildError, UsageError
+from spark_build.errors import Hint, SourceError, SparkBuildError, UsageError, ours
 from spark_build.events import Emit, Note, Progress
 from spark_build.paths import Home
 from spark_build.recipes.loader import Catalogue
@@ -60,7 +60,7 @@ def parse_requirements(text: str, file: str) -> tuple[Requirement, ...]:
         if one.url:
             raise UsageError(
                 f"{file}, requirement {number}: {one.name} is given by a URL",
-                hint="for a repository: spark-build recipes new NAME --git URL@TAG",
+                hint=Hint("for a repository: ", ours("recipes new NAME --git URL@TAG")),
             )
         if applies:
             name = canonicalize_name(one.name)

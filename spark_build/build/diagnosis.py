@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from spark_build.build.diagnosis_table import PROBLEMS
+from spark_build.errors import Hint
 from spark_build.events import JudgedFeature, LogDiagnosis
 from spark_build.recipes.model import Feature
 
@@ -98,7 +99,9 @@ def diagnose(log: str) -> LogDiagnosis | None:
                 error=error.said,
                 place=error.place,
                 explanation=problem.explanation.format_map(names),
-                fix=problem.fix.format_map(names),
+                fix=Hint(
+                    *(part.format_map(names) if isinstance(part, str) else part for part in problem.fix.parts)
+                ),
             )
     return LogDiagnosis(problem="", error=error.said, place=error.place)
 

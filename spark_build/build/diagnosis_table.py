@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from spark_build.errors import AGAIN, GOES_ON, Hint, HintStep, ours
+
 
 class KnownProblem(NamedTuple):
     """A known failure; `decisive`: it explains every other error of the log."""
@@ -17,26 +19,27 @@ class KnownProblem(NamedTuple):
     name: str
     pattern: re.Pattern[str]
     explanation: str
-    fix: str
+    fix: Hint
     decisive: bool = False
 
 
-def _entry(name: str, pattern: str, explanation: str, fix: str, *, decisive: bool = False) -> KnownProblem:
-    return KnownProblem(name, re.compile(pattern, re.MULTILINE), explanation, fix, decisive)
+def _entry(
+    name: str, pattern: str, explanation: str, *fix: str | HintStep | Hint, decisive: bool = False
+) -> KnownProblem:
+    return KnownProblem(name, re.compile(pattern, re.MULTILINE), explanation, Hint(*fix), decisive)
 
 
-AGAIN = "run the same command again"
 RECIPE = "in the recipe"
 
 PROBLEMS = (
     _entry("disk-full", r"No space left on device|Disk quota exceeded",
-        "The disk is full.", f"free some space, then {AGAIN}: it goes on where it stopped", decisive=True),
+        "The disk is full.", "free some space, then ", GOES_ON, decisive=True),
     _entry("out-of-memory", r"Killed signal terminated program|died due to signal 9|^Killed$|^(cc1plus|virtual memory).*(out of memory|exhausted)|catastrophic error: out of memory|std::bad_alloc",
         "The system ended a compiler because memory ran out: too many jobs at once.",
-        f"{AGAIN} with --jobs 1, or with half of the jobs it had", decisive=True),
+        AGAIN, " with --jobs 1, or with half of the jobs it had", decisive=True),
     _entry("gpu-memory", r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY",
         "The GPU has no memory left; on a GB10 the compilers and all programs share it.",
-        f"end other programs that use the GPU (nvidia-smi lists them), then {AGAIN}"),
+        "end other programs that use the GPU (nvidia-smi lists them), then ", AGAIN),
     _entry("ptxas-too-old", r"Value '(?P<arch>sm_\w+)' is not defined for option 'gpu-name'",
         "This ptxas does not know {arch}: it is older than the GPU. Triton 3.5 bundles one from CUDA 12.8.",
         "set TRITON_PTXAS_PATH to ptxas of CUDA 13 (/usr/local/cuda/bin/ptxas) " + RECIPE),
@@ -45,7 +48,7 @@ PROBLEMS = (
         f"set TORCH_CUDA_ARCH_LIST to {{{{arch_list:torch}}}} {RECIPE}"),
     _entry("architecture-unknown", r"[Uu]nsupported gpu architecture '(?P<arch>\w+)'|Value '(?P<value>\w+)' is not defined for option 'gpu-arch",
         "This nvcc does not know the architecture {arch}{value}; sm_121 needs CUDA 12.9 or newer.",
-        "spark-build doctor  (two toolkits? `which -a nvcc` lists them)"),
+        ours("doctor"), "  (two toolkits? `which -a nvcc` lists them)"),
     _entry("architecture-list", r"Unknown CUDA arch \((?P<arch>[^)]*)\)",
         "PyTorch's extension builder rejects {arch} in TORCH_CUDA_ARCH_LIST; it knows no family targets (12.1f).",
         f"write 12.0 or 12.1a in TORCH_CUDA_ARCH_LIST {RECIPE}"),
@@ -60,7 +63,7 @@ PROBLEMS = (
         f"check TORCH_CUDA_ARCH_LIST {RECIPE}, then build again"),
     _entry("cuda-mismatch", r"detected CUDA version .* mismatches|Installed CUDA version \S+ does not match the version torch",
         "The toolkit is not of the CUDA version that torch was built with.",
-        "spark-build build cuda  makes the one of the train, for the train's torch; another torch needs its own train, or its toolkit: --provide cuda=/usr/local/cuda-13.0"),
+        ours("build cuda"), "  makes the one of the train, for the train's torch; another torch needs its own train, or its toolkit: --provide cuda=/usr/local/cuda-13.0"),
     _entry("torch-without-cuda", r"cuda_cmake_macros\.h: No such file|'NoneType' object has no attribute 'split'(?=[\s\S]*torch\.version\.cuda)",
         "This torch is a build without CUDA: kernels cannot be compiled against it.",
         "leave out --provide torch=..., or name an environment whose torch.version.cuda is not None (public torch 2.9 for aarch64 has none: take train 2.11 or newer)"),
@@ -107,7 +110,7 @@ PROBLEMS = (
         "look for the library of that name in the log's link command"),
     _entry("truncated-object", r"file too short|file truncated|file not recognized",
         "An object file is cut off: an earlier build was killed while it wrote it.",
-        f"remove the build folder of this recipe (build/<recipe>), then {AGAIN}"),
+        "remove the build folder of this recipe (build/<recipe>), then ", AGAIN),
     _entry("foreign-library", r"file in wrong format|wrong ELF class|cannot open shared object file: Exec format",
         "A library is for another processor: one from targets/sbsa-linux, or a wheel of another platform.",
         "`file` on the library that the error names shows its processor; install the one of this machine"),
@@ -134,11 +137,11 @@ PROBLEMS = (
         f"set submodules = true on the git source {RECIPE}"),
     _entry("cmake-moved", r"CMakeCache\.txt directory .* is different|does not match the source .* used to generate cache",
         "The build folder was configured in another place.",
-        f"remove the build folder of this recipe (build/<recipe>), then {AGAIN}"),
+        "remove the build folder of this recipe (build/<recipe>), then ", AGAIN),
     _entry("no-ninja", r"unable to find a build program corresponding to \"(?P<tool>[^\"]+)\"",
         "{tool} is not in the build environment.", f"pin ninja in build.requires {RECIPE}"),
     _entry("no-cuda-compiler", r"CMAKE_CUDA_COMPILER|Failed to detect a default CUDA architecture|CUDA_HOME environment variable is not set|CUDA was not found on the system, please set",
-        "CMake finds no working nvcc.", "spark-build doctor  (put /usr/local/cuda/bin on PATH)"),
+        "CMake finds no working nvcc.", ours("doctor"), "  (put /usr/local/cuda/bin on PATH)"),
     _entry("no-compiler", r"CMAKE_(C|CXX)_COMPILER|Could not find compiler set in environment",
         "There is no C++ compiler.", "sudo apt install build-essential"),
     _entry("package-missing", r"Could (not find a package configuration file provided by|NOT find) \"?(?P<package>\w+)",
@@ -148,7 +151,7 @@ PROBLEMS = (
         "This make is older than 4.4 and cannot share a job budget by FIFO.", "unset MAKEFLAGS, or install make 4.4"),
     _entry("file-missing", r"'(?P<file>[^']+)', needed by '[^']+'(, missing| *\.?)|No rule to make target '(?P<target>[^']+)'",
         "{file}{target} is to be there before the build and is not: an incomplete source, or a build folder of another one.",
-        f"remove the build folder of this recipe (build/<recipe>), then {AGAIN}"),
+        "remove the build folder of this recipe (build/<recipe>), then ", AGAIN),
     _entry("pkg-resources", r"No module named '?pkg_resources",
         "setuptools 81 and later no longer bring pkg_resources.", f"pin setuptools==80.9.0 in build.requires {RECIPE}"),
     _entry("no-torch", r"No module named 'torch'",
@@ -169,7 +172,7 @@ PROBLEMS = (
     _entry("hash-mismatch", r"DO NOT MATCH THE HASHES",
         "A package is not the one that was pinned.", f"do not use it; compare the pins {RECIPE} with the project's own page"),
     _entry("wrong-wheel", r"is not a supported wheel on this platform",
-        "The wheel is for another processor or Python.", "spark-build plan  (shows platform and Python of the target)"),
+        "The wheel is for another processor or Python.", ours("plan"), "  (shows platform and Python of the target)"),
     _entry("no-distribution", r"No matching distribution found for (?P<wanted>\S+)",
         "None of the configured indexes has {wanted} for this platform and Python.",
         "`pip config list` shows the indexes; `pip index versions` the versions"),
@@ -180,7 +183,7 @@ PROBLEMS = (
         "The repository has no such tag or commit (any more).", "correct tag and commit in the train"),
     _entry("submodule-unreachable", r"unable to access '(?P<url>[^']+)'",
         "{url} cannot be reached: a build may use the network only where its recipe allows it.",
-        f"set submodules = true on the git source, or pin it as an extra source {RECIPE}; with network = true: check the network, then {AGAIN}"),
+        f"set submodules = true on the git source, or pin it as an extra source {RECIPE}; with network = true: check the network, then ", AGAIN),
     _entry("not-a-repository", r"not a git repository",
         "The build runs git, and its source has no repository.",
         f"set the version by a variable of the project in build.env {RECIPE}"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spark_build import venv
 from spark_build.build.context import NOWHERE, Job, Outputs, Provided
-from spark_build.errors import StageError, UsageError
+from spark_build.errors import StageError, UsageError, ours
 from spark_build.files import sha256_of
 from spark_build.probe import CUDA, SYSTEM_PATH, cuda_home
 from spark_build.process import capture
@@ -122,7 +122,7 @@ def locate(provision: Provision, store: Path, keys: Mapping[str, str]) -> Provid
         return _at_path(provision)
     entry = stores.read(store, keys[provision.need])
     if entry is None:
-        raise StageError(f"{provision.need} is not in the store", hint=f"spark-build build {provision.need}")
+        raise StageError(f"{provision.need} is not in the store", hint=ours("build", provision.need))
     identity = entry.content_digest if provision.coupling == "content" else _built(entry.version)
     wheel = entry.folder / entry.wheel.filename if entry.wheel else None
     return Provided(provision=provision, identity=identity, wheel=wheel, prefix=entry.prefix)

@@ -238,7 +238,7 @@ def key_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str,
     most = 2
     found = key_differences(before, now)
     said = [f"{one.path} changed: {_short(one.before)} -> {_short(one.now)}" for one in found[:most]]
-    return (*said, f"{len(found) - most} more (spark-build why)") if len(found) > most else tuple(said)
+    return (*said, f"{len(found) - most} more (`why` lists them)") if len(found) > most else tuple(said)
 
 
 def _short(value: Any) -> str:

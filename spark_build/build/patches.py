@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
 
-from spark_build.errors import PatchError
+from spark_build.errors import PatchError, ours
 from spark_build.files import sha256_of
 from spark_build.paths import Home
 from spark_build.process import Completed, run
@@ -42,7 +42,7 @@ def located(patch: Patch, home: Home) -> Path:
     found = home.find(f"patches/{patch.file}")
     if found is None or sha256_of(found) != patch.sha256:
         state = "is missing" if found is None else "does not have the sha256 of its recipe"
-        raise PatchError(f"patches/{patch.file} {state}", hint="spark-build recipes list")
+        raise PatchError(f"patches/{patch.file} {state}", hint=ours("recipes list"))
     return found
 
 
@@ -58,7 +58,7 @@ def apply(patch: Path, tree: Path, log: BinaryIO | None) -> None:
             f"{patch.name} "
             + ("is in the source already" if upstream else f"does not apply: {state.detail}"),
             where=str(patch),
-            hint="spark-build patches check",
+            hint=ours("patches check"),
         )
     done = _git_apply(patch, tree, log=log)
     if done.returncode != 0:

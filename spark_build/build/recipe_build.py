@@ -16,7 +16,7 @@ from spark_build.build import environment, keys
 from spark_build.build.context import Context, Job, Outputs, Provided, Shell, Stage
 from spark_build.build.environment import locate, to_come
 from spark_build.build.keys import UNKNOWING, brought_up, build_inputs, key_changes
-from spark_build.errors import HostError, SparkBuildError, StageError, from_os_error
+from spark_build.errors import GOES_ON, Hint, HostError, SparkBuildError, StageError, from_os_error, ours
 from spark_build.events import (
     Cost,
     Emit,
@@ -170,9 +170,8 @@ def _inputs(
 def _only_configured(result: RecipeResult, step: Step, log: Path, begin: int) -> RecipeResult:
     """Add the features as this run's log shows them, and how to try again."""
     if result.error is not None:
-        result.error.hint = (
-            result.error.hint or f"spark-build build {step.recipe.name} --stop-after {CONFIGURE}"
-        )
+        again = ours("build", step.recipe.name, "--stop-after", CONFIGURE)
+        result.error.hint = result.error.hint or Hint(again)
     if not log.is_file():
         return result
     from spark_build.build import diagnosis
@@ -228,7 +227,7 @@ def _refuse_weak_sandbox(run: Run, step: Step) -> None:
     if run.options.cached and compiler_cache.choose(os.environ).kind == "sccache":
         why = why or "sccache compiles outside the sandbox"
     if why:
-        raise HostError(f"no full sandbox, and --require-sandbox was given: {why}", hint="spark-build doctor")
+        raise HostError(f"no full sandbox, and --require-sandbox was given: {why}", hint=ours("doctor"))
 
 
 def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: KeptResult) -> str:
@@ -421,7 +420,7 @@ def _explained(error: SparkBuildError | OSError, log: Path) -> SparkBuildError:
     if isinstance(error, StageError) and "No space left on device" in _tail(log):
         return HostError(
             "the disk is full",
-            hint="free some space, then run the same command again: it goes on where it stopped",
+            hint=Hint("free some space, then ", GOES_ON),
             log=str(log),
         )
     error.log = error.log or (str(log) if (log.parent / "stamps").exists() else None)

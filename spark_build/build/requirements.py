@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from spark_build import venv
 from spark_build.build import patches
-from spark_build.errors import PatchError, SourceError
+from spark_build.errors import CHECK_NETWORK, Hint, PatchError, SourceError, ours
 from spark_build.files import remove_tree, sha256_of
 from spark_build.paths import Home
 from spark_build.process import run
@@ -54,7 +54,7 @@ def obtain(
     if unlisted := [pin for pin in pins if hashes and not hashes.get(pin)]:
         raise SourceError(
             f"the recipe's lock lists no wheel of {', '.join(unlisted)} for this machine",
-            hint=f"spark-build recipes pin {recipe}  (writes it anew)",
+            hint=Hint(ours("recipes pin", recipe), "  (writes it anew)"),
         )
     kept = {pin: _kept(pin, folder, hashes) for pin in pins}
     lacking = [pin for pin, path in kept.items() if path is None]
@@ -145,13 +145,16 @@ def _download(
         if other := re.search(r"^ {4}(\S+==\S+) from (\S+)", done.output, re.MULTILINE):
             raise SourceError(
                 f"{other[2]}: these are not the bytes of {other[1]} that the recipe's lock names",
-                hint="remove that file if it lies here, or find out who changed the index; "
-                f"to take it: spark-build recipes pin {recipe}  (writes the lock anew)",
+                hint=Hint(
+                    "remove that file if it lies here, or find out who changed the index; to take it: ",
+                    ours("recipes pin", recipe),
+                    "  (writes the lock anew)",
+                ),
             )
         raise SourceError(
             "a build requirement cannot be had: "
             + (errors[0].removeprefix("ERROR: ") if errors else done.output[-300:]),
-            hint="check the network and `pip config list`, then run the same command again",
+            hint=CHECK_NETWORK,
         )
     paths = sorted(scratch.glob("*.whl"))
     return {pin: _best(pin, paths) for pin in pins}

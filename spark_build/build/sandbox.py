@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from spark_build.errors import HostError
+from spark_build.errors import HostError, ours
 from spark_build.process import Completed, capture
 
 Kind = Literal["bubblewrap", "unshare", "none"]
@@ -160,7 +160,7 @@ def warning(sandbox: Sandbox) -> str:
     if not sandbox.limits or sandbox.kind in _told:
         return ""
     _told.add(sandbox.kind)
-    return f"warning: no full sandbox: {sandbox.limits} (`spark-build doctor` says how to mend it)"
+    return f"warning: no full sandbox: {sandbox.limits} (`doctor` says how to mend it)"
 
 
 def _refusal(program: Sequence[str]) -> str:
@@ -217,9 +217,9 @@ def refuse_unstarted(done: Completed) -> None:
     if missing:
         program, why = missing.groups()
         why = "it is not installed" if why == os.strerror(errno.ENOENT) else why
-        raise HostError(f"cannot run {program}: {why}", hint="spark-build doctor")
+        raise HostError(f"cannot run {program}: {why}", hint=ours("doctor"))
     if last.startswith("bwrap: "):
-        raise HostError(f"cannot set up the sandbox: {last}", hint="spark-build doctor")
+        raise HostError(f"cannot set up the sandbox: {last}", hint=ours("doctor"))
 
 
 def _named(command: Sequence[str]) -> tuple[list[Path], list[Path]]:

@@ -18,7 +18,8 @@ from spark_build.build import recipe_build, requirements
 from spark_build.build.context import Context, Shell
 from spark_build.build.keys import closure_key, key_changes
 from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, makes_prefix, result_of
-from spark_build.errors import UsageError
+from spark_build.environments import closure
+from spark_build.errors import UsageError, ours
 from spark_build.events import Emit, ExpectedUsage, Note, RecipeFinished, RecipeResult, Repetition, Usage
 from spark_build.machine import Machine
 from spark_build.process import cancel_all
@@ -155,7 +156,7 @@ def shell(
         raise UsageError(f"{name} is only unpacked: there is no tree to enter")
     missing = [need for need in step.from_store if not steps[need].stored_as]
     if missing:
-        raise UsageError(f"{name} needs {', '.join(missing)} first", hint=f"spark-build build {missing[0]}")
+        raise UsageError(f"{name} needs {', '.join(missing)} first", hint=ours("build", missing[0]))
     keys = {need: steps[need].stored_as for need in step.from_store}
     return recipe_build.shell(_run(setting, planned, emit, options), step, keys)
 
@@ -258,7 +259,6 @@ def publish(
         key = closure_key(built, pins, setting.target.python, foreign=foreign)
         if before is not None and before.closure_key == key:
             return [*built, *(wheel for wheel in before.wheels if wheel.origin == "public")], key
-        from spark_build.environments import closure
 
         emit(Note(message="completing the set with verified public wheels"))
         public = closure.resolve(

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from spark_build.cli import render
-from spark_build.cli.hints import nothing_checked
+from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
 from spark_build.cli.options import Options, Renamed, command, shared
+from spark_build.errors import Hint, ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -178,7 +179,7 @@ def _or_nothing(code: int) -> int:
         return code
     return nothing_checked(
         "not one case was finished: this device or environment has none of these workloads",
-        "name others: `spark-build bench run --list` shows them",
+        Hint("name others of ", ours("bench run --list")),
     )
 
 
@@ -384,7 +385,7 @@ def _trial(read: Callable[[Path], tuple[Trial, tuple[str, ...]]], file: Path, ne
         raise UsageError(
             f"only one environment: {', '.join(trial.arms)}",
             where=str(file),
-            hint="give a second file, or measure two: spark-build bench run --arm A=... --arm B=...",
+            hint=Hint("give a second file, or measure two: ", ours("bench run --arm A=... --arm B=...")),
         )
     return trial
 
@@ -433,7 +434,7 @@ def _show(compared: Compared) -> None:
     for band in (band for band in BANDS if band.name in slow and band.checks):
         print(f"overhead {band.name}: {band.meaning}; look next at")
         for check in band.checks:
-            print(f"  {check.name}: {check.question}  {check.command}")
+            print(f"  {check.name}: {check.question}  {typeable(check.step)}")
     if compared.indicative:
         print("indicative: a quick run, fewer than 10 launches of each arm, or no launches named")
     for line in compared.left_out:

@@ -16,6 +16,7 @@ from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.history import start_background
 from spark_build.cli.options import SIZE, Options, Renamed, command, local_sources, shared
 from spark_build.cli.render import running
+from spark_build.errors import Hint, ours
 from spark_build.text import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def _enter(
     from spark_build.errors import UsageError
 
     if len(recipes) != 1:
-        raise UsageError("--shell enters the tree of one recipe", hint="spark-build build NAME --shell")
+        raise UsageError("--shell enters the tree of one recipe", hint=ours("build NAME --shell"))
     with ExitStack() as stack:
         with render.open_view(options.verbosity) as view:
             shell = scheduler.shell(setting, planned, recipes[0], view.emit, wish.build_options())
@@ -251,7 +252,7 @@ def _refuse_unbuildable(planned: Plan, recipes: Sequence[str]) -> None:
         if step.recipe.name in recipes and step.decision in ("SKIP", "BLOCKED"):
             raise HostError(
                 f"{step.recipe.name} cannot be built for {planned.target.name}: {'; '.join(step.reasons)}",
-                hint="spark-build plan --target gb10",
+                hint=ours("plan", options=("--target", "gb10")),
             )
 
 
@@ -438,7 +439,8 @@ def configured(results: Sequence[RecipeResult], named: Sequence[str]) -> Outcome
         if result.status == "stopped":
             needs = [row.recipe for row in done if any(row.recipe in reason for reason in result.reasons)]
             lines += [
-                typeable(f"  next: spark-build build {name}, or --provide {name}=DIR") for name in needs
+                typeable(Hint("  next: ", ours("build", name), f", or --provide {name}=DIR"))
+                for name in needs
             ]
     return Outcome(lines=tuple(lines), code=NothingCheckedError.exit_code)
 
@@ -457,7 +459,7 @@ def _configured_lines(result: RecipeResult) -> list[str]:
     return [
         f"\n{result.recipe}: configured, {said}" + (f"; not printed: {', '.join(unseen)}" if unseen else ""),
         f"  log:  {result.log}",
-        typeable(f"  next: spark-build build {result.recipe}  (goes on in the same tree)"),
+        typeable(Hint("  next: ", ours("build", result.recipe), "  (goes on in the same tree)")),
     ]
 
 
@@ -527,9 +529,9 @@ def _print_failure(result: RecipeResult) -> None:
     click.echo(f"error: {result.recipe}: {place}{error.message}", err=True)
     if error.log:
         click.echo(f"  log:  {error.log}", err=True)
-        click.echo(typeable(f"  look: spark-build build {result.recipe} --shell"), err=True)
-    following = error.hint or f"spark-build build {result.recipe}  (goes on where it stopped)"
-    click.echo(typeable(f"  next: {following}"), err=True)
+        click.echo(typeable(Hint("  look: ", ours("build", result.recipe, "--shell"))), err=True)
+    following = error.hint or Hint(ours("build", result.recipe), "  (goes on where it stopped)")
+    click.echo(f"  next: {typeable(following)}", err=True)
 
 
 @command()
@@ -668,17 +670,14 @@ def _gib(mib: float) -> str:
 
 def _lines_to_type(planned: Plan, recipes: Sequence[str], also: Sequence[str], *, is_here: bool) -> list[str]:
     """Return the commands that carry the plan out; none where nothing is to be built."""
-    from shlex import quote
-
-    from spark_build.cli.hints import VIEW
-
     if not any(step.decision == "BUILD" for step in planned.steps):
         return []
-    named = "".join(f" {quote(name)}" for name in recipes)
-    more = "".join(f" --with {quote(name)}" for name in also)
-    view = f"--target {quote(planned.target.name)} --train {quote(planned.train.name)}"
-    lines = [f"spark-build {view} doctor{named}", f"spark-build {view} all{named}{more}"]
-    return [typeable(line, repeat=VIEW if is_here else ()) for line in lines]
+    more = [word for name in also for word in ("--with", name)]
+    view = ("--target", planned.target.name, "--train", planned.train.name)
+    return [
+        typeable(ours(command, *recipes, *options, options=view, elsewhere=not is_here))
+        for command, options in (("doctor", ()), ("all", more))
+    ]
 
 
 def print_plan(planned: Plan) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # --help is to start fast
 
 FILE, PROJECT = "spark-build.toml", "pyproject.toml"
 PREFIX = "SPARK_BUILD_"
-HINT = "docs/settings.md lists the keys; `spark-build config show` their values"
+HINT = "docs/settings.md lists the keys; `config show` their values"
 BUILDING = ("all", "build")
 OF_GC = {"keep_runs": "runs_keep", "runs_older_than": "runs_age"}  # option of `wheelhouse gc`: our name
 

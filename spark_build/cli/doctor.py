@@ -50,13 +50,14 @@ def doctor(
         if applied:
             setting = options.setting()
             facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
-    document: dict[str, Any] = {"findings": [dataclasses.asdict(finding) for finding in findings]}
+    rows = [dataclasses.asdict(one) | {"fix": typeable(one.fix, Options())} for one in findings]
+    document: dict[str, Any] = {"findings": rows}
     if fix:
         document["fixed"] = [{"command": command, "exit_code": code} for command, code in applied]
     if bundle is not None:
         document["bundle"] = {
             "path": bundle,
-            "files": bundles.write_support_bundle(place, setting.home, facts, findings),
+            "files": bundles.write_support_bundle(place, setting.home, facts, rows),
         }
     if options.json:
         render.print_json(document)
@@ -129,10 +130,10 @@ def print_fixes(wrong: Sequence[Diagnosis]) -> None:
     fixes: dict[str, list[str]] = {}
     for finding in wrong:
         if finding.fix:
-            fixes.setdefault(finding.fix, []).append(finding.check)
-    safe = {finding.fix for finding in wrong if finding.safe}
+            fixes.setdefault(typeable(finding.fix), []).append(finding.check)
+    safe = {typeable(finding.fix) for finding in wrong if finding.safe}
     if fixes:
         print("to fix it" + (" (* runs with --fix)" if safe else ""))
         for fix, names in fixes.items():
-            print(f"{'*' if fix in safe else ' '} {', '.join(dict.fromkeys(names))}: {typeable(fix)}")
+            print(f"{'*' if fix in safe else ' '} {', '.join(dict.fromkeys(names))}: {fix}")
         print()

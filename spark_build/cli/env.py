@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
-from spark_build.cli.hints import nothing_checked, typeable
+from spark_build.cli.hints import carry_over, nothing_checked, typeable
 from spark_build.cli.options import Options, group, shared
+from spark_build.errors import ours
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
@@ -113,8 +114,7 @@ def _refuse_foreign(setting: Context) -> None:
         raise HostError(
             f"the wheels of target {setting.target.name} are for {setting.target.platform}, "
             f"this machine is {setting.machine.platform}",
-            hint=f"spark-build --target {setting.target.name} wheelhouse export FILE.tar, "
-            "then on that machine: spark-build wheelhouse import --unsigned FILE.tar, and env create there",
+            hint=carry_over("env create there", ("--target", setting.target.name)),
         )
 
 
@@ -162,7 +162,7 @@ def update(
 def _generation(options: Options, view: str, number: int | None) -> Generation:
     """Return the target generation, of the environment's own view unless another is asked for."""
     from spark_build.cli.wheelhouse import current
-    from spark_build.errors import StoreError, UsageError
+    from spark_build.errors import StoreError
     from spark_build.wheelhouse import generations
 
     if options.target != "auto" or options.train is not None:
@@ -182,14 +182,7 @@ def _generation(options: Options, view: str, number: int | None) -> Generation:
                 hint="--root DIR names the one that has it",
             )
         return found
-    folder = place / "generations" / str(number)
-    if not folder.is_dir():
-        there = sorted(int(path.name) for path in folder.parent.glob("*") if path.name.isdigit())
-        raise UsageError(
-            f"{place.name} has no generation {number}",
-            hint=f"there are {', '.join(map(str, there))}" if there else "spark-build all",
-        )
-    return generations.read(folder)
+    return generations.read(generations.folder_of(place, number))
 
 
 def _as_json(
@@ -276,7 +269,7 @@ def check(options: Options, folder: Path) -> int:
     if not state.packages and not faults and not state.unfinished:
         return nothing_checked(
             f"{folder} holds no wheel of the wheelhouse",
-            f"spark-build env update {quote(str(folder))} PACKAGE",
+            ours("env update", folder, "PACKAGE"),
         )
     return 10 if faults or state.unfinished else 0
 
@@ -301,10 +294,9 @@ def _show_check(
     rows = [[fault.package, fault.file, fault.problem] for fault in faults]
     render.print_table(["PACKAGE", "FILE", "PROBLEM"], rows)
     if state.unfinished == "create":
-        again = typeable(f"spark-build env create {quote(str(folder))}", options)
-        print(f"{folder} was never finished; next: {again}")
+        print(f"{folder} was never finished; next: {typeable(ours('env create', folder), options)}")
     elif faults:
-        again = f"spark-build env update {quote(str(folder))} --repair --generation {state.generation}"
+        again = ours("env update", folder, "--repair", "--generation", state.generation)
         # The generation is one of the environment's own view, which --target would change.
         print(f"next: {typeable(again, options, ('--root',))}")
     elif state.packages:

@@ -20,6 +20,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import typeable
 from spark_build.cli.options import DETACHED, Options, command, shared
+from spark_build.errors import Hint, HintStep, ours
 from spark_build.text import format_duration
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def log(options: Options, recipe: str, diagnosis: bool) -> None:
     text = path.read_text(errors="replace")
     found = diagnose(last_command(text)) if failed else None
     if options.json:
-        document = dataclasses.asdict(found) if found else None
+        document = found and dataclasses.asdict(found) | {"fix": typeable(found.fix, Options())}
         render.print_json({"recipe": recipe, "path": str(path), "diagnosis": document})
         return
     if not diagnosis:
@@ -126,7 +127,7 @@ def _explained(found: LogDiagnosis) -> list[str]:
     place = f"{found.place}: " if found.place else ""
     lines = [f"error: {place}{found.error}"]
     if found.problem:
-        lines += [f"  why:  {found.explanation}", f"  next: {found.fix}"]
+        lines += [f"  why:  {found.explanation}", f"  next: {typeable(found.fix)}"]
     return lines
 
 
@@ -144,7 +145,7 @@ def _last_log(setting: Context, recipe: str) -> tuple[Path, bool]:
     path = store.entry_folder(setting.home.store, str(last["key"])) / LOG if last else None
     if path is not None and path.is_file():
         return path, False
-    raise UsageError(f"there is no log of {recipe}", hint=f"spark-build build {recipe}")
+    raise UsageError(f"there is no log of {recipe}", hint=ours("build", recipe))
 
 
 def start_background(options: Options, runs: Path, check: Callable[[Emit], object]) -> int:
@@ -208,7 +209,7 @@ def _chosen(runs: Sequence[Background], name: str | None) -> Background:
     if found is None:
         raise UsageError(
             f"no run {name} was detached here" if name else "nothing was detached here",
-            hint="spark-build attach --list" if runs else "spark-build build RECIPE --detach",
+            hint=ours("attach --list") if runs else ours("build RECIPE --detach"),
         )
     return found
 
@@ -259,7 +260,7 @@ def _conclude(options: Options, watched: Background) -> int:
     if run.exit_code is None:
         raise HostError(
             f"{run.name} ended without a result: killed (out of memory?), or the machine went down",
-            hint=f"{_command(run)}  (goes on where it stopped)",
+            hint=Hint(HintStep("ours", options=run.command), "  (goes on where it stopped)"),
         )
     output = (run.folder / background.STDOUT).read_bytes()
     if options.json and not _is_json(output):
@@ -288,7 +289,8 @@ def _stop(options: Options, run: Background) -> int:
     if options.json:
         render.print_json(_row(background.find(run.folder) or run))
     elif run.alive:
-        print(f"{run.name} is stopped\n  go on: {typeable(_command(run), options, ('--root',))}")
+        again = typeable(HintStep("ours", options=run.command), options, ("--root",))
+        print(f"{run.name} is stopped\n  go on: {again}")
     else:
         print(f"{run.name} had ended before")
     return 0
@@ -329,4 +331,4 @@ def _command(run: Background) -> str:
 
 def _again(options: Options, *arguments: str) -> str:
     """Return an `attach` command line that finds the same folder."""
-    return typeable(shlex.join(["spark-build", "attach", *arguments]), options, ("--root",))
+    return typeable(ours("attach", *arguments), options, ("--root",))

@@ -13,6 +13,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, group, shared
+from spark_build.errors import Hint, ours
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
@@ -186,13 +187,15 @@ def _exit_code(train: str, rows: Sequence[_Row]) -> int:
     if any(row.state == "does-not-apply" for row in rows):
         return PatchError.exit_code
     if not rows:
-        return nothing_checked(f"train {train} has no patches for these recipes", "spark-build recipes list")
+        return nothing_checked(f"train {train} has no patches for these recipes", ours("recipes list"))
     untried = [row for row in rows if row.state in UNKNOWN]
     if len(untried) == len(rows):
         return nothing_checked(
             f"no source can be had: {untried[0].detail}",
-            "check the network and `pip config list`; or name a tree: "
-            f"spark-build patches check --source {untried[0].recipe}=DIR",
+            Hint(
+                "check the network and `pip config list`; or name a tree: ",
+                ours("patches check --source", f"{untried[0].recipe}=DIR"),
+            ),
         )
     for row in untried:
         click.echo(f"note: {row.recipe}: {row.patch} was not tried: {row.detail}", err=True)

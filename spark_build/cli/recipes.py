@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
 from spark_build.cli.options import Options, command, shared
+from spark_build.errors import CHECK_NETWORK, ours
 
 if TYPE_CHECKING:
     from spark_build.authoring.pins import Row
@@ -75,7 +75,7 @@ def list_(options: Options, *, catalogue: bool) -> None:
     others = len(known) - len(shown)
     if others and not catalogue and options.verbosity >= 0:
         sys.stdout.flush()
-        again = typeable("spark-build recipes list --catalogue", options)
+        again = typeable(ours("recipes list --catalogue"), options)
         print(f"{others} more are built only when named: {again}", file=sys.stderr)
 
 
@@ -419,7 +419,9 @@ def new(
     base = Path(folder).expanduser().absolute() if folder else _own_folder(home)
     if requirements is not None:
         if name or sdist or git or needs:
-            raise UsageError("-r stands alone: each project is named in the file", hint="recipes new -r FILE")
+            raise UsageError(
+                "-r stands alone: each project is named in the file", hint=ours("recipes new -r FILE")
+            )
         return _new_set(options, requirements, base, force=force)
     if not name or bool(sdist) == bool(git):
         raise UsageError(
@@ -513,7 +515,7 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
 
     home = options.home()
     if moves and (names or only_check):
-        raise UsageError("--version stands alone", hint="recipes pin --version NAME=VER")
+        raise UsageError("--version stands alone", hint=ours("recipes pin --version NAME=VER"))
     rows: list[Row] = []
     changed: list[str] = []
     if moves:
@@ -574,11 +576,11 @@ def outdated(options: Options, names: tuple[str, ...]) -> int:
 def _unasked(train: str, state: str) -> int:
     """Report why no pin of a train could be compared; returns the exit code."""
     if not state:
-        return nothing_checked(f"train {train} pins nothing", "spark-build recipes list")
+        return nothing_checked(f"train {train} pins nothing", ours("recipes list"))
     return nothing_checked(
         f"no index or repository answers for any pin of train {train}: "
         f"{state.removeprefix('unknown (').removesuffix(')')}",
-        "check the network and `pip config list`, then the same command again",
+        CHECK_NETWORK,
     )
 
 
@@ -616,5 +618,5 @@ def _to_build(options: Options, base: Path, names: Sequence[str]) -> str:
     """Return the line that builds these, with --root when they would not be found without it."""
     from spark_build.paths import locate
 
-    root = [] if options.root is None and base in locate(None).data else ["--root", str(base)]
-    return typeable(shlex.join(["spark-build", *root, "build", *names]), options, repeat=("--root",))
+    root = () if options.root is None and base in locate(None).data else ("--root", str(base))
+    return typeable(ours("build", *names, options=root), options, repeat=("--root",))

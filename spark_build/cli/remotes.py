@@ -12,6 +12,7 @@ from spark_build.cli.hints import typeable
 from spark_build.cli.options import Options, group, shared
 from spark_build.cli.transfer import KEY
 from spark_build.cli.wheelhouse import AGE, current
+from spark_build.errors import Hint, ours
 from spark_build.text import format_size
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def add(
     if not options.json and not trust.signers(wheelhouse):
         click.echo(
             typeable(
-                "nobody is trusted yet, nothing is taken: spark-build wheelhouse trust add NAME KEY.pub"
+                Hint("nobody is trusted yet, nothing is taken: ", ours("wheelhouse trust add NAME KEY.pub"))
             ),
             err=True,
         )
@@ -134,7 +135,7 @@ def _print(options: Options, found: list[Remote]) -> None:
     elif options.verbosity < 0:
         print(f"remote stores: {len(rows)}")
     elif not rows:
-        print(typeable("there is no remote store: spark-build remotes add NAME URL"))
+        print(typeable(Hint("there is no remote store: ", ours("remotes add NAME URL"))))
     else:
         shown = [[one.name, "yes" if one.push else "", one.key, one.url] for one in found]
         render.print_table(["NAME", "PUSH", "SIGN", "URL"], shown)

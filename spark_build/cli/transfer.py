@@ -16,6 +16,7 @@ from spark_build.cli import render
 from spark_build.cli.hints import typeable
 from spark_build.cli.options import Options, command, group, shared
 from spark_build.cli.wheelhouse import current, listing, print_wheels
+from spark_build.errors import Hint, ours
 from spark_build.text import format_size
 
 if TYPE_CHECKING:
@@ -80,10 +81,12 @@ def _packed(
 ) -> tuple[Generation, Bundle]:
     from spark_build.events import Note
     from spark_build.transfer.bundle import pack, select, wheels_of_itself
+    from spark_build.wheelhouse import generations
     from spark_build.wheelhouse.trust import UNSIGNED
 
     setting = options.setting()
-    found = current(options) if number is None else _generation(setting.view, number)
+    view = setting.view
+    found = generations.read(generations.folder_of(view, number)) if number is not None else current(options)
     wheels, missing = select(found.wheels, packages, setting.markers)
     if missing:
         emit(Note(message=f"not in it, and needed to install all of it: {', '.join(missing)}"))
@@ -106,18 +109,6 @@ def _packed(
         options=f"--target {setting.target.name} --train {setting.train.name} ",
         key=key,
     )
-
-
-def _generation(view: Path, number: int) -> Generation:
-    from spark_build.errors import UsageError
-    from spark_build.wheelhouse import generations
-
-    folder = view / "generations" / str(number)
-    if not folder.is_dir():
-        there = sorted(int(path.name) for path in folder.parent.glob("*") if path.name.isdigit())
-        known = f"there are {', '.join(map(str, there))}" if there else "spark-build all"
-        raise UsageError(f"{view.name} has no generation {number}", hint=known)
-    return generations.read(folder)
 
 
 def _send(parcel: Bundle, place: str, progress: Progress, emit: Emit, *, remote: bool) -> int:
@@ -217,8 +208,8 @@ def _print_import(taken: ImportResult) -> None:
     if taken.replaced:
         from spark_build.wheelhouse import generations
 
-        again = f"{generations.command(found.folder.parent.parent)} wheelhouse rollback {found.before}"
-        print(f"back: {typeable(again)}")
+        view = generations.options_of(found.folder.parent.parent)
+        print(f"back: {typeable(ours('wheelhouse rollback', found.before, options=view))}")
 
 
 def _print_judgement(one: Judgement) -> None:
@@ -259,7 +250,7 @@ def list_(options: Options) -> None:
 
     found = signatures.signers(options.home().wheelhouse)
     if not found and not options.json:
-        print(typeable("nobody is trusted yet: spark-build wheelhouse trust add NAME KEY.pub"))
+        print(typeable(Hint("nobody is trusted yet: ", ours("wheelhouse trust add NAME KEY.pub"))))
     _print_signers(options, found, "trusted")
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from spark_build.cli import render
-from spark_build.cli.hints import nothing_checked
+from spark_build.cli.hints import carry_over, nothing_checked
 from spark_build.cli.lazy_group import LazyGroup
 from spark_build.cli.options import Options, Renamed, command, shared
-from spark_build.errors import NothingCheckedError
+from spark_build.errors import Hint, HintStep, NothingCheckedError, ours
 from spark_build.text import format_flops
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class VerifyOutcome:
     document: dict[str, Any]
     lines: list[str]
     code: int
-    unchecked: tuple[str, str] | None = None  # why nothing was checked, and what to do next
+    unchecked: tuple[str, Hint | HintStep] | None = None  # why nothing was checked, and what to do next
 
     @property
     def in_short(self) -> list[str]:
@@ -219,13 +219,12 @@ def judge(
     """Verify a generation unless it was; burn in what was asked for."""
     wheelless = burn_in is not None and burn_in.arm and generation is None
     if not wheelless and (generation is None or not generation.built()):
-        return _unchecked("no wheel here was built by spark-build", "spark-build plan")
+        return _unchecked("no wheel here was built by spark-build", ours("plan"))
     if not wheelless and not setting.is_here:
         return _unchecked(
             f"target {setting.target.name} is {setting.target.platform}, {setting.target.python}, "
             "and this machine is not",
-            "spark-build wheelhouse export FILE.tar, then on that machine: "
-            "spark-build wheelhouse import --unsigned FILE.tar, and verify there",
+            carry_over("verify there"),
         )
     checked = _checked(setting, generation, folder, emit, reverify=reverify)
     if burn_in is None:
@@ -236,7 +235,7 @@ def judge(
     return _with_burn_in(document, checked.lines, measured)
 
 
-def _unchecked(why: str, following: str) -> VerifyOutcome:
+def _unchecked(why: str, following: Hint | HintStep) -> VerifyOutcome:
     """Nothing could be verified: why, and what to do next."""
     return VerifyOutcome(
         document={"checks": []},
@@ -281,7 +280,7 @@ def _checked(
     document: dict[str, Any] = {"checks": checks}
     if not done and not failed:
         every = f"every check was skipped ({checks[0]['evidence']})" if checks else "no recipe names a check"
-        return dataclasses.replace(_unchecked(every, "spark-build doctor"), document=document, lines=lines)
+        return dataclasses.replace(_unchecked(every, ours("doctor")), document=document, lines=lines)
     return VerifyOutcome(document=document, lines=lines, code=VerificationError.exit_code if failed else 0)
 
 
@@ -414,7 +413,7 @@ def history(options: Options) -> int:
         render.print_json({"arms": [dataclasses.asdict(each) for each in groups], "exit_code": code})
     if not groups:
         return nothing_checked(
-            f"there is no burn-in in {options.home().runs}", "spark-build verify --burn-in --full"
+            f"there is no burn-in in {options.home().runs}", ours("verify --burn-in --full")
         )
     if options.json:
         return code
@@ -444,5 +443,5 @@ def _last(options: Options) -> Path:
     runs = options.home().runs
     found = sorted(runs.glob("*/burn-in.json"), key=lambda file: file.stat().st_mtime)
     if not found:
-        raise UsageError(f"there is no burn-in in {runs}", hint="spark-build verify --burn-in --full")
+        raise UsageError(f"there is no burn-in in {runs}", hint=ours("verify --burn-in --full"))
     return found[-1]

@@ -15,6 +15,7 @@ from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
 from spark_build.cli.options import Options, command, shared
+from spark_build.errors import Hint, ours
 from spark_build.text import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ def current(options: Options) -> Generation:
     if found is None:
         others = sorted(path.parent.name for path in view.parent.glob("*/current"))
         known = f"; there are {', '.join(others)} (--target, --train)" if others else ""
-        there = f"on a {setting.target.name} machine: spark-build all, and import what it exports"
-        hint = "spark-build all" if setting.is_here else there
+        on = f"on a {setting.target.name} machine: "
+        there = Hint(on, ours("all", elsewhere=True), ", and import what it exports")
+        hint = ours("all") if setting.is_here else there
         raise StoreError(f"nothing is published for {view.name} yet{known}", hint=hint)
     return found
 
@@ -193,7 +195,7 @@ def _before(view: Path, found: Generation) -> Generation | None:
 
 def _line(row: dict[str, Any]) -> str:
     if row["problem"]:
-        return typeable(f"{row['problem']}; spark-build wheelhouse check --repair")
+        return typeable(Hint(f"{row['problem']}; ", ours("wheelhouse check --repair")))
     words = [_words(one) for one in row["changes"]]
     rest = [f"and {len(words) - SHOWN} more"] if len(words) > SHOWN else []
     return ", ".join([*words[:SHOWN], *rest]) or "the same wheels"
@@ -261,7 +263,7 @@ def _pinning(options: Options, number: int | None, *, wanted: bool) -> None:
     view = options.setting().view
     chosen = number or wheelhouse_generations.current_number(view)
     if not chosen:
-        raise UsageError(f"nothing is published for {view.name} yet", hint="spark-build all")
+        raise UsageError(f"nothing is published for {view.name} yet", hint=ours("all"))
     new = (wheelhouse_generations.pin if wanted else wheelhouse_generations.unpin)(view, chosen)
     if options.json:
         render.print_json({"generation": chosen, "pinned": wanted, "new": new})
@@ -417,17 +419,17 @@ def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> i
         if resolve is not False and all(one.mended for one in found):
             targets = load(home.data).targets.values()
             found += unresolved(home, targets, most=None if resolve else MOST, told=note)
-    found = tuple(dataclasses.replace(one, fix=typeable(one.fix)) for one in found)
     left = [one for one in found if not one.mended]
     empty = not found and fsck.is_empty(home)
     if options.json:
-        rows = [dataclasses.asdict(one) for one in found]
+        rows = [dataclasses.asdict(one) | {"fix": typeable(one.fix)} for one in found]
         render.print_json({"faults": rows, "mended": len(found) - len(left), "left": len(left)})
     elif not empty:
         _print_faults(found, deep=deep)
     if empty:
         return nothing_checked(
-            f"{home.wheelhouse} holds no wheel and no view", "spark-build all; or --root DIR names another"
+            f"{home.wheelhouse} holds no wheel and no view",
+            Hint(ours("all"), "; or --root DIR names another"),
         )
     return 10 if left else 0
 
@@ -441,7 +443,7 @@ def _print_faults(found: tuple[WheelhouseFault, ...], *, deep: bool) -> None:
     for one in found:
         print(f"{'mended' if one.mended else one.kind}: {one.path}: {one.message}")
         if not one.mended:
-            print(f"  next: {one.fix}")
+            print(f"  next: {typeable(one.fix)}")
     left = sum(not one.mended for one in found)
     if not found:
         print(f"all is as it was recorded{'' if deep else ' (--deep reads every byte, too)'}")

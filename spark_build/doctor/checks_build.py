@@ -7,6 +7,7 @@ from shlex import quote
 from typing import TypeVar
 
 from spark_build.doctor.model import Basics, Facts, PlanRequirements, install_line, repository_note, version
+from spark_build.errors import Hint, ours
 from spark_build.machine import Diagnosis, Machine
 from spark_build.resources import policy
 
@@ -37,19 +38,20 @@ def target(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
     if compiled and goal.platform != machine.platform:
         names = ", ".join(recipe.name for recipe in compiled)
         message = f"{names}: {goal.name} is built on {goal.platform}, and this is {machine.platform}"
-        fix = f"run it on a {goal.name}; `spark-build plan --target {goal.name}` works anywhere"
+        plan = ours("plan", options=("--target", goal.name))
+        fix = Hint(f"run it on a {goal.name}; this works anywhere: ", plan)
         return Diagnosis(check="target", status="fail", message=message, fix=fix)
     if any(recipe.kind == "pep517" for recipe in compiled) and goal.python != machine.python:
         number = f"3.{goal.python.removeprefix('cp3')}"
         message = f"{goal.name} wheels are for {goal.python}, and this is {machine.python}"
-        fix = f"SPARK_BUILD_PYTHON=python{number} ./spark-build ..."
-        return Diagnosis(check="target", status="fail", message=message, fix=fix)
+        again = f"SPARK_BUILD_PYTHON=python{number} ./spark-build ..."
+        return Diagnosis(check="target", status="fail", message=message, fix=again)
     return None
 
 
 def writable(facts: Basics, _wants: PlanRequirements) -> tuple[Diagnosis, ...]:
     """Check that we may write to the folders that we use."""
-    fix = "spark-build --root DIR ... with a folder that you may write to"
+    fix = "choose a folder that you may write to: --root DIR"
     return tuple(
         Diagnosis(check="writable", status="ok", message=f"{folder} can be written")
         if may

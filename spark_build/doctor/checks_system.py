@@ -16,6 +16,7 @@ from spark_build.doctor.model import (
     install_line,
     version,
 )
+from spark_build.errors import ours
 from spark_build.machine import Diagnosis
 
 PLATFORMS = ("linux-x86_64", "linux-aarch64")
@@ -55,9 +56,7 @@ def distribution(facts: Facts, wants: PlanRequirements) -> Diagnosis:
         return Diagnosis(check="distribution", status="ok", message=name)
     if known is None:
         message = f"{name}: recipes name packages of Debian, Ubuntu and DGX OS; find yours by hand"
-        return Diagnosis(
-            check="distribution", status="warn", message=message, fix="spark-build recipes show NAME"
-        )
+        return Diagnosis(check="distribution", status="warn", message=message, fix=ours("recipes show NAME"))
     message = f"{name}: CUDA 13 does not support that release"
     status = wants.severity(needed=wants.cuda and number_here < known[0])
     return Diagnosis(check="distribution", status=status, message=message, fix="sudo do-release-upgrade")

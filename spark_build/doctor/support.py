@@ -11,7 +11,7 @@ import platform
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from spark_build import __version__
@@ -23,7 +23,7 @@ from spark_build.journal import EVENTS
 from spark_build.machine import Diagnosis
 from spark_build.paths import Home
 from spark_build.process import interactive
-from spark_build.text import scrub, scrub_value
+from spark_build.text import render_template, scrub, scrub_value
 
 # Variables that change what we do; those of the user's other programs are none of our business.
 PREFIXES = ("PIP_", "SPARK_BUILD_", "CUDA", "NVCC", "CCACHE_", "SCCACHE_", "LC_", "TORCH_", "MAX_JOBS")
@@ -31,18 +31,6 @@ NAMES = ("PATH", "LANG", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LD_LIBRARY_PATH", "
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 LONGEST = 1 << 20  # bytes of one log: its end, where the failure is
 LOGS = 3  # the newest
-README = """What `spark-build doctor --bundle FILE` found; written for support.
-
-findings.json     what doctor says
-facts.json        what it was made of
-versions.json     of spark-build, Python and the packages that it uses
-environment.json  variables that builds depend on
-run/              the newest run: events and logs
-logs/             of the newest builds that left one
-
-Credentials in addresses, tokens, passwords and the names of home folders are replaced by *** and ~.
-Look through it before you send it all the same.
-"""
 
 
 def refuse_bundle(path: Path) -> None:
@@ -53,7 +41,9 @@ def refuse_bundle(path: Path) -> None:
         raise UsageError(f"--bundle {path}: there is no folder {path.parent}")
 
 
-def write_support_bundle(path: Path, home: Home, facts: Facts, findings: Sequence[Diagnosis]) -> list[str]:
+def write_support_bundle(
+    path: Path, home: Home, facts: Facts, findings: Sequence[Mapping[str, object]]
+) -> list[str]:
     """Write the tar, compressed when its name says so; returns the names of its files."""
     held = io.BytesIO()
     names = []
@@ -69,9 +59,9 @@ def write_support_bundle(path: Path, home: Home, facts: Facts, findings: Sequenc
     return names
 
 
-def _parts(home: Home, facts: Facts, findings: Sequence[Diagnosis]) -> Iterator[tuple[str, str]]:
-    yield "README.txt", README
-    yield "findings.json", _json([dataclasses.asdict(finding) for finding in findings])
+def _parts(home: Home, facts: Facts, findings: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
+    yield "README.txt", render_template("support.txt")
+    yield "findings.json", _json(findings)
     yield "facts.json", _json(dataclasses.asdict(facts))
     yield "versions.json", _json(_versions())
     yield "environment.json", _json({name: value for name, value in os.environ.items() if _concerns(name)})
@@ -148,7 +138,7 @@ def remedies(findings: Iterable[Diagnosis]) -> dict[str, list[Diagnosis]]:
     """Return safe commands with the findings that each fixes; a command appears once."""
     found: dict[str, list[Diagnosis]] = {}
     for finding in findings:
-        if finding.safe and finding.fix and finding.status != "ok":
+        if finding.safe and isinstance(finding.fix, str) and finding.fix and finding.status != "ok":
             found.setdefault(finding.fix, []).append(finding)
     return found
 

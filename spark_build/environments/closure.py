@@ -15,7 +15,7 @@ from packaging.tags import Tag, sys_tags
 
 from spark_build.environments import interpreters
 from spark_build.environments.installed import choose_installer, installer_error
-from spark_build.errors import SourceError, StoreError
+from spark_build.errors import Hint, SourceError, StoreError, ours
 from spark_build.files import make_folder, sha256_of
 from spark_build.paths import Home
 from spark_build.process import run
@@ -97,8 +97,10 @@ def _download(
         raise SourceError(
             "the closure (public wheels that the built ones need) cannot be had: "
             + (errors[0].removeprefix("ERROR: ") if errors else done.output[-300:]),
-            hint="the built wheels are safe in the store; go on with the network, or without the closure: "
-            "spark-build all --no-closure",
+            hint=Hint(
+                "the built wheels are safe in the store; go on with the network, or without the closure: ",
+                ours("all --no-closure"),
+            ),
         )
 
 
@@ -239,7 +241,7 @@ def unresolved(
             told(f"{view.name}: {len(current.wheels)} wheels; --resolve tries whether they install")
         else:
             for problem in prove_installable(current, target):
-                fix = f"{generations.command(view)} all (completes the set)"
+                fix = Hint(ours("all", options=generations.options_of(view)), " (completes the set)")
                 found.append(
                     WheelhouseFault(kind="incomplete", path=str(current.folder), message=problem, fix=fix)
                 )

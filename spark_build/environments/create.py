@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -25,7 +24,7 @@ from spark_build.environments.installed import (
     prove_origin,
 )
 from spark_build.environments.interpreters import Interpreter
-from spark_build.errors import HostError, StoreError, UsageError
+from spark_build.errors import Hint, HostError, StoreError, UsageError, ours, rm
 from spark_build.files import locked, remove_tree, sha256_of
 from spark_build.reporting import reporter
 from spark_build.text import format_size
@@ -80,7 +79,7 @@ def choose(
         raise StoreError(
             f"the wheelhouse has no {', '.join(missing)}",
             where=str(generation.folder),
-            hint=f"there are {have}; `spark-build all` publishes the third-party wheels too",
+            hint=Hint(f"there are {have}; with the third-party wheels too: ", ours("all")),
         )
     return chosen
 
@@ -103,7 +102,7 @@ def create(generation: Generation, folder: Path, wish: CreateOptions) -> State:
     _refuse_taken(folder)
     python = wish.python or interpreters.own()
     view = view_of(generation)
-    interpreters.refuse_other_abi(view, python, f"spark-build env create {quote(str(folder))}")
+    interpreters.refuse_other_abi(view, python, folder)
     chosen = choose(generation, wish.names, everything=wish.everything, markers=python.markers)
     interpreters.refuse_unfit(chosen, python)
     tool = installed.choose_installer(wish.installer)
@@ -142,7 +141,7 @@ def _refuse_taken(folder: Path) -> None:
         if installed.exists(folder):
             raise UsageError(
                 f"{folder} already is an environment of a wheelhouse",
-                hint=f"spark-build env update {quote(str(folder))}",
+                hint=ours("env update", folder),
             )
         if any(not path.name.startswith(BEGUN) for path in folder.iterdir()):
             raise UsageError(f"{folder} is no new or empty folder", hint="choose another, or remove it first")
@@ -262,10 +261,10 @@ def _plan(
 ) -> tuple[State, EnvironmentChange, tuple[StoredWheel, ...]]:
     state = installed.read(folder)
     if state.unfinished == "create":
-        again = f"spark-build env create {quote(str(folder))} {' '.join(map(quote, state.asked))}".rstrip()
+        again = ours("env create", folder, *state.asked)
         raise HostError(f"{folder} was never finished: its `env create` was interrupted", hint=again)
     python = _interpreter(folder)
-    interpreters.refuse_other_abi(view_of(generation), python, "spark-build env create ANOTHER-DIR")
+    interpreters.refuse_other_abi(view_of(generation), python, "ANOTHER-DIR")
     names = installed.merged(still_there(state.asked, generation.wheels), wish.more)
     wanted = choose(generation, names, everything=state.everything, markers=python.markers)
     interpreters.refuse_unfit(wanted, python)
@@ -280,7 +279,7 @@ def _interpreter(folder: Path) -> Interpreter:
         raise HostError(
             f"the interpreter of {folder} does not run any more",
             where=str(venv.python_of(folder)),
-            hint=f"rm -r {quote(str(folder))}, then make it again",
+            hint=Hint(rm(folder), ", then make it again"),
         )
     return found
 
@@ -332,7 +331,7 @@ def _sound(path: Path, sha256: str) -> None:
         raise StoreError(
             f"{path.name} is damaged or missing in the wheelhouse",
             where=str(path),
-            hint="spark-build wheelhouse check --repair",
+            hint=ours("wheelhouse check --repair"),
         )
 
 

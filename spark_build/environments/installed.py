@@ -14,14 +14,13 @@ import zipfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from shlex import quote
 from typing import Any, Literal
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from spark_build import venv
-from spark_build.errors import HostError, StoreError, UsageError
+from spark_build.errors import AGAIN, Hint, HostError, StoreError, UsageError, ours, rm
 from spark_build.files import remove_tree, write_atomically
 from spark_build.process import run
 from spark_build.wheelhouse.generations import Generation, requirements
@@ -198,8 +197,8 @@ def read(folder: Path) -> State:
         raw: dict[str, Any] = json.loads((folder / NAME).read_text())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(
-            f"{folder} was not made by `spark-build env create`: there is no {NAME} in it",
-            hint="make a new one: spark-build env create DIR",
+            f"{folder} was not made by `env create`: there is no {NAME} in it",
+            hint=Hint("make a new one: ", ours("env create DIR")),
         ) from error
     except (OSError, ValueError) as error:
         raise _unreadable(folder, error) from error
@@ -216,7 +215,7 @@ def _unreadable(folder: Path, error: Exception) -> StoreError:
     return StoreError(
         f"what is known about this environment cannot be read: {error}",
         where=str(folder / NAME),
-        hint=f"rm -r {quote(str(folder))}, then make it again",
+        hint=Hint(rm(folder), ", then make it again"),
     )
 
 
@@ -240,7 +239,7 @@ def site_packages(folder: Path) -> Path:
     """Return the environment's site-packages. Raises StoreError when it has none."""
     found = [path for path in folder.glob("lib/python*/site-packages") if path.is_dir()]
     if len(found) != 1:
-        raise StoreError(f"{folder} is no virtual environment any more", hint=f"rm -r {quote(str(folder))}")
+        raise StoreError(f"{folder} is no virtual environment any more", hint=rm(folder))
     return found[0]
 
 
@@ -251,7 +250,7 @@ def prove_origin(folder: Path, generation: Generation, wheels: Sequence[StoredWh
             raise StoreError(
                 f"{wheel.name}: {name} in the environment is not the wheelhouse's",
                 where=str(path),
-                hint=f"rm -r {quote(str(folder))}, then make it again",
+                hint=Hint(rm(folder), ", then make it again"),
             )
 
 
@@ -339,13 +338,11 @@ def fill(installer: InstallerName, folder: Path, source: Path, wheels: Sequence[
             done = run([*command, "install", "--no-cache-dir", *options], cwd=folder, env=venv.unconfigured())
     if done.returncode != 0:
         if os.strerror(errno.ENOSPC) in done.output:
-            raise HostError(
-                f"the disk is full ({folder})", hint="free some space, then the same command again"
-            )
+            raise HostError(f"the disk is full ({folder})", hint=Hint("free some space, then ", AGAIN))
         raise StoreError(
             f"{installer} refuses the wheels: {installer_error(done.output)}",
             where=str(source),
-            hint="spark-build wheelhouse list",
+            hint=ours("wheelhouse list"),
         )
 
 

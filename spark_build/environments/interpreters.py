@@ -18,7 +18,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags, platform_tags
 from packaging.utils import parse_wheel_filename
 
 from spark_build import venv
-from spark_build.errors import HostError, StoreError, UsageError
+from spark_build.errors import Hint, HostError, StoreError, UsageError, ours, shell
 from spark_build.process import capture, run
 from spark_build.venv import clean_environment, find_uv
 from spark_build.wheelhouse.generations import Generation
@@ -139,10 +139,10 @@ def _there_are(found: Sequence[Interpreter]) -> str:
     return "there are " + ", ".join(f"{interpreter.version} ({interpreter.path})" for interpreter in found)
 
 
-def refuse_other_abi(view: str, python: Interpreter, command: str) -> None:
+def refuse_other_abi(view: str, python: Interpreter, folder: Path | str) -> None:
     """Raise UsageError unless the interpreter has the view's ABI; names those that have it.
 
-    command: what to type, to which --python is added.
+    folder: of the environment to be made.
     """
     abi = view.rpartition("-")[2]
     if python.abi == abi:
@@ -153,7 +153,7 @@ def refuse_other_abi(view: str, python: Interpreter, command: str) -> None:
     if fitting:
         raise UsageError(
             f"{told}; on this machine would do: {others}",
-            hint=f"{command} --python {quote(fitting[0].path)}",
+            hint=ours("env create", folder, "--python", fitting[0].path),
         )
     bring = (
         f"uv python install {_short(abi)}"
@@ -161,7 +161,8 @@ def refuse_other_abi(view: str, python: Interpreter, command: str) -> None:
         else f"sudo apt-get install -y python{_short(abi)}-venv"
     )
     raise UsageError(
-        f"{told}; no Python on this machine would do", hint=f"{bring}, then: {command} --python {_short(abi)}"
+        f"{told}; no Python on this machine would do",
+        hint=Hint(shell(bring), ours("env create", folder, "--python", _short(abi))),
     )
 
 
@@ -173,7 +174,7 @@ def refuse_unfit(wheels: Sequence[StoredWheel], python: Interpreter) -> None:
         if fitting.isdisjoint(tags):
             raise HostError(
                 f"{wheel.filename} is for another platform; this machine is {python.platform}",
-                hint="on a machine of that platform: spark-build wheelhouse import, then env create",
+                hint="import the wheels on a machine of that platform, and make the environment there",
             )
 
 
@@ -196,7 +197,7 @@ def refuse_without(generation: Generation) -> None:
     raise StoreError(
         f"--jupyter needs {PACKAGE} in the wheelhouse, and it is not there",
         where=str(generation.folder),
-        hint=f"where there is a network: {fetch}; then: spark-build wheelhouse import kernel",
+        hint=Hint(f"where there is a network: {fetch}; then: ", ours("wheelhouse import kernel")),
     )
 
 
@@ -237,5 +238,5 @@ def _kernels_of(folder: Path) -> Path:
     code = "from jupyter_core.paths import jupyter_data_dir; print(jupyter_data_dir())"
     said = capture([str(venv.python_of(folder)), "-c", code], env=venv.clean_environment())
     if not said:
-        raise HostError("jupyter_core does not work in the environment", hint="spark-build env check DIR")
+        raise HostError("jupyter_core does not work in the environment", hint=ours("env check DIR"))
     return Path(said.strip(), "kernels")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spark_build import venv
-from spark_build.errors import HostError, UsageError
+from spark_build.errors import HostError, UsageError, ours
 from spark_build.events import Emit, Note
 from spark_build.files import locked, write_atomically
 from spark_build.measure.model import Arm, Device
@@ -152,7 +152,7 @@ def container_arm(name: str, image: str) -> Arm:
     """
     engine = next((each for each in ENGINES if shutil.which(each)), "")
     if not engine:
-        raise HostError(f"{name}: a container needs docker or podman", hint="spark-build doctor")
+        raise HostError(f"{name}: a container needs docker or podman", hint=ours("doctor"))
     if capture([engine, "image", "inspect", image]) is None:
         raise UsageError(f"{name}: {engine} has no image {image}", hint=f"{engine} pull {image}")
     return Arm(

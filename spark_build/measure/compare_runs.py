@@ -22,7 +22,7 @@ SCHEMA = 1
 DECIDING = ("device", "driver", "threads")  # of the scope: else two numbers are of different things
 LEAST = 3  # rounds on either side; runs before a variance from day to day is told
 UNKNOWN = "variance from day to day unknown: no other arm is the same in both runs"
-HINT = "give the burn-in.json that `spark-build verify --burn-in` wrote"
+HINT = "give the burn-in.json that `verify --burn-in` wrote"
 NEEDED = (
     "claim", "explanation", "headline", "indicative", "ratio", "ci95", "arms", "gates", "scope",
     "round_results",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
-from spark_build.errors import InconclusiveError, UsageError, VerificationError
+from spark_build.errors import Hint, HintStep, InconclusiveError, UsageError, VerificationError, ours, shell
 from spark_build.events import Gate
 from spark_build.measure.bounds import kinds
 from spark_build.measure.compare_runs import UNKNOWN, changed_scope
@@ -236,6 +236,9 @@ class TrialCase:
     kind: Kind | None = None
 
 
+MORE_ROUNDS = Hint("repeat the run with more rounds: ", ours("bench run --rounds 10"))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
     """`contrasts` says which arm is held against which; if `paired`, launches of one name belong together."""
@@ -247,7 +250,7 @@ class Trial:
     paired: bool
     calls: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)  # seconds
     memory: Mapping[tuple[str, str, str], Launches] = field(default_factory=dict)  # (arm, case, what), bytes
-    more: str = "repeat the run with more rounds: spark-build bench run --rounds 10"  # a hint
+    more: Hint = MORE_ROUNDS
     quick: bool = False  # only indicative, whatever the counts
     doubts: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()  # cases that cannot be held against each other, and why
@@ -459,7 +462,7 @@ class Next(NamedTuple):
 
     name: str
     question: str
-    command: str
+    step: HintStep
 
 
 class Band(NamedTuple):
@@ -470,11 +473,11 @@ class Band(NamedTuple):
     checks: tuple[Next, ...] = ()
 
 
-UTILISATION = Next("utilisation", "does the device wait for the processor?", "nvidia-smi dmon -s u")
-THERMAL = Next("thermal", "is it too hot to keep its clock?", "nvidia-smi -q -d PERFORMANCE")
-POWER = Next("power", "does a power limit hold it down?", "nvidia-smi -q -d POWER")
-DRIVER = Next("driver", "do driver and libraries of both fit together?", "spark-build doctor")
-SWAP = "spark-build verify --burn-in --swap cublas"
+UTILISATION = Next("utilisation", "does the device wait for the processor?", shell("nvidia-smi dmon -s u"))
+THERMAL = Next("thermal", "is it too hot to keep its clock?", shell("nvidia-smi -q -d PERFORMANCE"))
+POWER = Next("power", "does a power limit hold it down?", shell("nvidia-smi -q -d POWER"))
+DRIVER = Next("driver", "do driver and libraries of both fit together?", ours("doctor"))
+SWAP = ours("verify --burn-in --swap cublas")
 IMAGE = Next("image", "is it a release, with libraries as new as the other's?", SWAP)
 DEVICE = (UTILISATION, THERMAL, POWER)
 BANDS = (

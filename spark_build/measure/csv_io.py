@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from spark_build.errors import UsageError
+from spark_build.errors import Hint, UsageError
 from spark_build.measure.compare_runs import DECIDING
 from spark_build.measure.comparison import LARGEST, Trial, TrialCase, doubts_of, in_order
 from spark_build.measure.model import Bench, Kind
@@ -147,7 +147,7 @@ def trial_from_rows(
         contrasts=tuple((arms[0], arm) for arm in arms[1:]),
         paired=by == "round",
         calls={key: tuple(values) for key, values in found.calls.items()},
-        more="measure in more launches of each environment, a row for each: run 1, 2, 3",
+        more=Hint("measure in more launches of each environment, a row for each: run 1, 2, 3"),
         quick=by == "row",
         memory={key: _means(launches) for key, launches in found.memory.items()},
         doubts=tuple(dict.fromkeys(found.said["doubt"])),

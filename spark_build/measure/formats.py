@@ -21,7 +21,7 @@ from spark_build.measure.csv_io import ALIASES, Fields, trial_from_csv, trial_fr
 from spark_build.measure.suite import bench_from_json
 
 FORMS = (
-    "give a bench.json of `spark-build bench run`; a CSV with environment,metric,value; JSON of hyperfine, "
+    "give a bench.json of `bench run`; a CSV with environment,metric,value; JSON of hyperfine, "
     "pytest-benchmark, Google Benchmark, nvbench or `vllm bench serve`; a log with MLPerf's :::MLLOG lines; "
     "any JSON list of records (--arm, --case, --value, --unit name its fields); or a folder, each file in it "
     "a launch"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.environments.create import install
-from spark_build.errors import HostError, RecipeError, UsageError
+from spark_build.errors import HostError, RecipeError, UsageError, ours
 from spark_build.events import BurnInFinished, BurnInStarted, Emit, Gate, Note
 from spark_build.files import locked, remove_tree, write_atomically
 from spark_build.journal import new_run
@@ -158,7 +158,7 @@ def _arm(site: MeasureSite, folder: Path, device: Device, wish: ArmWish) -> Arm:
     if wish.what != "wheelhouse":
         return environment_arm(wish.name, Path(wish.what).expanduser())
     if site.generation is None or not has_torch(site.generation):
-        raise UsageError("the wheelhouse holds no torch to measure", hint="spark-build build torch")
+        raise UsageError("the wheelhouse holds no torch to measure", hint=ours("build torch"))
     environment = folder / "wheelhouse-env"
     remove_tree(environment)
     install(site.generation, environment, ["torch"], with_pip=False)

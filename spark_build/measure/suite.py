@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from spark_build.errors import HostError, UsageError
+from spark_build.errors import Hint, HostError, UsageError, ours
 from spark_build.events import Emit, Note
 from spark_build.files import locked, write_atomically
 from spark_build.measure import session
@@ -242,7 +242,7 @@ def write_suite_report(result: Bench, folder: Path) -> Path:
     return folder / "report.html"
 
 
-HINT = "give the bench.json that `spark-build bench run` wrote"
+HINT = "give the bench.json that `bench run` wrote"
 
 
 @cache
@@ -256,7 +256,7 @@ def bench_from_json(raw: Any, where: str = "") -> Bench:
     """Return a run from `bench_json`'s document. Raises UsageError with the first mistake."""
     if not isinstance(raw, Mapping) or raw.get("kind") != "bench":
         burn_in = isinstance(raw, Mapping) and "verdict" in raw
-        hint = "of burn-ins: spark-build verify compare" if burn_in else HINT
+        hint = Hint("of burn-ins: ", ours("verify compare")) if burn_in else HINT
         raise UsageError("this is no run of the suite", where=where, hint=hint)
     if raw.get("schema") != SCHEMA:
         said = f"a run of schema {raw.get('schema')!r}; this program knows {SCHEMA}"

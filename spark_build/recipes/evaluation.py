@@ -141,7 +141,7 @@ def pin_hint(recipe: str, source: Source, train: str) -> str:
 
     train: "" for a pin in the recipe itself.
     """
-    line = f"spark-build recipes pin {recipe}{f' --train {train}' if train else ''}"
+    line = f"`recipes pin {recipe}{f' --train {train}' if train else ''}`"
     return f"the commit of {source.tag} of {source.url}. On a machine that reaches it: {line}"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import GenericAlias
 from typing import Any, TypeVar
 
-from spark_build.errors import Problem, RecipeError, UsageError
+from spark_build.errors import Hint, Problem, RecipeError, UsageError, ours
 from spark_build.paths import Home
 from spark_build.recipes.model import Pin, Recipe, Target, Train
 from spark_build.recipes.parse import (
@@ -73,7 +73,7 @@ def read_lock(home: Home, recipe: str) -> Lock | None:
         text = path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(
-            f"{path} cannot be read: {error}", hint="delete it, then: spark-build recipes pin"
+            f"{path} cannot be read: {error}", hint=Hint("delete it, then: ", ours("recipes pin"))
         ) from error
     return parse_lock(text, lock_file(recipe))
 

@@ -25,7 +25,7 @@ from typing import (
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from spark_build.errors import Problem, RecipeError
+from spark_build.errors import Hint, Problem, RecipeError, ours
 from spark_build.recipes.fields import SHAPE_ONLY
 from spark_build.recipes.model import Recipe, Target, Train
 from spark_build.recipes.toml_positions import Finding, Path, Positions, quote, read_toml
@@ -334,7 +334,7 @@ def parse_lock(text: str, file: str) -> Lock:
     except (RecursionError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecipeError(
             f"{file} is no lock of build requirements: {' '.join(str(error).split())[:200]}",
-            hint="delete it, then write it anew: spark-build recipes pin",
+            hint=Hint("delete it, then write it anew: ", ours("recipes pin")),
         ) from error
     return Lock(file=file, wheels=wheels)
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol, cast
 
-from spark_build.errors import HostError, SourceError
+from spark_build.errors import AGAIN, Hint, HostError, SourceError
 from spark_build.files import CHUNK, remove_tree
 
 if sys.version_info >= (3, 14):
@@ -74,7 +74,7 @@ def filled(
     """
     taken = destination.exists() and not (destination.is_dir() and not any(destination.iterdir()))
     if taken or destination.is_symlink():
-        raise HostError(f"{destination} is in the way", hint=f"remove {destination}, then try again")
+        raise HostError(f"{destination} is in the way", hint=Hint(f"remove {destination}, then ", AGAIN))
     destination.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
     try:

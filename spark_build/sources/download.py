@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_build.errors import SourceError
+from spark_build.errors import GOES_ON, Hint, SourceError
 from spark_build.files import CHUNK, locked, sha256_of, sync_folder
 from spark_build.recipes.model import Source
 from spark_build.reporting import reporter
@@ -93,8 +93,7 @@ def _complete(url: str, pinned: Pinned, indexes: Indexes, pause: Callable[[float
             if failures > RETRIES:
                 raise SourceError(
                     f"cannot download {pinned.filename} from {http.host_of(url)}: {error}",
-                    hint=f"run the same command again, it goes on where it stopped; "
-                    f"else {unreachable_hint(pinned.filename)}",
+                    hint=Hint(GOES_ON, f"; else {unreachable_hint(pinned.filename)}"),
                 ) from error
             pause(BACK_OFF * 2 ** max(failures - 1, 0))
             continue

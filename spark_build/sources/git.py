@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from spark_build.errors import HostError, SourceError
+from spark_build.errors import AGAIN, Hint, HostError, SourceError, rm
 from spark_build.files import locked, remove_tree, write_atomically
 from spark_build.process import capture, run
 from spark_build.recipes.model import Source
@@ -254,7 +254,7 @@ class Wanted:
         what = [f"--prefix={prefix}", f"--output={file}", f"{self.commit}^{{tree}}"]
         done = run(self._command("archive", "--format=tar", *what), env=_environment())
         if "No space left on device" in done.output:
-            raise HostError(f"the disk is full ({file.parent})", hint="free some space, then try again")
+            raise HostError(f"the disk is full ({file.parent})", hint=Hint("free some space, then ", AGAIN))
         if done.returncode != 0:
             said = done.output.rpartition("\n")[2]
             raise self._damaged(said or f"git archive ended with status {done.returncode}")
@@ -273,7 +273,7 @@ class Wanted:
     def _damaged(self, said: str) -> SourceError:
         return SourceError(
             f"the mirror lacks parts of {self}: {said}",
-            hint=f"rm -r {self.mirror}   # then try again: it is fetched again",
+            hint=Hint(rm(self.mirror), AGAIN, ": it is fetched again"),
         )
 
 

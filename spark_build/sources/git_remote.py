@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from spark_build.errors import HostError, SourceError
+from spark_build.errors import AGAIN, Hint, HostError, SourceError
 from spark_build.process import run
 from spark_build.reporting import reporter
 
@@ -69,7 +69,7 @@ _RECEIVING = ("Receiving objects", "Resolving deltas")
 _BY_LINES = 'set -o pipefail; "$@" 2>&1 | stdbuf -oL tr "\\r" "\\n"'
 
 # In this order: (what git or ssh prints, what it means, the next thing to do, worth another try).
-_CAUSES: tuple[tuple[str, str, str, bool], ...] = (
+_CAUSES: tuple[tuple[str, str, Hint | str, bool], ...] = (
     (
         (
             r"could not read (Username|Password)|terminal prompts disabled|[Aa]uthentication failed"
@@ -114,7 +114,7 @@ _CAUSES: tuple[tuple[str, str, str, bool], ...] = (
             r"|Empty reply|returned error: (408|429|5\d\d)|Recv failure|[Cc]onnection closed"
         ),
         "no connection to the server, or it broke off",
-        "check the network, then run the same command again",
+        Hint("check the network, then ", AGAIN),
         True,
     ),
 )
@@ -228,7 +228,7 @@ class GitRemote:
         text = "\n".join(lines)
         if "No space left on device" in text:
             return HostError(
-                f"the disk is full ({self.mirror})", hint="free some space, then try again"
+                f"the disk is full ({self.mirror})", hint=Hint("free some space, then ", AGAIN)
             ), False
         if re.search(r"not our ref|unadvertised object|couldn't find remote ref", text):
             return None

@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from shlex import quote
 from typing import Any, BinaryIO, cast
 
 from packaging.metadata import parse_email
 
 from spark_build import __version__
 from spark_build.environments.closure import pip_for, tags
-from spark_build.errors import AuditError, HostError, SourceError, StoreError, UsageError
+from spark_build.errors import AuditError, Hint, HostError, SourceError, StoreError, UsageError, ours, rm
 from spark_build.files import CHUNK, atomic_directory, locked, make_folder, sha256_of
 from spark_build.paths import PACKAGE, Home
 from spark_build.process import run
@@ -99,7 +98,7 @@ def damaged(path: Path) -> StoreError:
     return StoreError(
         f"{path.name} is damaged or missing in the store: it is not what was recorded",
         where=str(path.parent),
-        hint=f"rm -r {quote(str(path.parent))}, then: spark-build all",
+        hint=Hint(rm(path.parent), ours("all")),
     )
 
 
@@ -260,7 +259,9 @@ def pins_of(store: Path, wheels: Sequence[StoredWheel]) -> dict[str, str]:
             if inputs.get("recipe", {}).get("kind") == "assemble":
                 platform = inputs["target"]["platform"]
                 name = f"{row['recipe']}-{row['version']}-{platform}.pins.txt"
-                found[name] = pins_text(row["recipe"], row["version"], platform, _sources(store, row["key"]))
+                held = {"recipe": row["recipe"], "version": row["version"], "platform": platform}
+                pinned = sorted(_sources(store, row["key"]))
+                found[name] = render_template("PINS.txt", wheels=pinned, **held)
     return found
 
 
@@ -436,21 +437,6 @@ class Licence:
     wheel: str
     path: str
     text: str
-
-
-def pins_text(recipe: str, version: str, platform: str, wheels: Sequence[tuple[str, str]]) -> str:
-    """Pins of a vendor's wheels as pip reads them: (file name, sha256) of each."""
-    lines = [
-        f"# {recipe} {version} for {platform}: what the wheels in this folder were compiled with.",
-        "# It is not here: NVIDIA's licence does not let its compilers and most of its tools be handed on",
-        "# (CUDA EULA 1.1.2, and 2.6 attachment A).",
-        f"# Another machine makes the same: spark-build build {recipe}. The wheels alone:",
-        "# pip download --no-deps --require-hashes -r THIS_FILE",
-    ]
-    for filename, sha256 in sorted(wheels):
-        name, number = filename.split("-")[:2]
-        lines.append(f"{name.replace('_', '-')}=={number} --hash=sha256:{sha256}")
-    return "\n".join(lines) + "\n"
 
 
 def notice_text(

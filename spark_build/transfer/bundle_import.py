@@ -13,12 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from shlex import quote
 from typing import Any, BinaryIO
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from spark_build.errors import AuditError, StoreError
+from spark_build.errors import AGAIN, AuditError, Hint, StoreError, ours
 from spark_build.files import make_folder, write_atomically
 from spark_build.paths import Home
 from spark_build.recipes.model import Target
@@ -238,10 +237,13 @@ def _begun(
     try:
         signer = trust.verify(home.wheelhouse, data, signature) if signature else None
     except StoreError as error:
-        raise refused(path, error.message, hint=error.hint or "") from error
+        raise refused(path, error.message, hint=error.hint) from error
     # Before gigabytes are read, and before a manifest of megabytes, which takes minutes.
     accepted = _accepted(path, signer, allowed)
     return parse_manifest(path, data), accepted, chain([second], files) if second else files
+
+
+_SIGN = ours("wheelhouse export --sign KEY ...", elsewhere=True)
 
 
 def _accepted(path: Path, signer: Signer | None, allowed: Allowed) -> Signer:
@@ -250,17 +252,17 @@ def _accepted(path: Path, signer: Signer | None, allowed: Allowed) -> Signer:
         return signer
     if allowed.unsigned:
         return Signer(name=trust.UNSIGNED, key="")
-    anyway = f"as it is, unproven: spark-build wheelhouse import --unsigned {quote(str(path))}"
+    anyway = ("; or as it is, unproven: ", ours("wheelhouse import --unsigned", path))
     if signer is None:
         raise refused(
             path,
             "nobody signed it",
-            hint=f"on the machine that wrote it: spark-build wheelhouse export --sign KEY ...; or {anyway}",
+            hint=Hint("on the machine that wrote it: ", _SIGN, *anyway),
         )
     raise refused(
         path,
         f"it is signed with {signer.fingerprint}, a key that is not trusted here",
-        hint=f"with its owner's public key: spark-build wheelhouse trust add NAME KEY.pub; or {anyway}",
+        hint=Hint("with its owner's public key: ", ours("wheelhouse trust add NAME KEY.pub"), *anyway),
     )
 
 
@@ -296,8 +298,12 @@ def _refuse_other_bytes(store: Path, path: Path, sound: Sequence[Sound], signer:
                 path,
                 f"{mine.filename} in it ({mine.sha256[:12]}, {_by(signer)}) and {other.filename} here "
                 f"({other.sha256[:12]}, {other.shown_origin}) have one build key and different bytes",
-                hint=f"export without it; or spark-build wheelhouse remove {other.name}=={other.version}, "
-                "spark-build wheelhouse gc --keep 1 --older-than 0d --grace 0, and the same command again",
+                hint=Hint(
+                    "export without it; or ",
+                    ours("wheelhouse remove", f"{other.name}=={other.version}"),
+                    ours("wheelhouse gc --keep 1 --older-than 0d --grace 0"),
+                    AGAIN,
+                ),
             )
 
 
@@ -441,7 +447,7 @@ class _Publication:
                 self.path,
                 f"it is generation {number} of {self.view.name} ({_by(self.signer)}), older than {last}, "
                 f"which was taken in before, and would replace {gone[0].name} {gone[0].version}",
-                hint=f"spark-build wheelhouse import --allow-downgrade {quote(str(self.path))}",
+                hint=ours("wheelhouse import --allow-downgrade", self.path),
             )
         return {**taken, self.signer.key: number if gone else max(number, last)}
 

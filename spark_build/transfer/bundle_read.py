@@ -21,7 +21,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from spark_build.errors import AuditError, StoreError
+from spark_build.errors import AuditError, Hint, HintStep, StoreError
 from spark_build.files import CHUNK
 from spark_build.sources import archives
 from spark_build.sources.archives import MAX_ENTRIES, Metered, RefusedError, decompressed
@@ -269,7 +269,7 @@ class Manifest:
         return [name.removeprefix(start) for name in self.hashes if name.startswith(start)]
 
 
-def refused(file: Path, why: str, *, hint: str = "") -> StoreError:
+def refused(file: Path, why: str, *, hint: Hint | HintStep | str | None = None) -> StoreError:
     """Return the error for an archive or a folder that cannot be imported."""
     return StoreError(
         f"{file} is refused: {why}", hint=hint or "export it again, and compare the sha256 of the copy"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
-from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError
+from spark_build.errors import AGAIN, Hint, HostError, SparkBuildError, StoreError, UsageError, ours
 from spark_build.files import locked, open_made, write_atomically
 from spark_build.paths import Home
 from spark_build.recipes.model import Provision, Target
@@ -124,7 +124,7 @@ def add(wheelhouse: Path, name: str, url: str, *, push: bool, key: Path | None) 
     with locked(wheelhouse / f".{FILE}.lock", purpose="changing the remote stores"):
         known = configured(wheelhouse)
         if any(one.name == name for one in known):
-            raise UsageError(f"{name} is a remote store already", hint=f"spark-build remotes remove {name}")
+            raise UsageError(f"{name} is a remote store already", hint=ours("remotes remove", name))
         _write(wheelhouse, [*known, made])
     return made
 
@@ -145,7 +145,7 @@ def named(wheelhouse: Path, name: str) -> Remote:
     """Return the remote store of this name. Raises UsageError."""
     found = {one.name: one for one in configured(wheelhouse)}
     if name not in found:
-        there = f"there are {', '.join(found)}" if found else "spark-build remotes add NAME URL"
+        there = f"there are {', '.join(found)}" if found else ours("remotes add NAME URL")
         raise UsageError(f"there is no remote store {name!r}", hint=there)
     return found[name]
 
@@ -214,7 +214,7 @@ class Remotes:
 
         What was only imported here its own builder pushes; a prefix never leaves this machine.
         """
-        again = f"spark-build remotes remove {remote.name}, then add it again with --sign KEY"
+        again = Hint(ours("remotes remove", remote.name), ", then add it again with --sign KEY")
         if not remote.key:
             raise UsageError(f"{remote.name} is only read: no key signs for it", hint=again)
         if not self._is_asked_for(remote):
@@ -255,7 +255,7 @@ class Remotes:
         manifest, signature, *others = bundle.members
         if trust.key_of(b"".join(signature.content())) != remote.signer:
             told = f"{remote.key} is another key than {remote.name} was added with"
-            raise UsageError(told, hint=f"spark-build remotes remove {remote.name}, then add it again")
+            raise UsageError(told, hint=Hint(ours("remotes remove", remote.name), ", then add it again"))
         others.sort(key=lambda one: (not one.name.endswith(f"/{stores.RECORD}"), one.name == wheel.filename))
         return replace(bundle, members=(manifest, signature, *others))
 
@@ -335,7 +335,7 @@ def _told(remote: Remote, *, looking: bool = False) -> Iterator[None]:
             raise
         raise HostError(
             f"the remote store {remote.name} cannot be used: {network_reason(error)}",
-            hint=f"see that {remote.url} can be reached, then run the same command again",
+            hint=Hint(f"see that {remote.url} can be reached, then ", AGAIN),
         ) from error
 
 
@@ -354,7 +354,7 @@ class _Place:
         except HostError as error:
             raise HostError(error.message.removeprefix("--to "), hint=error.hint) from error
         if self._url.startswith("file:") and not Path(top).is_dir():
-            raise HostError(f"{top} is not there", hint="mount it, or: spark-build remotes remove NAME")
+            raise HostError(f"{top} is not there", hint=Hint("mount it, or: ", ours("remotes remove NAME")))
         return files, top
 
     @contextlib.contextmanager

@@ -18,7 +18,7 @@ from shlex import quote
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from spark_build.errors import HostError, SparkBuildError, UsageError
+from spark_build.errors import AGAIN, GOES_ON, Hint, HintStep, HostError, SparkBuildError, UsageError
 from spark_build.events import Emit, Note
 from spark_build.files import CHUNK
 from spark_build.process import Completed, run
@@ -139,7 +139,7 @@ def _lacking(url: str, error: ImportError) -> HostError:
         return HostError(
             f"--to {display_url(url)} needs {name}", hint=f"{quote(sys.executable)} -m pip install {name}"
         )
-    hint = f"install what it names for {sys.executable}, then run the same command again"
+    hint = Hint(f"install what it names for {sys.executable}, then ", AGAIN)
     return HostError(f"--to {display_url(url)}: {said}", hint=hint)
 
 
@@ -151,7 +151,7 @@ def _failed(url: str, error: Exception) -> HostError:
     )
 
 
-def _next_step(url: str, error: Exception) -> str:
+def _next_step(url: str, error: Exception) -> Hint | HintStep | str:
     """By the names that paramiko and botocore give their errors: neither is imported here."""
     kind, said = type(error).__name__, str(error)
     if kind == "BadHostKeyException":
@@ -160,14 +160,14 @@ def _next_step(url: str, error: Exception) -> str:
         return f"not the machine that ssh knows, or installed anew: make sure, then: {forget}  ({where})"
     if "not found in known_hosts" in said:
         login = f"ssh {_at(url)[1]}"
-        return f"{login}  (once: it asks whether the key is right); then run the same command again"
+        return Hint(f"{login}  (once: it asks whether the key is right); then ", AGAIN)
     if kind == "NoCredentialsError":
-        return "aws configure, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; then the same again"
+        return Hint("aws configure, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; then ", AGAIN)
     if kind == "FileNotFoundError":
-        return "make that place; then run the same command again"
+        return Hint("make that place; then ", AGAIN)
     if "uthentication" in said or kind in ("PasswordRequiredException", "PermissionError"):
-        return "that place must let you write with your keys; then run the same command again"
-    return "run the same command again: it goes on where it stopped"
+        return Hint("that place must let you write with your keys; then ", AGAIN)
+    return GOES_ON
 
 
 def _at(url: str) -> tuple[str, str]:
@@ -192,7 +192,7 @@ def _put(files: Any, path: str, member: Member, counter: Counter, url: str) -> N
                 counter.add(len(chunk))
     raise HostError(
         f"{member.name} does not arrive at {display_url(url)}: what is read back has another sha256",
-        hint="check that place, then run the same command again",
+        hint=Hint("check that place, then ", AGAIN),
     )
 
 
@@ -290,7 +290,7 @@ def send_by_ssh(parcel: Bundle, node: Node, progress: Progress, emit: Emit) -> N
                 pass
         raise HostError(
             f"{wrong[0].name} does not arrive at {node.login}: its sha256 there is another",
-            hint="check the disk there, then run the same command again",
+            hint=Hint("check the disk there, then ", AGAIN),
         )
     counter.add(parcel.size - counter.done)
     known = {member.name for member in parcel.members}
@@ -319,8 +319,7 @@ def _require(done: Completed, node: Node) -> None:
     port = f" -p {node.port}" if node.port else ""
     raise HostError(
         f"sending to {node.login} failed: {said[0][:300]}",
-        hint=f"`ssh{port} {node.login}` must work without a password (ssh-copy-id); "
-        "then run the same command again: it goes on where it stopped",
+        hint=Hint(f"`ssh{port} {node.login}` must work without a password (ssh-copy-id); then ", GOES_ON),
     )
 
 

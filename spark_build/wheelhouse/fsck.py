@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import Any, Literal
 
-from spark_build.errors import StoreError
+from spark_build.errors import Hint, HintStep, StoreError, ours, rm, shell
 from spark_build.files import remove_any, remove_tree, sha256_of, write_atomically
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations
@@ -55,7 +54,7 @@ class WheelhouseFault:
     kind: FaultKind
     path: str
     message: str
-    fix: str
+    fix: Hint | HintStep
     mended: bool = False
 
 
@@ -79,12 +78,11 @@ def of_store(home: Home, wheels: dict[str, StoredWheel], left: list[Path] | None
 
 
 def _foreign(path: Path) -> Suspect:
-    return suspect("foreign", path, "nothing of ours", f"rm -r {quote(str(path))}")
+    return suspect("foreign", path, "nothing of ours", rm(path))
 
 
-def _again(folder: Path, recipe: str) -> str:
-    command = f"spark-build build {recipe}" if recipe else "spark-build all"
-    return f"rm -r {quote(str(folder))}, then: {command}"
+def _again(folder: Path, recipe: str) -> Hint:
+    return Hint(rm(folder), ours("build", recipe) if recipe else ours("all"))
 
 
 def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel], *, busy: bool) -> Iterator[Suspect]:
@@ -220,22 +218,21 @@ def of_view(view: Path, store: Path, find: Find) -> Iterator[Suspect]:
 
 
 def _foreign_in_view(path: Path) -> Suspect:
-    return suspect(
-        "foreign", path, "nothing of ours, and installers may take it", f"rm -r {quote(str(path))}"
-    )
+    return suspect("foreign", path, "nothing of ours, and installers may take it", rm(path))
 
 
 def _of_current(view: Path, whole: list[int]) -> Iterator[Suspect]:
     """Check that `current` is a link to an existing generation."""
     link = view / "current"
-    fix = f"{generations.command(view)} wheelhouse rollback {whole[-1]}" if whole else _publish_again(view)
+    back = ours("wheelhouse rollback", *whole[-1:], options=generations.options_of(view))
+    fix: Hint | HintStep = back if whole else _publish_again(view)
     if link.is_symlink():
         number = generations.current_number(view)
         if number not in generations.numbers(view):
             kind: FaultKind = "misplaced" if link.exists() else "dangling"
             yield suspect(kind, link, f"leads to {link.readlink()}, which is no generation", fix)
     elif link.exists():
-        fix = f"rm -r {quote(str(link))}, then: {fix}"
+        fix = Hint(rm(link), fix)
         yield suspect("misplaced", link, "is no link to a generation: it would not follow a switch", fix)
     elif generations.numbers(view):
         yield suspect("unfinished", link, "there are generations, but none is current yet", fix)
@@ -268,13 +265,13 @@ def _of_generation(folder: Path, store: Path, find: Find) -> Iterator[Suspect]:
     )
 
 
-def _publish_again(view: Path) -> str:
-    return f"{generations.command(view)} all (publishes a new generation)"
+def _publish_again(view: Path) -> Hint:
+    return Hint(ours("all", options=generations.options_of(view)), " (publishes a new generation)")
 
 
-def _drop(folder: Path) -> str:
+def _drop(folder: Path) -> Hint:
     """Return the advice for a generation that cannot be repaired."""
-    return f"{_publish_again(folder.parent.parent)}, then: rm -r {quote(str(folder))}"
+    return Hint(_publish_again(folder.parent.parent), ", then: ", rm(folder))
 
 
 def _of_wheel(
@@ -360,7 +357,7 @@ def _manifest_again(folder: Path, find: Find) -> bool:
     return True
 
 
-REPAIR = "spark-build wheelhouse check --repair"
+REPAIR = ours("wheelhouse check --repair")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -376,7 +373,11 @@ class Suspect:
 
 
 def suspect(
-    kind: FaultKind, path: Path, message: str, fix: str = REPAIR, mend: Callable[[], bool] | None = None
+    kind: FaultKind,
+    path: Path,
+    message: str,
+    fix: Hint | HintStep = REPAIR,
+    mend: Callable[[], bool] | None = None,
 ) -> Suspect:
     """Return a suspected fault with its fix."""
     return Suspect(fault=WheelhouseFault(kind=kind, path=str(path), message=message, fix=fix), mend=mend)
@@ -407,8 +408,7 @@ def check_judgements(store: Path, *, busy: bool) -> Iterator[Suspect]:
                 yield suspect("unfinished", path, told, mend=partial(_removed, path))
         elif not stores.is_sound_judgement(path):
             told = "cannot be read: the entry is audited again when it is next needed"
-            fix = f"rm {quote(str(path))}"
-            yield suspect("damaged", path, told, fix, mend=partial(_removed, path))
+            yield suspect("damaged", path, told, shell("rm", path), mend=partial(_removed, path))
 
 
 def _removed(path: Path) -> bool:

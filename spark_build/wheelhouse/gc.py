@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from spark_build.errors import StoreError
+from spark_build.errors import StoreError, ours
 from spark_build.files import remove_any, remove_tree, sync_folder
 from spark_build.journal import spent_runs
 from spark_build.paths import Home
@@ -188,7 +188,7 @@ def _unreadable(folder: Path, why: str) -> StoreError:
     return StoreError(
         f"what generation {folder.name} of {folder.parent.parent.name} needs is not known: {why}",
         where=str(folder / MANIFEST),
-        hint="spark-build wheelhouse check --repair",
+        hint=ours("wheelhouse check --repair"),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from spark_build.errors import HostError, StoreError, UsageError
+from spark_build.errors import Hint, HintStep, HostError, StoreError, UsageError, ours, rm
 from spark_build.files import atomic_directory, locked, remove_any, remove_tree, sync_folder, write_atomically
 from spark_build.wheelhouse.resolve import reverse_dependencies
 from spark_build.wheelhouse.store import entry_folder, shared_lock
@@ -76,14 +76,14 @@ class Generation:
         return tuple(wheel for wheel in self.wheels if wheel.origin != "public")
 
 
-def command(view: Path) -> str:
-    """Return the beginning of a command line for this view, whatever view is in use."""
+def options_of(view: Path) -> tuple[str, ...]:
+    """Return the options that a line for this view needs, whatever view is in use."""
     parts = view.name.rsplit("-", 2)  # targets may have a dash in their names
     if len(parts) < 3:
-        return "spark-build"
+        return ()
     # Found out on this machine, it has no file and cannot be named.
     target = "auto" if parts[0].startswith("cuda-sm") else parts[0]
-    return f"spark-build --target {target} --train {parts[1]}"
+    return ("--target", target, "--train", parts[1])
 
 
 def current(view: Path) -> Generation | None:
@@ -115,7 +115,10 @@ def read(folder: Path) -> Generation:
         raise StoreError(
             f"the manifest of this generation cannot be read: {error}",
             where=str(folder / MANIFEST),
-            hint=f"{command(folder.parent.parent)} all  (publishes a new generation from the store)",
+            hint=Hint(
+                ours("all", options=options_of(folder.parent.parent)),
+                "  (publishes a new generation from the store)",
+            ),
         ) from error
 
 
@@ -164,7 +167,7 @@ def _refuse_collisions(wheels: Sequence[StoredWheel]) -> None:
             raise StoreError(
                 f"two wheels are called {one.filename}, with other bytes",
                 where=f"{one.key[:12]}, {other.key[:12]}",
-                hint="spark-build wheelhouse remove NAME==VERSION, then publish again",
+                hint=Hint(ours("wheelhouse remove NAME==VERSION"), ", then publish again"),
             )
 
 
@@ -332,7 +335,8 @@ def folder_of(view: Path, number: int) -> Path:
     if not folder.is_dir():
         have = ", ".join(map(str, numbers(view)))
         there = f"there are {have}" if have else "nothing is published yet"
-        raise UsageError(f"{view.name} has no generation {number}; {there}")
+        hint = None if have else ours("all", options=options_of(view))
+        raise UsageError(f"{view.name} has no generation {number}; {there}", hint=hint)
     return folder
 
 
@@ -361,7 +365,7 @@ def rollback(view: Path, number: int | None) -> tuple[Generation | None, Generat
                 f"generation {wanted} cannot be current again: {lost[0]} is missing"
                 + (f", and {len(lost) - 1} more" if len(lost) > 1 else ""),
                 where=str(found.folder),
-                hint="spark-build wheelhouse check --repair",
+                hint=ours("wheelhouse check --repair"),
             )
         if current_number(view) != wanted:
             switch(view, wanted)
@@ -373,7 +377,7 @@ def _readable(view: Path) -> Generation | None:
     if (view / "current").is_dir() and not (view / "current").is_symlink():
         raise StoreError(
             f"{view / 'current'} is a folder, and no link to a generation",
-            hint=f"rm -r {view / 'current'}, then: {command(view)} wheelhouse rollback {_newest(view)}",
+            hint=Hint(rm(view / "current"), _to_newest(view)),
         )
     try:
         return current(view)
@@ -381,21 +385,19 @@ def _readable(view: Path) -> Generation | None:
         return None
 
 
-def _newest(view: Path) -> int:
-    return max(numbers(view), default=0)
+def _to_newest(view: Path) -> HintStep:
+    return ours("wheelhouse rollback", max(numbers(view), default=0), options=options_of(view))
 
 
 def _before(view: Path, was: Generation | None) -> int:
     if was is None:
         raise UsageError(
             f"{view.name} has no readable current generation to go back from",
-            hint=f"{command(view)} wheelhouse rollback {_newest(view)}",
+            hint=_to_newest(view),
         )
     there = [number for number in numbers(view) if number < was.number]
     if not there:
-        raise UsageError(
-            f"there is no generation before {was.number}", hint="spark-build wheelhouse generations"
-        )
+        raise UsageError(f"there is no generation before {was.number}", hint=ours("wheelhouse generations"))
     return was.before if was.before in there else there[-1]
 
 
@@ -458,7 +460,7 @@ def remove(
 
     def choose(before: Generation | None) -> tuple[list[StoredWheel], str]:
         if before is None:
-            raise StoreError(f"nothing is published for {view.name} yet", hint="spark-build all")
+            raise StoreError(f"nothing is published for {view.name} yet", hint=ours("all"))
         gone[:] = _named(before, names)
         staying = [wheel for wheel in before.wheels if wheel not in gone]
         lacking[:] = reverse_dependencies(gone, staying, markers)

@@ -33,7 +33,7 @@ from starlette.responses import FileResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError
+from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError, ours
 from spark_build.text import format_size, render_template
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse.simple_index import HTML, INDEX, JSON, JSON_FORM, METADATA, add_index, negotiate
@@ -75,7 +75,7 @@ class Shelf:
     def prepare(self) -> None:
         """Refuse to serve nothing; write the index of a generation that an older version published."""
         if not self.names():
-            raise StoreError("nothing is published yet", where=str(self.views), hint="spark-build all")
+            raise StoreError("nothing is published yet", where=str(self.views), hint=ours("all"))
         for name in self.names():
             try:
                 folder = self.folder(name, None)

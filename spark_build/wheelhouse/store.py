@@ -15,11 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from shlex import quote
 from typing import IO, Any
 
 from spark_build import __version__
-from spark_build.errors import StoreError
+from spark_build.errors import Hint, StoreError, rm
 from spark_build.files import (
     CHUNK,
     LockTimeout,
@@ -118,7 +117,7 @@ def record_of(folder: Path) -> dict[str, Any]:
         raise StoreError(
             f"the record of {folder.name[:12]} cannot be read: {error}",
             where=str(folder / RECORD),
-            hint=f"rm -r {quote(str(folder))}, then build again",
+            hint=Hint(rm(folder), ", then build again"),
         ) from error
     return record
 
@@ -152,7 +151,7 @@ def entry_of(folder: Path, record: Mapping[str, Any]) -> StoreEntry:
         raise StoreError(
             f"the record of {folder.name[:12]} lacks {error}",
             where=str(folder / RECORD),
-            hint=f"rm -r {quote(str(folder))}, then build again",
+            hint=Hint(rm(folder), ", then build again"),
         ) from error
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, BinaryIO
 
-from spark_build.errors import HostError, StoreError, UsageError
+from spark_build.errors import HostError, StoreError, UsageError, ours, shell
 from spark_build.files import locked, make_folder, write_atomically
 from spark_build.process import capture
 
@@ -74,13 +74,12 @@ def add(wheelhouse: Path, name: str, file: Path) -> Signer:
         signer = Signer(name=name, key=f"{kind} {blob}")
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{file} holds no public key of ssh", hint=f"ssh-keygen -t ed25519 -f {name} makes {name}.pub"
+            f"{file} holds no public key of ssh",
+            hint=f"ssh-keygen -t ed25519 -f {name} makes {name}.pub",
         ) from error
     known = signers(wheelhouse)
     if other := next((one.name for one in known if one.key == signer.key and one.name != name), ""):
-        raise UsageError(
-            f"that key is trusted as {other}", hint=f"spark-build wheelhouse trust remove {quote(other)}"
-        )
+        raise UsageError(f"that key is trusted as {other}", hint=ours("wheelhouse trust remove", other))
     if signer not in known:
         with _changing(wheelhouse) as lines:
             lines.append(f'{name} namespaces="{NAMESPACE}" {signer.key}')
@@ -91,7 +90,7 @@ def remove(wheelhouse: Path, name: str) -> tuple[Signer, ...]:
     """Trust no key of a name any more; return the signers that are gone. Raise UsageError for nobody."""
     gone = tuple(one for one in signers(wheelhouse) if one.name == name)
     if not gone:
-        raise UsageError(f"nobody is trusted as {name!r}", hint="spark-build wheelhouse trust list")
+        raise UsageError(f"nobody is trusted as {name!r}", hint=ours("wheelhouse trust list"))
     with _changing(wheelhouse) as lines:
         lines[:] = [
             line for line in lines if not (found := _LINE.fullmatch(line)) or found[1].split(",")[0] != name
@@ -119,7 +118,8 @@ def sign(data: bytes, key: Path) -> bytes:
         made = _ssh_keygen(stdin, "sign", "-f", str(key))
     if made is None:
         raise UsageError(
-            f"ssh-keygen does not sign with {key}", hint=f"ssh-keygen -y -f {quote(str(key))} says why"
+            f"ssh-keygen does not sign with {key}",
+            hint=f"ssh-keygen -y -f {quote(str(key))} says why",
         )
     return made.encode()
 
@@ -144,7 +144,7 @@ def verify(wheelhouse: Path, data: bytes, signature: bytes) -> Signer:
 
 def _ssh_keygen(stdin: BinaryIO, step: str, *arguments: str) -> str | None:
     if shutil.which("ssh-keygen") is None:
-        raise HostError("ssh-keygen is missing", hint="sudo apt install openssh-client")
+        raise HostError("ssh-keygen is missing", hint=shell("sudo apt install openssh-client"))
     stdin.seek(0)
     # Minutes: somebody may have to type a passphrase, or touch a token.
     command = ["ssh-keygen", "-Y", step, "-n", NAMESPACE, *arguments]

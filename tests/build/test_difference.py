@@ -39,7 +39,7 @@ def test_a_plan_names_what_changed_in_a_few_words() -> None:
     assert key_changes(before, more) == (
         "env.A changed: 1 -> none",
         "toolchain.c++ changed: g++ 12.2.0 -> g++ 13.3.0",
-        "1 more (spark-build why)",
+        "1 more (`why` lists them)",
     )
     assert len(key_changes({}, {"a": "x" * 100})[0]) < 80
     assert "\x1b" not in key_changes({}, {"a": "\x1b[31mred"})[0]

@@ -427,7 +427,7 @@ def test_a_tag_without_its_commit_is_no_source() -> None:
     (reason,) = step.reasons
     assert step.decision == "BLOCKED"
     assert reason.startswith("not pinned yet: the commit of v1.0 of https://example.org/demo. On a machine ")
-    assert reason.endswith(": spark-build recipes pin demo --train 2.13")
+    assert reason.endswith(": `recipes pin demo --train 2.13`")
     beside = Pin(version="1", sources=(source(),), extra_sources={"data": tag})
     assert only(plan(recipe("demo"), pins={"demo": beside})).decision == "BLOCKED"
     pinned = dataclasses.replace(tag, commit="1" * 40)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.cli.hints import typeable
+from spark_build.cli.hints import carry_over, typeable
 from spark_build.cli.lazy_group import COMMANDS
 from spark_build.cli.main import _program
 from spark_build.cli.options import CALLED, Options
 from spark_build.cli.recipes import _to_build
+from spark_build.errors import AGAIN, GOES_ON, Hint, as_hint, ours, rm, shell
 
 
 def said(root: str | None = None, target: str = "auto", train: str | None = None) -> Options:
@@ -26,95 +27,65 @@ def building() -> Options:
 
 
 ALL = said("my wheels", "gb10", "2.13")
+AGAIN_HERE = "spark-build --root 'my wheels' --target gb10 --train 2.13"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command(command: str) -> None:
-    line = f"rm x, then: spark-build {command} demo"
-    repeated = f"rm x, then: spark-build --root 'my wheels' --target gb10 --train 2.13 {command} demo"
-    assert typeable(line, ALL) == repeated
-    assert typeable(line, said()) == line
-
-
-def test_what_the_hint_says_itself_stays() -> None:
-    line = typeable("spark-build --target h200 all", ALL)
-    assert line == "spark-build --root 'my wheels' --train 2.13 --target h200 all"
+    hint = Hint(rm("a b"), ours(command, "demo"))
+    assert typeable(hint, ALL) == f"rm -r 'a b', then: {AGAIN_HERE} {command} demo"
+    assert typeable(hint, said()) == f"rm -r 'a b', then: spark-build {command} demo"
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("hint", "text"),
     [
-        *("pip install 'spark-build[remote]'", "spark-build itself is no wheel", "spark-build allows it"),
-        *("run ~/x/spark-build build", "my-spark-build build", "set SPARK_BUILD_HOME=DIR"),
+        (as_hint("pip install 'spark-build[verify]'"), "pip install 'spark-build[verify]'"),
+        (Hint("x, then ", GOES_ON), "x, then run the same command again: it goes on where it stopped"),
+        (Hint(ours("verify"), AGAIN), f"{AGAIN_HERE} verify, then run the same command again"),
+        (Hint("delete it, then: ", ours("recipes pin", "demo"), "  (writes it)"),
+         f"delete it, then: {AGAIN_HERE} recipes pin demo  (writes it)"),
+        (Hint(shell("df . | cat"), shell("ls", "a b")), "df . | cat, then: ls 'a b'"),
     ],
-)
-def test_what_is_no_line_of_ours_stays(text: str) -> None:
-    assert typeable(text, ALL) == text
+)  # fmt: skip
+def test_notes_and_steps_stand_in_their_order(hint: Hint, text: str) -> None:
+    assert typeable(hint, ALL) == text
 
 
-AGAIN = "spark-build --root 'my wheels' --target gb10 --train 2.13"
-SAID = "spark-build --root 'a b' verify --target=x --train=y"
+def test_what_a_step_says_itself_is_not_repeated() -> None:
+    step = ours("all", options=("--target", "h200"))
+    assert typeable(step, ALL) == "spark-build --root 'my wheels' --train 2.13 --target h200 all"
+    assert typeable(ours("verify", "--train", "2.9"), said(train="2.13")) == "spark-build verify --train 2.9"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "spark-build verify --target h200, then: spark-build doctor",
-            f"spark-build --root 'my wheels' --train 2.13 verify --target h200, then: {AGAIN} doctor",
-        ),
-        ("spark-build verify, then: rm --target y", f"{AGAIN} verify, then: rm --target y"),
-        (
-            "rm --train b, then: spark-build verify /a--root/x",
-            f"rm --train b, then: {AGAIN} verify /a--root/x",
-        ),
-        (f"{SAID} or spark-build verify", f"{SAID} or {AGAIN} verify"),
-    ],
-)
-def test_each_command_of_a_text_is_one_of_its_own(text: str, expected: str) -> None:
-    assert typeable(text, ALL) == expected
-    assert typeable(expected, ALL) == expected
+def test_a_line_for_another_machine_has_none_of_ours() -> None:
+    """Neither the folder nor the target nor the program of this one means anything there."""
+    options = said("my wheels", "gb10", "2.13")
+    options.program = "./spark-build"
+    there = "then on that machine: spark-build wheelhouse import --unsigned FILE.tar, and look"
+    here = "./spark-build --root 'my wheels' --target gb10 --train 2.13 wheelhouse export FILE.tar"
+    assert typeable(carry_over("look"), options) == f"{here}, {there}"
 
 
-@pytest.mark.parametrize("words", ["on that machine: ", "on a machine of that platform: "])
-def test_a_line_for_another_machine_has_none_of_ours(words: str) -> None:
-    """Neither the folder nor the target of this one means anything there."""
-    there = f"then {words}spark-build wheelhouse import F.tar"
-    line = typeable(f"spark-build wheelhouse export F.tar, {there}", ALL)
-    assert line == f"{AGAIN} wheelhouse export F.tar, {there}"
-
-
-def test_another_machine_has_its_own_program_and_users() -> None:
-    options = said("my wheels")
-    options.program, options.is_root = "/here/spark-build", True
-    assert typeable("sudo x; spark-build all", options, repeat=()) == "sudo x; spark-build all"
-    line = "on that machine: sudo apt-get install git"
-    assert typeable(f"sudo x; {line}", options) == f"x; {line}"
-
-
-@pytest.mark.parametrize("command", ["all", "build demo --shell", "plan"])
+@pytest.mark.parametrize("command", ["all", "build", "plan"])
 def test_what_builds_is_told_all_that_is_in_the_keys(command: str) -> None:
-    name, _, rest = command.partition(" ")
-    line = typeable(f"spark-build {command}  (goes on)", building())
     given = "--train 2.13 --provide 'torch=my torch' --provide llvm=public"
-    wanted = f"spark-build {given} {name} --source demo=my/demo{rest and ' '}{rest}  (goes on)"
-    assert line == wanted
-    assert typeable(line, building()) == line
-    chosen = typeable(f"spark-build {name} --provide torch=public", building())
-    first = "spark-build --train 2.13 --provide llvm=public"
-    assert chosen == f"{first} {name} --source demo=my/demo --provide torch=public"
+    wanted = f"spark-build {given} {command} --source demo=my/demo x --shell"
+    assert typeable(ours(command, "x", "--shell"), building()) == wanted
+    chosen = typeable(ours(command, "--source", "demo=y", options=("--provide", "torch=public")), building())
+    first = "spark-build --train 2.13 --provide llvm=public --provide torch=public"
+    assert chosen == f"{first} {command} --source demo=y"
 
 
 def test_the_program_as_it_was_called_and_no_sudo_for_root() -> None:
     options = said(train="2.13")
-    options.program = "./spark-build"
-    text = "sudo apt-get install -y g++ && printf x | sudo tee f; spark-build doctor"
-    line = typeable(text, options)
-    assert line.endswith("; ./spark-build --train 2.13 doctor")
-    assert typeable(line, options) == line
+    options.program = "'a b/spark-build'"
+    hint = Hint(shell("sudo apt-get install -y g++ && printf x | sudo tee f"), ours("doctor"))
+    line = typeable(hint, options)
+    assert line.endswith("f, then: 'a b/spark-build' --train 2.13 doctor")
     assert line.count("sudo ") == 2
     options.is_root = True
-    assert "sudo" not in typeable(text, options)
+    assert typeable(hint, options) == line.replace("sudo ", "")
 
 
 @pytest.mark.parametrize(
@@ -139,11 +110,11 @@ def test_how_it_was_called(
 
 
 def test_what_does_not_build_is_not_told_it() -> None:
-    assert typeable("spark-build verify", building()) == "spark-build --train 2.13 verify"
+    assert typeable(ours("verify"), building()) == "spark-build --train 2.13 verify"
 
 
 def test_a_line_may_repeat_the_folder_only() -> None:
-    assert typeable("spark-build attach", ALL, ("--root",)) == "spark-build --root 'my wheels' attach"
+    assert typeable(ours("attach"), ALL, ("--root",)) == "spark-build --root 'my wheels' attach"
 
 
 def test_what_recipes_new_and_list_say_next_is_called_as_they_were(tmp_path: Path) -> None:

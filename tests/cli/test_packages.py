@@ -7,6 +7,7 @@ import pytest
 from spark_build.cli.build import install_packages
 from spark_build.errors import HostError
 from spark_build.events import Event, Note
+from tests.helpers.commands import hint_text
 
 NOWHERE = "spark-build-no-such-package"
 
@@ -21,7 +22,7 @@ def test_a_suggested_package_that_cannot_be_had_stops_nothing() -> None:
 def test_a_missing_one_does() -> None:
     with pytest.raises(HostError) as caught:
         install_packages((NOWHERE,), (), lambda _: None)
-    assert NOWHERE in str(caught.value.hint)
+    assert NOWHERE in hint_text(caught.value.hint)
 
 
 def test_nothing_to_install_asks_nobody() -> None:

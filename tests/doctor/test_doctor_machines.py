@@ -26,6 +26,7 @@ from spark_build.doctor.model import (
     install_line,
 )
 from spark_build.machine import Diagnosis, Limits
+from tests.helpers.commands import hint_text
 from tests.helpers.machines import Nvml, Simulated, diagnose
 
 STACK = ("torch", "torchvision", "torchaudio", "triton", "flash-attn", "onnx")
@@ -94,7 +95,7 @@ def test_a_worn_spark_names_everything(folder: Path) -> None:
     }
     assert all(one.fix for check, one in found.items() if check not in well)
     assert "611 MHz" in found["gpu-clocks"].message
-    assert "unplug" in found["gpu-clocks"].fix
+    assert "unplug" in hint_text(found["gpu-clocks"].fix)
     assert "hunter2" not in str(found)
 
 
@@ -319,7 +320,7 @@ def test_a_check_complains(
     assert before is None or before.status == "ok"
     after = run(check, change(spark), wants)
     assert after is not None
-    assert (after.status, words in after.message, fix in after.fix) == (status, True, True), after
+    assert (after.status, words in after.message, fix in hint_text(after.fix)) == (status, True, True), after
 
 
 def test_every_check_is_among_them() -> None:
@@ -388,7 +389,7 @@ def test_the_compiler_that_is_to_be_installed_is_the_one_that_is_found_then(
     """The printed commands, for real, on links as Debian's packages gcc and g++ make them."""
     finding = run(checks_cuda.compiler, put(tools__compiler_version=found)(spark), wants)
     assert finding
-    install, *choose = finding.fix.split(" && sudo update-alternatives ")
+    install, *choose = hint_text(finding.fix).split(" && sudo update-alternatives ")
     wanted = install.rpartition("g++-")[2]
     bin_ = tmp_path / "bin"
     bin_.mkdir()
@@ -413,7 +414,7 @@ def test_a_memory_limit_of_ours_names_the_option(spark: Facts, wants: PlanRequir
     """Where the user's own --memory is what is short, it is that which must grow."""
     short = dataclasses.replace(wants, limits=Limits(cores=20, reserve_mib=0, memory_mib=500))
     found = checks_build.memory(spark.basics, short)
-    assert (found.status, found.fix.startswith("--memory ")) == ("fail", True)
+    assert (found.status, hint_text(found.fix).startswith("--memory ")) == ("fail", True)
 
 
 def test_no_folder_that_cannot_be_written(spark: Facts, wants: PlanRequirements) -> None:
@@ -430,7 +431,7 @@ def test_only_what_harms_nobody_is_safe(spark: Facts, wants: PlanRequirements) -
     for check, change, *_ in CASES:
         found = run(check, change(spark), wants)
         if found and found.safe:
-            commands.add(found.fix.partition(" -y ")[0].split(" && ")[-1].partition(" (")[0])
+            commands.add(hint_text(found.fix).partition(" -y ")[0].split(" && ")[-1].partition(" (")[0])
     assert all(
         one.startswith(("sudo apt-get install", "sudo apparmor_parser", "sudo timedatectl"))
         for one in commands

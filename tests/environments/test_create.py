@@ -13,6 +13,7 @@ from spark_build.environments.installed import prove_origin
 from spark_build.errors import HostError, StoreError, UsageError, from_os_error
 from spark_build.venv import find_uv
 from spark_build.wheelhouse.generations import Generation
+from tests.helpers.commands import hint_text
 from tests.helpers.wheelhouse import demo_house, home_in, make_wheel, publish, put_built, put_public, snapshot
 
 
@@ -108,7 +109,7 @@ def test_an_unknown_package_names_what_there_is(house: Generation, tmp_path: Pat
         install(house, tmp_path / "env", ["demo", "torch"], with_pip=False)
     assert caught.value.message == "the wheelhouse has no torch"
     assert caught.value.hint is not None
-    assert "demo, helper, lonely, more" in caught.value.hint
+    assert "demo, helper, lonely, more" in hint_text(caught.value.hint)
     assert not (tmp_path / "env").exists()
 
 

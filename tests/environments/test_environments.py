@@ -19,7 +19,7 @@ from spark_build.environments.create import UpdateOptions, choose, others, updat
 from spark_build.environments.installed import EnvironmentChange
 from spark_build.errors import HostError, StoreError, UsageError
 from tests.environments.test_create import flip, run_in, site
-from tests.helpers.commands import invoke
+from tests.helpers.commands import hint_text, invoke
 from tests.helpers.environments import House
 from tests.helpers.wheelhouse import home_in, make_wheel
 
@@ -269,7 +269,7 @@ def test_creating_where_an_environment_is(house: House) -> None:
     house.create(generation)
     with pytest.raises(UsageError, match="already is an environment") as caught:
         house.create(generation)
-    assert "env update" in str(caught.value.hint)
+    assert "env update" in hint_text(caught.value.hint)
 
 
 # --- the command line -------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 
 from spark_build.environments import installed
 from spark_build.errors import HostError
+from tests.helpers.commands import hint_text
 from tests.helpers.environments import House
 from tests.helpers.wheelhouse import home_in
 
@@ -124,7 +125,7 @@ def test_a_creation_killed_anywhere_is_begun_anew(house: House, places: tuple[in
             if installed.exists(house.env):
                 with pytest.raises(HostError, match="never finished") as caught:
                     house.update(generation)
-                assert "env create" in str(caught.value.hint)
+                assert "env create" in hint_text(caught.value.hint)
             house.create(generation)
         assert (house.faults(), everything_below(house.env)) == ([], clean)
     assert killed > len(places) // 2

@@ -14,7 +14,7 @@ from spark_build.environments.create import CreateOptions, create, install
 from spark_build.errors import HostError, UsageError
 from spark_build.wheelhouse.generations import Generation
 from tests.environments.test_create import run_in
-from tests.helpers.commands import invoke
+from tests.helpers.commands import hint_text, invoke
 from tests.helpers.wheelhouse import demo_house, home_in, make_wheel, publish, put_built
 
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -62,8 +62,8 @@ def test_a_path_a_version_and_a_command_mean_the_same(
 def test_what_is_no_python_names_those_there_are(wanted: str) -> None:
     with pytest.raises(UsageError) as caught:
         interpreters.find_interpreter(wanted)
-    assert "there are" in str(caught.value.hint)
-    assert sys.version.split()[0] in str(caught.value.hint)
+    assert "there are" in hint_text(caught.value.hint)
+    assert sys.version.split()[0] in hint_text(caught.value.hint)
 
 
 def test_pythons_of_path_and_pyenv_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,14 +96,14 @@ def test_another_abi_is_refused_with_those_that_would_do(tmp_path: Path) -> None
         in caught.value.message
     )
     assert interpreters.own().base in caught.value.message
-    assert str(caught.value.hint).startswith(f"spark-build env create {tmp_path}/env --python ")
+    assert hint_text(caught.value.hint).startswith(f"spark-build env create {tmp_path}/env --python ")
     assert not (tmp_path / "env").exists()
 
 
 def test_an_abi_that_no_python_here_has(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no Python on this machine would do") as caught:
         install(generation_for(tmp_path, "cp399"), tmp_path / "env", [], with_pip=False)
-    assert "--python 3.99" in str(caught.value.hint)
+    assert "--python 3.99" in hint_text(caught.value.hint)
     assert not (tmp_path / "env").exists()
 
 

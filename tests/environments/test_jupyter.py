@@ -14,7 +14,7 @@ from spark_build.environments.create import install
 from spark_build.errors import StoreError
 from spark_build.wheelhouse.generations import Generation
 from tests.environments.test_create import run_in
-from tests.helpers.commands import invoke
+from tests.helpers.commands import hint_text, invoke
 from tests.helpers.wheelhouse import demo_house, home_in, make_wheel, publish, put_built, put_public
 
 TALK = """
@@ -76,7 +76,7 @@ def test_without_ipykernel_it_says_how_to_get_it(tmp_path: Path) -> None:
     _, house = demo_house(tmp_path)
     with pytest.raises(StoreError, match="needs ipykernel in the wheelhouse") as caught:
         interpreters.refuse_without(house)
-    assert "pip download" in str(caught.value.hint)
+    assert "pip download" in hint_text(caught.value.hint)
     house.folder.parent.parent.rename(
         house.folder.parent.parent.with_name(house.folder.parent.parent.name.replace("1.0", "2.13"))
     )

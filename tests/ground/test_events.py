@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build import errors
-from spark_build.errors import Problem, RecipeError, SparkBuildError
+from spark_build.errors import AGAIN, Hint, Problem, RecipeError, SparkBuildError, ours, rm
 from spark_build.events import (
     KINDS,
     Event,
@@ -29,6 +29,8 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 NUMBER = st.floats(allow_nan=False)
 st.register_type_strategy(str, TEXT)
 st.register_type_strategy(float, NUMBER)
+STEPS = st.sampled_from([AGAIN, rm("a b"), ours("all", "x", options=("--train", "t"), elsewhere=True)])
+HINTS = st.lists(TEXT | STEPS, min_size=1).map(lambda parts: Hint(*parts))
 PROBLEMS = st.lists(st.builds(Problem), max_size=2)
 
 
@@ -39,7 +41,7 @@ def an_error(draw: st.DrawFn) -> SparkBuildError:
         one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, SparkBuildError)
     ]
     error: SparkBuildError = draw(st.sampled_from(kinds))(
-        draw(TEXT), where=draw(st.none() | TEXT), hint=draw(st.none() | TEXT)
+        draw(TEXT), where=draw(st.none() | TEXT), hint=draw(st.none() | TEXT | HINTS)
     )
     error.log = draw(st.none() | TEXT)
     if isinstance(error, RecipeError):
@@ -96,6 +98,14 @@ def test_an_error_of_a_newer_kind_is_an_error() -> None:
     assert isinstance(event, RecipeFinished)
     assert type(event.result.error) is SparkBuildError
     assert event.result.error.message == "lost"
+
+
+def test_a_hint_of_an_older_version_is_a_note() -> None:
+    error = {"type": "HostError", "message": "no", "where": None, "hint": "spark-build doctor", "log": None}
+    event = decode({**FINISHED, "result": {**FINISHED["result"], "error": error}})
+    assert isinstance(event, StageFinished)
+    assert event.result.error is not None
+    assert event.result.error.hint == Hint("spark-build doctor")
 
 
 FINISHED = encode(StageFinished(recipe="onnx", result=StageResult(stage="build", status="done", seconds=2)))

@@ -21,7 +21,10 @@ from spark_build import process as processes
 from spark_build import venv
 from spark_build.build import sandbox
 from spark_build.cli import main as entry
+from spark_build.cli.hints import typeable
+from spark_build.cli.options import Options
 from spark_build.environments import interpreters
+from spark_build.errors import Hint, HintStep
 from spark_build.sources import simple_api
 
 CLI = [sys.executable, "-m", "spark_build"]
@@ -160,3 +163,8 @@ def _streams(source: IO[bytes], out: IO[bytes], error: IO[bytes]) -> Iterator[No
         for number, copy in enumerate(kept):
             os.dup2(copy, number)
             os.close(copy)
+
+
+def hint_text(hint: Hint | HintStep | str | None) -> str:
+    """A hint as it is printed where no option was given."""
+    return typeable(hint or "", Options())

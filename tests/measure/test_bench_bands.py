@@ -30,7 +30,7 @@ def test_what_comes_next_is_more_the_worse_it_is() -> None:
     assert named[0] < named[1] < named[2] < named[3]
     assert named[3] == {"utilisation", "thermal", "power", "driver", "image"}
     assert BANDS[3].checks[0].name == "image"
-    assert all(check.question and check.command for band in BANDS for check in band.checks)
+    assert all(check.question and check.step for band in BANDS for check in band.checks)
 
 
 def test_the_floor_of_a_token() -> None:

@@ -21,6 +21,7 @@ from spark_build.measure.model import (
 )
 from spark_build.measure.suite import bench_from_json
 from tests.helpers import benches
+from tests.helpers.commands import hint_text
 
 words = st.text(max_size=6)
 names = words.filter(str.isprintable)
@@ -158,7 +159,7 @@ def test_what_is_no_run_is_refused_with_the_place(change: Any, problem: str) -> 
 def test_a_burn_in_is_sent_to_its_own_command() -> None:
     with pytest.raises(UsageError, match="no run of the suite") as caught:
         bench_from_json({"schema": 1, "verdict": "EQUIVALENT"})
-    assert "verify compare" in str(caught.value.hint)
+    assert "verify compare" in hint_text(caught.value.hint)
 
 
 @pytest.mark.parametrize("raw", [None, 3, "bench", [], {}])

@@ -13,7 +13,7 @@ from spark_build.measure.comparison import Trial, compare, exit_code, joined
 from spark_build.measure.csv_io import Fields, trial_from_csv
 from spark_build.measure.formats import FORMS, read_results
 from spark_build.measure.report.suite_view import finding_text
-from tests.helpers.commands import CLI, invoke
+from tests.helpers.commands import CLI, hint_text, invoke
 
 DATA = Path(__file__).parent.parent / "data" / "results"
 
@@ -212,7 +212,7 @@ def test_any_records(tmp_path: Path) -> None:
     assert trial.cases[0].lower
     with pytest.raises(UsageError, match="no field with the value is known") as caught:
         read(file, "env.name")
-    assert "give --value, one of times" in str(caught.value.hint)
+    assert "give --value, one of times" in hint_text(caught.value.hint)
     with pytest.raises(UsageError, match="no field 'speed'"):
         read(file, value="speed")
     flat = [
@@ -336,7 +336,7 @@ def test_an_unreadable_file_says_which_forms_there_are(tmp_path: Path, text: str
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
         read(file)
-    assert caught.value.hint == FORMS
+    assert hint_text(caught.value.hint) == FORMS
     assert str(file) in str(caught.value.where)
     for tool in (
         "hyperfine",

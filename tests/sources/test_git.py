@@ -20,6 +20,7 @@ from spark_build.recipes.model import Source
 from spark_build.reporting import Reporter, reporting
 from spark_build.sources.git import commit_time, export_commit, fetch_commit
 from tests.helpers import processes
+from tests.helpers.commands import hint_text
 from tests.helpers.gitrepos import WHEN, Repository, Server, get, in_mirror, mirror, refusal, serving, tree
 
 
@@ -391,6 +392,6 @@ def test_a_damaged_mirror_says_how_to_mend_it(objects: str, cache: Path, tmp_pat
     if objects == "all":
         with pytest.raises(SourceError) as caught:
             get(source, cache)
-    assert f"rm -r {mirror(source, cache)}" in str(caught.value.hint)
+    assert f"rm -r {mirror(source, cache)}" in hint_text(caught.value.hint)
     shutil.rmtree(mirror(source, cache))
     assert (tree(source, cache, tmp_path) / "noise").is_file()

@@ -13,6 +13,7 @@ from spark_build.errors import SourceError
 from spark_build.recipes.model import Source
 from spark_build.sources.git import export_commit, fetch_commit
 from spark_build.sources.git_remote import RETRIES, mirror_name
+from tests.helpers.commands import hint_text
 from tests.helpers.gitrepos import WHEN, Repository, Server, get, refusal, serving, tree
 
 
@@ -150,7 +151,7 @@ def test_a_login_is_never_asked_for_and_never_shown(lib: Repository, server: Ser
         get(lib.source(commit, url=f"{wrong}/lib"), cache, log=log)
     right = server.url.replace("://", "://me:hunter2-secret@")
     get(lib.source(commit, url=f"{right}/lib"), cache, log=log)
-    shown = log.getvalue().decode() + str(caught.value.message) + str(caught.value.hint)
+    shown = log.getvalue().decode() + str(caught.value.message) + hint_text(caught.value.hint)
     assert "git --git-dir" in shown
     assert "secret" not in shown
     kept = [path for path in cache.rglob("*") if path.is_file()]

@@ -14,6 +14,7 @@ import pytest
 from spark_build.errors import HostError, SourceError
 from spark_build.sources import http
 from spark_build.sources.simple_api import IndexFile, configured, files_of, find, size_of
+from tests.helpers.commands import hint_text
 from tests.helpers.pips import BLANK, DATA, NAME, SHA, closed_port, isolate, on
 from tests.helpers.webserver import Page, Site, serving
 
@@ -97,7 +98,7 @@ def test_a_pip_that_cannot_read_its_files_is_reported(pip_conf: Path) -> None:
     pip_conf.write_text("no section\n")
     with pytest.raises(HostError, match="pip cannot read") as caught:
         configured()
-    assert "pip config list" in str(caught.value.hint)
+    assert "pip config list" in hint_text(caught.value.hint)
 
 
 @pytest.mark.usefixtures("pip_conf")

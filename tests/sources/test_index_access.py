@@ -14,6 +14,7 @@ import pytest
 from spark_build.errors import HostError, SourceError, SparkBuildError
 from spark_build.sources import simple_api
 from spark_build.sources.simple_api import configured, files_of, find, size_of
+from tests.helpers.commands import hint_text
 from tests.helpers.pips import DATA, NAME, closed_port, isolate, on
 from tests.helpers.webserver import Page, Site, serving
 
@@ -38,7 +39,7 @@ def test_credentials_reach_the_index_and_its_files_but_no_message(site: Site) ->
     assert size_of(find("demo-pkg", NAME, indexes), indexes) == len(DATA)
     with pytest.raises(SourceError) as caught:
         find("demo-pkg", "demo_pkg-9.tar.gz", indexes)
-    assert "s3cret" not in f"{caught.value} {caught.value.hint}"
+    assert "s3cret" not in f"{caught.value} {hint_text(caught.value.hint)}"
     with pytest.raises(SourceError, match="401"):
         find("demo-pkg", NAME, on(index))
 
@@ -53,7 +54,7 @@ def test_netrc_is_used(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def one_line(error: SparkBuildError) -> str:
     assert error.hint
-    assert "\n" not in f"{error.message}{error.hint}"
+    assert "\n" not in f"{error.message}{hint_text(error.hint)}"
     assert "Traceback" not in error.message
     return error.message
 
@@ -64,7 +65,7 @@ def test_what_is_not_there_is_told_from_what_cannot_be_reached(site: Site) -> No
     with pytest.raises(SourceError) as caught:
         find("demo-pkg", "demo_pkg-1.1.tar.gz", on(index))
     assert one_line(caught.value) == f"demo_pkg-1.1.tar.gz is not on {host}"
-    assert NAME in str(caught.value.hint)
+    assert NAME in hint_text(caught.value.hint)
     with pytest.raises(SourceError) as caught:
         files_of("abcent", on(index))
     assert one_line(caught.value) == f"files of abcent is not on {host}"

@@ -29,7 +29,7 @@ from spark_build.transfer.remote import Remotes
 from spark_build.transfer.upload import _at, send
 from spark_build.wheelhouse import generations, trust
 from tests.conftest import Root
-from tests.helpers.commands import invoke
+from tests.helpers.commands import hint_text, invoke
 from tests.helpers.exports import make_key
 from tests.helpers.wheelhouse import VIEW, demo_house, home_in, make_wheel, publish, put_built
 from tests.transfer.test_export_remote import Sshd, arrived, sent, start_sshd
@@ -164,7 +164,7 @@ def test_sftp_as_a_remote_store(node: Node, tmp_path: Path) -> None:
 def test_sftp_goes_on_after_a_torn_connection(node: Node, parcel: Bundle, tmp_path: Path) -> None:
     place = tmp_path / "set"
     error = refused_when_torn(parcel, node.url(place), node.tear)
-    assert error.hint == "run the same command again: it goes on where it stopped"
+    assert hint_text(error.hint) == "run the same command again: it goes on where it stopped"
     times = {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()}
     whole = [path for path in times if path.stat().st_size == sizes(parcel)[str(path.relative_to(place))]]
     assert place / "manifest.json" not in times
@@ -184,11 +184,11 @@ def test_sftp_with_a_wrong_host_key(node: Node, keys: Path, parcel: Bundle, tmp_
         as_fsspec_comes()
         error = refused(parcel, f"{scheme}{node.url(tmp_path / 'set').removeprefix('sftp')}")
         assert "does not match" in error.message
-        assert error.hint == (
+        assert hint_text(error.hint) == (
             f"not the machine that ssh knows, or installed anew: make sure, then: ssh-keygen -R '{port}'"
             "  (-f /etc/ssh/ssh_known_hosts where that file has it)"
         )
-    forget = shlex.split(str(error.hint).partition("then: ")[2].partition("  (")[0])
+    forget = shlex.split(hint_text(error.hint).partition("then: ")[2].partition("  (")[0])
     copy = shutil.copy(keys / "known_hosts", tmp_path / "copy")
     subprocess.run([*forget, "-f", str(copy)], check=True, timeout=60)
     assert Path(copy).read_text() == ""
@@ -197,7 +197,7 @@ def test_sftp_with_a_wrong_host_key(node: Node, keys: Path, parcel: Bundle, tmp_
         as_fsspec_comes()
         error = refused(parcel, f"{start}127.0.0.1:{node.sshd.port}{tmp_path / 'set'}")
         assert "not found in known_hosts" in error.message
-        assert error.hint == (
+        assert hint_text(error.hint) == (
             f"ssh -p {node.sshd.port} me@127.0.0.1  (once: it asks whether the key is right); "
             "then run the same command again"
         )
@@ -246,7 +246,7 @@ def test_sftp_without_a_key(node: Node, keys: Path, parcel: Bundle, tmp_path: Pa
     (keys / "id_ed25519").unlink()
     error = refused(parcel, node.url(tmp_path / "set"))
     assert "uthentication" in error.message
-    assert "your keys" in str(error.hint)
+    assert "your keys" in hint_text(error.hint)
 
 
 # --- S3 ---------------------------------------------------------------------------------------------
@@ -308,12 +308,12 @@ def test_s3_that_cannot_be_written(parcel: Bundle, monkeypatch: pytest.MonkeyPat
     """A mistyped bucket is not made; nor does anything go without credentials."""
     error = refused(parcel, "s3://bukcet/set")
     assert "bucket does not exist" in error.message
-    assert "make that place" in str(error.hint)
+    assert "make that place" in hint_text(error.hint)
     assert "bukcet" not in [one.name for one in boto3.resource("s3").buckets.all()]
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     error = refused(parcel, "s3://bucket/set")
     assert "nable to locate credentials" in error.message
-    assert "aws configure" in str(error.hint)
+    assert "aws configure" in hint_text(error.hint)
 
 
 # --- what is not installed --------------------------------------------------------------------------
@@ -346,4 +346,7 @@ def test_a_package_that_nobody_named_is_not_advised(
     monkeypatch.setitem(sys.modules, module, None)
     error = refused(parcel, url)
     assert words in error.message
-    assert error.hint == f"install what it names for {sys.executable}, then run the same command again"
+    assert (
+        hint_text(error.hint)
+        == f"install what it names for {sys.executable}, then run the same command again"
+    )

@@ -22,6 +22,7 @@ from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.trust import SIGNATURE
 from tests.conftest import Root
+from tests.helpers.commands import hint_text
 from tests.helpers.exports import import_unsigned, told_apart
 from tests.helpers.wheelhouse import demo_house, eventually, home_in, make_wheel, publish, put_built
 
@@ -199,7 +200,7 @@ def test_a_place_that_cannot_be_written(node: Sshd, parcel: Bundle, tmp_path: Pa
     (tmp_path / "file").write_text("x")
     with pytest.raises(HostError, match=r"sending to 127\.0\.0\.1 failed: ") as caught:
         sent(parcel, node.url(tmp_path / "file" / "set"))
-    assert "same command again" in str(caught.value.hint)
+    assert "same command again" in hint_text(caught.value.hint)
 
 
 def test_a_node_that_does_not_know_us(
@@ -208,7 +209,7 @@ def test_a_node_that_does_not_know_us(
     monkeypatch.setenv("RSYNC_RSH", f"{sshd.rsh} -o PubkeyAuthentication=no")
     with pytest.raises(HostError, match="Permission denied") as caught:
         sent(parcel, sshd.url(tmp_path / "set"))
-    assert f"ssh -p {sshd.port} 127.0.0.1" in str(caught.value.hint)
+    assert f"ssh -p {sshd.port} 127.0.0.1" in hint_text(caught.value.hint)
 
 
 def test_nobody_listens(parcel: Bundle, tmp_path: Path) -> None:

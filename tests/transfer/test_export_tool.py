@@ -19,6 +19,7 @@ from spark_build.recipes.evaluation import resolve_target
 from spark_build.recipes.loader import load
 from spark_build.transfer.bundle import pack, wheels_of_itself
 from spark_build.transfer.bundle_write import write_folder
+from tests.helpers.commands import hint_text
 from tests.helpers.exports import import_unsigned
 from tests.helpers.wheelhouse import demo_house, home_in, make_wheel, publish, put_built
 
@@ -120,5 +121,5 @@ def test_without_a_network_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pyt
     home = home_in(tmp_path)
     with pytest.raises(SourceError, match="spark-build itself cannot be packed") as caught:
         wheels_of_itself(home, TARGET, is_here=True, tell=lambda _: None)
-    assert "--without-spark-build" in str(caught.value.hint)
+    assert "--without-spark-build" in hint_text(caught.value.hint)
     assert not list((home.cache / "spark-build").glob("*"))

@@ -23,6 +23,7 @@ from spark_build.wheelhouse import store as stores
 from spark_build.wheels.audit import as_installer, findings_alone, fits
 from spark_build.wheels.model import HostCode, Library, Payload
 from tests.conftest import make_root
+from tests.helpers.commands import hint_text
 from tests.helpers.devicefacts import code
 from tests.helpers.devicefacts import wheel as a_wheel
 from tests.helpers.exports import import_unsigned, told_apart
@@ -168,7 +169,7 @@ def test_of_many_that_are_unsound_a_few_are_named(wheels: Path, tmp_path: Path) 
     error = refused(home, wheels, AuditError, strict=True)
     assert error.message.count("bad0") == 5
     assert error.message.endswith("; and 25 more wheels")
-    assert "without --strict" in str(error.hint)
+    assert "without --strict" in hint_text(error.hint)
     (said,) = {one.refused for one in taken(home, wheels).judgements if one.refused}
     assert said[0].startswith("no readable wheel: ")  # the name stands before it already
 
@@ -329,7 +330,7 @@ def test_a_link_in_a_folder(wheels: Path, tmp_path: Path) -> None:
     (wheels / "linked.whl").symlink_to("/etc/passwd")
     error = refused(home, wheels, StoreError)
     assert "a link" in error.message
-    assert "cp -rL" in str(error.hint)
+    assert "cp -rL" in hint_text(error.hint)
 
 
 def test_a_pipe_in_a_folder(wheels: Path, tmp_path: Path) -> None:
@@ -358,7 +359,7 @@ def test_an_export_that_was_packed_anew_keeps_its_provenance(tmp_path: Path) -> 
     names = sorted((path.name for path in top.iterdir()), reverse=True)
     subprocess.run(["tar", "-cf", str(tmp_path / "anew.tar"), "-C", str(top), *names], check=True, timeout=60)
     error = refused(home, tmp_path / "anew.tar", StoreError)
-    assert "packed anew" in str(error.hint)
+    assert "packed anew" in hint_text(error.hint)
     assert [wheel.origin for wheel in import_unsigned(home, top).generation.wheels] == ["built"], "here"
 
 

@@ -26,6 +26,7 @@ from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse import trust
 from spark_build.wheelhouse.generations import Generation
 from tests.conftest import make_root
+from tests.helpers.commands import hint_text
 from tests.helpers.exports import export, import_unsigned, make_key, no_view, sealed, taken_apart, written
 from tests.helpers.exports import member as tar_member
 from tests.helpers.wheelhouse import (
@@ -362,7 +363,7 @@ def test_other_bytes_under_a_known_build_key(sent: Sent, there: Home, tmp_path: 
     error = refused(there, sent.archive, "have one build key and different bytes")
     for said in (f"{theirs.sha256[:12]}, signed by alice", f"{mine.sha256[:12]}, built"):
         assert said in error.message
-    assert "wheelhouse remove demo==1.0" in str(error.hint)
+    assert "wheelhouse remove demo==1.0" in hint_text(error.hint)
 
     third, second = home_in(tmp_path / "third"), home_in(tmp_path / "second")
     export(
@@ -406,7 +407,7 @@ def test_an_older_export(sent: Sent, there: Home, tmp_path: Path) -> None:
     take(there, tmp_path / "3.tar")
     error = refused(there, sent.archive, rf"generation 1 of {VIEW} \(signed by alice\), older than 3")
     assert "would replace helper 1.6" in error.message
-    assert str(error.hint).startswith("spark-build wheelhouse import --allow-downgrade ")
+    assert hint_text(error.hint).startswith("spark-build wheelhouse import --allow-downgrade ")
     # What it does not replace, it brings.
     only = [wheel for wheel in sent.generation.wheels if wheel.name == "demo"]
     write_archive(pack(sent.generation, store, wheels=only, key=sent.alice), tmp_path / "demo.tar")

@@ -11,6 +11,7 @@ from spark_build.errors import StoreError, UsageError
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations
 from tests.conftest import Root
+from tests.helpers.commands import hint_text
 from tests.helpers.generations import VIEW, root_and_home
 from tests.helpers.wheelhouse import make_wheel, publish, put_built, put_public, snapshot
 from tests.wheelhouse.test_wheelhouse import environment, pip, versions
@@ -133,7 +134,7 @@ def test_rollback_mends_a_dangling_current(kept: tuple[Root, Home, Path]) -> Non
     with pytest.raises(StoreError, match="is a folder") as caught:
         generations.rollback(view, 2)
     asked = "spark-build --target host-cpu --train t wheelhouse rollback 3"
-    assert caught.value.hint == f"rm -r {view / 'current'}, then: {asked}"
+    assert hint_text(caught.value.hint) == f"rm -r {view / 'current'}, then: {asked}"
 
 
 def test_what_others_need_is_not_taken_out_by_accident(kept: tuple[Root, Home, Path], tmp_path: Path) -> None:

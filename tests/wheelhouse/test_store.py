@@ -27,6 +27,7 @@ from spark_build.wheelhouse.store import (
     shared_lock,
 )
 from spark_build.wheels.model import StoredWheel
+from tests.helpers.commands import hint_text
 from tests.helpers.wheelhouse import (
     end,
     eventually,
@@ -175,7 +176,7 @@ def test_a_record_that_cannot_be_read(tmp_path: Path, content: bytes, problem: s
         with pytest.raises(StoreError, match=problem) as caught:
             look()
         assert caught.value.where == str(folder / RECORD)
-        assert caught.value.hint == f"rm -r {folder}, then build again"
+        assert hint_text(caught.value.hint) == f"rm -r {folder}, then build again"
 
 
 # --- serials ----------------------------------------------------------------------------------------

@@ -6,13 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from spark_build.build import attestations, environment, keys
 from spark_build.build.context import Job, Outputs
 from spark_build.build.diagnosis import kept
-from spark_build.errors import AuditError
+from spark_build.errors import AuditError, Hint, ours, rm
 from spark_build.files import copy_or_link, remove_tree
 from spark_build.recipes.model import Step, Target
 from spark_build.text import digest, printable
@@ -77,8 +76,7 @@ def again(step: Step, target: Target, entry: StoreEntry, log: Path, *, built_in:
         name = step.recipe.name
         raise AuditError(
             f"{what} is in the store, but not good by what is asked of it today: {'; '.join(errors)}",
-            hint=f"mend recipes/{name}.toml, or build it anew: rm -r {quote(str(entry.folder))}, "
-            f"then: spark-build build {name}",
+            hint=Hint(f"mend recipes/{name}.toml, or build it anew: ", rm(entry.folder), ours("build", name)),
         )
     return findings
 

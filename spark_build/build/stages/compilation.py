@@ -20,7 +20,7 @@ from spark_build.build import environment as build_environment
 from spark_build.build.backends import BuildReached, Product, Runner, builder_for
 from spark_build.build.context import Job, Outputs, Shell
 from spark_build.build.diagnosis import DroppedFeature, FeatureWatch, diagnose, last_command
-from spark_build.errors import NothingCheckedError, StageError
+from spark_build.errors import NothingCheckedError, StageError, ours
 from spark_build.events import Cost, Note, Progress
 from spark_build.files import read_made, remove_any, remove_tree, write_atomically
 from spark_build.process import BACKGROUND
@@ -210,7 +210,7 @@ def _without_build_call(job: Job, reached: BuildReached | None) -> NothingChecke
     return NothingCheckedError(
         f"nothing was checked: {how}, without ninja or make, so nothing tells where configuring ends, and "
         "no expected feature was printed before",
-        hint=f"spark-build build {name}",
+        hint=ours("build", name),
     )
 
 
@@ -442,7 +442,7 @@ def _first_error(job: Job, output: str) -> StageError:
     if found is None:
         return StageError((output.splitlines() or ["no output"])[-1])
     said = f"{found.error.rstrip('.')}. {found.explanation}" if found.explanation else found.error
-    return StageError(said, where=found.place or None, hint=found.fix or None)
+    return StageError(said, where=found.place or None, hint=found.fix)
 
 
 def builds(root: int, tools: Container[str]) -> bool:

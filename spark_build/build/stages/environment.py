@@ -15,7 +15,7 @@ from packaging.utils import parse_wheel_filename
 from spark_build import venv
 from spark_build.build.context import Job, Outputs, Provided
 from spark_build.environments.installed import installer_error
-from spark_build.errors import HostError, SourceError, StageError
+from spark_build.errors import AGAIN, CHECK_NETWORK, Hint, HostError, SourceError, StageError, ours
 from spark_build.files import remove_tree, sha256_of
 from spark_build.sources import simple_api
 
@@ -63,8 +63,11 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         if one.provision.need == "torch" and job.target.cuda_architectures and any(map(lacks_cuda, sites)):
             raise StageError(
                 f"the torch that it would be compiled against is a build without CUDA ({one.provision})",
-                hint="an index or PIP_FIND_LINKS offers +cpu wheels, or the wheel for this platform is one: "
-                f"spark-build --provide torch=ENVIRONMENT build {job.step.recipe.name}, or torch=store",
+                hint=Hint(
+                    "an index or PIP_FIND_LINKS offers +cpu wheels, or the wheel for this platform is one: ",
+                    ours("build", job.step.recipe.name, options=("--provide", "torch=ENVIRONMENT")),
+                    ", or torch=store",
+                ),
             )
     return {"installed": installed}
 
@@ -108,7 +111,7 @@ def _install_files(job: Job, wheels: Sequence[str]) -> list[dict[str, str]]:
     if done.returncode != 0:
         raise SourceError(
             f"the build environment cannot be filled: {installer_error(done.output)}",
-            hint="if the disk is full, free some space; then run the same command again",
+            hint=Hint("if the disk is full, free some space; then ", AGAIN),
         )
     found = []
     for path in map(Path, wheels):
@@ -128,7 +131,7 @@ def _install_public(job: Job, requirement: str) -> list[dict[str, str]]:
     if done.returncode != 0:
         raise SourceError(
             f"the build environment cannot be filled: {installer_error(done.output)}",
-            hint="check the network and `pip config list`, then run the same command again",
+            hint=CHECK_NETWORK,
         )
     return [
         {

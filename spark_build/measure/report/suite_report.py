@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from spark_build.errors import HintStep
 from spark_build.measure.bounds import (
     FORMATS,
     MODELS,
@@ -97,6 +98,11 @@ def _method(view: SuiteView) -> list[Part]:
     ]
 
 
+def _how(step: HintStep) -> str:
+    """Return a step as a report says it, which is read on any machine."""
+    return " ".join(("spark-build", *step.words) if step.kind == "ours" else step.words)
+
+
 def changes(view: SuiteView) -> list[Part]:
     """Return every case in two arms."""
     rows = []
@@ -159,7 +165,7 @@ def next_checks(view: SuiteView) -> list[Part]:
             rows = [
                 (check.name, check.question,
                  *(evidence_of(view.bench, check.name, arm) or "unknown" for arm in (first, second)),
-                 check.command)
+                 _how(check.step))
                 for check in band.checks
             ]  # fmt: skip
             parts.append(f"{band.name} in {second}: {band.meaning} ({', '.join(cases)}).")
