@@ -14,7 +14,7 @@ from graphlib import TopologicalSorter
 from typing import TypeVar
 
 from spark_build.build import plan as build_plan
-from spark_build.build import recipe_build, requirements
+from spark_build.build import recipe_build
 from spark_build.build.context import Context, Shell
 from spark_build.build.keys import closure_key, key_changes
 from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, makes_prefix, result_of
@@ -24,7 +24,7 @@ from spark_build.events import Emit, ExpectedUsage, Note, RecipeFinished, Recipe
 from spark_build.machine import Machine
 from spark_build.process import cancel_all
 from spark_build.recipes.loader import read_lock
-from spark_build.recipes.model import CONFIGURE, BuildOptions, Plan, Recipe, Step
+from spark_build.recipes.model import CONFIGURE, BuildOptions, Download, Plan, Recipe, Step
 from spark_build.reporting import Reporter, reporting
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
@@ -79,6 +79,11 @@ def plan(
             setting.home, recipe.name, target=setting.target.name, declared_mib=declared
         )
 
+    def downloads(step: Step) -> tuple[Download, ...]:
+        from spark_build.build import requirements  # reads indexes: its imports take a third of a plan
+
+        return requirements.downloads(step, None if builder else setting.home)
+
     recipes = setting.catalogue.recipes
     return build_plan.make_plan(
         [*names, *also],
@@ -93,7 +98,7 @@ def plan(
         history=usage,
         lock_of=partial(read_lock, setting.home),
         builder=builder,
-        downloads_of=lambda step: requirements.downloads(step, None if builder else setting.home),
+        downloads_of=downloads,
     )
 
 
