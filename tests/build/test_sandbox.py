@@ -349,17 +349,27 @@ def test_unshare_marks_what_it_is(bare_path: Path, root: Root) -> None:
     assert provenance(root)["sandbox"] == {"kind": "unshare", "files": "all", "network": False}
 
 
-def test_a_bubblewrap_that_may_not_is_not_used(bare_path: Path, root: Root) -> None:
-    """As on Ubuntu 24.04 without a profile: it is installed, and fails. The reason is passed on."""
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        # As on Ubuntu 24.04 without a profile: it is installed, and fails. The reason is passed on.
+        (
+            "echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1",
+            "bwrap: setting up uid map: Permission denied",
+        ),
+        ("kill -KILL $$", "Killed"),  # as by a filter that refuses all calls
+    ],
+)
+def test_a_bubblewrap_that_may_not_is_not_used(bare_path: Path, root: Root, does: str, reason: str) -> None:
     refusing = bare_path / "bwrap"
-    refusing.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    refusing.write_text(f"#!/bin/sh\n{does}\n")
     refusing.chmod(0o755)
     root.env["PATH"] = str(bare_path)
     done = root.run("--json", "doctor")
     assert done.returncode == 0, done.stdout
     (finding,) = [one for one in json.loads(done.stdout)["findings"] if one["check"] == "sandbox"]
     assert finding["status"] == "warn"
-    assert "bwrap: setting up uid map: Permission denied" in finding["message"]
+    assert reason in finding["message"]
     assert finding["fix"]
 
 
