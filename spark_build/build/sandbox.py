@@ -108,15 +108,20 @@ def choose() -> Sandbox:
     return Sandbox(kind="none", reason=reason)
 
 
-@functools.cache
 def _filtering() -> tuple[str, ...]:
     """Return the words before bwrap that give it the filter; none where it has none for this machine."""
     program, bash = syscall_filter(os.uname().machine), shutil.which("bash")
     if not program or bash is None:
         return ()
-    file = os.memfd_create("syscalls")  # as long as this process lives, for all that it starts
-    os.write(file, program)
-    return (bash, "-c", FILTERED, f"/proc/{os.getpid()}/fd/{file}")
+    return (bash, "-c", FILTERED, f"/proc/{os.getpid()}/fd/{_file_in_memory(program)}")
+
+
+@functools.cache
+def _file_in_memory(content: bytes) -> int:
+    """Return the descriptor of a file that lives as long as this process, for all that it starts."""
+    file = os.memfd_create("syscalls")
+    os.write(file, content)
+    return file
 
 
 def syscall_filter(machine: str) -> bytes:

@@ -65,6 +65,22 @@ def test_files_of_the_tree_become_a_prefix(root: Root) -> None:
     assert "REUSE" in root.run("plan", "tiny").stdout
 
 
+def test_only_configuring_ends_at_the_first_compiler(tmp_path: Path) -> None:
+    """Here one that never ends; the kernel calls it `as`."""
+    compiler = '[ "$1" = --version ] && exit; ln -s "$(command -v sleep)" as; ./as 600 & while :; do echo gcc -c tiny.c; sleep 0.1; done'
+    planted = FILES["SConstruct"].replace("Environment(", 'Environment(CC="sh compiler", ')
+    root = make_root(tmp_path, {**FILES, "SConstruct": planted, "compiler": compiler})
+    root.recipe(RECIPE)
+    sdist = hashlib.sha256((root.links / "tiny-1.0.tar.gz").read_bytes()).hexdigest()
+    root.train(TRAIN.format(sha256=sdist))
+    done = root.run("build", "tiny", "--stop-after", "configure")
+    assert done.returncode == 0, done.stderr
+    assert (
+        "gcc -c tiny.c"
+        in done.stdout + done.stderr + next(root.folder.glob("build/*/*/build.log")).read_text()
+    )
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

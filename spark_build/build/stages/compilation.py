@@ -160,7 +160,9 @@ def configure(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     if missing:
         job.configured.unlink(missing_ok=True)
         raise _lacking(*missing)
-    if (reached is None or reached.by_itself) and not watch.values:
+    # scons has read all of SConstruct, with its checks, before it starts a compiler.
+    ended = reached is not None and (not reached.by_itself or job.step.recipe.kind == "scons")
+    if not ended and not watch.values:
         job.configured.unlink(missing_ok=True)
         raise _without_build_call(job, reached)
     if reached is not None and not reached.began and not is_begun:
