@@ -18,7 +18,6 @@ from spark_build.build import recipe_build
 from spark_build.build.context import Context, Shell
 from spark_build.build.keys import closure_key, key_changes
 from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, makes_prefix, result_of
-from spark_build.environments import closure
 from spark_build.errors import UsageError, ours
 from spark_build.events import Emit, ExpectedUsage, Note, RecipeFinished, RecipeResult, Repetition, Usage
 from spark_build.machine import Machine
@@ -264,6 +263,8 @@ def publish(
         key = closure_key(built, pins, setting.target.python, foreign=foreign)
         if before is not None and before.closure_key == key:
             return [*built, *(wheel for wheel in before.wheels if wheel.origin == "public")], key
+
+        from spark_build.environments import closure
 
         emit(Note(message="completing the set with verified public wheels"))
         public = closure.resolve(
