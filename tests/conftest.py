@@ -6,12 +6,13 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ class Root:
     folder: Path
     links: Path  # where pip finds the sdist
     env: dict[str, str] = field(default_factory=dict)
+    shared: bool = False  # with other tests and workers: nothing in it may be changed
 
     def command(self, *arguments: str) -> list[str]:
         """The command line, for this root, train and target."""
@@ -133,12 +135,19 @@ class Root:
             found.update(str(Path(base, one).relative_to(self.folder)) for one in (*files, *links))
         return found
 
+    def copy(self, folder: Path) -> Root:
+        """A copy of this root that is the test's own."""
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return replace(self, folder=folder, shared=False)
+
     def recipe(self, text: str) -> None:
         """Replace the recipe."""
+        assert not self.shared, "other workers read this root: change a copy"
         (self.folder / "recipes" / "tiny.toml").write_text(text)
 
     def train(self, text: str) -> None:
         """Replace the train."""
+        assert not self.shared, "other workers read this root: change a copy"
         (self.folder / "recipes" / "trains" / "t.toml").write_text(text)
 
 
@@ -185,12 +194,10 @@ def built(common: Path) -> Root:
     """A root in which `all` has run. Tests must leave it as it is."""
     base = common / "built"
     with first(base) as mine:
-        if not mine:
-            return Root(folder=base / "root", links=base / "links")
-        made = make_root(base)
-        done = made.run("all")
-        assert done.returncode == 0, done.stdout + done.stderr
-        return made
+        if mine:
+            done = make_root(base).run("all")
+            assert done.returncode == 0, done.stdout + done.stderr
+        return Root(folder=base / "root", links=base / "links", shared=True)
 
 
 @pytest.fixture(scope="session")

@@ -75,18 +75,15 @@ def test_nothing_differs(built: Root) -> None:
     assert document["differences"] == []
 
 
-def test_what_differs(built: Root) -> None:
-    text = (built.folder / "recipes" / "tiny.toml").read_text()
-    (stored,) = built.folder.glob("wheelhouse/store/*/*/key.json")
-    try:
-        built.recipe(
-            text.replace("wheel==0.45.1", "wheel==0.46.0")
-            + '\n[build.env.TINY]\nvalue = "1"\nwhy = "setup.py"\n'
-        )
-        done = built.run("why", "tiny")
-        document = built.json("why", "tiny")
-    finally:
-        built.recipe(text)
+def test_what_differs(built: Root, tmp_path: Path) -> None:
+    root = built.copy(tmp_path / "root")
+    text = (root.folder / "recipes" / "tiny.toml").read_text()
+    (stored,) = root.folder.glob("wheelhouse/store/*/*/key.json")
+    root.recipe(
+        text.replace("wheel==0.45.1", "wheel==0.46.0") + '\n[build.env.TINY]\nvalue = "1"\nwhy = "setup.py"\n'
+    )
+    done = root.run("why", "tiny")
+    document = root.json("why", "tiny")
     assert done.stdout.splitlines() == [
         'recipe.env.TINY: none -> "1"',
         'recipe.requires[2]: "wheel==0.45.1" -> "wheel==0.46.0"',

@@ -74,14 +74,15 @@ def test_the_whole_journey(built: Root, tmp_path: Path) -> None:
     assert answer == "42\n"
 
 
-def test_again_reuses_and_changes_nothing(built: Root) -> None:
-    before = built.state()
-    document = built.json("all")
+def test_again_reuses_and_changes_nothing(built: Root, tmp_path: Path) -> None:
+    root = built.copy(tmp_path / "root")
+    before = root.state()
+    document = root.json("all")
     statuses = {row["recipe"]: row["status"] for row in document["results"]}
     assert statuses["tiny"] == "reused"
     assert set(statuses.values()) == {"reused", "skipped"}
     assert document["generation"] == 1
-    assert built.state() == before
+    assert root.state() == before
 
 
 def test_nothing_to_do_imports_no_stage(built: Root) -> None:
@@ -152,12 +153,12 @@ def test_a_folder_of_ones_own_as_source(root: Root, tmp_path: Path) -> None:
     )
 
 
-def test_prose_in_a_recipe_does_not_rebuild(built: Root) -> None:
-    (step,) = [row for row in built.json("plan")["steps"] if row["recipe"] == "tiny"]
-    text = (built.folder / "recipes" / "tiny.toml").read_text()
-    built.recipe("# a comment\n" + text.replace("small extension", "tiny extension"))
-    (again,) = [row for row in built.json("plan")["steps"] if row["recipe"] == "tiny"]
-    built.recipe(text)
+def test_prose_in_a_recipe_does_not_rebuild(built: Root, tmp_path: Path) -> None:
+    root = built.copy(tmp_path / "root")
+    (step,) = [row for row in root.json("plan")["steps"] if row["recipe"] == "tiny"]
+    text = (root.folder / "recipes" / "tiny.toml").read_text()
+    root.recipe("# a comment\n" + text.replace("small extension", "tiny extension"))
+    (again,) = [row for row in root.json("plan")["steps"] if row["recipe"] == "tiny"]
     assert (again["decision"], again["key"]) == ("REUSE", step["key"])
 
 

@@ -1,7 +1,5 @@
 """`verify` of a wheelhouse whose recipes have check scripts: the table, and what a broken operator does."""
 
-import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from tests.conftest import ROOT, Root
@@ -22,8 +20,7 @@ run({{"sum": here, "cuda": nowhere, "answer": wrong}})
 
 def verified(built: Root, folder: Path, answer: int) -> tuple[Root, int, list[str]]:
     """A copy of the root whose recipe has a check: exit code and lines of `verify`."""
-    root = replace(built, folder=folder / "root")
-    shutil.copytree(built.folder, root.folder, symlinks=True)
+    root = built.copy(folder / "root")
     recipe = (root.folder / "recipes" / "tiny.toml").read_text()
     root.recipe(recipe + '\n[verify]\nchecks = ["mine"]\n')
     script = root.folder / "bench" / "checks" / "mine.py"

@@ -178,18 +178,19 @@ def test_bad_input(tmp_path: Path, name: str, content: bytes | str | None, code:
     assert "Traceback" not in done.stderr
 
 
-def test_a_wheel_of_the_wheelhouse(built: Root) -> None:
-    before = built.state()
-    found = built.json("wheelhouse", "inspect", "Tiny")
-    (listed,) = [one for one in built.json("wheelhouse", "list")["wheels"] if one["name"] == "tiny"]
+def test_a_wheel_of_the_wheelhouse(built: Root, tmp_path: Path) -> None:
+    root = built.copy(tmp_path / "root")
+    before = root.state()
+    found = root.json("wheelhouse", "inspect", "Tiny")
+    (listed,) = [one for one in root.json("wheelhouse", "list")["wheels"] if one["name"] == "tiny"]
     assert (found["filename"], found["path"]) == (listed["filename"], listed["path"])
     assert found["judged_by"] == {"recipe": "tiny", "target": "host-cpu", "train": "t"}
     assert [one for one in found["findings"] if one["severity"] == "error"] == []
-    assert "judged by recipe tiny for host-cpu, train t" in built.run("wheelhouse", "inspect", "tiny").stdout
-    unknown = built.run("wheelhouse", "inspect", "tinny")
+    assert "judged by recipe tiny for host-cpu, train t" in root.run("wheelhouse", "inspect", "tiny").stdout
+    unknown = root.run("wheelhouse", "inspect", "tinny")
     assert unknown.returncode == 2
     assert "is named 'tinny': did you mean 'tiny'?" in unknown.stderr
-    assert built.state() == before
+    assert root.state() == before
 
 
 def test_nothing_published_yet(root: Root) -> None:
