@@ -48,7 +48,7 @@ def rm(folder: object) -> HintStep:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Hint:
-    """What to do next: notes and steps in the order in which they are read.
+    """The next thing to do: notes and steps in the order in which they are read.
 
     Between two steps stands ", then: "; a note brings its own punctuation.
     """

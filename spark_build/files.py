@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from spark_build.errors import HostError, UsageError
+from spark_build.errors import HostError, UsageError, shell
 from spark_build.process import leave, refuse_cancelled
 from spark_build.reporting import reporter
 
@@ -258,11 +258,21 @@ def _is_at(descriptor: int, path: Path) -> bool:
 def _lock_file(path: Path) -> int:
     """Open a lock. Where others may write, a link would lead to a file of the user's, which is emptied."""
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise HostError("a link is in the place of a lock", where=str(path), hint=f"rm {path}") from error
+        raise _no_lock(path) from error
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(descriptor)
+        raise _no_lock(path)
+    return descriptor
+
+
+def _no_lock(path: Path) -> HostError:
+    told = "a link or something else that is no lock is in the place of a lock"
+    return HostError(told, where=str(path), hint=shell("rm", path))
 
 
 def _acquire(path: Path, waiting: Callable[[str], None] | None, kind: int, timeout: float) -> int:

@@ -199,7 +199,7 @@ def _print(result: Bench, *, fit: bool) -> None:
     """Print a row for each case: every arm's rate, and what holds it; nothing does on a machine not `fit`."""
     from statistics import fmean
 
-    from spark_build.measure.bounds import places
+    from spark_build.measure.bounds import figures, places
     from spark_build.measure.comparison import held_by
     from spark_build.text import format_quantity
 
@@ -208,13 +208,7 @@ def _print(result: Bench, *, fit: bool) -> None:
     for work in result.works:
         cells = []
         for arm in result.arms:
-            rates = [
-                figure.rate
-                for each in result.rounds
-                if each.slot.arm == arm.name
-                for figure in each.figures
-                if figure.work == work.name
-            ]
+            rates = [figure.rate for figure in figures(result, work.name, arm.name)]
             cells.append(format_quantity(fmean(rates), work.unit) if rates else "-")
         held = held_by(result, work.name, roof=places_of[work.name].roof)
         rows.append([work.name, *cells, held if fit or "-" in cells else f"unbounded, see below ({held})"])

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from spark_build.cli.options import COMMAND_LINE, COMPLETE, Options, command, group, shared
-from spark_build.errors import UsageError
+from spark_build.errors import HostError, UsageError
 
 if TYPE_CHECKING:  # --help is to start fast
     from pathlib import Path
 
 FILE, PROJECT = "spark-build.toml", "pyproject.toml"
 PREFIX = "SPARK_BUILD_"
-HINT = "docs/settings.md lists the keys; `config show` their values"
+HINT = "docs/settings.md lists the keys"
 BUILDING = ("all", "build")
 OF_GC = {"keep_runs": "runs_keep", "runs_older_than": "runs_age"}  # option of `wheelhouse gc`: our name
 
@@ -51,7 +51,7 @@ def settings() -> dict[str, Setting]:
     means nothing.
     """
     base = os.environ.get("XDG_CONFIG_HOME") or os.environ.get("HOME", "/") + "/.config"
-    home, working = os.path.normpath(f"{base}/spark-build"), os.getcwd()  # noqa: PTH109 - --help is to start fast
+    home, working = os.path.normpath(f"{base}/spark-build"), _working()
     own = _of_file(home, ((FILE, ""),))
     here = _of_file(working, ((FILE, ""), (PROJECT, "spark-build"))) if working != home else {}
     if "remote" in here:
@@ -70,6 +70,13 @@ def settings() -> dict[str, Setting]:
     if said and said.value not in ("auto", "require"):
         raise UsageError(f"sandbox is {said.value!r}", where=said.origin, hint="write auto or require")
     return found
+
+
+def _working() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 - --help is to start fast
+    except FileNotFoundError as error:
+        raise HostError("the folder that you are in was removed", hint="cd to another one") from error
 
 
 def _of_file(folder: str, files: Sequence[tuple[str, str]]) -> dict[str, Setting]:

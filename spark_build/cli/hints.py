@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
@@ -31,8 +32,13 @@ def typeable(
     for before, part in pairwise(("", *found.parts)):
         if isinstance(before, HintStep) and isinstance(part, HintStep):
             text += ", then " if part.kind == "again" else ", then: "
-        text += part if isinstance(part, str) else _line(part, options, repeat)
-    return text.replace("sudo ", "") if options.is_root else text
+        text += _finished(part, options) if isinstance(part, str) else _line(part, options, repeat)
+    return text
+
+
+def _finished(text: str, options: Options) -> str:
+    """Return a note or a finished line of the system; for root without sudo."""
+    return re.sub(r"(?<![\w'\"/-])sudo (?=[a-z])", "", text) if options.is_root else text
 
 
 def _line(step: HintStep, options: Options, repeat: tuple[str, ...]) -> str:
@@ -40,7 +46,7 @@ def _line(step: HintStep, options: Options, repeat: tuple[str, ...]) -> str:
     if step.kind == "again":
         return "run the same command again"
     if step.kind == "shell":
-        return shlex.join(step.words) if step.words[1:] else step.words[0]
+        return shlex.join(step.words) if step.words[1:] else _finished(step.words[0], options)
     said = (*step.options, *step.words)
     given = {"--root": options.root, "--target": options.target, "--train": options.train}
     first = [
@@ -61,7 +67,7 @@ def _pairs(name: str, values: Mapping[str, str], said: Sequence[str]) -> list[tu
     return [
         (name, f"{key}={value}")
         for key, value in values.items()
-        if not any(word.startswith(f"{key}=") for word in said)
+        if not any(option == name and word.startswith(f"{key}=") for option, word in pairwise(said))
     ]
 
 

@@ -86,7 +86,7 @@ class BurnInOptions:
 
 
 def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a burn-in, handed on as one Asked."""
+    """Add the options of a burn-in, handed on as one BurnInOptions."""
 
     def command(*arguments: Any, **named: Any) -> Any:
         asked = BurnInOptions(**{one.name: named.pop(one.name) for one in fields(BurnInOptions)})

@@ -256,7 +256,7 @@ def _spread(runs: Sequence[Sequence[float]]) -> float | None:
 
 
 def changed_scope(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """Return what the runs were measured on differently, and both tell."""
+    """Return what differs between the machines of two runs, of what both documents hold."""
     return [
         f"another {name}: {old[name]}, now {new[name]}"
         for name in DECIDING

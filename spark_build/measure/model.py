@@ -247,7 +247,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredRun:
-    """What was measured under which conditions, whatever ran."""
+    """A run of the burn-in or the suite: arms, conditions, reference."""
 
     arms: tuple[Arm, ...]  # of the suite: the first is the baseline
     breaks: tuple[str, ...] = ()

@@ -68,7 +68,7 @@ PUBLIC, WHEELHOUSE = ArmWish(name="public", what="public"), ArmWish(name="wheelh
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasureRequest:
-    """What is asked of any program; empty or None: the default of mode and device."""
+    """Options of any measuring program; empty or None: the default of mode and device."""
 
     device: Device
     mode: Mode
@@ -91,7 +91,7 @@ class BurnInRequest(MeasureRequest):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasureSite:
-    """Where a program measures: the wheelhouse's current generation, if there is one, and its train."""
+    """The place of a measurement: the wheelhouse's current generation, if there is one, and its train."""
 
     home: Home
     train: str

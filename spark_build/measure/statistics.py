@@ -78,7 +78,7 @@ def above(effect: Effect, limit: float) -> float:
 
 
 def outside(effect: Effect, margin: float = MARGIN) -> float:
-    """Return the same for a log ratio with this standard error."""
+    """Return the p of an effect of ±`margin` or more (TOST); small: it is shown to lie within."""
     reach = math.log1p(margin)
     return max(above(effect, -reach), below(effect, reach))
 
@@ -134,7 +134,7 @@ def cohen_d(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def smallest(effect: Effect) -> float:
-    """Return the same for a log ratio with this standard error.
+    """Return the smallest relative difference that this standard error shows four times out of five.
 
     The usual approximation: (t at 97.5% + t at POWER) standard errors.
     """
@@ -256,7 +256,7 @@ def contrast(first: Sequence[float], second: Sequence[float], *, paired: bool) -
 
 
 def contrast_of_logs(a: Sequence[float], b: Sequence[float], *, paired: bool) -> Contrast:
-    """Return the same of their logarithms, or of those of ratios."""
+    """Return the contrast of two samples of log rates; paired: of log rates of the same visits."""
     logs = [y - x for x, y in zip(a, b, strict=True)] if paired else []
     effect = paired_effect(logs) if paired else welch_effect(a, b)
     low, high = interval(effect)

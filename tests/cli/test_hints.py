@@ -75,6 +75,8 @@ def test_what_builds_is_told_all_that_is_in_the_keys(command: str) -> None:
     chosen = typeable(ours(command, "--source", "demo=y", options=("--provide", "torch=public")), building())
     first = "spark-build --train 2.13 --provide llvm=public --provide torch=public"
     assert chosen == f"{first} {command} --source demo=y"
+    other = typeable(ours(command, options=("--provide", "demo=/x")), building())
+    assert other.endswith(f"--provide demo=/x {command} --source demo=my/demo")
 
 
 def test_the_program_as_it_was_called_and_no_sudo_for_root() -> None:
@@ -86,6 +88,7 @@ def test_the_program_as_it_was_called_and_no_sudo_for_root() -> None:
     assert line.count("sudo ") == 2
     options.is_root = True
     assert typeable(hint, options) == line.replace("sudo ", "")
+    assert typeable(rm("my sudo folder"), options) == "rm -r 'my sudo folder'"
 
 
 @pytest.mark.parametrize(

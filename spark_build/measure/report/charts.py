@@ -48,9 +48,12 @@ def all_charts(
         text = "Every tick of every round. Faint: warm-up, which does not count."
         charts.append(("Rate over time", text, series(view, burnt)))
     if view.works:
-        few = "single call, at most 1,000 by chance in a round: there are too few rounds for boxes of them"
+        few = (
+            "single call, at most 1,000 by chance in a round, where calls were timed, else for each round: "
+            "there are too few rounds for boxes of them"
+        )
         charts.append(("Rates by arm", f"One dot for each {'round' if _enough(view) else few}.", boxes(view)))
-    if burnt:
+    if burnt and view.works[:1] == list(view.bench.works[:1]):  # else no sound round has the headline
         text = "The headline case (★), one column for each pair: what was measured side by side in time."
         charts.append(("Round by round", text, pairs(view)))
     if sweeps := _sweeps(view.works):
@@ -95,13 +98,13 @@ def series(view: SuiteView, rounds: Sequence[Round]) -> str:
 
 def _enough(view: SuiteView) -> bool:
     """Return whether there are enough rounds for a box, or nothing else to show."""
-    return max(map(len, view.trial.values.values())) >= LEAST or not view.trial.calls
+    return max(map(len, view.trial.values.values())) >= LEAST or not any(view.trial.calls.values())
 
 
 def _rates(view: SuiteView, arm: str, work: Work) -> list[float]:
-    if _enough(view):
-        return list(view.trial.values.get((arm, work.name), {}).values())
     calls = view.trial.calls.get((arm, work.name), ())
+    if _enough(view) or not calls:
+        return list(view.trial.values.get((arm, work.name), {}).values())
     return [work.amount / seconds for seconds in calls if seconds > 0]
 
 
@@ -206,6 +209,7 @@ def style() -> None:
         {
             **dict.fromkeys(ink, INK),
             "svg.fonttype": "none",
+            "text.parse_math": False,  # a name with $ is no formula
             "font.family": "sans-serif",
             "font.size": 9,
             "figure.facecolor": "none",
@@ -394,7 +398,7 @@ def _sweeps(works: Sequence[Work]) -> dict[tuple[str, str], dict[str, list[Work]
     found: dict[tuple[str, str], dict[str, list[Work]]] = {}
     for work in works:
         if work.size is not None:
-            name = re.sub(rf"{work.size}(\^3 )?", "", work.name).replace("..", ".").strip(".")
+            name = re.sub(rf"(?<!\w){work.size}(\^3 |\b)", "", work.name).replace("..", ".").strip(".")
             found.setdefault((work.workload, work.unit), {}).setdefault(name, []).append(work)
     swept = {
         key: {

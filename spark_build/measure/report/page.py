@@ -14,7 +14,7 @@ from spark_build.measure.statistics import POWER_AT
 WIDE = 5  # columns, from which on a table scrolls on a narrow screen instead of folding every cell
 TONES = {
     "faster": "good", "equivalent": "good", "slower": "bad", "unclear": "unsure",
-    "ok": "good", "warn": "unsure", "fail": "bad", "differs": "unsure",
+    "ok": "good", "warn": "unsure", "fail": "bad",
 }  # fmt: skip
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1d2127; --dim: #5d6672; --line: #d5d9df;
@@ -89,7 +89,7 @@ class ReportTable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Html:
-    """What has no place in Markdown: pictures, lists of files, long texts."""
+    """A part that Markdown leaves out: a picture, a list of files, a long text."""
 
     text: str  # HTML already
 
@@ -110,7 +110,7 @@ class Report:
     sections: Sequence[tuple[str, Sequence[Part]]]  # heading, contents
 
     def holds(self) -> str:
-        """Return of what the report tells."""
+        """Return what the verdict holds for: device, kernel, driver, threads."""
         told = "; ".join(f"{name}: {value}" for name, value in self.scope.items())
         return f"Holds for {told}." if told else ""
 
@@ -195,9 +195,12 @@ def p_value(value: float | None) -> str:
 ComparedRow = tuple[str, Sequence[str], Contrast, Finding, str, str]
 
 
-def contrasts(between: str, found: Sequence[ComparedRow]) -> list[Part]:
-    """Return the table of what was compared, with further tests folded away."""
-    heads = ("Case", "Rates", "Ratio", "95% interval", "Finding", between, "t, Holm", "Signs, TOST",
+def contrasts(between: str, found: Sequence[ComparedRow], *, corrected: str = "Holm") -> list[Part]:
+    """Return the table of what was compared, with further tests folded away.
+
+    corrected: what the p beside that of the t-test is.
+    """
+    heads = ("Case", "Rates", "Ratio", "95% interval", "Finding", between, f"t; {corrected}", "Signs, TOST",
              "Detectable, power")  # fmt: skip
     rows, more = [], []
     for name, rates, seen, finding, more_of_it, holm in found:
@@ -240,7 +243,7 @@ def conditions(
     rows = []
     for (name, arm), found in seen.items():
         worst = next((check for check in found if check.status == "fail"), found[0])
-        count = f"{sum(check.status == 'ok' for check in found)} of {len(found)} rounds"
+        count = f"{sum(check.status == 'ok' for check in found)} of {len(found)} rounds ok"
         rows.append((name, arm, f"{worst.status}, {count}", worst.evidence))
     rows += [(check.name, "battery", check.status, check.evidence) for check in battery]
     failed = [row for row in rows if row[2].startswith("fail")]

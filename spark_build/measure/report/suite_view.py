@@ -55,7 +55,7 @@ class SuiteView:
 
     @property
     def fit(self) -> bool:
-        """Whether the machine was such that its ceilings hold anything."""
+        """True when no gate failed and no round is invalid: only then ceilings bound anything."""
         spoilt = any(gate.status == "fail" for gate in self.gates)
         return not spoilt and not any(each.invalid for each in self.bench.rounds)
 
