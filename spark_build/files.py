@@ -262,17 +262,16 @@ def _lock_file(path: Path) -> int:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise _no_lock(path) from error
+        raise _no_lock(path, "a link") from error
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(descriptor)
-        raise _no_lock(path)
+        raise _no_lock(path, "a link" if stat.S_ISREG(found.st_mode) else "no file")
     return descriptor
 
 
-def _no_lock(path: Path) -> HostError:
-    told = "a link or something else that is no lock is in the place of a lock"
-    return HostError(told, where=str(path), hint=shell("rm", path))
+def _no_lock(path: Path, what: str) -> HostError:
+    return HostError(f"{what} is in the place of a lock", where=str(path), hint=shell("rm", path))
 
 
 def _acquire(path: Path, waiting: Callable[[str], None] | None, kind: int, timeout: float) -> int:

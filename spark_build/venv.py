@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -10,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
+
+from packaging.utils import parse_wheel_filename
 
 from spark_build.errors import StageError, ours
 from spark_build.process import Completed, capture, run
@@ -51,17 +54,26 @@ def unconfigured() -> dict[str, str]:
 
 
 def find_uv() -> str | None:
-    """Return a uv that runs: on PATH, else the one installed beside spark-build."""
-    for found in (shutil.which("uv"), str(Path(sys.executable).with_name("uv"))):
-        if found and _runs(found):
+    """Return a uv that can be used: the one installed beside spark-build, else one on PATH."""
+    for found in (str(Path(sys.executable).with_name("uv")), shutil.which("uv")):
+        if found and _can_be_used(found):
             return found
     return None
 
 
+# uv 0.10.0 and older write the entry points of a wheel that are named ../../x outside the environment (tried
+# with 0.4.0, 0.5.9, 0.8.24, 0.10.0; 0.11.6, 0.12.0 and 0.13.9 refuse the wheel).
+OLDEST_UV = (0, 11, 6)
+
+
 @cache
-def _runs(program: str) -> bool:
-    """Return whether this uv runs: pyenv's only says that no version with uv is selected."""
-    return capture([program, "--version"], env=unconfigured(), timeout=20) is not None
+def _can_be_used(program: str) -> bool:
+    """Return whether this uv runs and is new enough; pyenv's may only say that no version has one."""
+    if not os.access(program, os.X_OK):
+        return False
+    said = capture([program, "--version"], env=unconfigured(), timeout=20) or ""
+    found = re.match(r"uv (\d+)\.(\d+)\.(\d+)", said)
+    return found is not None and tuple(map(int, found.groups())) >= OLDEST_UV
 
 
 def create(folder: Path, *, python: str = "", log: BinaryIO | None = None, clear: bool = True) -> None:
@@ -76,18 +88,28 @@ def create(folder: Path, *, python: str = "", log: BinaryIO | None = None, clear
         )
 
 
+def requirement_of(wheel: Path) -> str:
+    """Return a wheel's file as a requirement: of a bare path uv would read # and ${NAME}."""
+    return f"{parse_wheel_filename(wheel.name)[0]} @ {wheel.absolute().as_uri()}"
+
+
 def uv(
     folder: Path,
     arguments: Sequence[str],
     *,
+    cache: Path | None = None,
     log: BinaryIO | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Completed:
-    """Run `uv pip` on the environment in `folder`: offline, without settings and without the user's cache."""
+    """Run `uv pip` on the environment in `folder`: offline, without settings and without the user's cache.
+
+    cache: a folder that several calls share, by default one of this call. With a new one uv starts the
+    environment's Python, which runs each .pth file that is in it by then.
+    """
     command, *more = arguments
-    # The cache beside the packages, so that uv can link what it unpacked.
+    # Beside the packages, so that uv can link what it unpacked.
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch:
-        isolated = ["--no-config", "--offline", "--no-progress", "--cache-dir", scratch]
+        isolated = ["--no-config", "--offline", "--no-progress", "--cache-dir", str(cache or scratch)]
         line = [find_uv() or "uv", "pip", command, "--python", str(python_of(folder)), *isolated, *more]
         return run(line, cwd=folder, env=unconfigured(), log=log, pass_fds=pass_fds)
 

@@ -46,7 +46,10 @@ def _line(step: HintStep, options: Options, repeat: tuple[str, ...]) -> str:
     if step.kind == "again":
         return "run the same command again"
     if step.kind == "shell":
-        return shlex.join(step.words) if step.words[1:] else _finished(step.words[0], options)
+        if not step.words[1:]:
+            return _finished(step.words[0], options)
+        as_root = options.is_root and step.words[0] == "sudo"
+        return shlex.join(step.words[1:] if as_root else step.words)
     said = (*step.options, *step.words)
     given = {"--root": options.root, "--target": options.target, "--train": options.train}
     first = [

@@ -50,10 +50,12 @@ def add(
     from spark_build.wheelhouse import trust
 
     wheelhouse = options.home().wheelhouse
-    made = remote.add(wheelhouse, name, url, push=push, key=key)  # what is refused makes nobody trusted
-    for text in signers:
-        signer, _, file = text.rpartition("=")
-        trust.add(wheelhouse, signer or name, Path(file))
+    trusted = [(signer or name, Path(file)) for signer, _, file in (text.rpartition("=") for text in signers)]
+    for signer, file in trusted:  # before anything is written
+        trust.read_signer(wheelhouse, signer, file)
+    made = remote.add(wheelhouse, name, url, push=push, key=key)
+    for signer, file in trusted:
+        trust.add(wheelhouse, signer, file)
     _print(options, [made])
     if not options.json and not trust.signers(wheelhouse):
         click.echo(

@@ -67,7 +67,8 @@ def export(
     if options.json:
         render.print_json({"file": shown, "size": count, **listing(chosen)})
     else:
-        print(f"{place}: {len(chosen.wheels)} wheels, {format_size(count)}")
+        several = "" if len(chosen.wheels) == 1 else "s"
+        print(f"{place}: {len(chosen.wheels)} wheel{several}, {format_size(count)}")
 
 
 def _packed(

@@ -256,20 +256,18 @@ def _checked(
 ) -> VerifyOutcome:
     """Functional checks of a generation; without one there is nothing to check."""
     from spark_build.errors import VerificationError
-    from spark_build.wheelhouse.generations import verdict_of
+    from spark_build.wheelhouse.generations import checks_of
 
     if generation is None:
         return VerifyOutcome(document={"checks": []}, lines=[], code=0)
-    known = None if reverify else verdict_of(generation)
-    if known is None:
+    # Verified before: what runs checks takes longer to import than all else that `all` then does.
+    checks, now = None if reverify else checks_of(generation), False
+    if checks is None:
         from spark_build.measure.checks import verify as check_all
 
         recipes = setting.catalogue.recipes
         found, now = check_all(setting.home, recipes, generation, folder, emit, again=reverify)
         checks = [dataclasses.asdict(check) for check in found]
-    else:
-        # Verified before: what runs checks takes longer to import than all else that `all` then does.
-        checks, now = [{**row, "package": row.get("package", "")} for row in known["checks"]], False
     failed = [check for check in checks if check["status"] == "fail"]
     done = sum(check["status"] == "ok" for check in checks)
     when = "" if now else " (earlier; --reverify repeats it)"

@@ -257,13 +257,10 @@ def remove(options: Options, wheels: tuple[str, ...], force: bool) -> None:
 
 
 def _pinning(options: Options, number: int | None, *, wanted: bool) -> None:
-    from spark_build.errors import UsageError
     from spark_build.wheelhouse import generations as wheelhouse_generations
 
     view = options.setting().view
-    chosen = number or wheelhouse_generations.current_number(view)
-    if not chosen:
-        raise UsageError(f"nothing is published for {view.name} yet", hint=ours("all"))
+    chosen = number or wheelhouse_generations.current_number(view) or current(options).number
     new = (wheelhouse_generations.pin if wanted else wheelhouse_generations.unpin)(view, chosen)
     if options.json:
         render.print_json({"generation": chosen, "pinned": wanted, "new": new})

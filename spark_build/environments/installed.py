@@ -317,7 +317,8 @@ def choose_installer(wanted: str = "auto") -> InstallerName:
     if venv.find_uv() is not None:
         return "uv"
     if wanted == "uv":
-        raise HostError("there is no uv on PATH", hint="pip install uv, or --installer pip")
+        oldest = ".".join(map(str, venv.OLDEST_UV))
+        raise HostError(f"there is no uv {oldest} or newer", hint="pip install uv, or --installer pip")
     return "pip"
 
 

@@ -155,14 +155,12 @@ def refuse_other_abi(view: str, python: Interpreter, folder: Path | str) -> None
             f"{told}; on this machine would do: {others}",
             hint=ours("env create", folder, "--python", fitting[0].path),
         )
-    bring = (
-        f"uv python install {_short(abi)}"
-        if find_uv()
-        else f"sudo apt-get install -y python{_short(abi)}-venv"
-    )
+    number = _short(abi)
+    by_apt = ("sudo", "apt-get", "install", "-y", f"python{number}-venv")
+    bring = shell("uv", "python", "install", number) if find_uv() else shell(*by_apt)
     raise UsageError(
         f"{told}; no Python on this machine would do",
-        hint=Hint(shell(bring), ours("env create", folder, "--python", _short(abi))),
+        hint=Hint(bring, ours("env create", folder, "--python", number)),
     )
 
 

@@ -44,9 +44,9 @@ def verify(
         emit(Note(message=f"waiting for another spark-build: {holder}"))
 
     with locked(lock, purpose=f"verifying generation {generation.number}", waiting=waiting):
-        known = None if again else generations.verdict_of(generation)
+        known = None if again else generations.checks_of(generation)
         if known is not None:
-            return tuple(Check(**row) for row in known["checks"]), False
+            return tuple(Check(**row) for row in known), False
         start = time.monotonic()
         emit(StageStarted(recipe="", stage=STAGE))
         checks = _run(home, recipes, generation, folder)

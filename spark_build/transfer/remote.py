@@ -17,7 +17,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
@@ -86,20 +86,38 @@ def configured(wheelhouse: Path) -> tuple[Remote, ...]:
     try:
         found = tuple(Remote(**row) for row in json.loads(path.read_text())["remotes"])
         for one in found:
+            _check_types(one)
             _check(one.name, one.url)
     except FileNotFoundError:
         return ()
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UsageError(f"the list of remote stores cannot be read: {error}", where=str(path)) from error
+    except (OSError, ValueError, LookupError, TypeError, UsageError) as error:
+        raise UsageError(
+            f"the list of remote stores cannot be read: {error}",
+            where=str(path),
+            hint="mend that entry, or remove the file and add the stores again",
+        ) from error
     return found
+
+
+def _check_types(one: Remote) -> None:
+    """Raise TypeError or UnicodeError for a row of the list that this program did not write."""
+    for each in fields(one):
+        value = getattr(one, each.name)
+        if type(value) is not (bool if each.name == "push" else str):
+            raise TypeError(f"{each.name} is {value!r}")
+    one.url.encode()
 
 
 def _check(name: str, url: str) -> None:
     """Raise UsageError for a name or a URL that is none."""
     if not trust.NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no name for a remote store", hint="use letters, digits, . _ @ + -")
-    if "://" not in url or "::" in url:  # fsspec opens a chain of them by what stands in a file of the last
-        raise UsageError(f"{url!r} is no URL for a remote store", hint="sftp://..., s3://..., https://...")
+    # fsspec opens a chain of them by what stands in a file of the last, and file:// by the name of local://.
+    chained = "::" in url and not url.startswith(("http://", "https://"))
+    if "://" not in url or chained or url.startswith("local:"):
+        raise UsageError(
+            f"{url!r} is no URL for a remote store", hint="/folder, sftp://..., s3://..., https://..."
+        )
 
 
 def add(wheelhouse: Path, name: str, url: str, *, push: bool, key: Path | None) -> Remote:

@@ -320,6 +320,13 @@ def verdict_of(generation: Generation) -> dict[str, Any] | None:
     return verdict
 
 
+def checks_of(generation: Generation) -> list[dict[str, Any]] | None:
+    """Return the rows of the checks of a generation's verification; None before it."""
+    known = verdict_of(generation)
+    # Earlier versions did not write the package.
+    return None if known is None else [{"package": "", **row} for row in known["checks"]]
+
+
 def write_verdict(generation: Generation, verdict: dict[str, Any]) -> None:
     """Write the result of a verification beside the wheels."""
     with changing(generation.folder.parent.parent, "keeping a verdict"):
@@ -334,10 +341,16 @@ def folder_of(view: Path, number: int) -> Path:
     folder = view / "generations" / str(number)
     if not folder.is_dir():
         have = ", ".join(map(str, numbers(view)))
-        there = f"there are {have}" if have else "nothing is published yet"
-        hint = None if have else ours("all", options=options_of(view))
-        raise UsageError(f"{view.name} has no generation {number}; {there}", hint=hint)
+        if not have:
+            raise nothing_published(view)
+        raise UsageError(f"{view.name} has no generation {number}; there are {have}")
     return folder
+
+
+def nothing_published(view: Path) -> StoreError:
+    """Return the error for a view without generations."""
+    hint = ours("all", options=options_of(view))
+    return StoreError(f"nothing is published for {view.name} yet", hint=hint)
 
 
 def current_number(view: Path) -> int:
@@ -377,7 +390,7 @@ def _readable(view: Path) -> Generation | None:
     if (view / "current").is_dir() and not (view / "current").is_symlink():
         raise StoreError(
             f"{view / 'current'} is a folder, and no link to a generation",
-            hint=Hint(rm(view / "current"), _to_newest(view)),
+            hint=Hint(rm(view / "current"), _to_newest(view) if numbers(view) else ours("all")),
         )
     try:
         return current(view)
@@ -386,11 +399,13 @@ def _readable(view: Path) -> Generation | None:
 
 
 def _to_newest(view: Path) -> HintStep:
-    return ours("wheelhouse rollback", max(numbers(view), default=0), options=options_of(view))
+    return ours("wheelhouse rollback", max(numbers(view)), options=options_of(view))
 
 
 def _before(view: Path, was: Generation | None) -> int:
     if was is None:
+        if not numbers(view):
+            raise nothing_published(view)
         raise UsageError(
             f"{view.name} has no readable current generation to go back from",
             hint=_to_newest(view),
@@ -460,7 +475,7 @@ def remove(
 
     def choose(before: Generation | None) -> tuple[list[StoredWheel], str]:
         if before is None:
-            raise StoreError(f"nothing is published for {view.name} yet", hint=ours("all"))
+            raise nothing_published(view)
         gone[:] = _named(before, names)
         staying = [wheel for wheel in before.wheels if wheel not in gone]
         lacking[:] = reverse_dependencies(gone, staying, markers)

@@ -62,8 +62,8 @@ def is_trusted(wheelhouse: Path, record: Mapping[str, Any]) -> bool:
     return bool(signer.key) and signer in signers(wheelhouse)
 
 
-def add(wheelhouse: Path, name: str, file: Path) -> Signer:
-    """Trust the public key in a file under a name, beside other keys of that name. Raise UsageError."""
+def read_signer(wheelhouse: Path, name: str, file: Path) -> Signer:
+    """Return the public key in a file under a name that it can be trusted by. Raise UsageError."""
     if not NAME.fullmatch(name) or name == UNSIGNED:
         raise UsageError(f"{name!r} is no name for a signer", hint="letters, digits and . _ @ + - make one")
     try:
@@ -77,10 +77,16 @@ def add(wheelhouse: Path, name: str, file: Path) -> Signer:
             f"{file} holds no public key of ssh",
             hint=f"ssh-keygen -t ed25519 -f {name} makes {name}.pub",
         ) from error
-    known = signers(wheelhouse)
-    if other := next((one.name for one in known if one.key == signer.key and one.name != name), ""):
+    others = (one.name for one in signers(wheelhouse) if one.key == signer.key and one.name != name)
+    if other := next(others, ""):
         raise UsageError(f"that key is trusted as {other}", hint=ours("wheelhouse trust remove", other))
-    if signer not in known:
+    return signer
+
+
+def add(wheelhouse: Path, name: str, file: Path) -> Signer:
+    """Trust the public key in a file under a name, beside other keys of that name. Raise UsageError."""
+    signer = read_signer(wheelhouse, name, file)
+    if signer not in signers(wheelhouse):
         with _changing(wheelhouse) as lines:
             lines.append(f'{name} namespaces="{NAMESPACE}" {signer.key}')
     return signer

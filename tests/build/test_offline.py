@@ -88,6 +88,19 @@ def test_a_damaged_wheel_or_source_is_not_there(tmp_path: Path) -> None:
     assert lacking(alone(root), "tiny") == set()
 
 
+def test_a_wheel_that_changed_since_it_was_fetched_is_not_installed(tmp_path: Path) -> None:
+    root = make_root(tmp_path)
+    assert root.run("build", "tiny", "--stop-after", "patch").returncode == 0
+    (path,) = root.folder.glob("sources/*/*/wheel-*.whl")
+    with path.open("ab") as file:
+        file.write(b"\n")  # an archive all the same
+    done = root.run("build", "tiny")
+    assert f"{path.name} is not what was fetched any more" in done.stderr
+    assert f"next: rm -r {path.parent}, then run the same command again" in done.stderr
+    shutil.rmtree(path.parent)
+    assert root.run("build", "tiny", "--stop-after", "environment").returncode == 0
+
+
 def test_a_wheel_for_another_python_is_not_there(tmp_path: Path) -> None:
     root = make_root(tmp_path)
     for tag in ("cp38-cp38-manylinux_2_17_x86_64", "py3-none-macosx_11_0_arm64"):

@@ -313,6 +313,21 @@ def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "lock").is_symlink()
 
 
+@pytest.mark.parametrize("what", ["a link", "no file"])
+def test_a_lock_that_leads_to_other_things_is_refused(what: str, tmp_path: Path) -> None:
+    (tmp_path / "others").write_text("kept")
+    if what == "a link":
+        os.link(tmp_path / "others", tmp_path / "lock")
+    else:
+        os.mkfifo(tmp_path / "lock")
+    with (
+        pytest.raises(HostError, match=f"{what} is in the place of a lock"),
+        locked(tmp_path / "lock", purpose=""),
+    ):
+        pass
+    assert (tmp_path / "others").read_text() == "kept"
+
+
 @pytest.mark.parametrize(
     ("kind", "said"),
     [

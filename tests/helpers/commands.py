@@ -129,7 +129,7 @@ def _forget() -> None:
     processes._cancelled.clear()
     sandbox._told.clear()
     sandbox.choose.cache_clear()
-    venv._runs.cache_clear()
+    venv._can_be_used.cache_clear()
     simple_api._pip_config.cache_clear()
     interpreters.inspect.cache_clear()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
+import json
 import os
 import shutil
 import subprocess
@@ -310,6 +311,31 @@ def test_a_list_that_came_with_a_folder_signs_nothing(house: House, tmp_path: Pa
     file.write_text(file.read_text().replace("file://", "reference::file://"))
     with pytest.raises(UsageError, match="no URL for a remote store"):
         remote.configured(house.home.wheelhouse)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"asked": 1},
+        {"push": "yes"},
+        {"name": []},
+        {"url": "sftp://h/\ud800"},
+        {"url": "local:///etc"},
+        {"url": "x"},
+        {"more": 1},
+    ],
+)
+def test_a_list_that_others_wrote_is_refused(row: dict[str, object], tmp_path: Path) -> None:
+    written = {"name": "lab", "url": "https://[2001:db8::5]/store", **row}
+    (tmp_path / remote.FILE).write_text(json.dumps({"remotes": [written]}))
+    with pytest.raises(UsageError, match="the list of remote stores cannot be read") as caught:
+        remote.configured(tmp_path)
+    assert str(tmp_path / remote.FILE) in str(caught.value.where)
+
+
+def test_a_server_may_have_a_number_for_a_name(tmp_path: Path) -> None:
+    made = remote.add(tmp_path, "lab", "https://[2001:db8::5]/store/", push=False, key=None)
+    assert remote.configured(tmp_path) == (made,)
 
 
 def test_a_web_server_redirects_to_no_file(house: House, given: Path, tmp_path: Path) -> None:

@@ -128,10 +128,12 @@ def test_a_list_of_remote_stores(other: Root, lab: Path, tmp_path: Path) -> None
         (("new", str(tmp_path / "no")), "there is no folder"),
         (("new", "s3://me:secret@bucket"), "keeps no password"),
         (("new", str(lab), "--push"), "with which key?"),
+        (("new", str(lab), "--trust", f"mallory={key}", "--trust", f"b={lab}"), "holds no public key"),
         (("new", "http://n/lab", "--sign", str(tmp_path)), "'--sign'"),
     ):
         done = other.run("remotes", "add", *words)
         assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+        assert other.json("remotes", "list")["remotes"] == rows
     assert [row["name"] for row in other.json("wheelhouse", "trust", "list")["signers"]] == ["alice"]
     assert other.run("remotes", "push", "lab").returncode == 10, "nothing is published yet"
     assert [row["name"] for row in other.json("remotes", "remove", "web")["remotes"]] == ["lab"]

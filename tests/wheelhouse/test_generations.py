@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,7 @@ def test_before_anything_is_published(tmp_path: Path) -> None:
     assert root.run("wheelhouse", "remove", "demo").returncode == 10
     for command in ("rollback", "pin"):
         done = root.run("wheelhouse", command)
-        assert done.returncode == 2, done.stderr
+        assert done.returncode == 10, done.stderr
+        assert re.search(r"next: spark-build .*\ball$", done.stderr, re.MULTILINE), done.stderr
     assert json.loads(root.run("--json", "wheelhouse", "gc").stdout)["taken"] == []
     assert root.run("wheelhouse", "check").returncode == 0

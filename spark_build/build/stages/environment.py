@@ -6,6 +6,7 @@ import json
 import platform
 import re
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from packaging.utils import parse_wheel_filename
 from spark_build import venv
 from spark_build.build.context import Job, Outputs, Provided
 from spark_build.environments.installed import installer_error
-from spark_build.errors import AGAIN, CHECK_NETWORK, Hint, HostError, SourceError, StageError, ours
+from spark_build.errors import AGAIN, CHECK_NETWORK, Hint, HostError, SourceError, StageError, ours, rm
 from spark_build.files import remove_tree, sha256_of
 from spark_build.sources import simple_api
 
@@ -48,17 +49,29 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         )
     remove_tree(job.environment)
     venv.create(job.environment, log=job.log)
-    wheels = earlier["fetch"]["requirements"]
-    installed = _install_files(job, wheels)
+    with tempfile.TemporaryDirectory(prefix=venv.SCRATCH, dir=job.environment) as cache:
+        return {"installed": _filled(job, earlier["fetch"]["requirements"], Path(cache))}
+
+
+def _filled(job: Job, requirements: Sequence[str], cache: Path) -> list[dict[str, str]]:
+    """Install the requirements, then the needs; `cache`: uv's, for as long as this takes."""
+    changed = [path for path in map(Path, requirements) if sha256_of(path) != path.parent.name]
+    if changed:
+        raise SourceError(
+            f"{changed[0].name} is not what was fetched any more",
+            where=str(changed[0]),
+            hint=Hint(rm(changed[0].parent), AGAIN),
+        )
+    installed = _install_files(job, requirements, cache)
     # Before the needs come: what those require at run time is none of this build's business.
-    checked = venv.uv(job.environment, ["check"], log=job.log)
+    checked = venv.uv(job.environment, ["check"], cache=cache, log=job.log)
     if checked.returncode != 0:
         raise StageError(
             f"the recipe's build requirements contradict each other: {checked.output}",
             where=f"recipes/{job.step.recipe.name}.toml",
         )
     for one in job.provided:
-        installed += _add_need(job, one)
+        installed += _add_need(job, one, cache)
         sites = [one.site] if one.site else job.environment.glob("lib/python*/site-packages")
         if one.provision.need == "torch" and job.target.cuda_architectures and any(map(lacks_cuda, sites)):
             raise StageError(
@@ -69,7 +82,7 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
                     ", or torch=store",
                 ),
             )
-    return {"installed": installed}
+    return installed
 
 
 def lacks_cuda(site: Path) -> bool:
@@ -78,7 +91,7 @@ def lacks_cuda(site: Path) -> bool:
     return file.is_file() and bool(re.search(r"(?m)^cuda\b[^=]*= *None", file.read_text()))
 
 
-def _add_need(job: Job, need: Provided) -> list[dict[str, str]]:
+def _add_need(job: Job, need: Provided, cache: Path) -> list[dict[str, str]]:
     """Make a need importable; a need coupled by version only is not needed to build."""
     if need.provision.coupling == "version":
         return []
@@ -86,7 +99,7 @@ def _add_need(job: Job, need: Provided) -> list[dict[str, str]]:
         (site,) = job.environment.glob("lib/python*/site-packages")
         (site / f"provided-{need.provision.need}.pth").write_text(f"{need.site}\n")
     elif need.wheel is not None:
-        return _install_files(job, [str(need.wheel)])
+        return _install_files(job, [str(need.wheel)], cache)
     elif need.provision.provider == "public":
         return _add_public(job, need)
     return []
@@ -103,11 +116,13 @@ def _add_public(job: Job, need: Provided) -> list[dict[str, str]]:
     return [{"name": "torch", "version": need.provision.version, "sha256": ""}]
 
 
-def _install_files(job: Job, wheels: Sequence[str]) -> list[dict[str, str]]:
+def _install_files(job: Job, wheels: Sequence[str], cache: Path) -> list[dict[str, str]]:
     """Install wheel files and nothing else; returns name, version and sha256 of each, for the provenance."""
     if not wheels:
         return []
-    done = venv.uv(job.environment, ["install", "--no-deps", *wheels], log=job.log, pass_fds=job.keep)
+    files = [venv.requirement_of(Path(wheel)) for wheel in wheels]
+    options = ["install", "--no-deps", "--no-build", *files]
+    done = venv.uv(job.environment, options, cache=cache, log=job.log, pass_fds=job.keep)
     if done.returncode != 0:
         raise SourceError(
             f"the build environment cannot be filled: {installer_error(done.output)}",

@@ -136,7 +136,8 @@ def _imported(job: Job, folder: Path, facts: WheelFacts, wheel: Path) -> None:
     """Import the stub in a fresh environment that has the libraries of what it requires, and no others."""
     environment, package = folder / "env", job.step.recipe.preflight.package
     venv.create(environment, log=job.log)
-    installed = venv.uv(environment, ["install", "--no-deps", str(wheel)], log=job.log)
+    stub = venv.requirement_of(wheel)
+    installed = venv.uv(environment, ["install", "--no-deps", "--no-build", stub], log=job.log)
     if installed.returncode != 0:
         raise StageError(f"preflight: the stub cannot be installed: {installed.output[-300:]}")
     (site,) = environment.glob("lib/python*/site-packages")
