@@ -19,7 +19,7 @@ class HintStep:
     kind: "ours" (`words` are a command and its arguments, unquoted), "shell" (one word is a finished
     line, several are a command) or "again" (the command that failed).
     options: common options that a line of ours gives itself: ("--target", "gb10").
-    elsewhere: it is typed on another machine, where nothing that was said on this one holds.
+    elsewhere: it is typed on another machine, so none of this run's options are added.
     """
 
     kind: Literal["ours", "shell", "again"]

@@ -658,7 +658,7 @@ def _print_downloads(found: PlanTotal, *, is_here: bool) -> None:
         lasting = f"{format_duration(found.download_seconds)} of that time, at an assumed 100 Mbit/s"
         said.append(f"{format_size(found.download_bytes)} ({lasting})")
     if found.downloads_unknown:
-        said.append(f"size unknown for {found.downloads_unknown} of {whole}, for which no time is reckoned")
+        said.append(f"{found.downloads_unknown} of {whole} have no known size and are not in that time")
     if whole:
         less = ", less what was fetched already" if is_here else ""
         render.print_wrapped(f"downloads{less}: {listed}; {'; '.join(said)}")

@@ -21,9 +21,9 @@ def typeable(
 ) -> str:
     """Return a hint as text; its lines of ours repeat the --root, --target and --train given now.
 
-    Without them a line would work on something else. Those that plan repeat --provide, those that build
-    --source, too; those for another machine no other. For root sudo is left out. `options` are those of the
-    running command.
+    Without them a line would work on something else. Lines of `plan`, `build`, `all` and `doctor` also repeat
+    --provide, the first three --source; lines for another machine repeat nothing. For root sudo is left out.
+    `options` are those of the running command.
     """
     context = click.get_current_context(silent=True)
     options = options or (context.ensure_object(Options) if context else Options())

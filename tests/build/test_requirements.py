@@ -52,7 +52,7 @@ def test_a_plan_says_what_is_to_be_downloaded_until_it_is_here(root: Root) -> No
     assert total["download_bytes"] == size
     assert step["estimate"]["download_seconds"] == total["download_seconds"] == size / 12_500_000
     shown = root.run("plan", "tiny").stdout
-    assert "at an assumed 100 Mbit/s); size unknown for 3 of 4, for which no time is reckoned" in shown
+    assert "at an assumed 100 Mbit/s); 3 of 4 have no known size and are not in that time" in shown
     assert "KiB + 3 of unknown size" in shown
     assert root.run("build", "tiny", "--stop-after", "fetch").returncode == 0
     assert root.json("plan", "tiny")["steps"][0]["downloads"] == {"count": 0, "bytes": 0, "unknown": 0}

@@ -15,6 +15,9 @@ from tests.cli.test_launcher import copy_of_the_project
 
 pytestmark = pytest.mark.soak
 
+# In that Debian.
+HOME, CHECKOUT = "/root", "/srv/spark-build"
+
 # By pivot_root and not by chroot, in which the kernel lets nobody make the namespaces of a sandbox.
 ENTER = """
 mount --make-rprivate /
@@ -26,7 +29,7 @@ cd "$0"
 mkdir -p .outside
 pivot_root . .outside
 umount -l /.outside
-cd /home/user/spark-build
+cd "$CHECKOUT"
 "$@" && exit 0 || exit $?
 """
 # What a network may need: a proxy and its certificate, or an index of its own.
@@ -43,14 +46,19 @@ PASSED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Debian:
-    """A Debian in a folder; its commands run as root in /home/user/spark-build."""
+    """A Debian in a folder; its commands run as root in the checkout."""
 
     folder: Path
 
     def run(self, *words: str) -> str:
         """Return what a command prints; it must succeed."""
         kept = {name: os.environ[name] for name in PASSED if name in os.environ}
-        own = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+        own = {
+            "HOME": HOME,
+            "CHECKOUT": CHECKOUT,
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "LC_ALL": "C.UTF-8",
+        }
         unshared = ["unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "bash", "-euc", ENTER]
         done = subprocess.run(
             [*unshared, str(self.folder), *words],
@@ -75,8 +83,7 @@ def debian(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Debian]:
             shutil.copytree(outside, inside, dirs_exist_ok=True)
         elif outside.exists():
             shutil.copy(outside, inside)
-    (folder / "home/user").mkdir()
-    copy_of_the_project(folder / "home/user/spark-build")
+    copy_of_the_project(folder / CHECKOUT[1:])
     made = Debian(folder=folder)
     made.run("apt-get", "-qq", "update")
     made.run("apt-get", "-qq", "install", "--no-install-recommends", "ca-certificates", "git", "python3")
@@ -95,12 +102,12 @@ def test_both_ways_of_the_readme(debian: Debian) -> None:
     again = debian.run("./spark-build", "-q", "all")
     assert "1 reused" in again
     # Installed as a package: by pip, then by uv. Both take over what the checkout built.
-    debian.run("python3", "-m", "venv", "/home/user/pip")
-    debian.run("/home/user/pip/bin/pip", "--quiet", "install", ".", "uv")
-    debian.run("/home/user/pip/bin/uv", "--quiet", "tool", "install", "--python", "/usr/bin/python3", ".")
-    for program in ("/home/user/pip/bin/spark-build", "/root/.local/bin/spark-build"):
-        there = ("--root", "/home/user/spark-build")
+    debian.run("python3", "-m", "venv", "/opt/by-pip")
+    debian.run("/opt/by-pip/bin/pip", "--quiet", "install", ".", "uv")
+    debian.run("/opt/by-pip/bin/uv", "--quiet", "tool", "install", "--python", "/usr/bin/python3", ".")
+    for program in ("/opt/by-pip/bin/spark-build", f"{HOME}/.local/bin/spark-build"):
+        there = ("--root", CHECKOUT)
         assert "REUSE" in debian.run(program, *there, "plan", "onnx"), program
         assert "verified: " in debian.run(program, *there, "all", "--reverify", "onnx"), program
         assert debian.run(program, "completion", "bash").strip(), program
-    assert debian.run("test", "-e", "/home/user/pip/share/man/man1/spark-build.1") == ""
+    assert debian.run("test", "-e", "/opt/by-pip/share/man/man1/spark-build.1") == ""

@@ -87,6 +87,7 @@ def of_python(file: Path) -> Iterator[Line]:
             yield Line(here, step, told=True)
         elif text := text_of(node):
             yield from lines_in(text, here)
+            yield from (Line(here, END.split(span["rest"])[0].strip()) for span in SPAN.finditer(text))
         else:
             for child in ast.iter_child_nodes(node):
                 yield from visit(child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -49,6 +50,22 @@ def test_links_between_pages_lead_somewhere() -> None:
     found = [(page, link) for page in PAGES for link in links(page)]
     assert len(found) > 50  # else the search itself is broken
     assert [f"{page.relative_to(ROOT)}: {link}" for page, link in found if not is_there(page, link)] == []
+
+
+def test_the_architecture_names_what_is_there() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    pairs = [
+        (file, name)
+        for file, names in re.findall(r"`([\w/]+\.py)`: ((?:`\w+`(?:, )?)+)", text)
+        for name in re.findall(r"\w+", names)
+    ]
+    assert len(pairs) > 30  # else the search itself is broken
+
+    def defined(file: str) -> set[str]:
+        tree = ast.parse((ROOT / "spark_build" / file).read_text())
+        return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+
+    assert [(file, name) for file, name in pairs if name not in defined(file)] == []
 
 
 def test_pages_that_programs_name_are_there() -> None:
