@@ -48,6 +48,30 @@ DEFENCES = (
         attacks=("a source writes outside its tree",),
     ),
     Fault(
+        name="any uv for build environments",
+        module="spark_build.venv",
+        old=" >= OLDEST_UV",
+        new=" >= (0,)",
+        tests=("test_only_a_uv_that_keeps_wheels_inside_is_used",),
+        attacks=("a build requirement names its command",),
+    ),
+    Fault(
+        name="a uv on PATH before our own",
+        module="spark_build.venv",
+        old='(str(Path(sys.executable).with_name("uv")), shutil.which("uv"))',
+        new='(shutil.which("uv"), str(Path(sys.executable).with_name("uv")))',
+        tests=("test_our_own_uv_comes_first",),
+        attacks=("a build requirement names its command",),
+    ),
+    Fault(
+        name="a wheel installed that changed since it was fetched",
+        module="spark_build.build.stages.environment",
+        old="    if changed:\n",
+        new="    if False:\n",
+        tests=("test_a_wheel_that_changed_since_it_was_fetched_is_not_installed",),
+        attacks=("a fetched build requirement changes",),
+    ),
+    Fault(
         name="a recipe's variables set outside the sandbox too",
         module="spark_build.build.sandbox",
         old=_WRAPPED,
@@ -342,6 +366,14 @@ DEFENCES = (
         attacks=("puts a link where a pusher",),
     ),
     Fault(
+        name="a hard link emptied where a lock is to be",
+        module="spark_build.files",
+        old=" or found.st_nlink > 1:",
+        new=":",
+        tests=("test_a_lock_that_leads_to_other_things_is_refused",),
+        attacks=("puts a link where a pusher",),
+    ),
+    Fault(
         name="a manifest checked before its signature",
         module="spark_build.transfer.bundle_import",
         old="    refuse_other_schema(path, data)\n",
@@ -360,10 +392,27 @@ DEFENCES = (
     Fault(
         name="chains of URLs opened",
         module="spark_build.transfer.remote",
-        old='    if "://" not in url or "::" in url:',
+        old='    if "://" not in url or chained or url.startswith("local:"):',
         new='    if "://" not in url:',
         tests=("test_a_list_that_came_with_a_folder_signs_nothing", "test_a_list_of_remote_stores"),
         attacks=("the same names a chain",),
+    ),
+    Fault(
+        name="what follows a remote entry read to its end",
+        module="spark_build.transfer.bundle_read",
+        old="    if stream.limit < UNLIMITED:  # of what is not compressed the rest may have no end\n"
+        "        stream.drain()",
+        new="    stream.drain()",
+        tests=("test_what_follows_an_entry_is_not_read_to_its_end",),
+        attacks=("puts a pipe, a link",),
+    ),
+    Fault(
+        name="any type taken in the list of remote stores",
+        module="spark_build.transfer.remote",
+        old="            _check_types(one)\n",
+        new="",
+        tests=("test_a_list_that_others_wrote_is_refused",),
+        attacks=("the same holds other types",),
     ),
     # --- hostile input ------------------------------------------------------------------------------
     Fault(
@@ -592,6 +641,14 @@ DEFENCES = (
         new="        if False:\n",
         tests=("test_the_log_grows_no_faster_than_a_line_in_a_second",),
         attacks=("clients of `serve` fill the disk",),
+    ),
+    Fault(
+        name="any token for clients of serve",
+        module="spark_build.wheelhouse.server",
+        old="    return hmac.compare_digest(*(hashlib.sha256(one.encode()).digest() for one in (said, token)))",
+        new="    return True",
+        tests=("test_the_token_is_a_password", "test_the_token_is_a_bearer"),
+        attacks=("clients of `serve` ask for other files",),
     ),
     Fault(
         name="any cipher for clients of serve",

@@ -283,6 +283,7 @@ def sshfs(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     server.wait(timeout=20)
 
 
+# Of the soak tier, which is run by hand: containers have neither, and nothing stands in for a kernel's FUSE.
 NEEDS_SSHFS = pytest.mark.skipif(
     not (shutil.which("sshfs") and os.access("/dev/fuse", os.W_OK)), reason="needs /dev/fuse and sshfs"
 )

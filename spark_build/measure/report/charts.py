@@ -48,10 +48,7 @@ def all_charts(
         text = "Every tick of every round. Faint: warm-up, which does not count."
         charts.append(("Rate over time", text, series(view, burnt)))
     if view.works:
-        few = (
-            "single call, at most 1,000 by chance in a round, where calls were timed, else for each round: "
-            "there are too few rounds for boxes of them"
-        )
+        few = "timed call, at most 1,000 by chance in a round; of cases without any, for each round"
         charts.append(("Rates by arm", f"One dot for each {'round' if _enough(view) else few}.", boxes(view)))
     if burnt and view.works[:1] == list(view.bench.works[:1]):  # else no sound round has the headline
         text = "The headline case (★), one column for each pair: what was measured side by side in time."
