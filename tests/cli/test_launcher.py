@@ -182,6 +182,7 @@ def test_later_starts_are_quick(ready: Path, user: dict[str, str]) -> None:
     assert quickest(ready / "spark-build") - quickest(ready / ".venv/bin/spark-build") < 0.03
 
 
+@pytest.mark.slow  # makes an environment of its own
 def test_a_changed_pyproject_updates(tiny: Path, user: dict[str, str]) -> None:
     assert start(tiny, user).returncode == 0
     keep = tiny / ".venv/keep"
@@ -210,6 +211,7 @@ def test_a_moved_checkout_is_set_up_again(ready: Path, user: dict[str, str], tmp
     assert str(ready) not in (moved / ".venv/bin/spark-build").read_text()
 
 
+@pytest.mark.slow  # makes an environment of its own
 def test_a_vanished_python_is_replaced(ready: Path, user: dict[str, str], tmp_path: Path) -> None:
     other = make_tiny(tmp_path / "other")
     (other / ".venv").mkdir()
@@ -238,6 +240,7 @@ def test_an_environment_of_someone_else_is_left_alone(tiny: Path, user: dict[str
     assert [path.name for path in theirs.parent.iterdir()] == ["pyvenv.cfg"]
 
 
+@pytest.mark.slow  # makes an environment of its own
 def test_a_failed_installation_leaves_no_half_environment(tiny: Path, user: dict[str, str]) -> None:
     failed = start(tiny, user | {"PIP_FIND_LINKS": str(tiny / "nothing")})
 
@@ -249,6 +252,7 @@ def test_a_failed_installation_leaves_no_half_environment(tiny: Path, user: dict
     assert start(tiny, user).returncode == 0
 
 
+@pytest.mark.slow  # makes an environment of its own
 def test_a_killed_installation_is_repaired(tiny: Path, user: dict[str, str]) -> None:
     first = processes.start(
         [tiny / "spark-build"],
