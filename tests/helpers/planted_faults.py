@@ -255,8 +255,8 @@ def built_wrong(fault: Wrap) -> Wrap:
     return planted
 
 
-def up_to_hopper(sound: Any) -> Any:
-    forward = type("FwOp", (sound.FwOp,), {"CUDA_MAXIMUM_COMPUTE_CAPABILITY": (9, 0)})
+def up_to_ampere(sound: Any) -> Any:
+    forward = type("FwOp", (sound.FwOp,), {"CUDA_MAXIMUM_COMPUTE_CAPABILITY": (8, 0)})
     return SimpleNamespace(FwOp=forward, BwOp=sound.BwOp)
 
 
@@ -429,7 +429,7 @@ FAULTS = (
             built_wrong(lambda sound: lambda *inputs: 2 * sound(*inputs)))
       for name in ("fp8", "mxfp8", "fp8-blocks", "nvfp4")),
     Fault("xformers.import", "script:PREFIX", "another environment's", lambda _: Path("/nowhere")),
-    Fault("xformers.operators", "xformers.ops.fmha:cutlass", "only up to 9.0", up_to_hopper),
+    Fault("xformers.operators", "xformers.ops.fmha:cutlass", "only up to 8.0", up_to_ampere),
     Fault("xformers.head-64", "xformers.ops:memory_efficient_attention", "one off", one_off),
     Fault("xformers.head-128", "xformers.ops:memory_efficient_attention", "gradients", bent),
     Fault("xformers.head-128", "xformers.ops:memory_efficient_attention", "no FP32",
