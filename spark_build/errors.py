@@ -99,6 +99,11 @@ class Finding:
         return f"{place}{'warning: ' if self.severity == 'warning' else ''}{self.message}"
 
 
+def problem(message: str, file: str, line: int = 0) -> Finding:
+    """Return a mistake in an input file, which nothing is built from."""
+    return Finding("input", "error", message, Place(file, line))
+
+
 GOES_ON = Hint(AGAIN, ": it goes on where it stopped")
 CHECK_NETWORK = Hint("check the network and `pip config list`, then ", AGAIN)
 
@@ -143,7 +148,7 @@ class RecipeError(SparkBuildError):
         self,
         message: str,
         *,
-        problems: Sequence[Problem] = (),
+        problems: Sequence[Finding] = (),
         where: str | None = None,
         hint: Hint | HintStep | str | None = None,
     ) -> None:
@@ -203,19 +208,6 @@ class NothingCheckedError(SparkBuildError):
     """A check found nothing to look at, or could reach none of it: neither success nor failure."""
 
     exit_code = 12
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
-    """One mistake in an input file; `line` counts from 1, 0 when the whole file is meant."""
-
-    file: str
-    line: int
-    message: str
-
-    def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{place}: {self.message}"
 
 
 def joint_exit_code(errors: Sequence[SparkBuildError]) -> int:
