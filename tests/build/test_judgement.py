@@ -156,8 +156,8 @@ def test_a_damaged_judgement_counts_for_nothing_and_is_found(tmp_path: Path) -> 
     path.write_text(path.read_text()[:40])
     assert not stores.is_judged(entry, digest(INPUTS))
     (found,) = fsck.of_store(home, {}, [])
-    assert (found.fault.kind, found.fault.path) == ("damaged", str(path))
-    assert found.mended().mended
+    assert (found.finding.rule, found.finding.place.file) == ("damaged", str(path))
+    assert found.repaired().mended
     assert not list((home.wheelhouse / "judgements").rglob("*.json"))
 
 
