@@ -212,17 +212,6 @@ class Repetition:
     differences: tuple[FileDifference, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogDiagnosis:
-    """First real error of a failed build; `problem` is empty for an unknown one."""
-
-    problem: str  # "out-of-memory"; "" for an unknown one
-    error: str  # what the tool said
-    place: str = ""  # "native.c:3", when the tool names it
-    explanation: str = ""
-    fix: Hint | str = ""  # the command or edit that mends it
-
-
 GateStatus = Literal["ok", "warn", "fail", "unknown"]
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from spark_build.build.diagnosis_table import PROBLEMS
-from spark_build.errors import Hint
-from spark_build.events import JudgedFeature, LogDiagnosis
+from spark_build.errors import Finding, Hint, Place
+from spark_build.events import JudgedFeature
 from spark_build.recipes.model import Feature
 
 WARNED = 20  # lines, at most, in which pip told before that it could not connect
@@ -68,6 +68,17 @@ _PLACES = ("file", "line", "paren", "kind")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LogDiagnosis:
+    """First real error of a failed build: what the tool said and where, and its cause.
+
+    The finding's rule is the known problem ("out-of-memory"), "" for an unknown one.
+    """
+
+    finding: Finding
+    explanation: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Error:
     """One error in the log: `said` is its own line, `text` includes the lines that belong to it."""
 
@@ -94,16 +105,14 @@ def diagnose(log: str) -> LogDiagnosis | None:
         found = problem.pattern.search(error.text)
         if found:
             names = {name: value or "" for name, value in found.groupdict().items()}
-            return LogDiagnosis(
-                problem=problem.name,
-                error=error.said,
-                place=error.place,
-                explanation=problem.explanation.format_map(names),
-                fix=Hint(
-                    *(part.format_map(names) if isinstance(part, str) else part for part in problem.fix.parts)
-                ),
+            fix = Hint(
+                *(part.format_map(names) if isinstance(part, str) else part for part in problem.fix.parts)
             )
-    return LogDiagnosis(problem="", error=error.said, place=error.place)
+            return LogDiagnosis(
+                finding=Finding(problem.name, "error", error.said, Place(error.place), fix),
+                explanation=problem.explanation.format_map(names),
+            )
+    return LogDiagnosis(finding=Finding("", "error", error.said, Place(error.place)))
 
 
 def _plain_lines(log: str) -> list[str]:

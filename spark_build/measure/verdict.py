@@ -19,8 +19,8 @@ from spark_build.measure.model import (
     Check,
     Contrast,
     Device,
-    Finding,
     Measurement,
+    RateFinding,
     Reference,
     Round,
     Settings,
@@ -242,7 +242,7 @@ def _pairs(
     return [found[first][visit] for visit in whole], [found[second][visit] for visit in whole]
 
 
-def _finding(seen: Contrast, holm_p: float | None) -> Finding:
+def _finding(seen: Contrast, holm_p: float | None) -> RateFinding:
     if equivalent(seen):
         return "equivalent"
     if differs(seen) and (holm_p is None or holm_p < ALPHA):

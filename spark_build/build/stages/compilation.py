@@ -443,8 +443,9 @@ def _first_error(job: Job, output: str) -> StageError:
         found = diagnose(last_command(job.unseen(log.read().decode(errors="replace"))))
     if found is None:
         return StageError((output.splitlines() or ["no output"])[-1])
-    said = f"{found.error.rstrip('.')}. {found.explanation}" if found.explanation else found.error
-    return StageError(said, where=found.place or None, hint=found.fix)
+    error, why = found.finding, found.explanation
+    said = f"{error.message.rstrip('.')}. {why}" if why else error.message
+    return StageError(said, where=str(error.place) or None, hint=error.hint)
 
 
 def builds(root: int, tools: Container[str]) -> bool:
