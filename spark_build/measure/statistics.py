@@ -202,11 +202,6 @@ def drop(values: Sequence[float]) -> float:
     return 1 - statistics.fmean(values[-part:]) / first
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return geometric mean of positive values."""
-    return math.exp(statistics.fmean(math.log(value) for value in values))
-
-
 def standard_error(values: Sequence[float]) -> float:
     """Of the mean."""
     if min(values) == max(values):

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import geometric_mean
 from typing import Any
 
 from spark_build.errors import InconclusiveError, UsageError, VerificationError
@@ -34,7 +35,6 @@ from spark_build.measure.statistics import (
     contrast,
     differs,
     equivalent,
-    geometric_mean,
     holm,
     interval,
     paired_effect,
