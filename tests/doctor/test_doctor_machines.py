@@ -436,6 +436,7 @@ def test_only_what_harms_nobody_is_safe(spark: Facts, wants: PlanRequirements) -
         found = run(check, change(spark), wants)
         if found and safe_line(found):
             commands.add(hint_text(found.hint).partition(" -y ")[0].split(" && ")[-1].partition(" (")[0])
+    assert commands
     assert all(
         one.startswith(("sudo apt-get install", "sudo apparmor_parser", "sudo timedatectl"))
         for one in commands
