@@ -14,7 +14,7 @@ from spark_build.build.diagnosis import kept
 from spark_build.errors import AuditError, Finding, Hint, ours, rm
 from spark_build.files import copy_or_link, remove_tree
 from spark_build.recipes.model import Step, Target
-from spark_build.text import digest, printable
+from spark_build.text import digest
 from spark_build.wheelhouse.store import StoreEntry, next_serial, read, tree_digest
 from spark_build.wheels.audit import as_vendor
 from spark_build.wheels.model import WheelFacts, finding_row
@@ -95,10 +95,7 @@ def _of_log(step: Step, log: Path) -> tuple[tuple[Finding, ...], tuple[Finding, 
         return (), ()
     with log.open(errors="replace") as lines:
         missing, unseen = kept(expected, lines)
-    return (
-        tuple(Finding("features", "error", printable(str(one))) for one in missing),
-        tuple(Finding("features", "warning", _UNSEEN + one.name) for one in unseen),
-    )
+    return missing, tuple(Finding("features", "warning", _UNSEEN + one.name) for one in unseen)
 
 
 def _of_prefix(step: Step, prefix: Path) -> tuple[Finding, ...]:
