@@ -9,7 +9,7 @@ import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,14 @@ class HintStep:
     line, several are a command) or "again" (the command that failed).
     options: common options that a line of ours gives itself: ("--target", "gb10").
     elsewhere: it is typed on another machine, so none of this run's options are added.
+    safe: a line of the system that `doctor --fix` may run once the user said yes.
     """
 
     kind: Literal["ours", "shell", "again"]
     words: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     elsewhere: bool = False
+    safe: bool = False
 
 
 AGAIN = HintStep("again")
@@ -36,9 +38,9 @@ def ours(command: str, *arguments: object, options: Sequence[str] = (), elsewher
     return HintStep("ours", (*command.split(), *map(str, arguments)), tuple(options), elsewhere)
 
 
-def shell(*words: object) -> HintStep:
+def shell(*words: object, safe: bool = False) -> HintStep:
     """Return a line of the system: a finished one, or a command of several words, which are quoted."""
-    return HintStep("shell", tuple(map(str, words)))
+    return HintStep("shell", tuple(map(str, words)), safe=safe)
 
 
 def rm(folder: object) -> HintStep:
@@ -58,6 +60,48 @@ class Hint:
     def __init__(self, *parts: str | HintStep | Hint) -> None:
         whole = (part.parts if isinstance(part, Hint) else (part,) for part in parts)
         object.__setattr__(self, "parts", tuple(chain.from_iterable(whole)))
+
+
+Severity = Literal["ok", "info", "warning", "error"]
+
+
+class Place(NamedTuple):
+    """Where something was found.
+
+    line: from 1; 0 for the whole file. key: of a value in a TOML file whose line is not known yet.
+    subject: the recipe or package that it concerns, where that is not the file itself.
+    """
+
+    file: str = ""
+    line: int = 0
+    subject: str = ""
+    key: tuple[str | int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+NOWHERE = Place()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a rule or check found: in a wheel, a recipe, the store, an environment or the machine."""
+
+    rule: str
+    severity: Severity
+    message: str
+    place: Place = NOWHERE
+    hint: Hint | HintStep | str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.place}: " if self.place.file else ""
+        return f"{place}{'warning: ' if self.severity == 'warning' else ''}{self.message}"
+
+
+def problem(message: str, file: str, line: int = 0) -> Finding:
+    """Return a mistake in an input file, which nothing is built from."""
+    return Finding("input", "error", message, Place(file, line))
 
 
 GOES_ON = Hint(AGAIN, ": it goes on where it stopped")
@@ -104,7 +148,7 @@ class RecipeError(SparkBuildError):
         self,
         message: str,
         *,
-        problems: Sequence[Problem] = (),
+        problems: Sequence[Finding] = (),
         where: str | None = None,
         hint: Hint | HintStep | str | None = None,
     ) -> None:
@@ -164,19 +208,6 @@ class NothingCheckedError(SparkBuildError):
     """A check found nothing to look at, or could reach none of it: neither success nor failure."""
 
     exit_code = 12
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
-    """One mistake in an input file; `line` counts from 1, 0 when the whole file is meant."""
-
-    file: str
-    line: int
-    message: str
-
-    def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{place}: {self.message}"
 
 
 def joint_exit_code(errors: Sequence[SparkBuildError]) -> int:

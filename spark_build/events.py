@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from spark_build import errors
-from spark_build.errors import Hint, HintStep, Problem, RecipeError, SparkBuildError
+from spark_build.errors import Hint, HintStep, RecipeError, SparkBuildError, problem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,17 +212,6 @@ class Repetition:
     differences: tuple[FileDifference, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogDiagnosis:
-    """First real error of a failed build; `problem` is empty for an unknown one."""
-
-    problem: str  # "out-of-memory"; "" for an unknown one
-    error: str  # what the tool said
-    place: str = ""  # "native.c:3", when the tool names it
-    explanation: str = ""
-    fix: Hint | str = ""  # the command or edit that mends it
-
-
 GateStatus = Literal["ok", "warn", "fail", "unknown"]
 
 
@@ -266,10 +255,12 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_error(error: SparkBuildError) -> dict[str, Any]:
-    row = {"type": type(error).__name__, "message": error.message, "where": error.where}
+    row: dict[str, Any] = {"type": type(error).__name__, "message": error.message, "where": error.where}
     row |= {"hint": _plain(error.hint.parts) if error.hint else None, "log": error.log}
     if isinstance(error, RecipeError):
-        row["problems"] = _plain(error.problems)
+        row["problems"] = [
+            {"file": one.place.file, "line": one.place.line, "message": one.message} for one in error.problems
+        ]
     return row
 
 
@@ -341,7 +332,10 @@ def _error(raw: Mapping[str, Any]) -> SparkBuildError:
     error: SparkBuildError = kind(str(raw.get("message", "")), where=raw.get("where"), hint=hint)
     error.log = raw.get("log")
     if isinstance(error, RecipeError):
-        error.problems = _value(raw.get("problems", []), tuple[Problem, ...])
+        rows = _value(raw.get("problems", []), tuple[dict[str, str | int], ...])
+        error.problems = tuple(
+            problem(str(one.get("message")), str(one.get("file")), int(one.get("line", 0))) for one in rows
+        )
     return error
 
 

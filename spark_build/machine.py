@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
-
-from spark_build.errors import Hint, HintStep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,20 +36,6 @@ class Limits:
     cores: int
     reserve_mib: int  # of the available memory, left alone
     memory_mib: int | None = None  # upper bound on top of that
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Diagnosis:
-    """Result of one doctor check; `fix` is the command that fixes it.
-
-    safe: a command of the shell that `doctor --fix` may run once the user said yes.
-    """
-
-    check: str
-    status: Literal["ok", "warn", "fail"]
-    message: str
-    fix: Hint | HintStep | str = ""
-    safe: bool = False
 
 
 # NVML's bit, nvidia-smi's name, ours.

@@ -23,7 +23,7 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from spark_build.authoring.sdist_metadata import version_in
-from spark_build.errors import Hint, Problem, SourceError, UsageError, ours
+from spark_build.errors import Hint, SourceError, UsageError, ours, problem
 from spark_build.files import CHUNK, sha256_of, write_atomically
 from spark_build.paths import Home
 from spark_build.recipes.evaluation import evaluate
@@ -228,7 +228,7 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         return read_toml(path.read_bytes().decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise joint_error([Problem(file=str(path), line=0, message=f"not valid TOML: {error}")]) from error
+        raise joint_error([problem(f"not valid TOML: {error}", str(path))]) from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from itertools import chain
 
 from spark_build.build.diagnosis_table import PROBLEMS
-from spark_build.errors import Hint
-from spark_build.events import JudgedFeature, LogDiagnosis
+from spark_build.errors import Finding, Hint, Place
+from spark_build.events import JudgedFeature
 from spark_build.recipes.model import Feature
+from spark_build.text import printable
 
 WARNED = 20  # lines, at most, in which pip told before that it could not connect
 BLOCK = 40  # lines, at most, that one error goes on for
@@ -68,6 +69,17 @@ _PLACES = ("file", "line", "paren", "kind")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LogDiagnosis:
+    """First real error of a failed build: what the tool said and where, and its cause.
+
+    The finding's rule is the known problem ("out-of-memory"), "" for an unknown one.
+    """
+
+    finding: Finding
+    explanation: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Error:
     """One error in the log: `said` is its own line, `text` includes the lines that belong to it."""
 
@@ -94,16 +106,14 @@ def diagnose(log: str) -> LogDiagnosis | None:
         found = problem.pattern.search(error.text)
         if found:
             names = {name: value or "" for name, value in found.groupdict().items()}
-            return LogDiagnosis(
-                problem=problem.name,
-                error=error.said,
-                place=error.place,
-                explanation=problem.explanation.format_map(names),
-                fix=Hint(
-                    *(part.format_map(names) if isinstance(part, str) else part for part in problem.fix.parts)
-                ),
+            fix = Hint(
+                *(part.format_map(names) if isinstance(part, str) else part for part in problem.fix.parts)
             )
-    return LogDiagnosis(problem="", error=error.said, place=error.place)
+            return LogDiagnosis(
+                finding=Finding(problem.name, "error", error.said, Place(error.place), fix),
+                explanation=problem.explanation.format_map(names),
+            )
+    return LogDiagnosis(finding=Finding("", "error", error.said, Place(error.place)))
 
 
 def _plain_lines(log: str) -> list[str]:
@@ -212,22 +222,6 @@ _FALSE = {"", "0", "OFF", "NO", "N", "FALSE", "IGNORE", "NOTFOUND", "NONE", "DIS
 _TRUE = {"1", "ON", "YES", "Y", "TRUE", "ENABLED"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DroppedFeature:
-    """A feature that the build would lack; `reason`: an earlier message about it."""
-
-    feature: Feature
-    found: str
-    reason: str = ""
-
-    def __str__(self) -> str:
-        why = self.reason or self.feature.why
-        said = (
-            f"the build would lack {self.feature.name}: the configure summary says {self.found or 'nothing'}"
-        )
-        return f"{said}, not {self.feature.value}" + (f" ({why})" if why else "")
-
-
 class FeatureWatch:
     """Watches a build's lines for features that it drops."""
 
@@ -238,8 +232,8 @@ class FeatureWatch:
         self._remarks: deque[str] = deque(maxlen=KEPT)
         self._warning: list[str] | None = None
 
-    def see(self, line: str) -> DroppedFeature | None:
-        """Return the feature that this line reports missing."""
+    def see(self, line: str) -> Finding | None:
+        """Return that the build would lack a feature, where this line says so."""
         if not self._features:
             return None
         plain = _COLOUR.sub("", line).rstrip()
@@ -251,7 +245,12 @@ class FeatureWatch:
             self._seen[feature.name] = value
             if not feature_agrees(feature.value, value):
                 self._end_warning()
-                return DroppedFeature(feature=feature, found=value, reason=self._reason(feature.name))
+                why = self._reason(feature.name) or feature.why
+                lacks = (
+                    f"the build would lack {feature.name}: the configure summary says {value or 'nothing'}"
+                )
+                said = f"{lacks}, not {feature.value}{f' ({why})' if why else ''}"
+                return Finding("features", "error", printable(said), Place(subject=feature.name))
         self._remember(plain)
         return None
 
@@ -296,7 +295,7 @@ class FeatureWatch:
 
 def kept(
     features: Sequence[Feature], lines: Iterable[str]
-) -> tuple[tuple[DroppedFeature, ...], tuple[Feature, ...]]:
+) -> tuple[tuple[Finding, ...], tuple[Feature, ...]]:
     """Return (missing features, unmentioned ones) by a log; the last command that names one decides.
 
     Earlier commands may be those of an attempt that failed for the very feature.
@@ -309,30 +308,29 @@ def kept(
 def judged(features: Sequence[Feature], lines: Iterable[str]) -> tuple[JudgedFeature, ...]:
     """Return each feature with its state in a log, by the rule of `kept`."""
     decided = _decided(features, lines)
-    found = {name: lost.found if lost else value for name, (value, lost) in decided.items()}
     return tuple(
         JudgedFeature(
             name=one.name,
             expected=one.value,
-            found=found.get(one.name),
-            missing=decided.get(one.name, ("", None))[1] is not None,
+            found=found,
+            missing=lost is not None,
         )
         for one in features
+        for found, lost in [decided.get(one.name, (None, None))]
     )
 
 
-def _decided(
-    features: Sequence[Feature], lines: Iterable[str]
-) -> dict[str, tuple[str, DroppedFeature | None]]:
-    """Return name -> value in the last command that names it, and whether it is missing there."""
-    decided: dict[str, tuple[str, DroppedFeature | None]] = {}
-    watch, missing = FeatureWatch(features), dict[str, DroppedFeature]()
+def _decided(features: Sequence[Feature], lines: Iterable[str]) -> dict[str, tuple[str, Finding | None]]:
+    """Return name -> value in the last command that names it, and that it is missing there, if it is."""
+    decided: dict[str, tuple[str, Finding | None]] = {}
+    watch, missing = FeatureWatch(features), dict[str, tuple[str, Finding]]()
     for line in chain(lines, [COMMAND]):
         if line.startswith(COMMAND):
-            decided |= {name: (value, missing.get(name)) for name, value in watch.values.items()}
+            decided |= {name: missing.get(name, (value, None)) for name, value in watch.values.items()}
             watch, missing = FeatureWatch(features), {}
         elif found := watch.see(line):
-            missing.setdefault(found.feature.name, found)
+            name = found.place.subject
+            missing.setdefault(name, (watch.values[name], found))
     return decided
 
 

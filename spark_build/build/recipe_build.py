@@ -16,7 +16,16 @@ from spark_build.build import environment, keys
 from spark_build.build.context import Context, Job, Outputs, Provided, Shell, Stage
 from spark_build.build.environment import locate, to_come
 from spark_build.build.keys import UNKNOWING, brought_up, build_inputs, key_changes
-from spark_build.errors import GOES_ON, Hint, HostError, SparkBuildError, StageError, from_os_error, ours
+from spark_build.errors import (
+    GOES_ON,
+    Finding,
+    Hint,
+    HostError,
+    SparkBuildError,
+    StageError,
+    from_os_error,
+    ours,
+)
 from spark_build.events import (
     Cost,
     Emit,
@@ -37,7 +46,6 @@ from spark_build.text import digest
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.store import StoreEntry
 from spark_build.wheelhouse.trust import is_trusted
-from spark_build.wheels.model import Finding
 
 LOG = "build.log"
 AGAIN = "again"  # below the build folder: where a build is repeated

@@ -274,14 +274,14 @@ def _ready(
     failures = [
         one
         for one in doctors.examine(setting.home, planned, setting.machine, setting.limits)
-        if one.status == "fail"
+        if one.severity == "error"
     ]
     # Configuring takes little of what building takes.
     spared = ("memory", "disk") if wish.configures else ()
     waived = ("packages", *(("memory",) if wish.insist else ()), *spared)
-    others = [failure for failure in failures if failure.check not in waived]
+    others = [failure for failure in failures if failure.rule not in waived]
     if others:
-        raise HostError("; ".join(other.message for other in others), hint=others[0].fix)
+        raise HostError("; ".join(other.message for other in others), hint=others[0].hint)
     if wish.offline:
         from spark_build.build import requirements
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,12 +13,16 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import typeable
 from spark_build.cli.options import Options, command, shared
+from spark_build.errors import Finding, Severity
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
     from spark_build.doctor.model import Facts, IndexFacts
     from spark_build.doctor.probe import MachineAccess
-    from spark_build.machine import Diagnosis
+
+
+# The words of this command for a finding's severity.
+STATUS: dict[Severity, str] = {"ok": "ok", "warning": "warn", "error": "fail"}
 
 
 @command()
@@ -50,7 +53,16 @@ def doctor(
         if applied:
             setting = options.setting()
             facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
-    rows = [dataclasses.asdict(one) | {"fix": typeable(one.fix, Options())} for one in findings]
+    rows = [
+        {
+            "check": one.rule,
+            "status": STATUS[one.severity],
+            "message": one.message,
+            "fix": typeable(one.hint, Options()),
+            "safe": bool(bundles.safe_line(one)),
+        }
+        for one in findings
+    ]
     document: dict[str, Any] = {"findings": rows}
     if fix:
         document["fixed"] = [{"command": command, "exit_code": code} for command, code in applied]
@@ -65,7 +77,7 @@ def doctor(
         print_findings(findings, quiet=options.verbosity < 0)
         if bundle is not None:
             print(f"{bundle} has what support needs; look through it before you send it")
-    return HostError.exit_code if any(finding.status == "fail" for finding in findings) else 0
+    return HostError.exit_code if any(finding.severity == "error" for finding in findings) else 0
 
 
 def examine(
@@ -75,7 +87,7 @@ def examine(
     *,
     with_cluster: bool,
     indexes: Callable[[], IndexFacts] | None = None,
-) -> tuple[Facts, tuple[Diagnosis, ...]]:
+) -> tuple[Facts, tuple[Finding, ...]]:
     """Collect and judge all facts; `indexes` replaces asking those that pip is configured for."""
     from spark_build.build import requirements, scheduler
     from spark_build.doctor import checks_system, collect
@@ -93,12 +105,12 @@ def examine(
     return facts, checks_system.everything(facts, wants)
 
 
-def _apply_fixes(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str, int]]:
+def _apply_fixes(findings: Sequence[Finding], *, ask: bool) -> list[tuple[str, int]]:
     from spark_build.doctor import support
 
-    def agree(command: str, fixed: list[Diagnosis]) -> bool:
+    def agree(command: str, fixed: list[Finding]) -> bool:
         for row in fixed:
-            click.echo(f"{row.check}: {row.message}", err=True)
+            click.echo(f"{row.rule}: {row.message}", err=True)
         click.echo(f"  {command}", err=True)
         return not ask or click.confirm("run it?", err=True)
 
@@ -111,27 +123,29 @@ def _apply_fixes(findings: Sequence[Diagnosis], *, ask: bool) -> list[tuple[str,
     return done
 
 
-def print_findings(findings: Sequence[Diagnosis], *, quiet: bool = False) -> None:
+def print_findings(findings: Sequence[Finding], *, quiet: bool = False) -> None:
     """Print a table, then the fix of each finding that is not ok; with quiet only what fails."""
-    wrong = [one for one in findings if one.status == "fail" or (one.status != "ok" and not quiet)]
+    wrong = [one for one in findings if one.severity == "error" or (one.severity != "ok" and not quiet)]
     shown = wrong if quiet else findings
     render.print_table(
-        ["CHECK", "STATUS", "FOUND"], [[finding.check, finding.status, finding.message] for finding in shown]
+        ["CHECK", "STATUS", "FOUND"], [[one.rule, STATUS[one.severity], one.message] for one in shown]
     )
     if shown:
         print()
     print_fixes(wrong)
-    count = Counter(finding.status for finding in findings)
-    print(f"{len(findings)} checks: {count['ok']} ok, {count['warn']} warn, {count['fail']} fail")
+    count = Counter(finding.severity for finding in findings)
+    print(f"{len(findings)} checks: {', '.join(f'{count[one]} {word}' for one, word in STATUS.items())}")
 
 
-def print_fixes(wrong: Sequence[Diagnosis]) -> None:
+def print_fixes(wrong: Sequence[Finding]) -> None:
     """Print the fixes of these findings, each command once."""
+    from spark_build.doctor.support import safe_line
+
     fixes: dict[str, list[str]] = {}
     for finding in wrong:
-        if finding.fix:
-            fixes.setdefault(typeable(finding.fix), []).append(finding.check)
-    safe = {typeable(finding.fix) for finding in wrong if finding.safe}
+        if finding.hint:
+            fixes.setdefault(typeable(finding.hint), []).append(finding.rule)
+    safe = {typeable(finding.hint) for finding in wrong if safe_line(finding)}
     if fixes:
         print("to fix it" + (" (* runs with --fix)" if safe else ""))
         for fix, names in fixes.items():

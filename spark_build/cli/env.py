@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
@@ -13,11 +12,10 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import carry_over, nothing_checked, typeable
 from spark_build.cli.options import Options, group, shared
-from spark_build.errors import ours
+from spark_build.errors import Finding, ours
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
-    from spark_build.environments.create import EnvironmentFault
     from spark_build.environments.installed import EnvironmentChange, State
     from spark_build.wheelhouse.generations import Generation
 
@@ -275,8 +273,9 @@ def check(options: Options, folder: Path) -> int:
 
 
 def _show_check(
-    options: Options, folder: Path, state: State, faults: list[EnvironmentFault], others: tuple[str, ...]
+    options: Options, folder: Path, state: State, faults: list[Finding], others: tuple[str, ...]
 ) -> None:
+    rows = [(fault.place.subject, fault.place.file, fault.message) for fault in faults]
     if options.json:
         render.print_json(
             {
@@ -286,12 +285,11 @@ def _show_check(
                 "packages": [f"{package.name}=={package.version}" for package in state.packages],
                 "ok": not faults and not state.unfinished,
                 "unfinished": state.unfinished,
-                "problems": [dataclasses.asdict(fault) for fault in faults],
+                "problems": [dict(zip(("package", "file", "problem"), row, strict=True)) for row in rows],
                 "others": list(others),
             }
         )
         return
-    rows = [[fault.package, fault.file, fault.problem] for fault in faults]
     render.print_table(["PACKAGE", "FILE", "PROBLEM"], rows)
     if state.unfinished == "create":
         print(f"{folder} was never finished; next: {typeable(ours('env create', folder), options)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import shlex
@@ -26,7 +25,8 @@ from spark_build.text import format_duration
 if TYPE_CHECKING:
     from spark_build.build.background import Background
     from spark_build.build.context import Context
-    from spark_build.events import Emit, LogDiagnosis
+    from spark_build.build.diagnosis import LogDiagnosis
+    from spark_build.events import Emit
     from spark_build.recipes.model import Plan, Step
 
 UNBUILT = "to be built first"
@@ -112,7 +112,7 @@ def log(options: Options, recipe: str, diagnosis: bool) -> None:
     text = path.read_text(errors="replace")
     found = diagnose(last_command(text)) if failed else None
     if options.json:
-        document = found and dataclasses.asdict(found) | {"fix": typeable(found.fix, Options())}
+        document = found and _diagnosis_row(found)
         render.print_json({"recipe": recipe, "path": str(path), "diagnosis": document})
         return
     if not diagnosis:
@@ -123,11 +123,16 @@ def log(options: Options, recipe: str, diagnosis: bool) -> None:
         print(f"nothing in {path} looks like an error")
 
 
+def _diagnosis_row(found: LogDiagnosis) -> dict[str, str]:
+    one = found.finding
+    row = {"problem": one.rule, "error": one.message, "place": str(one.place)}
+    return {**row, "explanation": found.explanation, "fix": typeable(one.hint, Options())}
+
+
 def _explained(found: LogDiagnosis) -> list[str]:
-    place = f"{found.place}: " if found.place else ""
-    lines = [f"error: {place}{found.error}"]
-    if found.problem:
-        lines += [f"  why:  {found.explanation}", f"  next: {typeable(found.fix)}"]
+    lines = [f"error: {found.finding}"]
+    if found.finding.rule:
+        lines += [f"  why:  {found.explanation}", f"  next: {typeable(found.finding.hint)}"]
     return lines
 
 

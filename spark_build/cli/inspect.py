@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli import render
-from spark_build.cli.hints import nothing_checked
+from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.options import Options, command, shared
+from spark_build.errors import Finding
 from spark_build.text import format_size, printable
-from spark_build.wheels.audit import advice
 from spark_build.wheels.elf import Needed
-from spark_build.wheels.model import DeviceCode, Finding, Library, WheelFacts
+from spark_build.wheels.model import DeviceCode, Library, WheelFacts, finding_row
 from spark_build.wheels.rules_device import order
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def document(page: InspectPage) -> dict[str, Any]:
             if code.path not in named
         ],
         "needed": [asdict(library) for library in page.needed],
-        "findings": [{**asdict(finding), "advice": advice(finding.rule)} for finding in page.findings],
+        "findings": [{**finding_row(finding), "advice": finding.hint} for finding in page.findings],
     }
     if page.checked is not None:
         found["cross_check"] = {path: [asdict(row) for row in rows] for path, rows in page.checked.items()}
@@ -391,8 +391,8 @@ def _show_findings(findings: Sequence[Finding]) -> None:
     _title(f"FINDINGS: {said or 'none'}")
     for one in sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)):
         print(f"{one.severity}: {one.rule}: {one.message}")
-        if advice(one.rule):
-            print(f"  next: {advice(one.rule)}")
+        if one.hint:
+            print(f"  next: {typeable(one.hint)}")
 
 
 def show_changes(first: InspectPage, second: InspectPage, found: Sequence[WheelChange]) -> None:

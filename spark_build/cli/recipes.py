@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from spark_build.authoring.pins import Row
     from spark_build.authoring.scaffold import Created
     from spark_build.build.context import Context
-    from spark_build.errors import Problem
+    from spark_build.errors import Finding
     from spark_build.paths import Home
-    from spark_build.recipes.lint import LintFinding
     from spark_build.recipes.model import Evaluated, Patch, Pin, Recipe, Source
 
 # name: (module, function, what `--help` says); modules load only when their command runs.
@@ -98,16 +97,14 @@ def lint(options: Options, recipes: tuple[str, ...]) -> int:
     for name in recipes:
         if name not in names:
             raise UsageError(f"no recipe is named '{name}'{nearest(name, names)}")
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[Finding, ...] = ()
     try:
         load(data)
     except RecipeError as error:
         if not error.problems:
             raise
         problems = error.problems
-    findings = [
-        finding for finding in lint_texts(texts, problems) if not recipes or finding.recipe in recipes
-    ]
+    findings = [one for one in lint_texts(texts, problems) if not recipes or one.place.subject in recipes]
     _print(options, findings)
     return RecipeError.exit_code if any(finding.severity == "error" for finding in findings) else 0
 
@@ -123,13 +120,19 @@ def _texts(data: Sequence[Path]) -> dict[str, str]:
     return texts
 
 
-def _print(options: Options, findings: Sequence[LintFinding]) -> None:
+def _row(finding: Finding) -> dict[str, Any]:
+    file, line, recipe, _ = finding.place
+    said = {"message": finding.message, "hint": finding.hint, "recipe": recipe}
+    return {"severity": finding.severity, "file": file, "line": line, **said}
+
+
+def _print(options: Options, findings: Sequence[Finding]) -> None:
     if options.json:
-        render.print_json({"findings": [asdict(finding) for finding in findings]})
+        render.print_json({"findings": [_row(finding) for finding in findings]})
         return
     for finding in findings:
         if finding.severity == "error" or options.verbosity >= 0:
-            print(finding)
+            print(f"{finding}{f' ({typeable(finding.hint)})' if finding.hint else ''}")
     errors = sum(finding.severity == "error" for finding in findings)
     if options.verbosity >= 0:
         sys.stdout.flush()

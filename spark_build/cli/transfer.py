@@ -155,6 +155,7 @@ def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool,
     from spark_build.errors import AuditError
     from spark_build.recipes.model import Target
     from spark_build.transfer.bundle_import import Allowed, import_bundle
+    from spark_build.wheels.model import finding_row
 
     def view() -> tuple[str, Target]:
         setting = options.setting()
@@ -181,7 +182,10 @@ def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool,
     found = taken.generation
     code = AuditError.exit_code if any(one.refused for one in taken.judgements) else 0
     if options.json:
-        foreign = [dataclasses.asdict(one) for one in taken.judgements]
+        foreign = [
+            {**dataclasses.asdict(one), "findings": [finding_row(found) for found in one.findings]}
+            for one in taken.judgements
+        ]
         replaced = [{"name": one.name, "version": one.version, "key": one.key} for one in taken.replaced]
         signer = taken.signer.name if taken.signer else None
         render.print_json(

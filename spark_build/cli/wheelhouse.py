@@ -19,7 +19,7 @@ from spark_build.errors import Hint, ours
 from spark_build.text import format_duration, format_size
 
 if TYPE_CHECKING:
-    from spark_build.wheelhouse.fsck import WheelhouseFault
+    from spark_build.wheelhouse.fsck import Suspect
     from spark_build.wheelhouse.gc import Collected
     from spark_build.wheelhouse.generations import Generation, KeptGeneration
 
@@ -419,7 +419,7 @@ def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> i
     left = [one for one in found if not one.mended]
     empty = not found and fsck.is_empty(home)
     if options.json:
-        rows = [dataclasses.asdict(one) | {"fix": typeable(one.fix)} for one in found]
+        rows = [_row(one) for one in found]
         render.print_json({"faults": rows, "mended": len(found) - len(left), "left": len(left)})
     elif not empty:
         _print_faults(found, deep=deep)
@@ -436,11 +436,17 @@ def note(message: str) -> None:
     click.echo(f"note: {message}", err=True)
 
 
-def _print_faults(found: tuple[WheelhouseFault, ...], *, deep: bool) -> None:
+def _row(fault: Suspect) -> dict[str, Any]:
+    one = fault.finding
+    row = {"kind": one.rule, "path": one.place.file, "message": one.message, "fix": typeable(one.hint)}
+    return {**row, "mended": fault.mended}
+
+
+def _print_faults(found: tuple[Suspect, ...], *, deep: bool) -> None:
     for one in found:
-        print(f"{'mended' if one.mended else one.kind}: {one.path}: {one.message}")
+        print(f"{'mended' if one.mended else one.finding.rule}: {one.finding.place}: {one.finding.message}")
         if not one.mended:
-            print(f"  next: {typeable(one.fix)}")
+            print(f"  next: {typeable(one.finding.hint)}")
     left = sum(not one.mended for one in found)
     if not found:
         print(f"all is as it was recorded{'' if deep else ' (--deep reads every byte, too)'}")

@@ -7,12 +7,12 @@ from shlex import quote
 from typing import TypeVar
 
 from spark_build.doctor.model import Basics, Facts, PlanRequirements, install_line, repository_note, version
-from spark_build.errors import Hint, ours
-from spark_build.machine import Diagnosis, Machine
+from spark_build.errors import Finding, Hint, ours, shell
+from spark_build.machine import Machine
 from spark_build.resources import policy
 
 Known = TypeVar("Known")  # what a check looks at
-Check = Callable[[Known, PlanRequirements], Diagnosis | tuple[Diagnosis, ...] | None]  # None: does not apply
+Check = Callable[[Known, PlanRequirements], Finding | tuple[Finding, ...] | None]  # None: does not apply
 RESERVE_MIB = 512  # kept free on the disk beyond what the builds are expected to take
 # Ubuntu 24.04: user namespaces only for programs with an AppArmor profile that allows them.
 PROFILE = (
@@ -31,7 +31,7 @@ NAMESPACE_SWITCHES = {
 }
 
 
-def target(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
+def target(facts: Basics, wants: PlanRequirements) -> Finding | None:
     """Check that this machine can compile for the target's platform and Python."""
     goal, machine = wants.plan.target, facts.machine
     compiled = [step.recipe for step in wants.compiled]
@@ -40,38 +40,38 @@ def target(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
         message = f"{names}: {goal.name} is built on {goal.platform}, and this is {machine.platform}"
         plan = ours("plan", options=("--target", goal.name))
         fix = Hint(f"run it on a {goal.name}; this works anywhere: ", plan)
-        return Diagnosis(check="target", status="fail", message=message, fix=fix)
+        return Finding("target", "error", message, hint=fix)
     if any(recipe.kind == "pep517" for recipe in compiled) and goal.python != machine.python:
         number = f"3.{goal.python.removeprefix('cp3')}"
         message = f"{goal.name} wheels are for {goal.python}, and this is {machine.python}"
         again = f"SPARK_BUILD_PYTHON=python{number} ./spark-build ..."
-        return Diagnosis(check="target", status="fail", message=message, fix=again)
+        return Finding("target", "error", message, hint=again)
     return None
 
 
-def writable(facts: Basics, _wants: PlanRequirements) -> tuple[Diagnosis, ...]:
+def writable(facts: Basics, _wants: PlanRequirements) -> tuple[Finding, ...]:
     """Check that we may write to the folders that we use."""
     fix = "choose a folder that you may write to: --root DIR"
     return tuple(
-        Diagnosis(check="writable", status="ok", message=f"{folder} can be written")
+        Finding("writable", "ok", f"{folder} can be written")
         if may
-        else Diagnosis(check="writable", status="fail", message=f"{folder} cannot be written", fix=fix)
+        else Finding("writable", "error", f"{folder} cannot be written", hint=fix)
         for folder, may in facts.folders.items()
     )
 
 
-def disk(facts: Basics, wants: PlanRequirements) -> Diagnosis:
+def disk(facts: Basics, wants: PlanRequirements) -> Finding:
     """Check that the plan fits on the disk."""
     building = wants.building
     needed = sum(step.recipe.build.disk_mib for step in building) + (RESERVE_MIB if building else 0)
     free = facts.disk_free_mib
     if free >= needed:
-        return Diagnosis(check="disk", status="ok", message=f"{free} MiB free, {needed} MiB needed")
-    return Diagnosis(
-        check="disk",
-        status="fail",
-        message=f"{free} MiB free in {facts.disk_place}, the builds need {needed} MiB",
-        fix="free some space, or choose another disk with --root DIR",
+        return Finding("disk", "ok", f"{free} MiB free, {needed} MiB needed")
+    return Finding(
+        "disk",
+        "error",
+        f"{free} MiB free in {facts.disk_place}, the builds need {needed} MiB",
+        hint="free some space, or choose another disk with --root DIR",
     )
 
 
@@ -99,43 +99,41 @@ def room(machine: Machine, wants: PlanRequirements) -> int:
     )
 
 
-def memory(facts: Basics, wants: PlanRequirements) -> Diagnosis:
+def memory(facts: Basics, wants: PlanRequirements) -> Finding:
     """Check that the largest compile job fits into the memory that builds may use."""
     limits, available = wants.limits, facts.machine.available_mib
     free = room(facts.machine, wants)
     name, size = largest_job(wants)
     message = f"builds may use {free} MiB ({available} available, {limits.reserve_mib} kept free)"
     if not name or size <= free:
-        return Diagnosis(check="memory", status="ok", message=message)
+        return Finding("memory", "ok", message)
     message += f"; one compile job of {name} takes up to {size} MiB"
     if limits.memory_mib is not None and free == limits.memory_mib:
-        return Diagnosis(check="memory", status="fail", message=message, fix=f"--memory {size}M or more")
+        return Finding("memory", "error", message, hint=f"--memory {size}M or more")
     users = ", ".join(f"{one} ({mib} MiB)" for one, mib in facts.largest_users)
     fix = f"end what uses most ({users}), or build with --ignore-memory"
-    return Diagnosis(check="memory", status="fail", message=message, fix=fix)
+    return Finding("memory", "error", message, hint=fix)
 
 
-def python(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
+def python(facts: Basics, _wants: PlanRequirements) -> Finding:
     """Report the interpreter that runs us; wheels are built for it."""
     if version(facts.python) >= (3, 11):
-        return Diagnosis(check="python", status="ok", message=f"Python {facts.python}")
+        return Finding("python", "ok", f"Python {facts.python}")
     message = f"Python {facts.python}, and spark-build needs 3.11 or newer"
-    return Diagnosis(
-        check="python", status="fail", message=message, fix="SPARK_BUILD_PYTHON=python3.12 ./spark-build ..."
-    )
+    return Finding("python", "error", message, hint="SPARK_BUILD_PYTHON=python3.12 ./spark-build ...")
 
 
-def gpu(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
+def gpu(facts: Basics, wants: PlanRequirements) -> Finding | None:
     """Check that this machine's GPU can run what is built for the target."""
     if not wants.is_for_gpu:
         return None
     found = ", ".join(f"{one.name} ({one.capability})" for one in facts.machine.gpus)
     if found:
-        return Diagnosis(check="gpu", status="ok", message=found)
-    return Diagnosis(check="gpu", status="warn", message="no GPU here: wheels can be built, not run")
+        return Finding("gpu", "ok", found)
+    return Finding("gpu", "warning", "no GPU here: wheels can be built, not run")
 
 
-def toolkit(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
+def toolkit(facts: Basics, wants: PlanRequirements) -> Finding | None:
     """Check that CUDA code is compiled with a toolkit that is new enough."""
     if not wants.is_for_gpu:
         return None
@@ -146,41 +144,39 @@ def toolkit(facts: Basics, wants: PlanRequirements) -> Diagnosis | None:
         message = f"{names}: no CUDA toolkit: CUDA_HOME names none, none is in /usr/local/cuda, and train "
         message += f"{wants.plan.train.name} has no version of the recipe cuda"
         fix = "--provide cuda=DIR, --train with one that has it, or: " + install_line([package])
-        return Diagnosis(check="cuda", status="fail", message=message + repository_note([package]), fix=fix)
+        return Finding("cuda", "error", message + repository_note([package]), hint=fix)
     if not home:
         brought = wants.brings_toolkit
         if not brought:
             return None
         message = f"CUDA toolkit {brought}: the recipe cuda brings it"
-        return Diagnosis(check="cuda", status="ok", message=message)
+        return Finding("cuda", "ok", message)
     if facts.nvcc and version(facts.nvcc) >= version(wanted):
-        return Diagnosis(check="cuda", status="ok", message=f"CUDA toolkit {facts.nvcc} in {home}")
+        return Finding("cuda", "ok", f"CUDA toolkit {facts.nvcc} in {home}")
     message = (
         f"CUDA toolkit {facts.nvcc or 'missing'} in {home}, this target wants {wanted or 'one'} or newer"
     )
     message += repository_note([package])
     fix = f"--provide cuda=store (the recipe brings one), or: {install_line([package])}"
-    return Diagnosis(check="cuda", status="fail", message=message, fix=fix)
+    return Finding("cuda", "error", message, hint=fix)
 
 
-def packages(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
+def packages(facts: Basics, _wants: PlanRequirements) -> Finding:
     """Check that the system packages that the recipes name are installed."""
     missing = facts.missing_packages
     if not missing:
-        return Diagnosis(check="packages", status="ok", message="all system packages are there")
+        return Finding("packages", "ok", "all system packages are there")
     message = f"missing {', '.join(missing)}{repository_note(missing)}"
     if not facts.has_apt:
         fix = f"install what your system calls {', '.join(missing)}"
-        return Diagnosis(check="packages", status="fail", message=message, fix=fix)
-    return Diagnosis(check="packages", status="fail", message=message, fix=install_line(missing), safe=True)
+        return Finding("packages", "error", message, hint=fix)
+    return Finding("packages", "error", message, hint=shell(install_line(missing), safe=True))
 
 
-def sandbox(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
+def sandbox(facts: Basics, _wants: PlanRequirements) -> Finding:
     """Report the sandbox; never a failure, because a build works without one and its provenance says so."""
     if facts.sandbox == "bubblewrap":
-        return Diagnosis(
-            check="sandbox", status="ok", message="bubblewrap: no network, only files that builds need"
-        )
+        return Finding("sandbox", "ok", "bubblewrap: no network, only files that builds need")
     safe = facts.has_apt and not facts.has_bubblewrap
     fix = (
         "allow unprivileged user namespaces (in a container: let the host's administrator do so; "
@@ -190,7 +186,7 @@ def sandbox(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
         fix = install_line(["bubblewrap"]) if safe else "install what your system calls bubblewrap"
     elif fixes := _switches(facts):
         fix, safe = fixes[0][1], _is_safe(facts, fixes[0][0])
-    return Diagnosis(check="sandbox", status="warn", message=facts.sandbox_limits, fix=fix, safe=safe)
+    return Finding("sandbox", "warning", facts.sandbox_limits, hint=shell(fix, safe=safe))
 
 
 def _switches(facts: Basics) -> list[tuple[str, str]]:
@@ -207,38 +203,38 @@ def _is_safe(facts: Basics, setting: str) -> bool:
     return setting == APPARMOR and not facts.has_profile
 
 
-def namespaces(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
+def namespaces(facts: Basics, _wants: PlanRequirements) -> Finding:
     """Check that ordinary users may create the namespaces that sandboxes need."""
     forbidding = _switches(facts)
     if not forbidding and facts.has_bubblewrap and facts.sandbox != "bubblewrap":
         message = (
             f"no setting forbids user namespaces, and yet bubblewrap does not run: {facts.sandbox_limits}"
         )
-        return Diagnosis(check="namespaces", status="warn", message=message, fix=sandbox(facts, _wants).fix)
+        return Finding("namespaces", "warning", message, hint=sandbox(facts, _wants).hint)
     if not forbidding:
         tried = "bubblewrap ran" if facts.has_bubblewrap else "not tried: there is no bubblewrap"
-        return Diagnosis(check="namespaces", status="ok", message=f"user namespaces are allowed ({tried})")
+        return Finding("namespaces", "ok", f"user namespaces are allowed ({tried})")
     name, fix = forbidding[0]
     said = f"{name.replace('/', '.')} = {facts.forbids_namespaces[name]}"
     if facts.may_namespaces and name == APPARMOR:
         message = f"{said}, and bubblewrap may have user namespaces all the same"
-        return Diagnosis(check="namespaces", status="ok", message=message)
+        return Finding("namespaces", "ok", message)
     who = (
         "AppArmor forbids user namespaces to programs without a profile" if name == APPARMOR else "forbidden"
     )
     message = f"{who} ({said})"
-    return Diagnosis(check="namespaces", status="warn", message=message, fix=fix, safe=_is_safe(facts, name))
+    return Finding("namespaces", "warning", message, hint=shell(fix, safe=_is_safe(facts, name)))
 
 
-def cache(facts: Basics, _wants: PlanRequirements) -> Diagnosis:
+def cache(facts: Basics, _wants: PlanRequirements) -> Finding:
     """Report the compiler cache; never a failure, because without one everything is compiled anew."""
     if facts.cache:
-        return Diagnosis(check="cache", status="ok", message=facts.cache)
+        return Finding("cache", "ok", facts.cache)
     said = f"no compiler cache: {facts.cache_reason}"
     if facts.cache_unwanted:
-        return Diagnosis(check="cache", status="ok", message=said)
+        return Finding("cache", "ok", said)
     fix = install_line(["ccache"]) if facts.has_apt else "install ccache"
-    return Diagnosis(check="cache", status="warn", message=said, fix=fix, safe=facts.has_apt)
+    return Finding("cache", "warning", said, hint=shell(fix, safe=facts.has_apt))
 
 
 REQUIRED: tuple[Check[Basics], ...] = (
@@ -255,19 +251,19 @@ REQUIRED: tuple[Check[Basics], ...] = (
 )
 
 
-def judge(checks: Iterable[Check[Known]], facts: Known, wants: PlanRequirements) -> tuple[Diagnosis, ...]:
+def judge(checks: Iterable[Check[Known]], facts: Known, wants: PlanRequirements) -> tuple[Finding, ...]:
     """Return the findings of these checks, without the checks that do not apply."""
-    found: list[Diagnosis] = []
+    found: list[Finding] = []
     for check in checks:
         finding = check(facts, wants)
-        if isinstance(finding, Diagnosis):
+        if isinstance(finding, Finding):
             found.append(finding)
         elif finding is not None:
             found.extend(finding)
     return tuple(found)
 
 
-def required(facts: Basics, wants: PlanRequirements) -> tuple[Diagnosis, ...]:
+def required(facts: Basics, wants: PlanRequirements) -> tuple[Finding, ...]:
     """Return the findings that can stop a build."""
     return judge(REQUIRED, facts, wants)
 
@@ -284,41 +280,40 @@ def _without(facts: Facts, tool: str) -> str:
     return f"{'sudo ' if path.startswith('/usr/') else ''}rm {quote(path)}"
 
 
-def cmake(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
+def cmake(facts: Facts, _wants: PlanRequirements) -> Finding:
     """Check that cmake on PATH runs: projects that look for one find a broken one too."""
     found = facts.tools.cmake
     if found is None:
-        return Diagnosis(check="cmake", status="ok", message="none on PATH; builds bring their own")
+        return Finding("cmake", "ok", "none on PATH; builds bring their own")
     if not found:
         message = "the cmake on PATH does not run (a wrapper of pip's, called outside its environment?)"
-        return Diagnosis(check="cmake", status="warn", message=message, fix=_without(facts, "cmake"))
-    return Diagnosis(check="cmake", status="ok", message=f"cmake {found} on PATH; builds bring their own")
+        return Finding("cmake", "warning", message, hint=_without(facts, "cmake"))
+    return Finding("cmake", "ok", f"cmake {found} on PATH; builds bring their own")
 
 
-def ninja(facts: Facts, _wants: PlanRequirements) -> Diagnosis:
+def ninja(facts: Facts, _wants: PlanRequirements) -> Finding:
     """Check that ninja takes its jobs from the budget."""
     found = facts.tools.ninja
     if found is None:
-        return Diagnosis(check="ninja", status="ok", message="none on PATH; builds bring their own")
+        return Finding("ninja", "ok", "none on PATH; builds bring their own")
     if not found:
         message = "the ninja on PATH does not run (a wrapper of pip's, called outside its environment?)"
-        return Diagnosis(check="ninja", status="warn", message=message, fix=_without(facts, "ninja"))
+        return Finding("ninja", "warning", message, hint=_without(facts, "ninja"))
     if version(found) >= JOBSERVER:
-        return Diagnosis(check="ninja", status="ok", message=f"ninja {found}, shares jobs (jobserver)")
+        return Finding("ninja", "ok", f"ninja {found}, shares jobs (jobserver)")
     message = f"ninja {found} on PATH does not share jobs (1.13 does); builds bring one that does"
-    return Diagnosis(check="ninja", status="ok", message=message)
+    return Finding("ninja", "ok", message)
 
 
-def python_headers(facts: Facts, wants: PlanRequirements) -> Diagnosis:
+def python_headers(facts: Facts, wants: PlanRequirements) -> Finding:
     """Check that the headers that extension modules are compiled against are installed."""
     if facts.tools.python_headers:
-        return Diagnosis(check="python-headers", status="ok", message="Python.h is there")
+        return Finding("python-headers", "ok", "Python.h is there")
     number = ".".join(facts.basics.python.split(".")[:2])
     needed = any(step.recipe.kind == "pep517" for step in wants.compiled)
-    return Diagnosis(
-        check="python-headers",
-        status=wants.severity(needed=needed),
-        message=f"Python.h of Python {number} is missing",
-        fix=install_line([f"python{number}-dev"]),
-        safe=facts.basics.has_apt,
+    return Finding(
+        "python-headers",
+        wants.severity(needed=needed),
+        f"Python.h of Python {number} is missing",
+        hint=shell(install_line([f"python{number}-dev"]), safe=facts.basics.has_apt),
     )

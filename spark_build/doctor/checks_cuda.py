@@ -11,7 +11,7 @@ from spark_build.doctor.model import (
     repository_note,
     version,
 )
-from spark_build.machine import Diagnosis
+from spark_build.errors import Finding, shell
 
 # CUDA's major version -> the oldest driver that runs what it builds (CUDA's release notes).
 OLDEST_DRIVER = {12: "525.60.13", 13: "580.65.06"}
@@ -23,32 +23,32 @@ CXX20 = (11, 3)  # and from 2.14 on
 SYSTEM_NVCC = "/usr/bin/nvcc"  # of Ubuntu's nvidia-cuda-toolkit: years behind
 
 
-def driver(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
+def driver(facts: Facts, wants: PlanRequirements) -> Finding | None:
     """Check that both halves of the driver have one version, new enough for what the toolkit builds."""
     found = facts.driver
     if not wants.is_for_gpu or not (found.module or found.libraries or found.problem):
         return None  # the check of the GPU says so
     if found.module and found.libraries and found.module != found.libraries:
         message = f"the kernel runs driver {found.module}, its libraries are {found.libraries}"
-        return Diagnosis(check="driver", status="fail", message=message, fix="sudo reboot")
+        return Finding("driver", "error", message, hint="sudo reboot")
     if found.problem:
         fix = "sudo reboot; if that does not help: sudo apt-get install --reinstall nvidia-driver-580-open"
-        return Diagnosis(check="driver", status="fail", message=found.problem, fix=fix)
+        return Finding("driver", "error", found.problem, hint=fix)
     here = found.libraries or found.module
     cuda = facts.basics.nvcc or wants.plan.target.cuda
     oldest = OLDEST_DRIVER.get((version(cuda) or (0,))[0], "")
     if version(here) < version(oldest):
         message = f"driver {here} runs nothing that CUDA {cuda} builds: that wants {oldest} or newer"
         fix = f"sudo apt-get install -y nvidia-driver-{oldest.partition('.')[0]}-open && sudo reboot"
-        return Diagnosis(check="driver", status="fail", message=message, fix=fix)
+        return Finding("driver", "error", message, hint=fix)
     knows = f", knows CUDA {found.cuda}" if found.cuda else ""
     message = f"driver {here}{knows}"
     if found.cuda and version(cuda) > version(found.cuda):
         message += f"; code of CUDA {cuda} runs, but not PTX that it has to compile first"
-    return Diagnosis(check="driver", status="ok", message=message)
+    return Finding("driver", "ok", message)
 
 
-def nvccs(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
+def nvccs(facts: Facts, wants: PlanRequirements) -> Finding | None:
     """Check that PATH has one CUDA compiler: two versions end in headers that do not fit."""
     if not wants.is_for_gpu or not facts.nvccs:
         return None  # the check of the toolkit says so
@@ -59,15 +59,15 @@ def nvccs(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     versions = {nvcc.version for nvcc in reachable} | {taken.version}
     said = ", ".join(f"{nvcc.version} ({nvcc.path})" for nvcc in facts.nvccs)
     if len(versions) == 1:
-        return Diagnosis(check="nvcc", status="ok", message=f"nvcc {said}")
+        return Finding("nvcc", "ok", f"nvcc {said}")
     message = f"several nvcc: {said}; builds take the first, your shell {reachable[0].path}"
     fix = f"export PATH={taken.path.removesuffix('/nvcc')}:$PATH"
     if any(nvcc.path == SYSTEM_NVCC for nvcc in reachable):
         fix = "sudo apt-get remove nvidia-cuda-toolkit"
-    return Diagnosis(check="nvcc", status="warn", message=message, fix=fix)
+    return Finding("nvcc", "warning", message, hint=fix)
 
 
-def headers(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
+def headers(facts: Facts, wants: PlanRequirements) -> Finding | None:
     """Check the toolkit's headers and libraries for this processor (targets/sbsa-linux, x86_64-linux)."""
     if not wants.toolkit or not facts.basics.nvcc:
         return None
@@ -78,36 +78,35 @@ def headers(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     status = wants.severity(needed=wants.cuda)
     if found.foreign:
         message = f"libraries of another processor in {found.folder}: {', '.join(found.foreign)}"
-        return Diagnosis(check="cuda-headers", status=status, message=message, fix=fix)
+        return Finding("cuda-headers", status, message, hint=fix)
     if found.missing:
         message = f"{found.folder} lacks {', '.join(found.missing)}{repository_note([package])}"
-        return Diagnosis(check="cuda-headers", status=status, message=message, fix=fix)
-    return Diagnosis(check="cuda-headers", status="ok", message=f"headers and libraries in {found.folder}")
+        return Finding("cuda-headers", status, message, hint=fix)
+    return Finding("cuda-headers", "ok", f"headers and libraries in {found.folder}")
 
 
 def _library(
     facts: Facts, wants: PlanRequirements, name: str, check: str
-) -> tuple[HostLibrary, str, Diagnosis | None]:
+) -> tuple[HostLibrary, str, Finding | None]:
     """Return a library as found, its version, and the finding when it cannot be built with."""
     found = facts.libraries.get(name, HostLibrary())
     package = wants.packages.get(name, "")
     numbers = [version for version in (*found.headers.values(), *found.files.values()) if version]
     known = numbers[0] if numbers else "of unknown version"
-    fix = install_line([package]) if package else ""
+    fix = shell(install_line([package]), safe=facts.basics.has_apt) if package else ""
     linkable = any(path.endswith(".so") for path in found.files)
     lacks = [what for what, there in (("headers", found.headers), ("library", linkable)) if not there]
     if len(lacks) == 2 and not package:
         message = f"{name} is not there; this plan does not need it"
-        return found, known, Diagnosis(check=check, status="ok", message=message)
+        return found, known, Finding(check, "ok", message)
     if lacks:
         status = wants.severity(needed=bool(package))
         message = f"{name}: {' and '.join(lacks)} missing{repository_note([package])}"
-        safe = bool(fix) and facts.basics.has_apt
-        return found, known, Diagnosis(check=check, status=status, message=message, fix=fix, safe=safe)
+        return found, known, Finding(check, status, message, hint=fix)
     return found, known, None
 
 
-def cudnn(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
+def cudnn(facts: Facts, wants: PlanRequirements) -> Finding | None:
     """Check cuDNN 9 and its headers."""
     if not wants.toolkit:
         return None
@@ -117,13 +116,11 @@ def cudnn(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
     if version(number) and version(number) < OLDEST_CUDNN:
         message = f"cuDNN {number}, and CUDA 13 wants 9 or newer"
         status = wants.severity(needed="cuDNN" in wants.packages)
-        return Diagnosis(
-            check="cudnn", status=status, message=message, fix=install_line(["libcudnn9-dev-cuda-13"])
-        )
-    return Diagnosis(check="cudnn", status="ok", message=f"cuDNN {number}")
+        return Finding("cudnn", status, message, hint=install_line(["libcudnn9-dev-cuda-13"]))
+    return Finding("cudnn", "ok", f"cuDNN {number}")
 
 
-def cublas(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
+def cublas(facts: Facts, wants: PlanRequirements) -> Finding | None:
     """Check cuBLAS; on a Spark, that it is the fast one there."""
     if not wants.toolkit:
         return None
@@ -135,11 +132,11 @@ def cublas(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
             f"cuBLAS {number}: matrix products are much faster on GB10 from 13.1 on (CUDA 13.0 Update 2)"
         )
         fix = install_line(["--only-upgrade", "libcublas-dev-13-0"])
-        return Diagnosis(check="cublas", status="warn", message=message, fix=fix)
-    return Diagnosis(check="cublas", status="ok", message=f"cuBLAS {number}")
+        return Finding("cublas", "warning", message, hint=fix)
+    return Finding("cublas", "ok", f"cuBLAS {number}")
 
 
-def cufile(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
+def cufile(facts: Facts, wants: PlanRequirements) -> Finding | None:
     """Check cuFile, and whether it is direct or copies through the processor's memory."""
     if not wants.toolkit:
         return None
@@ -148,18 +145,18 @@ def cufile(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
         return finding
     if facts.gds:
         message = f"cuFile {number}; GPUDirect Storage is loaded (nvidia-fs)"
-        return Diagnosis(check="cufile", status="ok", message=message)
+        return Finding("cufile", "ok", message)
     message = (
         f"cuFile {number} in compat mode: without nvidia-fs files are read through the processor's memory"
     )
     if facts.compat_allowed is False:
         message = f"cuFile {number} works nowhere: there is no nvidia-fs, and cufile.json forbids compat mode"
         fix = "set allow_compat_mode to true in /etc/cufile.json"
-        return Diagnosis(check="cufile", status="warn", message=message, fix=fix)
-    return Diagnosis(check="cufile", status="ok", message=message)
+        return Finding("cufile", "warning", message, hint=fix)
+    return Finding("cufile", "ok", message)
 
 
-def nccl(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
+def nccl(facts: Facts, wants: PlanRequirements) -> Finding | None:
     """Check that NCCL is there in one version."""
     if not wants.toolkit:
         return None
@@ -168,35 +165,33 @@ def nccl(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
         return finding
     several = {version for version in (*found.headers.values(), *found.files.values()) if version}
     if len(several) == 1:
-        return Diagnosis(check="nccl", status="ok", message=f"NCCL {number}")
+        return Finding("nccl", "ok", f"NCCL {number}")
     places = ", ".join(
         f"{value} ({path})" for path, value in {**found.headers, **found.files}.items() if value
     )
     fix = "remove the copies that are not from the package libnccl-dev (dpkg -S PATH shows it)"
-    return Diagnosis(check="nccl", status="warn", message=f"several NCCL: {places}", fix=fix)
+    return Finding("nccl", "warning", f"several NCCL: {places}", hint=fix)
 
 
-def compiler(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
+def compiler(facts: Facts, wants: PlanRequirements) -> Finding | None:
     """Check for a C++ compiler that supports the recipes' standard and nvcc accepts."""
     tools, limits = facts.tools, facts.toolkit
     needed = bool(wants.compiled)
     status = wants.severity(needed=needed)
     if not tools.compiler:
         fix = install_line(["g++"])
-        return Diagnosis(
-            check="compiler", status=status, message="no C++ compiler", fix=fix, safe=facts.basics.has_apt
-        )
+        return Finding("compiler", status, "no C++ compiler", hint=shell(fix, safe=facts.basics.has_apt))
     here, said = version(tools.compiler_version), f"{tools.compiler} {tools.compiler_version}"
     oldest, standard = (CXX20, "C++20") if version(wants.torch) >= (2, 14) else (CXX17, "C++17")
     if tools.compiler == "gcc" and here < oldest:
         message = f"{said} is too old for {standard}"
-        return Diagnosis(check="compiler", status=status, message=message, fix=_take_gcc(13))
+        return Finding("compiler", status, message, hint=_take_gcc(13))
     newest = limits.newest_gcc if tools.compiler == "gcc" else limits.before_clang and limits.before_clang - 1
     if wants.is_for_gpu and newest and here[:1] > (newest,):
         message = f"{said} is newer than nvcc {facts.basics.nvcc} takes (up to {newest})"
         fix = _take_gcc(limits.newest_gcc) if limits.newest_gcc else ""
-        return Diagnosis(check="compiler", status=wants.severity(needed=wants.cuda), message=message, fix=fix)
-    return Diagnosis(check="compiler", status="ok", message=said)
+        return Finding("compiler", wants.severity(needed=wants.cuda), message, hint=fix)
+    return Finding("compiler", "ok", said)
 
 
 def _take_gcc(number: int) -> str:
@@ -224,18 +219,18 @@ UNPLUG = (
 )
 
 
-def busy(facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
+def busy(facts: Facts, wants: PlanRequirements) -> Finding | None:
     """Report others on the GPU: they slow measurements and, on unified memory, take the builds' memory."""
     if not facts.gpus:
         return None
     used = [gpu for gpu in facts.gpus if (gpu.processes or 0) > 0 or (gpu.utilisation or 0.0) >= IN_USE]
     if not used:
         known = all(gpu.utilisation is not None for gpu in facts.gpus)
-        return Diagnosis(check="gpu-busy", status="ok", message="idle" if known else "cannot be read here")
+        return Finding("gpu-busy", "ok", "idle" if known else "cannot be read here")
     said = "; ".join(_use(gpu) for gpu in used)
     why = "it shares the builds' memory" if wants.plan.target.unified_memory else "do not measure now"
     fix = "end it: nvidia-smi --query-compute-apps=pid,name --format=csv"
-    return Diagnosis(check="gpu-busy", status="warn", message=f"{said}: {why}", fix=fix)
+    return Finding("gpu-busy", "warning", f"{said}: {why}", hint=fix)
 
 
 def _use(gpu: GpuFacts) -> str:
@@ -245,15 +240,15 @@ def _use(gpu: GpuFacts) -> str:
     return f"{gpu.name}: {', '.join(parts)}"
 
 
-def clocks(facts: Facts, _wants: PlanRequirements) -> Diagnosis | None:
+def clocks(facts: Facts, _wants: PlanRequirements) -> Finding | None:
     """Check power state and clocks against known good values; reports the worst GPU."""
     findings = [_clock(gpu) for gpu in facts.gpus]
     return next(
-        (finding for finding in findings if finding.status != "ok"), findings[0] if findings else None
+        (finding for finding in findings if finding.severity != "ok"), findings[0] if findings else None
     )
 
 
-def _clock(gpu: GpuFacts) -> Diagnosis:
+def _clock(gpu: GpuFacts) -> Finding:
     said = f"{gpu.name}: {_state(gpu)}"
     good = next((mhz for name, mhz in KNOWN_GOOD.items() if name in gpu.name), None)
     loaded = (gpu.utilisation or 0.0) >= UNDER_LOAD
@@ -261,24 +256,17 @@ def _clock(gpu: GpuFacts) -> Diagnosis:
     if gpu.clock_mhz is not None and good is not None and loaded and gpu.clock_mhz < SLOW * good:
         message = f"{said} under load, where a healthy one runs at about {good}"
         fix = UNPLUG if "GB10" in gpu.name else "nvidia-smi -q -d PERFORMANCE,POWER shows why"
-        return Diagnosis(check="gpu-clocks", status="warn", message=message, fix=fix)
+        return Finding("gpu-clocks", "warning", message, hint=fix)
     if hard:
         fix = "check the cooling and the power adapter: nvidia-smi -q -d PERFORMANCE,TEMPERATURE"
-        return Diagnosis(
-            check="gpu-clocks", status="warn", message=f"{said}, held down: {', '.join(hard)}", fix=fix
-        )
+        return Finding("gpu-clocks", "warning", f"{said}, held down: {', '.join(hard)}", hint=fix)
     if LOCKED in gpu.reasons:
         fix = "sudo nvidia-smi --reset-gpu-clocks && sudo nvidia-smi --reset-applications-clocks"
-        return Diagnosis(
-            check="gpu-clocks",
-            status="warn",
-            message=f"{said}, limited by a setting that somebody made",
-            fix=fix,
-        )
+        return Finding("gpu-clocks", "warning", f"{said}, limited by a setting that somebody made", hint=fix)
     if gpu.clock_mhz is None:
-        return Diagnosis(check="gpu-clocks", status="ok", message=f"{said}: unknown, never taken for good")
+        return Finding("gpu-clocks", "ok", f"{said}: unknown, never taken for good")
     rest = "" if loaded else "; whether they rise shows under load only (verify --burn-in)"
-    return Diagnosis(check="gpu-clocks", status="ok", message=said + rest)
+    return Finding("gpu-clocks", "ok", said + rest)
 
 
 def _state(gpu: GpuFacts) -> str:

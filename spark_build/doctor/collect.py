@@ -34,8 +34,8 @@ from spark_build.doctor.model import (
     Toolkit,
 )
 from spark_build.doctor.probe import MachineAccess
-from spark_build.errors import SparkBuildError
-from spark_build.machine import REASONS, Diagnosis, Limits, Machine
+from spark_build.errors import Finding, SparkBuildError
+from spark_build.machine import REASONS, Limits, Machine
 from spark_build.paths import Home
 from spark_build.probe import CUDA, SYSTEM_PATH
 from spark_build.recipes.model import Plan
@@ -161,7 +161,7 @@ def _cluster(access: MachineAccess) -> Cluster:
     )
 
 
-def examine(home: Home, plan: Plan, machine: Machine, limits: Limits) -> tuple[Diagnosis, ...]:
+def examine(home: Home, plan: Plan, machine: Machine, limits: Limits) -> tuple[Finding, ...]:
     """Return the findings that can stop a build of these recipes; changes nothing."""
     wants = PlanRequirements(plan=plan, limits=limits)
     return checks_build.required(collect_basics(MachineAccess(), home, wants, machine), wants)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
+from spark_build.errors import Severity
 from spark_build.machine import Limits, Machine
 from spark_build.recipes.model import Plan, Step
 
@@ -190,7 +190,6 @@ PACKAGES = {
 # How packages begin that only NVIDIA's own repository has.
 NVIDIA = ("cuda-", "libcublas", "libcudnn", "libcufile", "libnccl", "nvidia-driver")
 REPOSITORY = "https://developer.download.nvidia.com/compute/cuda/repos"
-Status = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -261,9 +260,9 @@ class PlanRequirements:
         near = any(step.recipe.name == "torch" or "torch" in step.needs for step in self.compiled)
         return pin.version if pin is not None and near else ""
 
-    def severity(self, *, needed: bool) -> Status:
-        """Return "fail" where this plan needs what is wrong, else "warn"."""
-        return "fail" if needed else "warn"
+    def severity(self, *, needed: bool) -> Severity:
+        """Return "error" where this plan needs what is wrong, else "warning"."""
+        return "error" if needed else "warning"
 
 
 def install_line(packages: Sequence[str]) -> str:

@@ -17,10 +17,9 @@ from pathlib import Path
 from spark_build import __version__
 from spark_build.build import sandbox
 from spark_build.doctor.model import Facts
-from spark_build.errors import UsageError
+from spark_build.errors import Finding, HintStep, UsageError
 from spark_build.files import write_atomically
 from spark_build.journal import EVENTS
-from spark_build.machine import Diagnosis
 from spark_build.paths import Home
 from spark_build.process import interactive
 from spark_build.text import render_template, scrub, scrub_value
@@ -134,17 +133,23 @@ def _concerns(name: str) -> bool:
 AS_ROOT = 'command -v sudo >/dev/null || sudo() { "$@"; }; '
 
 
-def remedies(findings: Iterable[Diagnosis]) -> dict[str, list[Diagnosis]]:
+def safe_line(finding: Finding) -> str:
+    """Return the command that fixes it and may be run with the user's consent; "" without one."""
+    hint = finding.hint
+    return hint.words[0] if isinstance(hint, HintStep) and hint.safe else ""
+
+
+def remedies(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
     """Return safe commands with the findings that each fixes; a command appears once."""
-    found: dict[str, list[Diagnosis]] = {}
+    found: dict[str, list[Finding]] = {}
     for finding in findings:
-        if finding.safe and isinstance(finding.fix, str) and finding.fix and finding.status != "ok":
-            found.setdefault(finding.fix, []).append(finding)
+        if line := safe_line(finding):
+            found.setdefault(line, []).append(finding)
     return found
 
 
 def apply_fixes(
-    findings: Iterable[Diagnosis], agree: Callable[[str, list[Diagnosis]], bool]
+    findings: Iterable[Finding], agree: Callable[[str, list[Finding]], bool]
 ) -> list[tuple[str, int]]:
     """Run every remedy that `agree` accepts; returns the commands with their exit codes."""
     done = []

@@ -24,7 +24,7 @@ from spark_build.venv import clean_environment, find_uv, unconfigured
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import resolve as wheelhouse_resolve
 from spark_build.wheelhouse import store as stores
-from spark_build.wheelhouse.fsck import WheelhouseFault
+from spark_build.wheelhouse.fsck import Suspect, suspect
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels import model as wheels_model
@@ -223,7 +223,7 @@ def _pip(target: Target, scratch: Path) -> list[str]:
 
 def unresolved(
     home: Home, targets: Iterable[Target], *, most: int | None, told: Callable[[str], None]
-) -> tuple[WheelhouseFault, ...]:
+) -> tuple[Suspect, ...]:
     """Return what keeps the current generations from being installed, by a real resolver, offline.
 
     Views of more than `most` wheels are only told of: a resolver takes seconds for hundreds.
@@ -240,11 +240,11 @@ def unresolved(
         elif most is not None and len(current.wheels) > most:
             told(f"{view.name}: {len(current.wheels)} wheels; --resolve tries whether they install")
         else:
-            for problem in prove_installable(current, target):
-                fix = Hint(ours("all", options=generations.options_of(view)), " (completes the set)")
-                found.append(
-                    WheelhouseFault(kind="incomplete", path=str(current.folder), message=problem, fix=fix)
-                )
+            fix = Hint(ours("all", options=generations.options_of(view)), " (completes the set)")
+            found += [
+                suspect("incomplete", current.folder, problem, fix)
+                for problem in prove_installable(current, target)
+            ]
     return tuple(found)
 
 

@@ -24,7 +24,7 @@ from spark_build.environments.installed import (
     prove_origin,
 )
 from spark_build.environments.interpreters import Interpreter
-from spark_build.errors import Hint, HostError, StoreError, UsageError, ours, rm
+from spark_build.errors import Finding, Hint, HostError, Place, StoreError, UsageError, ours, rm
 from spark_build.files import locked, remove_tree, sha256_of
 from spark_build.reporting import reporter
 from spark_build.text import format_size
@@ -209,15 +209,6 @@ class UpdateOptions:
     repair: bool = False  # look at every file, not only at what is installed
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EnvironmentFault:
-    """A difference from what was installed; `file` is "" for the whole package."""
-
-    package: str
-    file: str
-    problem: str
-
-
 def update(
     folder: Path, generation: Generation, wish: UpdateOptions, *, kept: Path
 ) -> tuple[State, EnvironmentChange]:
@@ -286,7 +277,7 @@ def _interpreter(folder: Path) -> Interpreter:
 
 def _damaged(folder: Path, state: State, kept: Path) -> set[str]:
     reporter().message("looking at every file")
-    return {fault.package for fault in check(folder, state, kept)}
+    return {fault.place.subject for fault in check(folder, state, kept)}
 
 
 def _apply(
@@ -335,34 +326,33 @@ def _sound(path: Path, sha256: str) -> None:
         )
 
 
-def check(folder: Path, state: State, kept: Path) -> Iterator[EnvironmentFault]:
+def check(folder: Path, state: State, kept: Path) -> Iterator[Finding]:
     """Compare every file of ours with the store's wheels; returns the differences."""
     present = installed.present(folder)
     for one in state.packages:
         if one.name in state.doubtful:
-            yield EnvironmentFault(
-                package=one.name, file="", problem="an update was interrupted, or is running"
-            )
+            yield _fault(one, "an update was interrupted, or is running")
         elif one.name not in present:
-            yield EnvironmentFault(package=one.name, file="", problem="missing")
+            yield _fault(one, "missing")
         elif present[one.name].record != one.record:
-            yield EnvironmentFault(
-                package=one.name, file="", problem=f"replaced by hand ({present[one.name].version})"
-            )
+            yield _fault(one, f"replaced by hand ({present[one.name].version})")
         else:
             yield from _faults_in(folder, one, store.entry_folder(kept, one.key) / one.filename)
 
 
-def _faults_in(folder: Path, package: Installed, wheel: Path) -> Iterator[EnvironmentFault]:
+def _fault(package: Installed, message: str, file: str = "") -> Finding:
+    """Return a difference from what was installed; `file` is "" for the whole package."""
+    return Finding("installed", "error", message, Place(file, subject=package.name))
+
+
+def _faults_in(folder: Path, package: Installed, wheel: Path) -> Iterator[Finding]:
     try:
         _sound(wheel, package.sha256)
     except StoreError as error:
-        yield EnvironmentFault(package=package.name, file="", problem=f"cannot be compared: {error.message}")
+        yield _fault(package, f"cannot be compared: {error.message}")
         return
     for name, path in changed_files(folder, wheel):
-        yield EnvironmentFault(
-            package=package.name, file=name, problem="changed" if path.exists() else "missing"
-        )
+        yield _fault(package, "changed" if path.exists() else "missing", name)
 
 
 def others(folder: Path, state: State) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spark_build.measure.model import Bench, Figure, Kind, Sample, Work
-from spark_build.measure.statistics import geometric_mean
 
 LINKS = ("transfer", "collective")  # operations bounded by a link between devices, which is on no roofline
 LEAST_SHARE = 0.1  # of its roof; a case that reaches less is bounded by what is no work
@@ -101,7 +100,7 @@ def place(work: Work, found: Sequence[Figure], roofs: Ceilings) -> RooflinePlace
     """Return a case's place on the roofline, by the geometric mean of its rates."""
     if not found or work.operation in LINKS:
         return RooflinePlace(kind=None, intensity=None, flops=None, bandwidth=None, share=None)
-    seconds = work.amount / geometric_mean([figure.rate for figure in found])
+    seconds = work.amount / statistics.geometric_mean([figure.rate for figure in found])
     flops, moved = work.flops or 0.0, work.moved or 0.0
     peak = roofs.peak(work.dtype)
     least = {

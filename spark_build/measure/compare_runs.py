@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from spark_build.errors import UsageError
 from spark_build.measure.gates import number_problem
-from spark_build.measure.model import Case, Contrast, Finding
+from spark_build.measure.model import Case, Contrast, RateFinding
 from spark_build.measure.statistics import ALPHA, contrast_of_logs, equivalent, holm, standard_error
 
 SCHEMA = 1
@@ -44,7 +44,7 @@ class RateChange:
     ratio: float
     ci95: tuple[float, float]
     p: float
-    finding: Finding
+    finding: RateFinding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,7 +202,7 @@ def _mean(logs: Sequence[float]) -> float:
     return math.exp(statistics.fmean(logs))
 
 
-def _finding(seen: Contrast, p: float) -> Finding:
+def _finding(seen: Contrast, p: float) -> RateFinding:
     if equivalent(seen):
         return "equivalent"
     return "unclear" if p >= ALPHA else "faster" if seen.ratio > 1 else "slower"

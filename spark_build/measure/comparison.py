@@ -23,7 +23,7 @@ from spark_build.measure.model import (
     Kind,
     MemoryChange,
 )
-from spark_build.measure.statistics import MARGIN, contrast, finding, geometric_mean, holm, summary
+from spark_build.measure.statistics import MARGIN, contrast, finding, holm, summary
 
 LEAST_MEMORY = 0.05  # relative difference that is worth a word
 LEAST_BYTES = 16 * 2**20
@@ -124,7 +124,7 @@ def _cases(trial: Trial, first: str, second: str) -> list[CaseChange]:
     found = [(case, own, trial.values.get((second, case.name), {}), case.lower) for case, own in both]
     changes = []
     for case, values, (a, b), held, p in _tested(trial, found):
-        against = a if trial.paired else [geometric_mean(a)] * len(b)
+        against = a if trial.paired else [statistics.geometric_mean(a)] * len(b)
         calls = [trial.calls.get((arm, case.name), ()) for arm in (first, second)]
         changes.append(
             CaseChange(
@@ -213,7 +213,7 @@ def _memory(trial: Trial, first: str, second: str, changes: Sequence[CaseChange]
             ),
         )
         for (case, what), values, _, held, p in _tested(trial, found)
-        for means in [(geometric_mean(values[0]), geometric_mean(values[1]))]
+        for means in [(statistics.geometric_mean(values[0]), statistics.geometric_mean(values[1]))]
         if finding(held, p) in ("faster", "slower")
         and abs(held.ratio - 1) >= LEAST_MEMORY
         and abs(means[1] - means[0]) >= LEAST_BYTES
@@ -387,7 +387,9 @@ def joined(old: Trial, new: Trial) -> Trial:
     base = old.arms[0] if old.arms[0] == new.arms[0] and len(shared) > 1 else ""
     doubts = [] if base or _in_turn(old, new) else [UNKNOWN]
     level = {
-        name: geometric_mean(list(found.values())) for (arm, name), found in old.values.items() if arm == base
+        name: statistics.geometric_mean(list(found.values()))
+        for (arm, name), found in old.values.items()
+        if arm == base
     }
     old, new = (_held_against(run, base, level) for run in (old, new))
     then, now = _labelled(old, "old"), _labelled(new, "new")

@@ -12,7 +12,7 @@ Role = Literal["baseline", "candidate", "control", "variant"]  # variant: measur
 Mode = Literal["quick", "full"]
 Device = Literal["cpu", "cuda"]
 VerdictWord = Literal["UPLIFT", "EQUIVALENT", "REGRESSION", "MIXED", "FUNCTIONAL-FAIL", "INCONCLUSIVE"]
-Finding = Literal["faster", "slower", "equivalent", "unclear"]
+RateFinding = Literal["faster", "slower", "equivalent", "unclear"]
 Attribution = Literal["cublas", "build", "unresolved"]
 Tick = tuple[float, float]  # seconds since the case began, FLOP/s
 Sample = dict[str, float]  # one look at the machine; what cannot be read is missing, never 0
@@ -212,7 +212,7 @@ class CaseResult:
     rates: tuple[float, float]  # geometric means, FLOP/s
     ratios: tuple[float, ...]  # one for each pair, in order
     holm_p: float | None  # that it is slower beyond the margin; None for the headline, which is tested alone
-    finding: Finding
+    finding: RateFinding
     undecided: bool = False  # neither shown to be slower beyond the margin nor shown not to be
     per_clock: float | None = None  # ratio of the rates for each GHz; None: no clock can be read
 
@@ -395,7 +395,7 @@ class CaseChange:
     ratios: tuple[float, ...]  # of each pair, or of each launch of the second to the first's mean
     contrast: Contrast
     holm_p: float  # corrected over all cases of the two arms
-    finding: Finding
+    finding: RateFinding
     overhead: float  # percent of time that the second takes more; negative: less
     overhead95: tuple[float, float]
     band: str  # of `overhead`
@@ -411,7 +411,7 @@ class ClassChange:
     cases: tuple[str, ...]
     contrast: Contrast
     holm_p: float  # corrected over the classes
-    finding: Finding
+    finding: RateFinding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ import random
 import statistics
 from collections.abc import Iterator, Sequence
 
-from spark_build.measure.model import Contrast, Effect, Finding, Slot, Summary
+from spark_build.measure.model import Contrast, Effect, RateFinding, Slot, Summary
 
 MARGIN = 0.02  # differences below this are not worth a word
 ALPHA = 0.05
@@ -202,11 +202,6 @@ def drop(values: Sequence[float]) -> float:
     return 1 - statistics.fmean(values[-part:]) / first
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return geometric mean of positive values."""
-    return math.exp(statistics.fmean(math.log(value) for value in values))
-
-
 def standard_error(values: Sequence[float]) -> float:
     """Of the mean."""
     if min(values) == max(values):
@@ -287,7 +282,7 @@ def _exp(value: float) -> float:
     return math.exp(max(-HUGE, min(HUGE, value)))
 
 
-def finding(seen: Contrast, holm_p: float) -> Finding:
+def finding(seen: Contrast, holm_p: float) -> RateFinding:
     """Return the finding in a word; `holm_p` is the corrected p of the t-test."""
     if min(seen.counts) < LEAST:
         return "unclear"

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import geometric_mean
 from typing import Any
 
 from spark_build.errors import InconclusiveError, UsageError, VerificationError
@@ -19,8 +20,8 @@ from spark_build.measure.model import (
     Check,
     Contrast,
     Device,
-    Finding,
     Measurement,
+    RateFinding,
     Reference,
     Round,
     Settings,
@@ -34,7 +35,6 @@ from spark_build.measure.statistics import (
     contrast,
     differs,
     equivalent,
-    geometric_mean,
     holm,
     interval,
     paired_effect,
@@ -242,7 +242,7 @@ def _pairs(
     return [found[first][visit] for visit in whole], [found[second][visit] for visit in whole]
 
 
-def _finding(seen: Contrast, holm_p: float | None) -> Finding:
+def _finding(seen: Contrast, holm_p: float | None) -> RateFinding:
     if equivalent(seen):
         return "equivalent"
     if differs(seen) and (holm_p is None or holm_p < ALPHA):

@@ -6,12 +6,12 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, Literal
 
 from packaging.version import Version
 
-from spark_build.errors import Problem, RecipeError
+from spark_build.errors import Finding, Place, RecipeError
 from spark_build.recipes import evaluation
 from spark_build.recipes.evaluation import evaluate, for_target, holds, minimum_cuda, patches_for, pin_hint
 from spark_build.recipes.fields import PLATFORMS
@@ -38,24 +38,15 @@ from spark_build.text import did_you_mean
 _Context = tuple[str, str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LintFinding:
-    """One finding with its place; `line` counts from 1, 0 means the whole file."""
-
-    severity: Severity
-    file: str
-    line: int
-    message: str
-    hint: str = ""
-    recipe: str = ""  # whom it concerns
-
-    def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        kind = "" if self.severity == "error" else "warning: "
-        return f"{place}: {kind}{self.message}{f' ({self.hint})' if self.hint else ''}"
+_Severity = Literal["error", "warning"]
 
 
-def lint_texts(texts: Mapping[str, str], problems: Iterable[Problem] = ()) -> tuple[LintFinding, ...]:
+def _found(severity: _Severity, file: str, path: Path, message: str, hint: str = "") -> Finding:
+    """Return a finding on the value that `path` leads to in the TOML file."""
+    return Finding("lint", severity, message, Place(file, key=path), hint)
+
+
+def lint_texts(texts: Mapping[str, str], problems: Iterable[Finding] = ()) -> tuple[Finding, ...]:
     """Return problems known already and the findings on all files that parse.
 
     `texts`: the files by display name, such as "recipes/trains/2.13.toml".
@@ -72,16 +63,7 @@ def lint_texts(texts: Mapping[str, str], problems: Iterable[Problem] = ()) -> tu
                 trains[name] = parse_train(text, file)
             elif folder == "recipes/targets":
                 targets[name] = parse_target(text, file)
-    known = [
-        LintFinding(
-            severity="error",
-            file=problem.file,
-            line=problem.line,
-            message=problem.message,
-            recipe=_subject(problem.file, ()),
-        )
-        for problem in problems
-    ]
+    known = [replace(one, place=one.place._replace(subject=_subject(one.place.file, ()))) for one in problems]
     return _ordered([*known, *lint(recipes, trains, targets, texts)])
 
 
@@ -90,30 +72,23 @@ def lint(
     trains: Mapping[str, Train],
     targets: Mapping[str, Target],
     texts: Mapping[str, str],
-) -> tuple[LintFinding, ...]:
+) -> tuple[Finding, ...]:
     """Return all findings by file and line. `texts`: the files by display name."""
-    seen: dict[Remark, set[_Context]] = {}
+    seen: dict[Finding, set[_Context]] = {}
     for context, remark in _remarks(recipes, trains, targets):
         seen.setdefault(remark, set()).add(context)
     positions = {file: Positions(text) for file, text in texts.items()}
-    findings = {
-        LintFinding(
-            severity=remark.severity,
-            file=remark.file,
-            line=positions[remark.file].line(remark.path) if remark.file in positions else 0,
-            message=remark.message + _where(contexts, trains, targets),
-            hint=remark.hint,
-            recipe=_subject(remark.file, remark.path),
-        )
-        for remark, contexts in seen.items()
-    }
+    findings = set()
+    for remark, contexts in seen.items():
+        file, key = remark.place.file, remark.place.key
+        line = positions[file].line(key) if file in positions else 0
+        message = remark.message + _where(contexts, trains, targets)
+        findings.add(replace(remark, message=message, place=Place(file, line, _subject(file, key))))
     return _ordered(findings)
 
 
-def _ordered(findings: Iterable[LintFinding]) -> tuple[LintFinding, ...]:
-    return tuple(
-        sorted(findings, key=lambda finding: (finding.file, finding.line, finding.severity, finding.message))
-    )
+def _ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda one: (one.place[:2], one.severity, one.message)))
 
 
 def _subject(file: str, path: Path) -> str:
@@ -126,7 +101,7 @@ def _subject(file: str, path: Path) -> str:
 
 def _remarks(
     recipes: Mapping[str, Recipe], trains: Mapping[str, Train], targets: Mapping[str, Target]
-) -> Iterator[tuple[_Context, Remark]]:
+) -> Iterator[tuple[_Context, Finding]]:
     nowhere = ("", "")
     for recipe in recipes.values():
         yield from ((nowhere, remark) for remark in recipe_remarks(recipe, trains.keys()))
@@ -176,7 +151,7 @@ _LISTS = {"TORCH_CUDA_ARCH_LIST": evaluation.CPP_EXTENSION, "FLASH_ATTN_CUDA_ARC
 Placed = dict[str, tuple[Path, Variable]]
 
 
-def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Iterator[Remark]:
+def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Iterator[Finding]:
     """Yield the mistakes of a recipe for this target and train."""
     recipe = for_target(recipe, target, train)
     if recipe.requires.cuda and not target.cuda_architectures:
@@ -210,7 +185,7 @@ def settled(recipe: Recipe, target: Target, train: Train) -> Placed:
     }
 
 
-def _extras(recipe: Recipe, pin: Pin, target: Target, env: Placed) -> Iterator[Remark]:
+def _extras(recipe: Recipe, pin: Pin, target: Target, env: Placed) -> Iterator[Finding]:
     """Check that {extra:NAME} names one of the pin's extra sources."""
     values = [((*path, "value"), one.value) for path, one in env.values()]
     values += [(("cmake", "define", name, "value"), one.value) for name, one in recipe.cmake.define.items()]
@@ -226,19 +201,19 @@ def _extras(recipe: Recipe, pin: Pin, target: Target, env: Placed) -> Iterator[R
                 say = f"{{extra:{name}}}: {recipe.name} {pin.version} has no extra source '{name}'"
                 known = ", ".join(sorted(names))
                 hint = f"known: {known}" if known else "add it to the train's extra_sources"
-                yield Remark("error", recipe_file(recipe.name), path, say, hint)
+                yield _found("error", recipe_file(recipe.name), path, say, hint)
 
 
-def _required(recipe: Recipe) -> Iterator[Remark]:
+def _required(recipe: Recipe) -> Iterator[Finding]:
     """Check that the wheel's requirements have the train's versions."""
     for required in recipe.repair.requires:
         for text in re.findall(r"\{[^{}]*\}", required.requirement):
             say = f"{text} in '{required.requirement}': the train has no such version"
             hint = "pin it in the train, else the wheel is not finished"
-            yield Remark("warning", recipe_file(recipe.name), ("repair", "requires"), say, hint)
+            yield _found("warning", recipe_file(recipe.name), ("repair", "requires"), say, hint)
 
 
-def _must_set(recipe: Recipe, pin: Pin, env: Placed, rows: Iterable[MustSet]) -> Iterator[Remark]:
+def _must_set(recipe: Recipe, pin: Pin, env: Placed, rows: Iterable[MustSet]) -> Iterator[Finding]:
     """Check that a build is told what it would otherwise get wrong, or download."""
     version = version_of(pin.version)
     if version is None:
@@ -251,7 +226,7 @@ def _must_set(recipe: Recipe, pin: Pin, env: Placed, rows: Iterable[MustSet]) ->
             continue
         name, (path, variable) = next(iter(given.items()), (names.split()[0], (("build",), None)))
         have = "is not set" if variable is None else f"is '{variable.value}'"
-        yield Remark("error", recipe_file(component), path, f"{name} {have}: {otherwise}", hint)
+        yield _found("error", recipe_file(component), path, f"{name} {have}: {otherwise}", hint)
 
 
 def _consumer(recipe: Recipe, variable: str) -> str:
@@ -259,13 +234,13 @@ def _consumer(recipe: Recipe, variable: str) -> str:
     return evaluation.TORCH if own else _LISTS[variable]
 
 
-def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Remark]:
+def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Finding]:
     """Check architecture lists: by placeholder for the right reader, or written and accepted by it."""
     file = recipe_file(recipe.name)
     wanted = ARCH_LISTS.get(recipe.name)
     if wanted and wanted not in env and recipe.requires.cuda:
         hint = f"set it to {{arch_list:{_consumer(recipe, wanted)}}}"
-        yield Remark(
+        yield _found(
             "error", file, ("build",), f"{wanted} is not set: what is built for is left to a guess", hint
         )
     for name in sorted(_LISTS.keys() & env.keys() - FOLKLORE.get(recipe.name, {}).keys()):
@@ -275,13 +250,13 @@ def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Remark]:
         for one in named:
             if one != consumer:
                 say = f"{name} is read by {consumer}, not by {one}"
-                yield Remark("error", file, (*path, "value"), say, f"write {{arch_list:{consumer}}}")
+                yield _found("error", file, (*path, "value"), say, f"write {{arch_list:{consumer}}}")
         if not named:
             for say in evaluation.rejected_architectures(consumer, variable.value):
-                yield Remark("error", file, (*path, "value"), f"{name}: {say}")
+                yield _found("error", file, (*path, "value"), f"{name}: {say}")
             if not _covers(variable.value, target):
                 say = f"{name} '{variable.value}' names nothing for {', '.join(target.cuda_architectures)}"
-                yield Remark("warning", file, (*path, "value"), say, f"write {{arch_list:{consumer}}}")
+                yield _found("warning", file, (*path, "value"), say, f"write {{arch_list:{consumer}}}")
 
 
 def _covers(text: str, target: Target) -> bool:
@@ -304,7 +279,7 @@ def _effective(recipe: Recipe, target: Target, env: Placed) -> set[str]:
     return found
 
 
-def _patches(recipe: Recipe, pin: Pin, target: Target, train: Train, env: Placed) -> Iterator[Remark]:
+def _patches(recipe: Recipe, pin: Pin, target: Target, train: Train, env: Placed) -> Iterator[Finding]:
     """Check for patches without which the result is wrong; a warning where the train lacks one knowingly."""
     version = version_of(pin.version)
     have = [patch.file for patch in patches_for(recipe, train)]
@@ -317,8 +292,8 @@ def _patches(recipe: Recipe, pin: Pin, target: Target, train: Train, env: Placed
             continue
         admitted = any("patch" in entry for entry in pin.unestablished)
         hint = "list one in [[patches]]"
-        severity: Severity = "warning" if admitted else "error"
-        yield Remark(severity, recipe_file(component), ("patches",), f"{stake}: no patch for it", hint)
+        severity: _Severity = "warning" if admitted else "error"
+        yield _found(severity, recipe_file(component), ("patches",), f"{stake}: no patch for it", hint)
 
 
 def _applies(condition: str, train: Train, built_for: set[str]) -> bool:
@@ -336,7 +311,7 @@ _FILE = re.compile(
 )
 
 
-def recipe_remarks(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
+def recipe_remarks(recipe: Recipe, trains: Collection[str]) -> Iterator[Finding]:
     """Yield the mistakes of a recipe that hold for every train and target."""
     for path, name, variable in variables(recipe):
         yield from _variable(recipe.name, path, name, variable)
@@ -348,7 +323,7 @@ def recipe_remarks(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
     for index, patch in enumerate(recipe.patches):
         if patch.unverified:
             say = f"patch {patch.file} is unverified: {patch.unverified}"
-            yield Remark("warning", recipe_file(recipe.name), ("patches", index, "unverified"), say)
+            yield _found("warning", recipe_file(recipe.name), ("patches", index, "unverified"), say)
 
 
 def variables(recipe: Recipe) -> Iterator[tuple[Path, str, Variable]]:
@@ -360,38 +335,38 @@ def variables(recipe: Recipe) -> Iterator[tuple[Path, str, Variable]]:
             yield ("build", "variants", index, "env", name), name, variable
 
 
-def _variable(component: str, path: Path, name: str, variable: Variable) -> Iterator[Remark]:
+def _variable(component: str, path: Path, name: str, variable: Variable) -> Iterator[Finding]:
     file = recipe_file(component)
     instead = FOLKLORE.get(component, {}).get(name)
     known = READ.get(component)
     if instead:
-        yield Remark("error", file, path, f"{name} is not read by {component}", f"use {instead}")
+        yield _found("error", file, path, f"{name} is not read by {component}", f"use {instead}")
     elif known is not None and name not in known and name not in COMMON:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         mean = f": did you mean '{near[0]}'?" if near else ""
         say = f"no file of {component} is known to read {name}{mean}"
-        yield Remark("warning", file, path, say, "remove it, or name the file that reads it")
+        yield _found("warning", file, path, say, "remove it, or name the file that reads it")
     elif known is None and name not in COMMON and not _FILE.search(variable.why):
         say = f"the reason for {name} names no file that reads it"
-        yield Remark("warning", file, (*path, "why"), say, "such as: setup.py: what it does there")
+        yield _found("warning", file, (*path, "why"), say, "such as: setup.py: what it does there")
     if "{cuda_home}" in variable.value:
         say = "{cuda_home} is a toolkit of the machine, which is not part of the build key"
-        yield Remark("warning", file, (*path, "value"), say, "add the need 'cuda' and write {need:cuda}")
+        yield _found("warning", file, (*path, "value"), say, "add the need 'cuda' and write {need:cuda}")
     if name == "TORCH_NVCC_FLAGS" and "gencode" in variable.value:
         say = "-gencode in TORCH_NVCC_FLAGS compiles every file for one more architecture"
-        yield Remark("error", file, (*path, "value"), say, "use TORCH_CUDA_ARCH_LIST")
+        yield _found("error", file, (*path, "value"), say, "use TORCH_CUDA_ARCH_LIST")
 
 
-def _versions(recipe: Recipe, path: Path, variable: Variable) -> Iterator[Remark]:
+def _versions(recipe: Recipe, path: Path, variable: Variable) -> Iterator[Finding]:
     """Check that {version:NAME} names a need: other versions may change without a rebuild."""
     needs = {need.name for need in recipe.needs}
     for name in re.findall(r"\{version:([^{}]*)\}", variable.value):
         if name not in needs:
             say = f"{{version:{name}}}: this recipe has no need '{name}'"
-            yield Remark("error", recipe_file(recipe.name), (*path, "value"), say, "add it to [[needs]]")
+            yield _found("error", recipe_file(recipe.name), (*path, "value"), say, "add it to [[needs]]")
 
 
-def _label(recipe: Recipe) -> Iterator[Remark]:
+def _label(recipe: Recipe) -> Iterator[Finding]:
     """Check that a label that the wheel must carry reaches the build."""
     wanted = LABEL_VARIABLE.get(recipe.name)
     if wanted is None or "{label}" not in recipe.wheel.version:
@@ -400,10 +375,10 @@ def _label(recipe: Recipe) -> Iterator[Remark]:
     if found is None or not re.search(r"\{(label|wheel_version)\}", found.value):
         path: Path = ("wheel", "version") if found is None else ("build", "env", wanted, "value")
         say = f"wheel.version wants the label, but {wanted} does not hand {{label}} to the build"
-        yield Remark("error", recipe_file(recipe.name), path, say)
+        yield _found("error", recipe_file(recipe.name), path, say)
 
 
-def _build_number(recipe: Recipe) -> Iterator[Remark]:
+def _build_number(recipe: Recipe) -> Iterator[Finding]:
     """Check that torch gets its version and its build number together: it ignores one alone."""
     env = recipe.build.env
     version, number = env.get("PYTORCH_BUILD_VERSION"), env.get("PYTORCH_BUILD_NUMBER")
@@ -413,23 +388,23 @@ def _build_number(recipe: Recipe) -> Iterator[Remark]:
     if number is None:
         path: Path = ("build", "env", "PYTORCH_BUILD_VERSION")
         say = "PYTORCH_BUILD_VERSION is read only together with PYTORCH_BUILD_NUMBER"
-        yield Remark("error", file, path, say, "set the number to 1")
+        yield _found("error", file, path, say, "set the number to 1")
     elif not re.fullmatch(r"[01]", number.value):
         path = ("build", "env", "PYTORCH_BUILD_NUMBER", "value")
         say = f"PYTORCH_BUILD_NUMBER is '{number.value}': more than 1 appends .postN to the version"
-        yield Remark("error", file, path, say, "write 1")
+        yield _found("error", file, path, say, "write 1")
 
 
-def _threads(recipe: Recipe) -> Iterator[Remark]:
+def _threads(recipe: Recipe) -> Iterator[Finding]:
     """Check that a job's costs count the threads that it starts."""
     threads = recipe.build.env.get("NVCC_THREADS")
     if threads and threads.value.isdigit() and int(threads.value) != recipe.build.threads_per_job:
         path: Path = ("build", "env", "NVCC_THREADS", "value")
         say = f"NVCC_THREADS is {threads.value}, but build.threads_per_job is {recipe.build.threads_per_job}"
-        yield Remark("warning", recipe_file(recipe.name), path, say)
+        yield _found("warning", recipe_file(recipe.name), path, say)
 
 
-def _trains(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
+def _trains(recipe: Recipe, trains: Collection[str]) -> Iterator[Finding]:
     """Check that conditions name trains that exist."""
     places: list[tuple[Path, tuple[str, ...]]] = [
         (("patches", index, "trains"), patch.trains) for index, patch in enumerate(recipe.patches)
@@ -449,10 +424,10 @@ def _trains(recipe: Recipe, trains: Collection[str]) -> Iterator[Remark]:
         for index, name in enumerate(names):
             if name not in trains:
                 say = f"no train is named '{name}'{did_you_mean(name, trains)}"
-                yield Remark("error", recipe_file(recipe.name), (*path, index), say)
+                yield _found("error", recipe_file(recipe.name), (*path, index), say)
 
 
-def train_remarks(train: Train) -> Iterator[Remark]:
+def train_remarks(train: Train) -> Iterator[Finding]:
     """Yield the mistakes of a train by itself."""
     for name, pin in train.components.items():
         yield from pin_remarks(train_file(train.name), ("components", name), name, pin)
@@ -460,20 +435,20 @@ def train_remarks(train: Train) -> Iterator[Remark]:
     yield from _llvm(train)
 
 
-def target_remarks(target: Target) -> Iterator[Remark]:
+def target_remarks(target: Target) -> Iterator[Finding]:
     """Yield the mistakes of a target by itself."""
     file = f"recipes/targets/{target.name}.toml"
     for index, capability in enumerate(target.cuda_architectures):
         lowest = minimum_cuda(capability)
         if not lowest:
             path: Path = ("cuda_architectures", index)
-            yield Remark("error", file, path, f"{capability} is no architecture that is known here")
+            yield _found("error", file, path, f"{capability} is no architecture that is known here")
         elif target.cuda and Version(target.cuda) < Version(lowest):
             say = f"CUDA {target.cuda} cannot compile for {capability}"
-            yield Remark("error", file, ("cuda",), say, f"{lowest} or newer")
+            yield _found("error", file, ("cuda",), say, f"{lowest} or newer")
 
 
-def pair_remarks(train: Train, target: Target) -> Iterator[Remark]:
+def pair_remarks(train: Train, target: Target) -> Iterator[Finding]:
     """Check what a train requires of a target."""
     for component, versions, cuda, python in TOOLCHAIN:
         pin = train.components.get(component)
@@ -483,17 +458,17 @@ def pair_remarks(train: Train, target: Target) -> Iterator[Remark]:
         path: Path = ("components", component, "version")
         if Version(target.cuda) < Version(cuda):
             say = f"{component} {version} wants CUDA >= {cuda}, and {target.name} promises only {target.cuda}"
-            yield Remark("error", train_file(train.name), path, say)
+            yield _found("error", train_file(train.name), path, say)
         minor = target.python.removeprefix("cp3").rstrip("t")
         if minor.isdigit() and int(minor) < python:
             say = f"{component} {version} wants Python >= 3.{python}, and {target.name} has {target.python}"
-            yield Remark("error", train_file(train.name), path, say)
+            yield _found("error", train_file(train.name), path, say)
 
 
-def pin_remarks(file: str, where: Path, name: str, pin: Pin) -> Iterator[Remark]:
+def pin_remarks(file: str, where: Path, name: str, pin: Pin) -> Iterator[Finding]:
     """Yield the mistakes of a pin, in a train or in a recipe."""
     for index, entry in enumerate(pin.unestablished):
-        yield Remark("warning", file, (*where, "unestablished", index), f"{name}: not established: {entry}")
+        yield _found("warning", file, (*where, "unestablished", index), f"{name}: not established: {entry}")
     listed: list[tuple[Path, Source]] = [
         ((*where, "sources", index), source) for index, source in enumerate(pin.sources)
     ]
@@ -501,17 +476,17 @@ def pin_remarks(file: str, where: Path, name: str, pin: Pin) -> Iterator[Remark]
     for path, source in listed:
         if source.url.startswith(("/", "file:")):
             say = f"{name}: {source.url} is on this machine only"
-            yield Remark("warning", file, (*path, "url"), say, "others cannot build this train")
+            yield _found("warning", file, (*path, "url"), say, "others cannot build this train")
         if source.kind == "archive" and "/archive/" in source.url and "github.com" in source.url:
             say = f"{name}: GitHub makes this archive anew when it likes, and without submodules"
-            yield Remark(
+            yield _found(
                 "warning", file, (*path, "url"), say, "use git with a commit, or a release's own file"
             )
         if not source.is_pinned:
             say = f"{name}: not established: {pin_hint(name, source, _train_of(file))}"
-            yield Remark("warning", file, (*path, "commit"), say)
+            yield _found("warning", file, (*path, "commit"), say)
         if source.kind != "git" and not source.sha256:
-            yield Remark("error", file, path, f"{name}: a source without a sha256 is not pinned")
+            yield _found("error", file, path, f"{name}: a source without a sha256 is not pinned")
 
 
 def _train_of(file: str) -> str:
@@ -519,7 +494,7 @@ def _train_of(file: str) -> str:
     return file.removeprefix("recipes/trains/").removesuffix(".toml") if "/trains/" in file else ""
 
 
-def _contradictions(train: Train) -> Iterator[Remark]:
+def _contradictions(train: Train) -> Iterator[Finding]:
     """Check that the wheels of one train accept each other."""
     pins = {name: pin.version for name, pin in train.components.items()}
     for component, versions, other, wanted, where in REQUIRES:
@@ -531,10 +506,10 @@ def _contradictions(train: Train) -> Iterator[Remark]:
         if found is None or not allows(wanted, found):
             path: Path = ("components", other, "version") if other in pins else ("closure", other)
             say = f"{component} {version} requires {other}{wanted} ({where}), not {have}"
-            yield Remark("error", train_file(train.name), path, say)
+            yield _found("error", train_file(train.name), path, say)
 
 
-def _llvm(train: Train) -> Iterator[Remark]:
+def _llvm(train: Train) -> Iterator[Finding]:
     """Check that Triton gets the one LLVM commit that it is written against."""
     triton, llvm = train.components.get("triton"), train.components.get("llvm")
     commit = TRITON_LLVM.get(triton.version) if triton else None
@@ -544,12 +519,12 @@ def _llvm(train: Train) -> Iterator[Remark]:
         if source.is_pinned and source.kind == "git" and source.commit != commit:
             path: Path = ("components", "llvm", "sources", index, "commit")
             say = f"triton {triton.version} is written against LLVM {commit[:12]}, not {source.commit[:12]}"
-            yield Remark("error", train_file(train.name), path, say, "see cmake/llvm-hash.txt at its tag")
+            yield _found("error", train_file(train.name), path, say, "see cmake/llvm-hash.txt at its tag")
 
 
 def unused_extras(
     recipes: Mapping[str, Recipe], trains: Mapping[str, Train], targets: Mapping[str, Target]
-) -> Iterator[Remark]:
+) -> Iterator[Finding]:
     """Yield an error for each extra source that its recipe never refers to."""
     machines = [replace(target, platform=platform) for target in targets.values() for platform in PLATFORMS]
     for name, recipe in recipes.items():
@@ -562,7 +537,7 @@ def unused_extras(
                 called = pin.extra_sources[extra].folder or extra
                 say = f"{name}: nothing uses the extra source {extra}: no value refers to {{extra:{called}}}"
                 hint = "take it out, or refer to it in the recipe"
-                yield Remark("error", file, (*path, "extra_sources", extra), say, hint)
+                yield _found("error", file, (*path, "extra_sources", extra), say, hint)
 
 
 def _pins(
@@ -575,19 +550,6 @@ def _pins(
     if recipe.pin is not None:
         others = [train for train in trains.values() if name not in train.components]
         yield recipe_file(name), ("pin",), recipe.pin, others
-
-
-Severity = Literal["error", "warning"]
-
-
-class Remark(NamedTuple):
-    """One finding; `path` leads to the key in the TOML file."""
-
-    severity: Severity
-    file: str  # "recipes/torch.toml"
-    path: Path
-    message: str
-    hint: str = ""
 
 
 def recipe_file(name: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import GenericAlias
 from typing import Any, TypeVar
 
-from spark_build.errors import Hint, Problem, RecipeError, UsageError, ours
+from spark_build.errors import Finding, Hint, RecipeError, UsageError, ours, problem
 from spark_build.paths import Home
 from spark_build.recipes.model import Pin, Recipe, Target, Train
 from spark_build.recipes.parse import (
@@ -116,7 +116,7 @@ class _TomlReader:
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}  # by display name
-        self.problems: list[Problem] = []
+        self.problems: list[Finding] = []
 
     def read(self, base: Path, folder: str, parse: Callable[[str, str], T], into: dict[str, T]) -> None:
         """Parse <base>/<folder>/*.toml in the order of their names, without those read before."""
@@ -128,7 +128,7 @@ class _TomlReader:
                 text = path.read_bytes().decode()
             except (OSError, UnicodeDecodeError) as error:
                 why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-                self.problems.append(Problem(file=shown, line=0, message=f"cannot be read: {why}"))
+                self.problems.append(problem(f"cannot be read: {why}", shown))
                 self.texts[shown] = ""
                 continue
             self.texts[shown] = text
@@ -143,8 +143,7 @@ class _TomlReader:
         for name in defaults[1:]:
             file = f"recipes/trains/{name}.toml"
             line = Positions(self.texts[file]).line(("default",))
-            message = f"train {defaults[0]} is the default already"
-            self.problems.append(Problem(file=file, line=line, message=message))
+            self.problems.append(problem(f"train {defaults[0]} is the default already", file, line))
 
 
 def _with_option(recipe: Recipe, name: str, value: str) -> Recipe:

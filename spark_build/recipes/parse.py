@@ -25,10 +25,10 @@ from typing import (
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from spark_build.errors import Hint, Problem, RecipeError, ours
+from spark_build.errors import Finding, Hint, RecipeError, ours, problem
 from spark_build.recipes.fields import SHAPE_ONLY
 from spark_build.recipes.model import Recipe, Target, Train
-from spark_build.recipes.toml_positions import Finding, Path, Positions, quote, read_toml
+from spark_build.recipes.toml_positions import Mistake, Path, Positions, quote, read_toml
 from spark_build.recipes.validation import recipe_findings, target_findings, train_findings
 from spark_build.text import did_you_mean
 
@@ -65,17 +65,15 @@ def parse_target(text: str, file: str) -> Target:
     return _parse(text, file, Target, target_findings)
 
 
-def joint_error(problems: Sequence[Problem]) -> RecipeError:
+def joint_error(problems: Sequence[Finding]) -> RecipeError:
     """Return one error for all problems, of which there is at least one."""
-    files = list(dict.fromkeys(problem.file for problem in problems))
+    files = list(dict.fromkeys(problem.place.file for problem in problems))
     subject = f"{files[0]} has" if len(files) == 1 else f"{len(files)} files have"
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    first = problems[0]
-    where = f"{first.file}:{first.line}" if first.line else first.file
-    return RecipeError(f"{subject} {count}", problems=problems, where=where)
+    return RecipeError(f"{subject} {count}", problems=problems, where=str(problems[0].place))
 
 
-def _parse(text: str, file: str, kind: type[T], rules: Callable[[T], Iterable[Finding]]) -> T:
+def _parse(text: str, file: str, kind: type[T], rules: Callable[[T], Iterable[Mistake]]) -> T:
     raw = _load(text, file)
     value, findings = _validate(raw, kind)
     findings += _name_findings(raw, file)
@@ -83,8 +81,8 @@ def _parse(text: str, file: str, kind: type[T], rules: Callable[[T], Iterable[Fi
         findings += rules(value)
     if findings or value is None:
         positions = Positions(text)
-        found = {Problem(file=file, line=positions.line(path), message=say) for path, say in findings}
-        raise joint_error(sorted(found, key=lambda problem: (problem.line, problem.message)))
+        found = {problem(say, file, positions.line(path)) for path, say in findings}
+        raise joint_error(sorted(found, key=lambda one: (one.place.line, one.message)))
     return value
 
 
@@ -96,16 +94,14 @@ def _load(text: str, file: str) -> dict[str, Any]:
         raise joint_error([_syntax_problem(str(error), text, file)]) from error
 
 
-def _syntax_problem(message: str, text: str, file: str) -> Problem:
+def _syntax_problem(message: str, text: str, file: str) -> Finding:
     """Return the problem with its line, which tomllib puts into its message "(at line 3, column 5)"."""
     match = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
     line = int(match[1]) if match and match[1] else max(1, len(text.splitlines()))
-    return Problem(
-        file=file, line=line, message=f"not valid TOML: {message[: match.start()] if match else message}"
-    )
+    return problem(f"not valid TOML: {message[: match.start()] if match else message}", file, line)
 
 
-def _name_findings(raw: Mapping[str, Any], file: str) -> Iterable[Finding]:
+def _name_findings(raw: Mapping[str, Any], file: str) -> Iterable[Mistake]:
     """Check that a file's name is the name inside: files are found by it."""
     stem = file.rsplit("/", 1)[-1].removesuffix(".toml")
     name = raw.get("name")
@@ -182,7 +178,7 @@ def _adapter(kind: type, extra: Literal["forbid", "ignore"] = "forbid") -> TypeA
     return TypeAdapter(listed, config=ConfigDict(extra=extra, strict=True))
 
 
-def _validate(raw: Mapping[str, Any], kind: type[T]) -> tuple[T | None, list[Finding]]:
+def _validate(raw: Mapping[str, Any], kind: type[T]) -> tuple[T | None, list[Mistake]]:
     """Return the value when its shape is right, and all mistakes in single values.
 
     As JSON, where pydantic's strict mode takes arrays for tuples and tables for classes.
@@ -207,10 +203,10 @@ def _validate(raw: Mapping[str, Any], kind: type[T]) -> tuple[T | None, list[Fin
         return None, findings
 
 
-def _findings(details: Sequence[tuple[Path, Any]], raw: Mapping[str, Any], kind: type) -> list[Finding]:
+def _findings(details: Sequence[tuple[Path, Any]], raw: Mapping[str, Any], kind: type) -> list[Mistake]:
     """Return pydantic's findings in plain English; a misspelt key is not also reported as missing."""
     missing = {path for path, detail in details if detail["type"] == "missing"}
-    findings: list[Finding] = []
+    findings: list[Mistake] = []
     for path, detail in details:
         if detail["type"] != "unexpected_keyword_argument":
             continue

@@ -307,7 +307,7 @@ def _candidates(text: str, path: Path, value: str | int, *, present: bool) -> It
             yield f"{text[:at]}{end}{new}\n{text[at:]}"
 
 
-Finding = tuple[Path, str]  # where, and what is wrong there
+Mistake = tuple[Path, str]  # where, and what is wrong there
 
 
 def version_of(text: str) -> Version | None:

@@ -19,7 +19,7 @@ from packaging.utils import (
 )
 from packaging.version import InvalidVersion
 
-from spark_build.errors import Problem
+from spark_build.errors import Finding, problem
 from spark_build.recipes.evaluation import CONSUMERS, minimum_cuda
 from spark_build.recipes.fields import PLATFORMS
 from spark_build.recipes.model import (
@@ -37,10 +37,10 @@ from spark_build.recipes.model import (
     Variant,
     When,
 )
-from spark_build.recipes.toml_positions import Finding, Path, Positions, version_of
+from spark_build.recipes.toml_positions import Mistake, Path, Positions, version_of
 from spark_build.text import did_you_mean
 
-__all__ = ["PLACEHOLDERS", "PLATFORMS", "Finding", "recipe_findings", "target_findings", "train_findings"]
+__all__ = ["PLACEHOLDERS", "PLATFORMS", "Mistake", "recipe_findings", "target_findings", "train_findings"]
 
 _NEEDED = {
     "git": ("url", "commit"),
@@ -76,7 +76,7 @@ _TABLES = {
 _NO_WHEEL = {"preflight": ": no wheel is built"}
 
 
-def recipe_findings(recipe: Recipe) -> Iterator[Finding]:
+def recipe_findings(recipe: Recipe) -> Iterator[Mistake]:
     """Yield the mistakes between a recipe's values."""
     yield from _needs(recipe)
     yield from _kind(recipe)
@@ -94,13 +94,13 @@ def recipe_findings(recipe: Recipe) -> Iterator[Finding]:
         yield from _pin(("pin",), recipe.name, recipe.pin)
 
 
-def train_findings(train: Train) -> Iterator[Finding]:
+def train_findings(train: Train) -> Iterator[Mistake]:
     """Yield the mistakes in a train's pins."""
     for name, pin in train.components.items():
         yield from _pin(("components", name), name, pin)
 
 
-def target_findings(target: Target) -> Iterator[Finding]:
+def target_findings(target: Target) -> Iterator[Mistake]:
     """Yield the mistakes in the description of a machine."""
     if bool(target.cuda) != bool(target.cuda_architectures):
         have, lack = ("cuda", "cuda_architectures") if target.cuda else ("cuda_architectures", "cuda")
@@ -110,7 +110,7 @@ def target_findings(target: Target) -> Iterator[Finding]:
         yield (have,), f"{have} without {lack}: give both, or neither where machines differ"
 
 
-def _pin(path: Path, name: str, pin: Pin) -> Iterator[Finding]:
+def _pin(path: Path, name: str, pin: Pin) -> Iterator[Mistake]:
     """Check a component's pin, in a train or in its own recipe."""
     if not pin.sources and not pin.unestablished:
         yield (
@@ -138,7 +138,7 @@ def _pin(path: Path, name: str, pin: Pin) -> Iterator[Finding]:
         yield from _source((*path, "extra_sources", extra), source, "")
 
 
-def _source(path: Path, source: Source, version: str) -> Iterator[Finding]:
+def _source(path: Path, source: Source, version: str) -> Iterator[Mistake]:
     """Check that a source is pinned as its kind requires; a file is of this `version` unless ""."""
     kind = source.kind
     if kind == "local":
@@ -175,7 +175,7 @@ def _filename(source: Source, version: str) -> Iterator[str]:
         yield f"'{filename}' is version {found_version}, but the pin says {version}"
 
 
-def _needs(recipe: Recipe) -> Iterator[Finding]:
+def _needs(recipe: Recipe) -> Iterator[Mistake]:
     names = [need.name for need in recipe.needs]
     for index, need in enumerate(recipe.needs):
         path: Path = ("needs", index, "name")
@@ -188,7 +188,7 @@ def _needs(recipe: Recipe) -> Iterator[Finding]:
             yield ("needs", index, "providers"), say
 
 
-def _kind(recipe: Recipe) -> Iterator[Finding]:
+def _kind(recipe: Recipe) -> Iterator[Mistake]:
     """Check that the recipe has the tables of its kind, and no others."""
     for table, kinds in _TABLES.items():
         value = getattr(recipe, table)
@@ -204,7 +204,7 @@ def _kind(recipe: Recipe) -> Iterator[Finding]:
             yield ("prefix", key), f"prefix.{key} has no meaning in a recipe of kind repack"
 
 
-def _build(recipe: Recipe) -> Iterator[Finding]:
+def _build(recipe: Recipe) -> Iterator[Mistake]:
     """Check the requirements and variants of [build], and what it places in the source."""
     for path, part in _parts(recipe):
         names = [canonicalize_name(re.split(r"[^\w.-]", pin)[0]) for pin in part.requires]
@@ -221,7 +221,7 @@ def _build(recipe: Recipe) -> Iterator[Finding]:
             yield (*path, "value"), f"'{variable.value}' is no extra source: write {{extra:NAME}}"
 
 
-def _variables(recipe: Recipe) -> Iterator[Finding]:
+def _variables(recipe: Recipe) -> Iterator[Mistake]:
     """Check all variables: their reasons, their placeholders, their conditions."""
     needs = [need.name for need in recipe.needs]
     for path, variable in _all_variables(recipe):
@@ -250,7 +250,7 @@ def _placeholder(text: str, needs: Sequence[str], options: Mapping[str, Option])
     return f"unknown placeholder {{{text}}} (known: {known})"
 
 
-def _options(recipe: Recipe) -> Iterator[Finding]:
+def _options(recipe: Recipe) -> Iterator[Mistake]:
     """Check the options, and the compiler flags, which may refer to nothing else."""
     for name, option in recipe.options.items():
         if not option.why:
@@ -271,7 +271,7 @@ def _options(recipe: Recipe) -> Iterator[Finding]:
         yield ("requires", "cpu"), "requires.cpu has a meaning only with requires.cuda = true"
 
 
-def _conditions(recipe: Recipe) -> Iterator[Finding]:
+def _conditions(recipe: Recipe) -> Iterator[Mistake]:
     """Check that conditions refer to options and values that exist."""
     for path, part in _conditional(recipe):
         for name, value in part.when.options.items():
@@ -283,14 +283,14 @@ def _conditions(recipe: Recipe) -> Iterator[Finding]:
                 yield here, f"the option {name} is never '{value}' (choices: {_listed(option.choices)})"
 
 
-def _features(recipe: Recipe) -> Iterator[Finding]:
+def _features(recipe: Recipe) -> Iterator[Mistake]:
     seen = [(feature.name, feature.when) for feature in recipe.features]
     for index, feature in enumerate(seen):
         if feature in seen[:index]:
             yield ("features", index, "name"), f"the feature '{feature[0]}' is listed twice"
 
 
-def _audit(audit: Audit, requires: Requires) -> Iterator[Finding]:
+def _audit(audit: Audit, requires: Requires) -> Iterator[Mistake]:
     where: Path = ("audit", "host_only")
     if audit.host_only and audit.device:
         yield where, "audit.host_only says that there is no device code, audit.device asks for some"
@@ -306,7 +306,7 @@ def _audit(audit: Audit, requires: Requires) -> Iterator[Finding]:
                 yield (*path, "architectures", number), f"no capability is named '{text}': write 12.1"
 
 
-def _repair(repair: Repair, kind: str) -> Iterator[Finding]:
+def _repair(repair: Repair, kind: str) -> Iterator[Mistake]:
     """Check [repair], of which a wheel that is kept as it is, or none, can use little."""
     useful = {"repack": ("exclude",), "cmake": (), "scons": (), "assemble": ()}.get(kind)
     for key in Repair.__dataclass_fields__ if useful is not None else ():
@@ -363,14 +363,13 @@ def _listed(values: Sequence[str]) -> str:
 
 def cross_check(
     recipes: Mapping[str, Recipe], trains: Mapping[str, Train], texts: Mapping[str, str]
-) -> tuple[Problem, ...]:
+) -> tuple[Finding, ...]:
     """Return all problems between files. `texts`: the files by display name, for line numbers."""
     found = [*_needs_without_recipe(recipes), *_circle(recipes), *_pins_without_recipe(recipes, trains)]
     if trains and not any(train.default for train in trains.values()):
         found.append((f"recipes/trains/{min(trains)}.toml", ("default",), "no train is the default one"))
     return tuple(
-        Problem(file=file, line=Positions(texts.get(file, "")).line(path), message=message)
-        for file, path, message in found
+        problem(message, file, Positions(texts.get(file, "")).line(path)) for file, path, message in found
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from spark_build.errors import AGAIN, AuditError, Hint, StoreError, ours
+from spark_build.errors import AGAIN, AuditError, Finding, Hint, StoreError, ours
 from spark_build.files import make_folder, write_atomically
 from spark_build.paths import Home
 from spark_build.recipes.model import Target
@@ -41,9 +41,9 @@ from spark_build.wheelhouse import generations, trust
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.trust import Signer
-from spark_build.wheels.audit import advice, as_installer, findings_alone, fits
+from spark_build.wheels.audit import as_installer, findings_alone, fits
 from spark_build.wheels.diff import known_libraries, known_policies
-from spark_build.wheels.model import Finding, StoredWheel, WheelFacts
+from spark_build.wheels.model import StoredWheel, WheelFacts
 from spark_build.wheels.reader import facts_and_digest, filename_parts
 
 PROVENANCE = "provenance.json"
@@ -580,10 +580,10 @@ def _refuse_foreign(
     if wrong and (strict or not sound):
         lines = [f"{one.filename}: {'; '.join(one.refused[:FEW])}" for one in wrong[:FEW]]
         more = f"; and {len(wrong) - FEW} more wheels" if len(wrong) > FEW else ""
-        told = [advice(finding.rule) for finding in wrong[0].findings if finding.severity == "error"]
-        hint = next(filter(None, told), "fetch or build it again; no installer takes it as it is")
+        told = (one.hint for one in wrong[0].findings if one.severity == "error" and one.hint)
+        hint = Hint(next(told, "fetch or build it again; no installer takes it as it is"))
         if more and sound:
-            hint += "; without --strict each is listed, and the sound ones are taken"
+            hint = Hint(hint, "; without --strict each is listed, and the sound ones are taken")
         raise AuditError(f"{path} is refused: {'; '.join(lines)}{more}", hint=hint)
     if not sound:
         raise StoreError(

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from spark_build.errors import Hint, HintStep, StoreError, ours, rm, shell
+from spark_build.errors import Finding, Hint, HintStep, Place, StoreError, ours, rm, shell
 from spark_build.files import remove_any, remove_tree, sha256_of, write_atomically
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations
@@ -45,17 +45,6 @@ FaultKind = Literal[
 
 KEY = re.compile("[0-9a-f]{64}")
 Told = Callable[[int, int], None]  # bytes read, bytes to read
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WheelhouseFault:
-    """A deviation from what was recorded; `fix`: what to type."""
-
-    kind: FaultKind
-    path: str
-    message: str
-    fix: Hint | HintStep
-    mended: bool = False
 
 
 def of_store(home: Home, wheels: dict[str, StoredWheel], left: list[Path] | None) -> Iterator[Suspect]:
@@ -362,14 +351,15 @@ REPAIR = ours("wheelhouse check --repair")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspect:
-    """A suspected fault; `mend` returns whether it repaired it, None where it cannot be tried."""
+    """A deviation from what was recorded; `mend` returns whether it repaired it, None: it cannot be tried."""
 
-    fault: WheelhouseFault
+    finding: Finding
     mend: Callable[[], bool] | None = None
+    mended: bool = False
 
-    def mended(self) -> WheelhouseFault:
-        """Return the fault after an attempt to repair it."""
-        return replace(self.fault, mended=self.mend is not None and self.mend())
+    def repaired(self) -> Suspect:
+        """Return the suspect after an attempt to repair it."""
+        return replace(self, mended=self.mend is not None and self.mend())
 
 
 def suspect(
@@ -380,7 +370,7 @@ def suspect(
     mend: Callable[[], bool] | None = None,
 ) -> Suspect:
     """Return a suspected fault with its fix."""
-    return Suspect(fault=WheelhouseFault(kind=kind, path=str(path), message=message, fix=fix), mend=mend)
+    return Suspect(finding=Finding(kind, "error", message, Place(str(path)), fix), mend=mend)
 
 
 def leftovers(paths: Sequence[Path]) -> Suspect:
@@ -422,11 +412,11 @@ def check(
     deep: bool,
     repair: bool,
     told: Told,
-) -> tuple[WheelhouseFault, ...]:
+) -> tuple[Suspect, ...]:
     """Return every fault in the store and in all views; `repair` fixes those it can."""
     wheels: dict[str, StoredWheel] = {}
     suspects = _found_in_store(home, wheels, deep, told) if home.store.is_dir() else []
-    found = [suspect.mended() if repair else suspect.fault for suspect in suspects]
+    found = [suspect.repaired() if repair else suspect for suspect in suspects]
 
     def find(key: str) -> StoredWheel | None:
         if key not in wheels:  # committed since
@@ -440,7 +430,7 @@ def check(
     for view in sorted(path for path in home.views.glob("*") if path.is_dir()):
         with _undisturbed(view):
             suspects = list(of_view(view, home.store, find))
-            found += [suspect.mended() if repair else suspect.fault for suspect in suspects]
+            found += [suspect.repaired() if repair else suspect for suspect in suspects]
     return tuple(found)
 
 

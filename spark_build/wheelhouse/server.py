@@ -31,6 +31,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.staticfiles import NotModifiedResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError, ours
@@ -286,12 +287,8 @@ def _answer(request: Request, data: bytes, kind: str, lasting: str, *, vary: boo
 def _unless_known(request: Request, response: Response) -> Response:
     """304 where the client has it already."""
     known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
-    if response.headers["etag"] not in known and known != ["*"]:
-        return response
-    names = ("etag", "cache-control", "vary", "last-modified")
-    return Response(
-        status_code=304, headers={name: response.headers[name] for name in names if name in response.headers}
-    )
+    is_known = response.headers["etag"] in known or known == ["*"]
+    return NotModifiedResponse(response.headers) if is_known else response
 
 
 LONGEST = 800  # characters of a path

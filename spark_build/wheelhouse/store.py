@@ -12,13 +12,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
 from spark_build import __version__
-from spark_build.errors import Hint, StoreError, rm
+from spark_build.errors import Finding, Hint, StoreError, rm
 from spark_build.files import (
     CHUNK,
     LockTimeout,
@@ -35,7 +35,7 @@ from spark_build.files import (
 )
 from spark_build.recipes.model import Target
 from spark_build.text import digest
-from spark_build.wheels.model import Finding, StoredWheel
+from spark_build.wheels.model import StoredWheel, finding_row
 
 RECORD = "record.json"
 LOCK = "lock"
@@ -474,7 +474,7 @@ def note_judgement(entry: StoreEntry, inputs: Mapping[str, Any], findings: Seque
         "key": key,
         "inputs": dict(inputs),
         "of": _bytes_of(entry),
-        "findings": [asdict(one) for one in findings],
+        "findings": [finding_row(one) for one in findings],
         "judged": datetime.now(UTC).isoformat(timespec="seconds"),
         "spark_build": __version__,
     }

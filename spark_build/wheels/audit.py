@@ -13,10 +13,11 @@ from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from spark_build.errors import Finding, Severity
 from spark_build.recipes.model import External
 from spark_build.text import printable
 from spark_build.wheels.elf import library_origin
-from spark_build.wheels.model import DEVICE_MACHINES, UNREADABLE, Finding, Severity, WheelFacts
+from spark_build.wheels.model import DEVICE_MACHINES, UNREADABLE, WheelFacts
 from spark_build.wheels.rules import (
     HOST_RULES,
     PACKAGING_RULES,
@@ -73,7 +74,7 @@ def audit(
         external=external,
     )
     return tuple(
-        Finding(rule=name, severity=severity, message=printable(message))
+        Finding(name, severity, printable(message), hint=ADVICE.get(name, ""))
         for name, rule in RULES
         for severity, message in rule(facts, expected)
     )
@@ -323,11 +324,6 @@ ADVICE: Mapping[str, str] = {
     "elf-damage": "fetch or build it again; no loader takes this file",
     "stable-abi": "build it for each Python, or with Py_LIMITED_API set to the version that the tag names",
 }
-
-
-def advice(rule: str) -> str:
-    """Return what to do about a finding whose message does not say it, else ""."""
-    return ADVICE.get(rule, "")
 
 
 def findings_alone(

@@ -17,10 +17,9 @@ PTX, ELF, LTO = 1, 2, 8  # LTO: NVVM code for link-time optimisation, from nvcc'
 _PREFIXES = {PTX: "compute_", ELF: "sm_", LTO: "lto_"}
 
 _CONTAINER = struct.Struct("<4sHHQ")
-_ENTRY = struct.Struct("<HHIQI8xI8xQ8xQ")
+_ENTRY = struct.Struct("<HHIQI8xI8xQ8x8x")
 _VERSION = 1
 _SPECIFIC, _FAMILY = 0x100000, 0x200000
-_LZ4, _ZSTD = 0x2000, 0x8000  # nvcc --compress-mode=speed, =size
 
 MAX_HEADER = 1 << 20  # names and the compiler's options; nvcc writes up to some hundred bytes
 MAX_ARCH = 9999
@@ -42,16 +41,14 @@ class Container:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FatbinEntry:
-    """Code for one architecture; `size`: stored bytes; `full_size`: decompressed bytes."""
+    """Code for one architecture; `size`: stored bytes."""
 
     offset: int
     container: int  # offset of its container
     kind: int  # PTX, ELF, LTO or a number that is not known here
     arch: int  # 121
     variant: str  # "a", "f" or ""
-    compression: str  # "lz4", "zstd", "unknown" or "" for none
     size: int
-    full_size: int
 
     @property
     def target(self) -> str:
@@ -160,7 +157,7 @@ class Scanner:
         return True
 
     def _entry(self, data: bytes, at: int, items: list[Item]) -> None:
-        kind, _, header, size, packed, arch, flags, full = _ENTRY.unpack_from(data, at)
+        kind, _, header, size, packed, arch, flags = _ENTRY.unpack_from(data, at)
         left = self._end - self._next
         if not _ENTRY.size <= header <= MAX_HEADER:
             problem = f"an entry's header of {header} bytes"
@@ -178,23 +175,13 @@ class Scanner:
                     kind=kind,
                     arch=arch,
                     variant=("a" if flags & _SPECIFIC else "") + ("f" if flags & _FAMILY else ""),
-                    compression=_compression(flags, packed),
                     size=packed or size,
-                    full_size=full or size,
                 )
             )
             self._next += header + size
             return
         items.append(FatbinProblem(offset=self._next, message=problem))
         self._inside = False
-
-
-def _compression(flags: int, packed: int) -> str:
-    if flags & _LZ4:
-        return "lz4"
-    if flags & _ZSTD:
-        return "zstd"
-    return "unknown" if packed else ""
 
 
 def _cut(claimed: int, there: int) -> str:

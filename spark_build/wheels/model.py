@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
+from spark_build.errors import Finding
 from spark_build.recipes.model import Target
 from spark_build.text import printable
 
@@ -104,7 +105,6 @@ class Payload:
     intrusive: tuple[tuple[str, str], ...] = ()  # (name, why): would harm the environment or cannot be there
 
 
-Severity = Literal["error", "warning", "info"]
 # foreign: a loose wheel of another maker; imported: built elsewhere by spark-build, as an export says
 Origin = Literal["built", "public", "foreign", "imported"]
 
@@ -147,13 +147,9 @@ class WheelFacts:
         return (*self.record_problems, *(printable(f"{name} {why}") for name, why in self.payload.intrusive))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """One result of an audit rule."""
-
-    rule: str
-    severity: Severity
-    message: str
+def finding_row(finding: Finding) -> dict[str, str]:
+    """Return a finding of the audit as documents have it."""
+    return {"rule": finding.rule, "severity": finding.severity, "message": finding.message}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

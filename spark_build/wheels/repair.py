@@ -21,7 +21,7 @@ from elftools.elf.elffile import ELFFile
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import parse_tag
 
-from spark_build.errors import AuditError
+from spark_build.errors import AuditError, Finding
 from spark_build.files import CHUNK, sync_folder
 from spark_build.probe import SYSTEM_PATH
 from spark_build.process import run
@@ -30,7 +30,7 @@ from spark_build.venv import clean_environment
 from spark_build.wheels import device_code
 from spark_build.wheels.audit import audit
 from spark_build.wheels.elf import beside_library, entry_to, read_library
-from spark_build.wheels.model import Code, Finding, Library, WheelFacts
+from spark_build.wheels.model import Code, Library, WheelFacts
 from spark_build.wheels.reader import RECORD_FILES, dist_info, opened, read_facts
 from spark_build.wheels.rules import Policies
 from spark_build.wheels.writer import Extra, add, merged, record_text, rewrite, zip_epoch

@@ -11,10 +11,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from spark_build.errors import Severity
 from spark_build.recipes.model import External, Target
 from spark_build.wheels import model as wheels_model
 from spark_build.wheels.elf import beside_library, leads_to, library_origin
-from spark_build.wheels.model import DEVICE_MACHINES, Library, Payload, Severity, WheelFacts
+from spark_build.wheels.model import DEVICE_MACHINES, Library, Payload, WheelFacts
 from spark_build.wheels.payload import is_one_place
 
 

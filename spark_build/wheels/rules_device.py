@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from spark_build.errors import Finding, Severity
 from spark_build.recipes.model import DeviceRule, Recipe, Target
 from spark_build.text import printable
-from spark_build.wheels.model import UNREADABLE, Code, DeviceCode, Finding, Severity, WheelFacts
+from spark_build.wheels.model import UNREADABLE, Code, DeviceCode, WheelFacts
 
 # From best to worst: made for this GPU; for its family; for an older one; yet to be compiled; not at all.
 Fit = Literal["native", "family", "older", "jit", "none"]
@@ -91,9 +92,7 @@ def device_findings(facts: WheelFacts, wanted: DeviceDemand) -> tuple[Finding, .
     """Return all findings on a wheel's device code; the recipe's own demands give "device-required"."""
     found = [*_damage(facts), *_whole(facts, wanted), *_each(facts, wanted)]
     found += [finding for rule in wanted.rules for finding in _required(facts, rule, wanted)]
-    return tuple(
-        Finding(rule=rule, severity=severity, message=printable(message)) for rule, severity, message in found
-    )
+    return tuple(Finding(rule, severity, printable(message)) for rule, severity, message in found)
 
 
 _Said = tuple[str, Severity, str]  # rule, severity, message

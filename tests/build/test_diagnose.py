@@ -110,13 +110,13 @@ def test_a_real_log(name: str) -> None:
     problem, place, error = EXPECTED[name]
     found = diagnose(read(name))
     assert found is not None
-    assert found.problem == problem
-    assert error in found.error
-    assert found.place.endswith(place)
-    assert bool(found.place) == bool(place)
-    assert bool(found.explanation) == bool(found.fix) == bool(problem)
+    assert found.finding.rule == problem
+    assert error in found.finding.message
+    assert str(found.finding.place).endswith(place)
+    assert bool(str(found.finding.place)) == bool(place)
+    assert bool(found.explanation) == bool(found.finding.hint) == bool(problem)
     assert "{" not in found.explanation + re.sub(
-        r"\{(arch_list:torch|version|extra:NAME)\}", "", hint_text(found.fix)
+        r"\{(arch_list:torch|version|extra:NAME)\}", "", hint_text(found.finding.hint)
     )
 
 
@@ -138,20 +138,20 @@ def test_colours_do_not_hide_an_error() -> None:
     coloured = "\x1b[01m\x1b[Ka.cpp:2:10:\x1b[m\x1b[K \x1b[01;31m\x1b[Kerror: \x1b[m\x1b[Kno such thing\n"
     found = diagnose(coloured)
     assert found is not None
-    assert (found.place, found.error) == ("a.cpp:2", "no such thing")
+    assert (str(found.finding.place), found.finding.message) == ("a.cpp:2", "no such thing")
 
 
 def test_an_error_on_purpose_before_the_failure_is_not_the_first() -> None:
     probe = "conftest.c:1:10: error: probing for a function\n"
     found = diagnose(probe + read("plain-error"))
     assert found is not None
-    assert found.place == "/build/a.cpp:2"
+    assert str(found.finding.place) == "/build/a.cpp:2"
 
 
 def test_memory_explains_what_came_before() -> None:
     found = diagnose(read("plain-error") + read("killed-gcc"))
     assert found is not None
-    assert found.problem == "out-of-memory"
+    assert found.finding.rule == "out-of-memory"
 
 
 @pytest.mark.parametrize(
@@ -187,4 +187,4 @@ def test_what_was_downloaded_in_vain_says_what_to_do() -> None:
         "FLASH_ATTENTION_FORCE_BUILD=TRUE",
         "network = true under [build] in the recipe",
     ):
-        assert way in hint_text(found.fix)
+        assert way in hint_text(found.finding.hint)

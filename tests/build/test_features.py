@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.build.diagnosis import DroppedFeature, FeatureWatch, feature_agrees, kept
+from spark_build.build.diagnosis import FeatureWatch, feature_agrees, kept
+from spark_build.errors import Finding
 from spark_build.recipes.model import Feature
 
 CUDNN = Feature(name="USE_CUDNN", why="cuDNN not found: off with a warning")
@@ -43,10 +46,17 @@ def names(*wanted: str) -> list[Feature]:
     return [Feature(name=name) for name in wanted]
 
 
-def dropped_features(features: list[Feature], lines: list[str]) -> tuple[DroppedFeature, ...]:
+def dropped_features(features: list[Feature], lines: list[str]) -> tuple[Finding, ...]:
     """Every feature that a complete log reports missing, in order of its lines."""
     watch = FeatureWatch(features)
     return tuple(missing for missing in map(watch.see, lines) if missing is not None)
+
+
+def said(missing: Finding) -> str:
+    """What the summary says of the feature; "" for nothing."""
+    found = re.search(r"says (.*?), not ", missing.message)
+    assert found is not None
+    return found[1].replace("nothing", "")
 
 
 def test_all_there() -> None:
@@ -55,18 +65,18 @@ def test_all_there() -> None:
 
 def test_the_reason_is_what_was_printed_about_it() -> None:
     cudnn, nccl = dropped_features([CUDNN, *names("USE_NCCL")], summary("OFF", "OFF"))
-    assert (cudnn.feature, cudnn.found) == (CUDNN, "OFF")
-    assert cudnn.reason == "USE_CUDNN is set to 0. Compiling without cuDNN support"
-    assert nccl.reason == "Could NOT find NCCL (missing: NCCL_INCLUDE_DIR NCCL_LIBRARY)"
-    assert str(nccl).startswith(
-        "the build would lack USE_NCCL: the configure summary says OFF, not ON (Could"
+    assert (cudnn.place.subject, said(cudnn)) == (CUDNN.name, "OFF")
+    assert cudnn.message.endswith(" (USE_CUDNN is set to 0. Compiling without cuDNN support)")
+    assert nccl.message == (
+        "the build would lack USE_NCCL: the configure summary says OFF, not ON "
+        "(Could NOT find NCCL (missing: NCCL_INCLUDE_DIR NCCL_LIBRARY))"
     )
 
 
 def test_a_warning_of_several_lines_is_one_reason() -> None:
     lines = [line for line in summary("OFF") if "is set to" not in line]
     (missing,) = dropped_features([CUDNN], lines)
-    assert missing.reason == "Cannot find cuDNN library. Turning the option off"
+    assert missing.message.endswith(" (Cannot find cuDNN library. Turning the option off)")
 
 
 def test_without_a_printed_reason_the_recipe_says_why() -> None:
@@ -86,7 +96,7 @@ def test_a_name_is_not_found_inside_of_another() -> None:
 
 def test_what_is_wanted_off() -> None:
     (missing,) = dropped_features([Feature(name="USE_SYSTEM_NCCL", value="ON")], summary())
-    assert missing.found == "OFF"
+    assert said(missing) == "OFF"
     assert dropped_features([Feature(name="USE_SYSTEM_NCCL", value="OFF")], summary()) == ()
 
 
@@ -105,14 +115,14 @@ def test_what_is_wanted_off() -> None:
 )
 def test_ways_to_print_it(line: str, found: str | None) -> None:
     missing = FeatureWatch([Feature(name="BUILD_CUDA_SOURCES", value="True")]).see(line)
-    assert (missing.found if missing else None) == found
+    assert (said(missing) if missing else None) == found
 
 
 def test_a_sentence() -> None:
     features = [Feature(name="Building with CUDA ops")]
     assert dropped_features(features, ["Building with CUDA ops"]) == ()
-    assert [one.found for one in dropped_features(features, ["Building without CUDA ops"])] == ["OFF"]
-    assert [one.found for one in dropped_features(features, ["Building with CUDA ops: no"])] == ["no"]
+    assert [said(one) for one in dropped_features(features, ["Building without CUDA ops"])] == ["OFF"]
+    assert [said(one) for one in dropped_features(features, ["Building with CUDA ops: no"])] == ["no"]
 
 
 def test_unseen() -> None:
@@ -149,7 +159,7 @@ def test_a_kept_log_is_judged_by_the_last_command_that_names_a_feature() -> None
         "[1/1]",
     ]
     missing, unseen = kept(features, attempts)
-    assert [(one.feature.name, one.found) for one in missing] == [("USE_B", "OFF")]
+    assert [(one.place.subject, said(one)) for one in missing] == [("USE_B", "OFF")]
     assert [one.name for one in unseen] == ["USE_C"]
     assert kept(features[:1], [*attempts, "USE_A: ON", "USE_A: OFF"])[0], (
         "within one command each line counts"

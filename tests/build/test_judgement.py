@@ -11,11 +11,11 @@ import pytest
 
 from spark_build.build import recipe_build
 from spark_build.build.keys import brought_up
+from spark_build.errors import Finding
 from spark_build.paths import Home
 from spark_build.text import digest
 from spark_build.wheelhouse import fsck, gc
 from spark_build.wheelhouse import store as stores
-from spark_build.wheels.model import Finding
 from tests.conftest import ROOT, Root
 from tests.helpers.recipe_roots import make, statuses
 
@@ -132,7 +132,7 @@ def test_a_judgement_speaks_of_certain_bytes(tmp_path: Path) -> None:
     assert stores.is_judged(entry, digest(INPUTS))
     assert not stores.is_judged(entry, digest(new))
     assert recipe_build.changed_judgement(entry, new) == ("rules changed: 1 -> 2",)
-    stores.note_judgement(entry, new, [Finding(rule="x", severity="warning", message="m")])
+    stores.note_judgement(entry, new, [Finding("x", "warning", "m")])
     assert stores.is_judged(entry, digest(new))
     assert stores.is_judged(entry, digest(INPUTS)), "the old judgement stands"
     assert recipe_build.changed_judgement(entry, {**INPUTS, "rules": 3}) == ("rules changed: 2 -> 3",)
@@ -156,8 +156,8 @@ def test_a_damaged_judgement_counts_for_nothing_and_is_found(tmp_path: Path) -> 
     path.write_text(path.read_text()[:40])
     assert not stores.is_judged(entry, digest(INPUTS))
     (found,) = fsck.of_store(home, {}, [])
-    assert (found.fault.kind, found.fault.path) == ("damaged", str(path))
-    assert found.mended().mended
+    assert (found.finding.rule, found.finding.place.file) == ("damaged", str(path))
+    assert found.repaired().mended
     assert not list((home.wheelhouse / "judgements").rglob("*.json"))
 
 

@@ -504,7 +504,7 @@ def test_rules_that_changed_have_another_version() -> None:
     digest here."""
     modules = (audit, rules_device, rules, payload, elf, diagnosis)
     code = digest([line for module in modules for line in logic(module)])
-    assert code[:16] == "5931ef3408218d4e"
+    assert code[:16] == "eecef340a09c8a87"
 
 
 # --- fixed keys -------------------------------------------------------------------------------------

@@ -25,7 +25,9 @@ from spark_build.doctor.model import (
     PlanRequirements,
     install_line,
 )
-from spark_build.machine import Diagnosis, Limits
+from spark_build.doctor.support import safe_line
+from spark_build.errors import Finding
+from spark_build.machine import Limits
 from tests.helpers.commands import hint_text
 from tests.helpers.machines import Nvml, Simulated, diagnose
 
@@ -54,7 +56,7 @@ def wants(folder: Path) -> PlanRequirements:
 
 def test_a_spark_in_good_order(folder: Path) -> None:
     facts, found = diagnose(Simulated("spark"), folder, *STACK)
-    assert {check: one.message for check, one in found.items() if one.status != "ok"} == {}
+    assert {check: one.message for check, one in found.items() if one.severity != "ok"} == {}
     assert found["platform"].message == "linux-aarch64, 20 cores, NVIDIA DGX Spark"
     assert found["distribution"].message == "DGX OS 7.4.0 (Ubuntu 24.04.4 LTS)"
     assert "sbsa-linux" in found["cuda-headers"].message
@@ -82,7 +84,7 @@ def test_nvml_and_nvidia_smi_tell_the_same(folder: Path) -> None:
 
 def test_a_worn_spark_names_everything(folder: Path) -> None:
     _, found = diagnose(Simulated("spark-worn"), folder, *STACK)
-    well = {check for check, one in found.items() if one.status == "ok"}
+    well = {check for check, one in found.items() if one.severity == "ok"}
     assert well == {
         "writable",
         "python",
@@ -93,18 +95,18 @@ def test_a_worn_spark_names_everything(folder: Path) -> None:
         "cluster-links",
         "cluster-rdma",
     }
-    assert all(one.fix for check, one in found.items() if check not in well)
+    assert all(one.hint for check, one in found.items() if check not in well)
     assert "611 MHz" in found["gpu-clocks"].message
-    assert "unplug" in hint_text(found["gpu-clocks"].fix)
+    assert "unplug" in hint_text(found["gpu-clocks"].hint)
     assert "hunter2" not in str(found)
 
 
 def test_the_recorded_h200(folder: Path) -> None:
     _, found = diagnose(Simulated("h200"), folder, "flash-attn", cluster=False)
-    wrong = {check: one.status for check, one in found.items() if one.status != "ok"}
+    wrong = {check: one.severity for check, one in found.items() if one.severity != "ok"}
     # flash-attn needs torch, whose disk and packages count, too.
     assert wrong == {
-        "disk": "fail", "packages": "fail", "sandbox": "warn", "cache": "warn", "index": "fail",
+        "disk": "error", "packages": "error", "sandbox": "warning", "cache": "warning", "index": "error",
     }  # fmt: skip
     assert found["driver"].message == "driver 580.159.04, knows CUDA 13.0"
     assert found["gpu-clocks"].message.startswith("NVIDIA H200: 345 MHz of 1980, 79 W of 700, P0")
@@ -113,7 +115,7 @@ def test_the_recorded_h200(folder: Path) -> None:
 
 def test_a_board_that_nothing_is_for(folder: Path) -> None:
     facts, found = diagnose(Simulated("bare"), folder)
-    assert found["platform"].status == "fail"
+    assert found["platform"].severity == "error"
     assert facts.gpus == ()
     assert not {"gpu", "cuda", "driver", "nvcc", "cudnn", "gpu-clocks"} & set(found)
 
@@ -136,7 +138,7 @@ def test_every_header_that_a_toolkit_lacks_is_named(folder: Path, tmp_path: Path
     for name in names:
         (include / name).unlink()
     _, found = diagnose(machine, folder, *STACK)
-    assert found["cuda-headers"].status == "fail"
+    assert found["cuda-headers"].severity == "error"
     assert all(f"include/{name}" in found["cuda-headers"].message for name in names)
 
 
@@ -154,10 +156,10 @@ def test_what_no_plan_needs_is_no_failure(folder: Path) -> None:
     _, building_all = diagnose(Simulated("spark-worn"), folder, *STACK)
     _, found = diagnose(Simulated("spark-worn", disk_free_mib=90000), folder, "cusparselt")
     for check in ("kernel", "python-headers"):
-        assert building_all[check].status == "fail", check
-        assert found[check].status == "warn", check
+        assert building_all[check].severity == "error", check
+        assert found[check].severity == "warning", check
     for check in ("cuda-headers", "cudnn"):
-        assert building_all[check].status == "fail", check
+        assert building_all[check].severity == "error", check
     assert not {"cuda", "cuda-headers", "cudnn", "nvcc"} & set(
         found
     )  # nothing is compiled: no toolkit is needed
@@ -219,94 +221,94 @@ APPARMOR = {"kernel/apparmor_restrict_unprivileged_userns": "1"}
 MIB = 12_000  # memory that is available in some cases
 # (check, what is changed on a Spark in good order, status, words of the message, words of what mends it)
 CASES: tuple[tuple[Any, Change, str, str, str], ...] = (
-    (checks_build.target, put(basics__machine__platform="linux-x86_64"), "fail", "is built on linux-aarch64", "plan"),
-    (checks_build.target, put(basics__machine__python="cp313"), "fail", "this is cp313", "python3.12"),
-    (checks_build.disk, put(basics__disk_free_mib=0), "fail", "0 MiB free", "--root DIR"),
-    (checks_build.memory, put(basics__machine__available_mib=MIB), "fail", "one compile job of", "--ignore-memory"),
-    (checks_build.python, put(basics__python="3.10.4"), "fail", "3.10.4", "SPARK_BUILD_PYTHON"),
-    (checks_build.gpu, put(basics__machine__gpus=()), "warn", "no GPU here", ""),
-    (checks_build.toolkit, put(basics__nvcc=""), "fail", "missing", "cuda-toolkit-13-0"),
-    (checks_build.toolkit, put(basics__nvcc=""), "fail", "in NVIDIA's apt repository only", "--provide cuda=store"),
-    (checks_cuda.headers, put(toolkit__missing=("include/cusparse.h", "include/nvrtc.h")), "fail", "cusparse.h, include/nvrtc.h", "cuda=store"),
-    (checks_build.namespaces, put(basics__sandbox="none", basics__forbids_namespaces={}), "warn", "bubblewrap does not run", "pivot_root"),
-    (checks_build.toolkit, put(basics__nvcc="12.9"), "fail", "12.9", "cuda-toolkit-13-0"),
-    (checks_build.packages, put(basics__missing_packages=("g++",)), "fail", "missing g++", "apt-get install -y -- g++"),
-    (checks_build.packages, put(basics__missing_packages=("g++",), basics__has_apt=False), "fail", "g++", "what your system calls"),
-    (checks_build.sandbox, put(basics__sandbox="none", basics__has_bubblewrap=False), "warn", "", "install -y -- bubblewrap"),
-    (checks_build.sandbox, put(basics__sandbox="none"), "warn", "", "/etc/apparmor.d/bwrap"),
-    (checks_build.sandbox, put(basics__sandbox="none", basics__forbids_namespaces={}), "warn", "", "in a container"),
-    (checks_build.cache, put(basics__cache=""), "warn", "no compiler cache", "ccache"),
-    (checks_build.namespaces, put(basics__may_namespaces=False), "warn", "AppArmor forbids", "apparmor_parser"),
-    (checks_build.namespaces, put(basics__forbids_namespaces={"kernel/unprivileged_userns_clone": "0"}), "warn", "userns_clone = 0", "sysctl"),
-    (checks_system.platform, put(basics__machine__platform="linux-riscv64"), "fail", "no recipe", "linux-aarch64"),
-    (checks_system.distribution, put(system__os=DEB), "fail", "CUDA 13 does not support", "upgrade"),
-    (checks_system.distribution, put(system__os={"ID": "ubuntu", "VERSION_ID": "25.10"}), "warn", "", "upgrade"),
-    (checks_system.distribution, put(system__os={}), "warn", "by hand", "recipes show"),
-    (checks_system.kernel, put(system__kernel="6.10.9-x"), "fail", "older than 6.11", "reboot"),
-    (checks_system.kernel, put(system__restart_wanted=True), "warn", "wait for a restart", "reboot"),
-    (checks_system.swap, put(system__swap_used_mib=12_455), "warn", "short of memory", "swapoff"),
-    (checks_system.pressure, put(system__pressure=None), "warn", "does not tell", "psi=1"),
-    (checks_system.pressure, put(system__pressure=SHORT), "warn", "12%", "ps aux"),
-    (checks_system.clock, put(system__now=1789900000.0), "fail", "1 days behind", "set-ntp"),
-    (checks_system.clock, index(IndexAnswer(where="a", ahead=301.0)), "fail", "5 min behind", "set-ntp"),
-    (checks_system.clock, index(IndexAnswer(where="a", ahead=-1200.0)), "fail", "20 min ahead of", "set-ntp"),
-    (checks_system.clock, put(system__synchronised=False), "warn", "not synchronised", "set-ntp"),
-    (checks_system.locale, put(system__locale_usable=False), "warn", "en_US.UTF-8 is not installed", "C.UTF-8"),
-    (checks_system.locale, put(system__encoding="ISO-8859-1"), "warn", "not UTF-8", "C.UTF-8"),
-    (checks_system.proxies, put(system__proxies={"http_proxy": "http://a:1", "HTTP_PROXY": "http://b:1"}), "warn", "differ", "unset HTTP_PROXY"),
-    (checks_system.proxies, put(system__proxies={"https_proxy": "a:3128"}), "warn", "needs a scheme", "http://HOST:PORT"),
-    (checks_system.proxies, put(system__proxies={"https_proxy": "http://a:port"}), "warn", "is no address", "http://HOST:PORT"),
-    (checks_system.proxies, put(system__proxies={"http_proxy": "http://u:pw@a:3128"}), "warn", "https_proxy is not", "https_proxy"),
-    (checks_system.index, index(IndexAnswer(where="a", failure="refused")), "fail", "a: refused", "PIP_FIND_LINKS"),
-    (checks_system.index, index(IndexAnswer(where="a", failure="refused"), lacking=0), "warn", "all that the builds need", ""),
-    (checks_system.index, index(IndexAnswer(where="a", failure="refused"), IndexAnswer(where="b")), "warn", "b answers", ""),
-    (checks_system.index, index(), "fail", "no index", "PIP_FIND_LINKS"),
-    (checks_system.index, index(problem="pip cannot read"), "fail", "pip cannot read", "pip config"),
-    (checks_cuda.driver, put(driver=Driver(module="580.142", libraries="580.95.05")), "fail", "its libraries are 580.95.05", "reboot"),
-    (checks_cuda.driver, put(driver=Driver(module="580.65.05", libraries="580.65.05")), "fail", "580.65.06 or newer", "nvidia-driver-580-open"),
-    (checks_cuda.driver, put(driver=Driver(problem="No devices were found")), "fail", "No devices were found", "reboot"),
-    (checks_cuda.nvccs, put(nvccs=NVCCS), "warn", "your shell /usr/bin/nvcc", "remove nvidia-cuda-toolkit"),
-    (checks_cuda.headers, put(toolkit__missing=("include/cuda_runtime_api.h",)), "fail", "lacks include/cuda_runtime_api.h", "cuda-toolkit-13-0"),
-    (checks_cuda.headers, put(toolkit__foreign=("lib/libcudart.so",)), "fail", "another processor", "cuda-toolkit-13-0"),
-    (checks_cuda.cudnn, library("cuDNN", {}, {}), "fail", "headers and library missing", "libcudnn9-dev-cuda-13"),
-    (checks_cuda.cudnn, library("cuDNN", {"h": "8.9.7"}, {"libcudnn.so": ""}), "fail", "8.9.7", "libcudnn9-dev-cuda-13"),
-    (checks_cuda.cublas, library("cuBLAS", {"h": "13.1.0"}, {"libcublas.so.13": ""}), "fail", "cuBLAS: library missing", "libcublas-dev-13-0"),
-    (checks_cuda.cublas, library("cuBLAS", {"h": "13.0.2"}, {"libcublas.so": ""}), "warn", "faster on GB10", "--only-upgrade"),
-    (checks_cuda.cufile, library("cuFile", {}, {"libcufile.so": ""}), "fail", "cuFile: headers missing", "libcufile-dev-13-0"),
-    (checks_cuda.cufile, put(compat_allowed=False), "warn", "forbids compat mode", "allow_compat_mode"),
-    (checks_cuda.nccl, library("NCCL", {}, {}), "fail", "missing", "libnccl-dev"),
-    (checks_cuda.nccl, library("NCCL", {"h": "2.28.3"}, {"libnccl.so": "", "libnccl.so.2.27.7": "2.27.7"}), "warn", "several NCCL", "dpkg -S"),
-    (checks_cuda.compiler, put(tools__compiler="", tools__compiler_version=""), "fail", "no C++ compiler", "g++"),
-    (checks_cuda.compiler, put(tools__compiler_version="8.5.0"), "fail", "too old for C++17", "g++-13"),
-    (checks_cuda.compiler, put(tools__compiler_version="16.1.0"), "fail", "up to 15", "g++-15"),
-    (checks_cuda.compiler, put(tools__compiler="clang", tools__compiler_version="21.1.0"), "fail", "up to 20", "g++-15"),
-    (checks_build.cmake, put(tools__cmake="", tools__paths={"cmake": "/home/me/my bin/cmake"}), "warn", "does not run", "rm '/home/me/my bin/cmake'"),
-    (checks_build.cmake, put(tools__cmake="", tools__paths={"cmake": "/usr/local/bin/cmake"}), "warn", "does not run", "sudo rm /usr/local/bin/cmake"),
-    (checks_build.ninja, put(tools__ninja="", tools__paths={"ninja": "/usr/bin/ninja"}), "warn", "does not run", "--reinstall -y ninja-build"),
-    (checks_build.python_headers, put(tools__python_headers=False), "fail", "Python 3.12", "python3.12-dev"),
-    (checks_cuda.busy, card(processes=2), "warn", "2 processes", "nvidia-smi"),
-    (checks_cuda.busy, card(processes=None, utilisation=0.1), "warn", "10% busy", "nvidia-smi"),
-    (checks_cuda.clocks, card(clock_mhz=850, utilisation=0.5), "warn", "850 MHz", "unplug"),
-    (checks_cuda.clocks, card(clock_mhz=500, utilisation=1.0), "warn", "about 2400", "unplug"),
-    (checks_cuda.clocks, card(reasons=("HW power brake",)), "warn", "held down: HW power brake", "power adapter"),
-    (checks_cuda.clocks, card(reasons=("applications clocks setting",)), "warn", "setting", "--reset-gpu-clocks"),
-    (checks_system.nccl, library("NCCL", {}, {"libnccl.so.2.28.2": "2.28.2"}), "fail", "2.28.3 or newer", "libnccl2"),
-    (checks_system.nccl, library("NCCL", {}, {}), "fail", "no NCCL", "libnccl2"),
-    (checks_system.links, put(cluster__links=(DOWN,)), "fail", "0 of 2", "cable"),
-    (checks_system.links, put(cluster__links=()), "fail", "no network card", "rdma"),
-    (checks_system.mtu, links(mtu=8999), "fail", "8999", "mtu 9000"),
-    (checks_system.addresses, links(addresses=()), "fail", "has none", "netplan"),
-    (checks_system.addresses, links(addresses=("10.0.0.1",), dynamic=("10.0.0.1",)), "fail", "DHCP", "netplan"),
-    (checks_system.rdma, put(cluster__rdma=None), "warn", "cannot be asked", ""),
-    (checks_system.rdma, put(basics__machine__gpus=(), cluster__rdma=True), "warn", "not loaded", "modprobe"),
-    (checks_system.rdma, put(basics__machine__gpus=()), "warn", "offers no", ""),
+    (checks_build.target, put(basics__machine__platform="linux-x86_64"), "error", "is built on linux-aarch64", "plan"),
+    (checks_build.target, put(basics__machine__python="cp313"), "error", "this is cp313", "python3.12"),
+    (checks_build.disk, put(basics__disk_free_mib=0), "error", "0 MiB free", "--root DIR"),
+    (checks_build.memory, put(basics__machine__available_mib=MIB), "error", "one compile job of", "--ignore-memory"),
+    (checks_build.python, put(basics__python="3.10.4"), "error", "3.10.4", "SPARK_BUILD_PYTHON"),
+    (checks_build.gpu, put(basics__machine__gpus=()), "warning", "no GPU here", ""),
+    (checks_build.toolkit, put(basics__nvcc=""), "error", "missing", "cuda-toolkit-13-0"),
+    (checks_build.toolkit, put(basics__nvcc=""), "error", "in NVIDIA's apt repository only", "--provide cuda=store"),
+    (checks_cuda.headers, put(toolkit__missing=("include/cusparse.h", "include/nvrtc.h")), "error", "cusparse.h, include/nvrtc.h", "cuda=store"),
+    (checks_build.namespaces, put(basics__sandbox="none", basics__forbids_namespaces={}), "warning", "bubblewrap does not run", "pivot_root"),
+    (checks_build.toolkit, put(basics__nvcc="12.9"), "error", "12.9", "cuda-toolkit-13-0"),
+    (checks_build.packages, put(basics__missing_packages=("g++",)), "error", "missing g++", "apt-get install -y -- g++"),
+    (checks_build.packages, put(basics__missing_packages=("g++",), basics__has_apt=False), "error", "g++", "what your system calls"),
+    (checks_build.sandbox, put(basics__sandbox="none", basics__has_bubblewrap=False), "warning", "", "install -y -- bubblewrap"),
+    (checks_build.sandbox, put(basics__sandbox="none"), "warning", "", "/etc/apparmor.d/bwrap"),
+    (checks_build.sandbox, put(basics__sandbox="none", basics__forbids_namespaces={}), "warning", "", "in a container"),
+    (checks_build.cache, put(basics__cache=""), "warning", "no compiler cache", "ccache"),
+    (checks_build.namespaces, put(basics__may_namespaces=False), "warning", "AppArmor forbids", "apparmor_parser"),
+    (checks_build.namespaces, put(basics__forbids_namespaces={"kernel/unprivileged_userns_clone": "0"}), "warning", "userns_clone = 0", "sysctl"),
+    (checks_system.platform, put(basics__machine__platform="linux-riscv64"), "error", "no recipe", "linux-aarch64"),
+    (checks_system.distribution, put(system__os=DEB), "error", "CUDA 13 does not support", "upgrade"),
+    (checks_system.distribution, put(system__os={"ID": "ubuntu", "VERSION_ID": "25.10"}), "warning", "", "upgrade"),
+    (checks_system.distribution, put(system__os={}), "warning", "by hand", "recipes show"),
+    (checks_system.kernel, put(system__kernel="6.10.9-x"), "error", "older than 6.11", "reboot"),
+    (checks_system.kernel, put(system__restart_wanted=True), "warning", "wait for a restart", "reboot"),
+    (checks_system.swap, put(system__swap_used_mib=12_455), "warning", "short of memory", "swapoff"),
+    (checks_system.pressure, put(system__pressure=None), "warning", "does not tell", "psi=1"),
+    (checks_system.pressure, put(system__pressure=SHORT), "warning", "12%", "ps aux"),
+    (checks_system.clock, put(system__now=1789900000.0), "error", "1 days behind", "set-ntp"),
+    (checks_system.clock, index(IndexAnswer(where="a", ahead=301.0)), "error", "5 min behind", "set-ntp"),
+    (checks_system.clock, index(IndexAnswer(where="a", ahead=-1200.0)), "error", "20 min ahead of", "set-ntp"),
+    (checks_system.clock, put(system__synchronised=False), "warning", "not synchronised", "set-ntp"),
+    (checks_system.locale, put(system__locale_usable=False), "warning", "en_US.UTF-8 is not installed", "C.UTF-8"),
+    (checks_system.locale, put(system__encoding="ISO-8859-1"), "warning", "not UTF-8", "C.UTF-8"),
+    (checks_system.proxies, put(system__proxies={"http_proxy": "http://a:1", "HTTP_PROXY": "http://b:1"}), "warning", "differ", "unset HTTP_PROXY"),
+    (checks_system.proxies, put(system__proxies={"https_proxy": "a:3128"}), "warning", "needs a scheme", "http://HOST:PORT"),
+    (checks_system.proxies, put(system__proxies={"https_proxy": "http://a:port"}), "warning", "is no address", "http://HOST:PORT"),
+    (checks_system.proxies, put(system__proxies={"http_proxy": "http://u:pw@a:3128"}), "warning", "https_proxy is not", "https_proxy"),
+    (checks_system.index, index(IndexAnswer(where="a", failure="refused")), "error", "a: refused", "PIP_FIND_LINKS"),
+    (checks_system.index, index(IndexAnswer(where="a", failure="refused"), lacking=0), "warning", "all that the builds need", ""),
+    (checks_system.index, index(IndexAnswer(where="a", failure="refused"), IndexAnswer(where="b")), "warning", "b answers", ""),
+    (checks_system.index, index(), "error", "no index", "PIP_FIND_LINKS"),
+    (checks_system.index, index(problem="pip cannot read"), "error", "pip cannot read", "pip config"),
+    (checks_cuda.driver, put(driver=Driver(module="580.142", libraries="580.95.05")), "error", "its libraries are 580.95.05", "reboot"),
+    (checks_cuda.driver, put(driver=Driver(module="580.65.05", libraries="580.65.05")), "error", "580.65.06 or newer", "nvidia-driver-580-open"),
+    (checks_cuda.driver, put(driver=Driver(problem="No devices were found")), "error", "No devices were found", "reboot"),
+    (checks_cuda.nvccs, put(nvccs=NVCCS), "warning", "your shell /usr/bin/nvcc", "remove nvidia-cuda-toolkit"),
+    (checks_cuda.headers, put(toolkit__missing=("include/cuda_runtime_api.h",)), "error", "lacks include/cuda_runtime_api.h", "cuda-toolkit-13-0"),
+    (checks_cuda.headers, put(toolkit__foreign=("lib/libcudart.so",)), "error", "another processor", "cuda-toolkit-13-0"),
+    (checks_cuda.cudnn, library("cuDNN", {}, {}), "error", "headers and library missing", "libcudnn9-dev-cuda-13"),
+    (checks_cuda.cudnn, library("cuDNN", {"h": "8.9.7"}, {"libcudnn.so": ""}), "error", "8.9.7", "libcudnn9-dev-cuda-13"),
+    (checks_cuda.cublas, library("cuBLAS", {"h": "13.1.0"}, {"libcublas.so.13": ""}), "error", "cuBLAS: library missing", "libcublas-dev-13-0"),
+    (checks_cuda.cublas, library("cuBLAS", {"h": "13.0.2"}, {"libcublas.so": ""}), "warning", "faster on GB10", "--only-upgrade"),
+    (checks_cuda.cufile, library("cuFile", {}, {"libcufile.so": ""}), "error", "cuFile: headers missing", "libcufile-dev-13-0"),
+    (checks_cuda.cufile, put(compat_allowed=False), "warning", "forbids compat mode", "allow_compat_mode"),
+    (checks_cuda.nccl, library("NCCL", {}, {}), "error", "missing", "libnccl-dev"),
+    (checks_cuda.nccl, library("NCCL", {"h": "2.28.3"}, {"libnccl.so": "", "libnccl.so.2.27.7": "2.27.7"}), "warning", "several NCCL", "dpkg -S"),
+    (checks_cuda.compiler, put(tools__compiler="", tools__compiler_version=""), "error", "no C++ compiler", "g++"),
+    (checks_cuda.compiler, put(tools__compiler_version="8.5.0"), "error", "too old for C++17", "g++-13"),
+    (checks_cuda.compiler, put(tools__compiler_version="16.1.0"), "error", "up to 15", "g++-15"),
+    (checks_cuda.compiler, put(tools__compiler="clang", tools__compiler_version="21.1.0"), "error", "up to 20", "g++-15"),
+    (checks_build.cmake, put(tools__cmake="", tools__paths={"cmake": "/home/me/my bin/cmake"}), "warning", "does not run", "rm '/home/me/my bin/cmake'"),
+    (checks_build.cmake, put(tools__cmake="", tools__paths={"cmake": "/usr/local/bin/cmake"}), "warning", "does not run", "sudo rm /usr/local/bin/cmake"),
+    (checks_build.ninja, put(tools__ninja="", tools__paths={"ninja": "/usr/bin/ninja"}), "warning", "does not run", "--reinstall -y ninja-build"),
+    (checks_build.python_headers, put(tools__python_headers=False), "error", "Python 3.12", "python3.12-dev"),
+    (checks_cuda.busy, card(processes=2), "warning", "2 processes", "nvidia-smi"),
+    (checks_cuda.busy, card(processes=None, utilisation=0.1), "warning", "10% busy", "nvidia-smi"),
+    (checks_cuda.clocks, card(clock_mhz=850, utilisation=0.5), "warning", "850 MHz", "unplug"),
+    (checks_cuda.clocks, card(clock_mhz=500, utilisation=1.0), "warning", "about 2400", "unplug"),
+    (checks_cuda.clocks, card(reasons=("HW power brake",)), "warning", "held down: HW power brake", "power adapter"),
+    (checks_cuda.clocks, card(reasons=("applications clocks setting",)), "warning", "setting", "--reset-gpu-clocks"),
+    (checks_system.nccl, library("NCCL", {}, {"libnccl.so.2.28.2": "2.28.2"}), "error", "2.28.3 or newer", "libnccl2"),
+    (checks_system.nccl, library("NCCL", {}, {}), "error", "no NCCL", "libnccl2"),
+    (checks_system.links, put(cluster__links=(DOWN,)), "error", "0 of 2", "cable"),
+    (checks_system.links, put(cluster__links=()), "error", "no network card", "rdma"),
+    (checks_system.mtu, links(mtu=8999), "error", "8999", "mtu 9000"),
+    (checks_system.addresses, links(addresses=()), "error", "has none", "netplan"),
+    (checks_system.addresses, links(addresses=("10.0.0.1",), dynamic=("10.0.0.1",)), "error", "DHCP", "netplan"),
+    (checks_system.rdma, put(cluster__rdma=None), "warning", "cannot be asked", ""),
+    (checks_system.rdma, put(basics__machine__gpus=(), cluster__rdma=True), "warning", "not loaded", "modprobe"),
+    (checks_system.rdma, put(basics__machine__gpus=()), "warning", "offers no", ""),
 )  # fmt: skip
 BASIC = {*checks_build.REQUIRED, *checks_system.NAMESPACES}
 
 
-def run(check: Any, facts: Facts, wants: PlanRequirements) -> Diagnosis | None:
+def run(check: Any, facts: Facts, wants: PlanRequirements) -> Finding | None:
     found = check(facts.basics if check in BASIC else facts, wants)
-    assert found is None or isinstance(found, Diagnosis)
+    assert found is None or isinstance(found, Finding)
     return found
 
 
@@ -317,10 +319,12 @@ def test_a_check_complains(
     check: Any, change: Change, status: str, words: str, fix: str, spark: Facts, wants: PlanRequirements
 ) -> None:
     before = run(check, spark, wants)
-    assert before is None or before.status == "ok"
+    assert before is None or before.severity == "ok"
     after = run(check, change(spark), wants)
     assert after is not None
-    assert (after.status, words in after.message, fix in hint_text(after.fix)) == (status, True, True), after
+    assert (after.severity, words in after.message, fix in hint_text(after.hint)) == (status, True, True), (
+        after
+    )
 
 
 def test_every_check_is_among_them() -> None:
@@ -364,7 +368,7 @@ def test_every_check_is_among_them() -> None:
 def test_a_check_is_content(check: Any, change: Change, spark: Facts, wants: PlanRequirements) -> None:
     found = run(check, change(spark), wants)
     assert found is not None
-    assert found.status == "ok", found
+    assert found.severity == "ok", found
 
 
 def test_cxx20_is_asked_of_what_sees_the_headers_of_torch_2_15(spark: Facts, folder: Path) -> None:
@@ -376,10 +380,10 @@ def test_cxx20_is_asked_of_what_sees_the_headers_of_torch_2_15(spark: Facts, fol
     older = put(tools__compiler_version="11.2.0")(spark)
     found = run(checks_cuda.compiler, older, wants)
     assert found
-    assert (found.status, "C++20" in found.message) == ("fail", True)
+    assert (found.severity, "C++20" in found.message) == ("error", True)
     found = run(checks_cuda.compiler, put(tools__compiler_version="11.3.0")(spark), wants)
     assert found
-    assert found.status == "ok"
+    assert found.severity == "ok"
 
 
 @pytest.mark.parametrize("found", ["8.5.0", "16.1.0"])
@@ -389,7 +393,7 @@ def test_the_compiler_that_is_to_be_installed_is_the_one_that_is_found_then(
     """The printed commands, for real, on links as Debian's packages gcc and g++ make them."""
     finding = run(checks_cuda.compiler, put(tools__compiler_version=found)(spark), wants)
     assert finding
-    install, *choose = hint_text(finding.fix).split(" && sudo update-alternatives ")
+    install, *choose = hint_text(finding.hint).split(" && sudo update-alternatives ")
     wanted = install.rpartition("g++-")[2]
     bin_ = tmp_path / "bin"
     bin_.mkdir()
@@ -414,14 +418,14 @@ def test_a_memory_limit_of_ours_names_the_option(spark: Facts, wants: PlanRequir
     """Where the user's own --memory is what is short, it is that which must grow."""
     short = dataclasses.replace(wants, limits=Limits(cores=20, reserve_mib=0, memory_mib=500))
     found = checks_build.memory(spark.basics, short)
-    assert (found.status, hint_text(found.fix).startswith("--memory ")) == ("fail", True)
+    assert (found.severity, hint_text(found.hint).startswith("--memory ")) == ("error", True)
 
 
 def test_no_folder_that_cannot_be_written(spark: Facts, wants: PlanRequirements) -> None:
     found = checks_build.writable(put(basics__folders={"/a": True, "/b": False})(spark).basics, wants)
-    assert [(one.status, one.message) for one in found] == [
+    assert [(one.severity, one.message) for one in found] == [
         ("ok", "/a can be written"),
-        ("fail", "/b cannot be written"),
+        ("error", "/b cannot be written"),
     ]
 
 
@@ -430,8 +434,9 @@ def test_only_what_harms_nobody_is_safe(spark: Facts, wants: PlanRequirements) -
     commands = set()
     for check, change, *_ in CASES:
         found = run(check, change(spark), wants)
-        if found and found.safe:
-            commands.add(hint_text(found.fix).partition(" -y ")[0].split(" && ")[-1].partition(" (")[0])
+        if found and safe_line(found):
+            commands.add(hint_text(found.hint).partition(" -y ")[0].split(" && ")[-1].partition(" (")[0])
+    assert commands
     assert all(
         one.startswith(("sudo apt-get install", "sudo apparmor_parser", "sudo timedatectl"))
         for one in commands
@@ -439,7 +444,7 @@ def test_only_what_harms_nobody_is_safe(spark: Facts, wants: PlanRequirements) -
     kept = put(basics__sandbox="none", basics__has_profile=True)(spark)
     found = run(checks_build.sandbox, kept, wants)
     assert found
-    assert not found.safe  # a profile that is there is not overwritten
+    assert not safe_line(found)  # a profile that is there is not overwritten
 
 
 # --- what is gathered ------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build import errors
-from spark_build.errors import AGAIN, Hint, Problem, RecipeError, SparkBuildError, ours, rm
+from spark_build.errors import AGAIN, Hint, RecipeError, SparkBuildError, ours, problem, rm
 from spark_build.events import (
     KINDS,
     Event,
@@ -31,7 +31,7 @@ st.register_type_strategy(str, TEXT)
 st.register_type_strategy(float, NUMBER)
 STEPS = st.sampled_from([AGAIN, rm("a b"), ours("all", "x", options=("--train", "t"), elsewhere=True)])
 HINTS = st.lists(TEXT | STEPS, min_size=1).map(lambda parts: Hint(*parts))
-PROBLEMS = st.lists(st.builds(Problem), max_size=2)
+PROBLEMS = st.lists(st.builds(problem, st.text(), st.text(), st.integers(0)), max_size=2)
 
 
 @st.composite

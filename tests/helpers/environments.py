@@ -63,7 +63,7 @@ class House:
 
     def faults(self) -> list[tuple[str, str, str]]:
         found = check(self.env, installed.read(self.env), self.home.store)
-        return [(one.package, one.file, one.problem) for one in found]
+        return [(one.place.subject, one.place.file, one.message) for one in found]
 
     def installed(self) -> str:
         return run_in(self.env, INSTALLED)

@@ -23,7 +23,8 @@ from spark_build.build.sandbox import Sandbox
 from spark_build.cli.doctor import examine, print_findings
 from spark_build.doctor.model import Facts, IndexAnswer, IndexFacts
 from spark_build.doctor.probe import MachineAccess
-from spark_build.machine import Diagnosis, Gpu, Machine
+from spark_build.errors import Finding
+from spark_build.machine import Gpu, Machine
 from spark_build.paths import locate
 from spark_build.recipes import evaluation
 from spark_build.recipes.loader import load
@@ -150,13 +151,13 @@ class Simulated(MachineAccess):
 
 def diagnose(
     machine: Simulated, root: Path, *recipes: str, target: str = "auto", cluster: bool = True
-) -> tuple[Facts, dict[str, Diagnosis]]:
+) -> tuple[Facts, dict[str, Finding]]:
     """Facts and findings by check; of several with one name the worst."""
     facts, findings = examine(
         machine, machine.setting(root, target), recipes, with_cluster=cluster, indexes=machine.indexes
     )
-    order = ("ok", "warn", "fail")
-    return facts, {one.check: one for one in sorted(findings, key=lambda one: order.index(one.status))}
+    order = ("ok", "warning", "error")
+    return facts, {one.rule: one for one in sorted(findings, key=lambda one: order.index(one.severity))}
 
 
 if __name__ == "__main__":

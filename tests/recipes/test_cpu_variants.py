@@ -142,7 +142,7 @@ def test_a_blas_that_got_lost_ends_the_build(printed: str, instead: str) -> None
     watch = FeatureWatch(evaluated("torch", "2.13").features)
     text = SUMMARY.replace("USE_DISTRIBUTED       : OFF", "").replace(printed, instead)
     missing = [one for one in map(watch.see, text.splitlines()) if one]
-    assert [one.feature.name for one in missing] == [printed.split(maxsplit=1)[0]]
+    assert [one.place.subject for one in missing] == [printed.split(maxsplit=1)[0]]
 
 
 def test_blas_and_architecture_are_options() -> None:

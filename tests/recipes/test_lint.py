@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_build.recipes.lint import LintFinding, lint_texts
+from spark_build.errors import Finding
+from spark_build.recipes.lint import lint_texts
 from spark_build.recipes.lint_data import FOLKLORE, READ
 from tests.helpers.linting import SHIPPED, changed, line_of
 
@@ -37,7 +38,7 @@ def test_shipped_files_have_no_errors() -> None:
 )
 def test_folklore_is_an_error_with_what_to_use_instead(component: str, name: str) -> None:
     (found,) = changed(f"recipes/{component}.toml", "[system]", env(name, "1"))
-    assert (found.severity, found.recipe) == ("error", component)
+    assert (found.severity, found.place.subject) == ("error", component)
     assert found.message == f"{name} is not read by {component}"
     assert found.hint == f"use {FOLKLORE[component][name]}"
 
@@ -56,8 +57,8 @@ def test_a_misspelt_variable_is_a_warning_with_a_suggestion() -> None:
 
 
 def test_an_own_recipe_must_name_the_file_that_reads_a_variable() -> None:
-    (found,) = [one for one in lint_texts({"recipes/small.toml": SMALL}) if one.recipe == "small"]
-    assert (found.severity, found.line) == ("warning", 8)
+    (found,) = [one for one in lint_texts({"recipes/small.toml": SMALL}) if one.place.subject == "small"]
+    assert (found.severity, found.place.line) == ("warning", 8)
     assert found.message == "the reason for SMALL_FLAG names no file that reads it"
     named = SMALL.replace("because", "setup.py:")
     assert not lint_texts({"recipes/small.toml": named})
@@ -114,8 +115,8 @@ def test_a_lacking_patch_that_the_train_admits_is_a_warning() -> None:
 def test_lines_lead_to_the_value() -> None:
     file = "recipes/torchvision.toml"
     (found,) = [one for one in changed(file, "{arch_list:cpp_extension}", "8.0f") if one.severity == "error"]
-    assert found.line == line_of(file, "[build.env.TORCH_CUDA_ARCH_LIST]") + 1
-    assert str(found).startswith(f"{file}:{found.line}: TORCH_CUDA_ARCH_LIST: '8.0f'")
+    assert found.place.line == line_of(file, "[build.env.TORCH_CUDA_ARCH_LIST]") + 1
+    assert str(found).startswith(f"{file}:{found.place.line}: TORCH_CUDA_ARCH_LIST: '8.0f'")
 
 
 def test_variants_are_linted_where_they_hold() -> None:
@@ -128,7 +129,7 @@ def test_variants_are_linted_where_they_hold() -> None:
     assert found.message.startswith("FORCE_CUDA is '0'")
     assert "gb10" in found.message
     assert "h200" not in found.message
-    assert found.line == len(texts["recipes/torchvision.toml"].splitlines())
+    assert found.place.line == len(texts["recipes/torchvision.toml"].splitlines())
 
 
 def test_what_no_target_builds_is_not_asked_for() -> None:
@@ -153,12 +154,12 @@ def test_a_recipe_with_its_own_pin_is_linted_like_a_train() -> None:
     )
     texts = {"recipes/small.toml": SMALL.replace("because", "setup.py:") + pin}
     (found,) = lint_texts(texts)
-    assert (found.severity, found.file, found.line) == ("warning", "recipes/small.toml", 12)
+    assert (found.severity, found.place.file, found.place.line) == ("warning", "recipes/small.toml", 12)
 
 
-@pytest.mark.parametrize("pick", [lambda one: one.file, lambda one: one.message])
-def test_findings_are_sorted_and_told_once(pick: Callable[[LintFinding], str]) -> None:
+@pytest.mark.parametrize("pick", [lambda one: one.place.file, lambda one: one.message])
+def test_findings_are_sorted_and_told_once(pick: Callable[[Finding], str]) -> None:
     findings = lint_texts(SHIPPED)
     assert len(findings) == len(set(findings))
-    assert [one.file for one in findings] == sorted(one.file for one in findings)
+    assert [one.place.file for one in findings] == sorted(one.place.file for one in findings)
     assert all(pick(one) for one in findings)

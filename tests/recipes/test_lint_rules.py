@@ -178,7 +178,7 @@ from tests.helpers.linting import changed
 def test_errors(file: str, old: str, new: str, expected: str) -> None:
     errors = [one for one in changed(file, old, new) if one.severity == "error"]
     assert [one for one in errors if one.message.startswith(expected)], [str(one) for one in errors]
-    assert all(one.line > 0 for one in errors)
+    assert all(one.place.line > 0 for one in errors)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_each_mistake_has_its_line(old: str, new: str, expected: str) -> None:
     assert old in SOUND
     with pytest.raises(RecipeError) as caught:
         parse_recipe(SOUND.replace(old, new, 1), "recipes/demo.toml")
-    said = [f"{problem.line}: {problem.message}" for problem in caught.value.problems]
+    said = [f"{problem.place.line}: {problem.message}" for problem in caught.value.problems]
     assert len(said) == 1, said
     assert said[0].startswith(expected)
 

@@ -113,8 +113,8 @@ def problems(parse: Callable[[str, str], object], text: str, file: str) -> list[
     with pytest.raises(RecipeError) as caught:
         parse(text, file)
     assert caught.value.exit_code == 3
-    assert {problem.file for problem in caught.value.problems} == {file}
-    return [f"{problem.line}: {problem.message}" for problem in caught.value.problems]
+    assert {problem.place.file for problem in caught.value.problems} == {file}
+    return [f"{problem.place.line}: {problem.message}" for problem in caught.value.problems]
 
 
 def of_recipe(old: str, new: str) -> list[str]:

@@ -114,7 +114,7 @@ def lab(folder: Path) -> str:
 
 
 def whole(home: Home) -> list[str]:
-    return [fault.kind for fault in check(home, deep=True, repair=False, told=lambda *_: None)]
+    return [fault.finding.rule for fault in check(home, deep=True, repair=False, told=lambda *_: None)]
 
 
 def taken(house: House, home: Home) -> list[str]:

@@ -19,7 +19,7 @@ from spark_build.paths import Home
 from spark_build.transfer.bundle import pack
 from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheelhouse import generations
-from spark_build.wheelhouse.fsck import WheelhouseFault, check
+from spark_build.wheelhouse.fsck import Suspect, check
 from spark_build.wheelhouse.gc import collect
 from spark_build.wheelhouse.store import entry_folder
 from tests.helpers import faults
@@ -37,7 +37,7 @@ def place() -> Iterator[Path]:
         yield Path(folder)
 
 
-def whole(home: Home) -> tuple[WheelhouseFault, ...]:
+def whole(home: Home) -> tuple[Suspect, ...]:
     return check(home, deep=True, repair=False, told=lambda _done, _total: None)
 
 
@@ -186,7 +186,7 @@ def test_killed_at_every_step(place: Path, name: str, every: int) -> None:
         if name != "repair":
             assert state(home) in (before, after), step
             left = whole(home)
-            assert [fault.kind for fault in left] in ([], ["unfinished"]), (step, left)
+            assert [fault.finding.rule for fault in left] in ([], ["unfinished"]), (step, left)
         again(one, home)
         assert whole(home) == (), step
         now = state(home)
@@ -213,7 +213,7 @@ def test_no_space_from_any_step_on(place: Path, name: str, every: int) -> None:
             break
         if name != "repair":
             assert state(home) in (before, after), step
-            assert [fault.kind for fault in whole(home)] in ([], ["unfinished"]), step
+            assert [fault.finding.rule for fault in whole(home)] in ([], ["unfinished"]), step
         again(one, home)
         assert whole(home) == (), step
 

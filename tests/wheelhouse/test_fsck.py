@@ -13,7 +13,7 @@ import pytest
 from spark_build.files import sha256_of
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations, store
-from spark_build.wheelhouse.fsck import WheelhouseFault, check
+from spark_build.wheelhouse.fsck import Suspect, check
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.store import shared_lock
 from spark_build.wheels.model import StoredWheel
@@ -26,7 +26,7 @@ Broken = Callable[[Home, Generation], object]
 AGAIN = "spark-build --target host-cpu --train 1.0 all"
 
 
-def look(home: Home, *, deep: bool = False, repair: bool = False) -> tuple[WheelhouseFault, ...]:
+def look(home: Home, *, deep: bool = False, repair: bool = False) -> tuple[Suspect, ...]:
     return check(home, deep=deep, repair=repair, told=lambda _done, _total: None)
 
 
@@ -156,9 +156,9 @@ def test_what_can_be_mended(tmp_path: Path, name: str) -> None:
     breaks(home, made)
     broken = snapshot(home.wheelhouse)
     found = look(home)
-    assert [(fault.kind, fault.mended) for fault in found] == [(kind, False)]
-    assert Path(found[0].path).is_relative_to(home.wheelhouse)
-    assert "check --repair" in hint_text(found[0].fix) or "rm -r" in hint_text(found[0].fix)
+    assert [(fault.finding.rule, fault.mended) for fault in found] == [(kind, False)]
+    assert Path(found[0].finding.place.file).is_relative_to(home.wheelhouse)
+    assert "check --repair" in hint_text(found[0].finding.hint) or "rm -r" in hint_text(found[0].finding.hint)
     assert snapshot(home.wheelhouse) == broken, "looking changes nothing"
     assert [fault.mended for fault in look(home, repair=True)] == [True]
     assert look(home, deep=True) == ()
@@ -175,10 +175,10 @@ def test_what_cannot_be_mended_says_what_to_type(tmp_path: Path, name: str) -> N
     breaks(home, made)
     broken = snapshot(home.wheelhouse)
     found = look(home, repair=True)
-    assert {fault.kind for fault in found} >= {kind}
+    assert {fault.finding.rule for fault in found} >= {kind}
     assert len(found) == (2 if name.startswith("record") else 1), found
     assert not any(fault.mended for fault in found)
-    assert any(fix in hint_text(fault.fix) for fault in found)
+    assert any(fix in hint_text(fault.finding.hint) for fault in found)
     assert snapshot(home.wheelhouse) == broken
 
 
@@ -205,7 +205,9 @@ def test_flipped_bits_are_taken_from_another_copy(tmp_path: Path, where: str) ->
     wanted = sha256_of(path)
     flip(path)
     assert look(home) == (), "the size is the same"
-    assert [(fault.kind, fault.path) for fault in look(home, deep=True)] == [("damaged", str(path))]
+    assert [(fault.finding.rule, fault.finding.place.file) for fault in look(home, deep=True)] == [
+        ("damaged", str(path))
+    ]
     assert [fault.mended for fault in look(home, deep=True, repair=True)] == [True]
     assert sha256_of(path) == wanted
     assert not path.samefile(whole)
@@ -219,7 +221,7 @@ def test_a_manifest_is_made_again_only_where_it_is_proven(tmp_path: Path) -> Non
     link(made).unlink()
     (fault,) = look(home, repair=True)
     assert not fault.mended
-    assert "rm -r" in hint_text(fault.fix)
+    assert "rm -r" in hint_text(fault.finding.hint)
     assert not (made.folder / "manifest.json").exists()
 
 
@@ -244,11 +246,11 @@ def test_flipped_bits_without_a_copy(tmp_path: Path) -> None:
     log = kept(home, made, "demo").parent / "build.log"
     flip(log)
     found = look(home, deep=True, repair=True)
-    assert sorted((Path(fault.path).name, fault.mended) for fault in found) == [
+    assert sorted((Path(fault.finding.place.file).name, fault.mended) for fault in found) == [
         ("build.log", False),
         (link(made).name, False),
     ]
-    assert all("rm -r" in hint_text(fault.fix) for fault in found)
+    assert all("rm -r" in hint_text(fault.finding.hint) for fault in found)
 
 
 def test_what_is_being_made_is_no_leftover(tmp_path: Path) -> None:
@@ -257,7 +259,7 @@ def test_what_is_being_made_is_no_leftover(tmp_path: Path) -> None:
         (home.store / ".tmp-mine").mkdir()
         assert look(home, repair=True) == ()
         assert (home.store / ".tmp-mine").is_dir()
-    assert [fault.kind for fault in look(home)] == ["unfinished"]
+    assert [fault.finding.rule for fault in look(home)] == ["unfinished"]
 
 
 def test_a_wheel_that_was_rebuilt_under_its_key(tmp_path: Path) -> None:
@@ -267,8 +269,8 @@ def test_a_wheel_that_was_rebuilt_under_its_key(tmp_path: Path) -> None:
     again = make_wheel(tmp_path / "again", build="1_0123abcd", files={"demo/__init__.py": b"other"})
     put_built(home.store, again)
     (fault,) = look(home)
-    assert "other bytes" in fault.message
-    assert AGAIN in hint_text(fault.fix)
+    assert "other bytes" in fault.finding.message
+    assert AGAIN in hint_text(fault.finding.hint)
 
 
 def test_a_copy_with_real_files_is_whole(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def killed(one: Command, step: int, home: Home, after: State, scratch: Path) -> 
     done = faults.run(one.run, stop_at=step)
     assert done is None or done[1] == "", done
     assert state(home) in (before, after), step
-    assert {fault.kind for fault in whole(home)} <= {"unfinished"}, step
+    assert {fault.finding.rule for fault in whole(home)} <= {"unfinished"}, step
     check_archive(one.archive, scratch, must=False)
     again = faults.run(one.run)
     assert again is not None

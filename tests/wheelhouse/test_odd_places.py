@@ -195,7 +195,7 @@ def test_a_quota_that_is_used_up(root: Root, part: float) -> None:
     assert "error: the disk is full" in done[1]
     assert "next: free some space, then run the same command again" in done[1]
     assert state(home) in (before, after)
-    assert {fault.kind for fault in whole(home)} <= {"unfinished"}
+    assert {fault.finding.rule for fault in whole(home)} <= {"unfinished"}
     again = faults.run(run)
     assert again is not None
     assert again[1] == ""
@@ -316,7 +316,7 @@ def test_a_root_on_sshfs(sshfs: Callable[..., Path]) -> None:
         assert eventually(functools.partial(is_shown, home, shown), seconds=300)
         process.kill()
         process.wait()
-        assert {fault.kind for fault in whole(home)} <= {"unfinished"}
+        assert {fault.finding.rule for fault in whole(home)} <= {"unfinished"}
     put_another(home)
     collect_all(home)
     assert whole(home) == ()

@@ -53,7 +53,7 @@ def test_what_a_power_cut_leaves(place: Path, name: str, every: int, monkeypatch
         home = home_in(folder)
         if name != "repair":
             assert state(home) in ([after] if is_over else [before, after]), number
-            left = [fault.kind for fault in whole(home)]
+            left = [fault.finding.rule for fault in whole(home)]
             assert set(left) <= {"unfinished"}, (number, left)
         again(one, home)
         assert whole(home) == (), number

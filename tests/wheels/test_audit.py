@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from spark_build.errors import Finding
 from spark_build.recipes.model import External
 from spark_build.wheels.audit import RULES, audit, blocks
-from spark_build.wheels.model import Finding, HostCode, Library, WheelFacts
+from spark_build.wheels.model import HostCode, Library, WheelFacts
 from spark_build.wheels.rules import HOST_RULES, PACKAGING_RULES
 
 LINUX = "cp311-cp311-linux_x86_64"

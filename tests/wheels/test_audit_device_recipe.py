@@ -121,7 +121,7 @@ def test_the_table_of_a_recipe() -> None:
 def test_all_mistakes_of_the_table_at_once() -> None:
     with pytest.raises(RecipeError) as caught:
         parse_recipe(WRONG, "recipes/demo.toml")
-    found = [(one.line, one.message) for one in caught.value.problems]
+    found = [(one.place.line, one.message) for one in caught.value.problems]
     wanted = [
         (7, "audit.host_only has a meaning only with requires.cuda = true"),
         (7, "audit.host_only says that there is no device code, audit.device asks for some"),

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from spark_build.errors import Finding
 from spark_build.wheels.audit import as_vendor, audit
 from spark_build.wheels.elf import explain_library
-from spark_build.wheels.model import Finding, HostCode, Library, Payload, WheelFacts
+from spark_build.wheels.model import HostCode, Library, Payload, WheelFacts
 from spark_build.wheels.payload import ZipEntry, file_summary
 from spark_build.wheels.rules import HOST_RULES, PACKAGING_RULES, sizes
 from tests.wheels.test_audit import MANYLINUX, SOUND, SYSTEM

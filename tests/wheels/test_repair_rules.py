@@ -22,7 +22,7 @@ disk_mib = 50
 def problems(text: str, kind: str = "pep517") -> list[str]:
     with pytest.raises(RecipeError) as caught:
         parse_recipe(HEAD.format(kind=kind) + text, "recipes/demo.toml")
-    return [f"{problem.line}: {problem.message}" for problem in caught.value.problems]
+    return [f"{problem.place.line}: {problem.message}" for problem in caught.value.problems]
 
 
 def test_every_option() -> None:

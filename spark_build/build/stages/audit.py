@@ -11,13 +11,13 @@ from typing import Any
 from spark_build.build import attestations, environment, keys
 from spark_build.build.context import Job, Outputs
 from spark_build.build.diagnosis import kept
-from spark_build.errors import AuditError, Hint, ours, rm
+from spark_build.errors import AuditError, Finding, Hint, ours, rm
 from spark_build.files import copy_or_link, remove_tree
 from spark_build.recipes.model import Step, Target
-from spark_build.text import digest, printable
+from spark_build.text import digest
 from spark_build.wheelhouse.store import StoreEntry, next_serial, read, tree_digest
 from spark_build.wheels.audit import as_vendor
-from spark_build.wheels.model import Finding, WheelFacts
+from spark_build.wheels.model import WheelFacts, finding_row
 from spark_build.wheels.reader import facts_and_digest
 from spark_build.wheels.repair import Repaired, findings_of, repair
 from spark_build.wheels.rules_device import demand, device_findings
@@ -95,17 +95,14 @@ def _of_log(step: Step, log: Path) -> tuple[tuple[Finding, ...], tuple[Finding, 
         return (), ()
     with log.open(errors="replace") as lines:
         missing, unseen = kept(expected, lines)
-    return (
-        tuple(Finding(rule="features", severity="error", message=printable(str(one))) for one in missing),
-        tuple(Finding(rule="features", severity="warning", message=_UNSEEN + one.name) for one in unseen),
-    )
+    return missing, tuple(Finding("features", "warning", _UNSEEN + one.name) for one in unseen)
 
 
 def _of_prefix(step: Step, prefix: Path) -> tuple[Finding, ...]:
     """Return findings on files that the recipe expects in a prefix and that are missing."""
     missing = [path for path in step.recipe.expect if not (prefix / path).exists()]
     said = f"the prefix lacks {', '.join(missing)}"
-    return (Finding(rule="expect", severity="error", message=said),) if missing else ()
+    return (Finding("expect", "error", said),) if missing else ()
 
 
 def _finish(job: Job, wheel: Path, earlier: Mapping[str, Outputs]) -> Repaired:
@@ -148,7 +145,7 @@ def _outputs(job: Job, facts: WheelFacts | None, contents: Sequence[str]) -> dic
 
 def _write(job: Job, facts: WheelFacts | None, findings: Sequence[Finding]) -> None:
     """audit.json, and the findings in the log."""
-    document = {"facts": asdict(facts) if facts else None, "findings": [asdict(one) for one in findings]}
+    document = {"facts": asdict(facts) if facts else None, "findings": [finding_row(one) for one in findings]}
     (job.work / "audit.json").write_text(json.dumps(document, indent=1) + "\n")
     for finding in findings:
         job.log.write(f"audit {finding.severity} {finding.rule}: {finding.message}\n".encode())

@@ -19,8 +19,8 @@ from spark_build.build import compiler_cache, sandbox
 from spark_build.build import environment as build_environment
 from spark_build.build.backends import BuildReached, Product, Runner, builder_for
 from spark_build.build.context import Job, Outputs, Shell
-from spark_build.build.diagnosis import DroppedFeature, FeatureWatch, diagnose, last_command
-from spark_build.errors import NothingCheckedError, StageError, ours
+from spark_build.build.diagnosis import FeatureWatch, diagnose, last_command
+from spark_build.errors import Finding, NothingCheckedError, StageError, ours
 from spark_build.events import Cost, Note, Progress
 from spark_build.files import read_made, remove_any, remove_tree, write_atomically
 from spark_build.process import BACKGROUND
@@ -151,7 +151,7 @@ def configure(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     _clear(job)
     is_begun = job.build_started.exists()
     job.build_started.touch()
-    watch, missing = FeatureWatch(job.step.evaluated.features), list[DroppedFeature]()
+    watch, missing = FeatureWatch(job.step.evaluated.features), list[Finding]()
     try:
         reached = _end_of_configuring(job, earlier, watch, missing)
     except StageError:
@@ -172,7 +172,7 @@ def configure(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
 
 
 def _end_of_configuring(
-    job: Job, earlier: Mapping[str, Outputs], watch: FeatureWatch, missing: list[DroppedFeature]
+    job: Job, earlier: Mapping[str, Outputs], watch: FeatureWatch, missing: list[Finding]
 ) -> BuildReached | None:
     """Run the builder until something is to be built; None when it ended without that."""
     ending = Ending(call=job.work / "tmp" / CALL, mark=job.configured)
@@ -429,9 +429,9 @@ def _see(job: Job, watch: FeatureWatch, course: _BuildProgress, line: str) -> No
         raise _lacking(missing)
 
 
-def _lacking(*missing: DroppedFeature) -> StageError:
+def _lacking(*missing: Finding) -> StageError:
     """Return the features that the build would lack, each once."""
-    said = "; ".join(dict.fromkeys(map(str, missing)))
+    said = "; ".join(dict.fromkeys(one.message for one in missing))
     return StageError(said, hint="install what it needs, or mend the recipe's features")
 
 
@@ -443,8 +443,9 @@ def _first_error(job: Job, output: str) -> StageError:
         found = diagnose(last_command(job.unseen(log.read().decode(errors="replace"))))
     if found is None:
         return StageError((output.splitlines() or ["no output"])[-1])
-    said = f"{found.error.rstrip('.')}. {found.explanation}" if found.explanation else found.error
-    return StageError(said, where=found.place or None, hint=found.fix)
+    error, why = found.finding, found.explanation
+    said = f"{error.message.rstrip('.')}. {why}" if why else error.message
+    return StageError(said, where=str(error.place) or None, hint=error.hint)
 
 
 def builds(root: int, tools: Container[str]) -> bool:

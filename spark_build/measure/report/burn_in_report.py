@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from html import escape
 from pathlib import Path
+from statistics import geometric_mean
 
 from spark_build.measure.model import (
     Bench,
@@ -37,7 +38,6 @@ from spark_build.measure.report.page import (
     p_value,
 )
 from spark_build.measure.report.suite_view import view_of
-from spark_build.measure.statistics import geometric_mean
 from spark_build.measure.verdict import place_in_reference
 from spark_build.text import format_flops
 

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from spark_build.events import Gate
-from spark_build.measure.model import Arm, Check, Contrast, Finding, Launch
+from spark_build.measure.model import Arm, Check, Contrast, Launch, RateFinding
 from spark_build.measure.statistics import POWER_AT
 
 WIDE = 5  # columns, from which on a table scrolls on a narrow screen instead of folding every cell
@@ -192,7 +192,7 @@ def p_value(value: float | None) -> str:
 
 
 # What was compared, rates (the second arm's first), the contrast, finding, another column, Holm's p.
-ComparedRow = tuple[str, Sequence[str], Contrast, Finding, str, str]
+ComparedRow = tuple[str, Sequence[str], Contrast, RateFinding, str, str]
 
 
 def contrasts(between: str, found: Sequence[ComparedRow], *, corrected: str = "Holm") -> list[Part]:
