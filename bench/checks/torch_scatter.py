@@ -61,14 +61,24 @@ def plain(reduce: str, x: Any, index: Any, size: int) -> Any:
 
 
 def compare(
-    errors: Any, what: str, operator: Callable[[Any], Any], plain: Callable[[Any], Any], x: Any
+    errors: Any,
+    what: str,
+    operator: Callable[[Any], Any],
+    plain: Callable[[Any], Any],
+    x: Any,
+    *,
+    times: int = 1,
 ) -> None:
-    """Compare result and gradient in every floating-point type with the plain form in FP64."""
+    """Compare result and gradient in every floating-point type with the plain form in FP64.
+
+    times: how much more than usual the error may be.
+    """
     import torch
-    from numerics import FLOATS, differentiate, short
+    from numerics import ALLOWED, FLOATS, differentiate, short
 
     for dtype in (torch.float64, *FLOATS):
-        differentiate(errors, f"{short(dtype)} {what}", operator, plain, x, dtype=dtype)
+        allowed = times * ALLOWED[dtype]
+        differentiate(errors, f"{short(dtype)} {what}", operator, plain, x, dtype=dtype, allowed=allowed)
 
 
 def check_scatter() -> str:
@@ -201,7 +211,8 @@ def check_composites() -> str:
             extra = {"dim_size": size} if name == "logsumexp" else {}
             operator = functools.partial(getattr(torch_scatter, f"scatter_{name}"), **options, **extra)
             exact = functools.partial(plain_composite, name, index=index, size=size)
-            compare(errors, f"{name} {shape}", operator, exact, x)
+            # At the maximum the gradient is what is left of 1 less a rounded sum: 0.11 was seen in BF16.
+            compare(errors, f"{name} {shape}", operator, exact, x, times=4 if extra else 1)
     return str(errors)
 
 
