@@ -318,6 +318,14 @@ EXAMPLES = {
     "remotes remove": ("spark-build remotes remove lab",),
     "remotes push": ("spark-build remotes push lab",),
     "remotes gc": ("spark-build remotes gc lab --older-than 30d --dry-run",),
+    "farm": (
+        "spark-build farm scheduler",
+        "spark-build farm worker tls://head:8786",
+        "spark-build build torch --farm tls://head:8786",
+    ),
+    "farm init": ("spark-build farm init ~/farm",),
+    "farm scheduler": ("spark-build farm scheduler --certificates ~/farm",),
+    "farm worker": ("spark-build farm worker tls://head:8786 --certificates ~/farm",),
     "env": ("spark-build env create ~/torch", "spark-build env update ~/torch"),
     "env create": (
         "spark-build env create ~/torch torch torchvision",
