@@ -27,7 +27,7 @@ from spark_build.recipes.model import Step
 
 TOPIC = "spark-build"  # of Dask's events
 LOG_BYTES = 1 << 18  # of a failed build's log that go to the client
-SAID = ("error: ", "  next: ")  # beginnings of lines that say why a command did not begin
+SAID = "error: "  # the beginning of lines that say why a command did not begin
 _numbers = itertools.count()
 
 
@@ -141,7 +141,7 @@ def _build(site: Site, task: Task, worker: BuildWorker) -> tuple[RecipeResult | 
         finally:
             _end(child, pids)
         child.result()
-    return result, [line for line in lines if line.startswith(SAID)]
+    return result, [line.removeprefix(SAID) for line in lines if line.startswith(SAID)]
 
 
 def _pass_on(worker: BuildWorker, task: Task, events: list[Event]) -> None:

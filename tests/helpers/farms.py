@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -42,7 +41,15 @@ class Lab:
         made = [replace(self.client, folder=self.folder / name) for name in names]
         for root in made:
             shutil.copytree(self.client.folder / "recipes", root.folder / "recipes", dirs_exist_ok=True)
-            words = ["remotes", "add", "lab", str(self.remote), "--push", "--sign", str(keys / root.folder.name)]
+            words = [
+                "remotes",
+                "add",
+                "lab",
+                str(self.remote),
+                "--push",
+                "--sign",
+                str(keys / root.folder.name),
+            ]
             root.json(*words, *trusted)
         return made
 
@@ -50,7 +57,9 @@ class Lab:
     def remote(self) -> Path:
         return self.folder / "remote"
 
-    def start(self, name: str, root: Root, *words: str, before: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, root: Root, *words: str, before: tuple[str, ...] = ()
+    ) -> subprocess.Popen[bytes]:
         """Start a command with its output in a file."""
         self.logs[name] = self.folder / f"{name}.log"
         command = [*before, *root.command("farm", *words, "--certificates", str(self.certificates))]
@@ -68,11 +77,11 @@ class Lab:
         self.address = re.findall(r"tls://\S+", self.said(name))[0]
         return started
 
-    def worker(self, root: Root, *, before: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
-        """Start a worker and wait until it works for the scheduler."""
-        name = root.folder.name
-        started = self.start(name, root, "worker", self.address, before=before)
-        until(lambda: "works for" in self.said(name), lambda: self.said(name))
+    def workers(self, *roots: Root, before: tuple[str, ...] = ()) -> list[subprocess.Popen[bytes]]:
+        """Start workers and wait until they work for the scheduler."""
+        started = [self.start(one.folder.name, one, "worker", self.address, before=before) for one in roots]
+        for name in (one.folder.name for one in roots):
+            until(lambda name=name: "works for" in self.said(name), lambda name=name: self.said(name))
         return started
 
     def words(self, *recipes: str) -> list[str]:
@@ -100,6 +109,31 @@ def make(folder: Path, recipes: Mapping[str, str], needs: Mapping[str, str] | No
     return lab
 
 
+def held(token: str) -> str:
+    """What a recipe does that starts a program of this name, and waits until `release`."""
+    return f"""
+import time
+
+def work():
+    child = subprocess.Popen(["sleep", "{token}"])
+    while not os.path.exists("../go-on"):
+        time.sleep(0.05)
+    child.kill()
+    child.wait()
+"""
+
+
+def building(root: Root, recipe: str) -> bool:
+    """Whether a root builds a recipe now, or did until it was killed."""
+    return any(root.folder.glob(f"build/{recipe}/*/build-started"))
+
+
+def release(root: Root, recipe: str) -> None:
+    """Let a held build go on."""
+    for tree in root.folder.glob(f"build/{recipe}/*/src"):
+        (tree.parent / "go-on").touch()
+
+
 def until(true: Callable[[], object], told: Callable[[], object] = lambda: "") -> None:
     """Wait until something is true."""
     deadline = time.monotonic() + WAITING
@@ -110,7 +144,9 @@ def until(true: Callable[[], object], told: Callable[[], object] = lambda: "") -
 
 def built_by(root: Root) -> set[str]:
     """Names of the recipes that were built in a root, not imported."""
-    rows = root.json("wheelhouse", "list")["wheels"] if (root.folder / "wheelhouse" / "views").exists() else []
+    rows = (
+        root.json("wheelhouse", "list")["wheels"] if (root.folder / "wheelhouse" / "views").exists() else []
+    )
     return {row["name"] for row in rows if row["origin"] == "built"}
 
 
@@ -125,6 +161,3 @@ def commands_with(text: str) -> list[int]:
         if text.encode() in words and int(path.parent.name) != os.getpid():
             found.append(int(path.parent.name))
     return found
-
-
-PYTHON = sys.executable
