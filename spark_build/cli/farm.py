@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spark_build.build.context import Context
     from spark_build.events import Emit
     from spark_build.farm.client import Farm
-    from spark_build.farm.nodes import Site
+    from spark_build.farm.nodes import Workplace
     from spark_build.paths import Home
     from spark_build.recipes.model import BuildOptions, Plan
 
@@ -99,7 +99,7 @@ def worker(
 ) -> None:
     """Build recipes for the scheduler at ADDRESS until stopped, one at a time, in this root.
 
-    It needs a remote store that it pushes to (`remotes add --push --sign`).
+    It needs a remote store that it pushes to (`remotes add`).
     """
     with _dask():
         from spark_build import probe
@@ -118,12 +118,12 @@ def _tell(text: str) -> None:
     click.echo(text, err=True)
 
 
-def _site(options: Options, home: Home, jobs: int | None, memory_mib: int | None) -> Site:
-    from spark_build.farm.nodes import Site
+def _site(options: Options, home: Home, jobs: int | None, memory_mib: int | None) -> Workplace:
+    from spark_build.farm.nodes import Workplace
 
     root = ("--root", options.root) if options.root is not None else ()
     program = (sys.executable, "-m", "spark_build", *root)
-    return Site(home=home, program=program, record_in=DETACHED, jobs=jobs, memory_mib=memory_mib)
+    return Workplace(home=home, program=program, record_in=DETACHED, jobs=jobs, memory_mib=memory_mib)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -256,6 +256,7 @@ EXAMPLES = {
         "spark-build build torch --jobs 8 --memory 64G --detach",
         "spark-build build triton --stop-after configure",
         "spark-build build onnx --source onnx=../onnx",
+        "spark-build build torch onnx --farm tls://head:8786",
     ),
     "attach": ("spark-build attach", "spark-build attach --stop"),
     "why": ("spark-build why torch",),
@@ -321,7 +322,6 @@ EXAMPLES = {
     "farm": (
         "spark-build farm scheduler",
         "spark-build farm worker tls://head:8786",
-        "spark-build build torch --farm tls://head:8786",
     ),
     "farm init": ("spark-build farm init ~/farm",),
     "farm scheduler": ("spark-build farm scheduler --certificates ~/farm",),

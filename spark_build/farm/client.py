@@ -23,7 +23,7 @@ from spark_build.build.recipe_build import LOG, Run, build_recipe, makes_prefix,
 from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError, ours
 from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, decode
 from spark_build.farm.nodes import VERSION, WHO, address_of, refuse_other
-from spark_build.farm.task import TOPIC, Answer, Task, perform
+from spark_build.farm.task import TOPIC, Task, TaskAnswer, perform
 from spark_build.files import write_atomically
 from spark_build.process import refuse_cancelled
 from spark_build.recipes.model import Plan, Step, Target
@@ -40,7 +40,7 @@ def require_return(setting: Context) -> None:
     if not configured(setting.home.wheelhouse):
         raise UsageError(
             "a farm's results come back by a remote store, and there is none",
-            hint=ours("remotes add NAME URL", options=("--trust", "KEY.pub")),
+            hint=ours("remotes add NAME URL --trust KEY.pub"),
         )
     if not trust.signers(setting.home.wheelhouse):
         raise UsageError(
@@ -134,7 +134,9 @@ class Connection:
             if all(has.get(name, 0) >= amount for name, amount in wanted.items())
         ]
 
-    def ask(self, function: Callable[..., Answer], order: Order, allowed: Collection[str]) -> Answer | None:
+    def ask(
+        self, function: Callable[..., TaskAnswer], order: Order, allowed: Collection[str]
+    ) -> TaskAnswer | None:
         """Have a worker do a task, one of `allowed` if there are any.
 
         None: handed in for nothing, because the scheduler or all of those went away. Raise HostError for a
@@ -180,7 +182,7 @@ class Farm:
         self._ahead = plan.critical_paths(planned)
         self._connection: Connection | None = None
         self._lonely = False
-        self.function: Callable[..., Answer] = perform
+        self.function: Callable[..., TaskAnswer] = perform
 
     @contextlib.contextmanager
     def at(self, address: str, keeping: Security) -> Iterator[Farm]:
@@ -257,7 +259,7 @@ class Farm:
             told = f"{answer.worker} cannot: {result.error.message}"
             self._emit(Note(recipe=step.recipe.name, message=told))
 
-    def _taken(self, step: Step, answer: Answer) -> RecipeResult:
+    def _taken(self, step: Step, answer: TaskAnswer) -> RecipeResult:
         """Return an answer as a result of this machine."""
         event = decode(answer.result) if answer.result else None
         if not isinstance(event, RecipeFinished):

@@ -35,7 +35,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Site:
+class Workplace:
     """Where a worker's builds run and how they are started.
 
     program: what begins its command lines; record_in: variable that names the folder for their events.
@@ -101,7 +101,7 @@ def abilities(machine: Machine) -> dict[str, float]:
 class BuildWorker(Worker):
     """A Dask worker that knows where its builds run."""
 
-    def __init__(self, address: str, site: Site, **options: Any) -> None:
+    def __init__(self, address: str, site: Workplace, **options: Any) -> None:
         super().__init__(address, nthreads=1, memory_limit=0, dashboard=False, **options)
         self.site = site
 
@@ -159,13 +159,13 @@ def refuse_other(said: object) -> None:
         )
 
 
-def run_worker(address: str, folder: Path, site: Site, machine: Machine, tell: Tell) -> None:
+def run_worker(address: str, folder: Path, site: Workplace, machine: Machine, tell: Tell) -> None:
     """Run a worker until a signal ends it; when its scheduler ends, it waits for the next one."""
     keeping, where = security(folder), address_of(address)
     if not any(one.push for one in remote.configured(site.home.wheelhouse)):
         raise UsageError(
             "a worker hands on what it builds by a remote store that it pushes to, and there is none",
-            hint=ours("remotes add NAME URL", options=("--push", "--sign", "KEY")),
+            hint=ours("remotes add NAME URL --push --sign KEY"),
         )
 
     async def work() -> None:
@@ -199,7 +199,7 @@ async def _work(worker: Worker, tell: Tell) -> None:
 
 
 @contextmanager
-def local(home: Home, site: Site, count: int) -> Iterator[tuple[str, Security]]:
+def local(home: Home, site: Workplace, count: int) -> Iterator[tuple[str, Security]]:
     """Run a scheduler and workers of this machine, each with a root of its own; yield how to reach them.
 
     Raise UsageError where no remote store is pushed to with a key that is trusted here.
@@ -234,7 +234,7 @@ def _shared(home: Home) -> remote.Remote:
     if not pushed:
         raise UsageError(
             "workers hand on what they build by a remote store that is pushed to, and there is none",
-            hint=ours("remotes add NAME URL", options=("--push", "--sign", "KEY")),
+            hint=ours("remotes add NAME URL --push --sign KEY"),
         )
     if pushed[0].signer not in known:
         raise UsageError(

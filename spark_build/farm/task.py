@@ -20,7 +20,7 @@ from spark_build.build import background, scheduler
 from spark_build.build.context import resolve_context
 from spark_build.errors import HostError, SparkBuildError, from_os_error
 from spark_build.events import Event, Progress, RecipeFinished, RecipeResult, Usage, encode
-from spark_build.farm.nodes import VERSION, BuildWorker, Site
+from spark_build.farm.nodes import VERSION, BuildWorker, Workplace
 from spark_build.journal import new_run
 from spark_build.recipes.loader import load
 from spark_build.recipes.model import Step
@@ -47,12 +47,12 @@ class Task:
     require_sandbox: bool = False
     version: str = VERSION
 
-    def command(self, site: Site) -> list[str]:
-        """Return the command line that does it at a worker's site."""
-        words = [*site.program, "--train", self.train, "--target", self.target]
+    def command(self, site: Workplace) -> list[str]:
+        """Return the command line that does it at a worker's place."""
+        words = [*site.program, f"--train={self.train}", f"--target={self.target}"]
         words += [f"--provide={need}={where}" for need, where in self.provide.items()]
         words += [f"--option={name}={value}" for name, value in self.choices.items()]
-        words += ["build", self.recipe, "--no-closure"]
+        words += ["build", "--no-closure"]
         flags = {
             "--offline": self.offline,
             "--ignore-memory": self.ignore_memory,
@@ -60,11 +60,12 @@ class Task:
         }
         words += [name for name, wanted in flags.items() if wanted]
         words += [f"--jobs={site.jobs}"] if site.jobs else []
-        return words + ([f"--memory={site.memory_mib}"] if site.memory_mib else [])
+        words += [f"--memory={site.memory_mib}"] if site.memory_mib else []
+        return [*words, "--", self.recipe]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class TaskAnswer:
     """A worker's answer; `result` is missing where the build did not begin: `problem` says why.
 
     build_key: what remote stores have it under.
@@ -78,10 +79,10 @@ class Answer:
     log: bytes = b""
 
 
-def perform(raw: Mapping[str, Any]) -> Answer:
+def perform(raw: Mapping[str, Any]) -> TaskAnswer:
     """Do a task; the one function that clients name to workers."""
     task, worker = Task(**raw), cast("BuildWorker", get_worker())
-    answer = Answer(worker=str(worker.name), address=worker.address)
+    answer = TaskAnswer(worker=str(worker.name), address=worker.address)
     site = worker.site
     try:
         if task.version != VERSION:
@@ -100,7 +101,7 @@ def perform(raw: Mapping[str, Any]) -> Answer:
     return replace(answer, result=encode(RecipeFinished(result=result)), build_key=key, log=log)
 
 
-def _step(site: Site, task: Task) -> Step:
+def _step(site: Workplace, task: Task) -> Step:
     """Return how this machine decides the recipe now."""
     pairs = (name.partition(".") for name in task.choices)
     choices = {(recipe, option): task.choices[f"{recipe}.{option}"] for recipe, _, option in pairs}
@@ -111,7 +112,7 @@ def _step(site: Site, task: Task) -> Step:
     return next(step for step in steps if step.recipe.name == task.recipe)
 
 
-def _build(site: Site, task: Task, worker: BuildWorker) -> tuple[RecipeResult | None, list[str]]:
+def _build(site: Workplace, task: Task, worker: BuildWorker) -> tuple[RecipeResult | None, list[str]]:
     """Run the child; return the recipe's result, and without one the lines that say why."""
     folder = new_run(site.home.runs)
     folder = folder.with_name(f"{folder.name}{next(_numbers) % 1000:03}")

@@ -115,6 +115,22 @@ def test_what_a_farm_cannot_do_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_worker_of_another_platform_is_given_nothing(tmp_path: Path) -> None:
+    """The client waits, and says so, until one comes that will do."""
+    lab = farms.make(tmp_path, {"a": ""})
+    lab.scheduler()
+    foreign, root = lab.roots("foreign", "one")
+    lab.workers(foreign, before=("setarch", "i686"))
+    client = lab.build("a")
+    assert client.stderr is not None
+    assert "waiting for a worker of linux-" in client.stderr.readline()
+    lab.workers(root)
+    assert ended(client)[0] == {"a": "built"}
+    assert not (foreign.folder / "build").exists()
+    assert not (foreign.folder / "runs").exists()
+
+
+@pytest.mark.slow
 def test_eight_recipes_on_three_workers_are_what_one_machine_builds(tmp_path: Path) -> None:
     """Nothing is built twice; a fourth worker, of another platform, is asked for nothing."""
     lab = farms.make(tmp_path, EIGHT, NEEDS)

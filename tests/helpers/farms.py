@@ -80,8 +80,10 @@ class Lab:
     def workers(self, *roots: Root, before: tuple[str, ...] = ()) -> list[subprocess.Popen[bytes]]:
         """Start workers and wait until they work for the scheduler."""
         started = [self.start(one.folder.name, one, "worker", self.address, before=before) for one in roots]
-        for name in (one.folder.name for one in roots):
-            until(lambda name=name: "works for" in self.said(name), lambda name=name: self.said(name))
+        said = [self.folder / f"{one.folder.name}.log" for one in roots]
+        until(
+            lambda: all("works for" in log.read_text() for log in said), lambda: [*map(Path.read_text, said)]
+        )
         return started
 
     def words(self, *recipes: str) -> list[str]:
