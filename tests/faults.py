@@ -51,8 +51,8 @@ FAULTS = (
     Fault(
         name="a farm's restarted scheduler not asked again",
         module="spark_build.farm.client",
-        old="            self.renew(client)\n",
-        new="            raise\n",
+        old="        self.renew(client)\n",
+        new='        raise HostError("the scheduler is gone")\n',
         tests=("test_after_a_schedulers_restart_what_is_missing_is_handed_in_again",),
     ),
     Fault(

@@ -369,7 +369,11 @@ def _build(
         farm = None
         if wish.farm and any(step.decision == "BUILD" or step.remote for step in planned.steps):
             where = FarmOptions(
-                address=wish.farm, certificates=wish.certificates, jobs=wish.jobs, ignore_memory=wish.insist
+                address=wish.farm,
+                certificates=wish.certificates,
+                jobs=wish.jobs,
+                memory_mib=wish.memory,
+                ignore_memory=wish.insist,
             )
             farm = stack.enter_context(opened(options, setting, planned, asked, where, emit))
         results = scheduler.build(setting, planned, emit, asked, farm)

@@ -133,6 +133,7 @@ class FarmOptions:
     address: str
     certificates: Path | None
     jobs: int | None
+    memory_mib: int | None
     ignore_memory: bool
 
 
@@ -150,7 +151,7 @@ def opened(
         if kind == "local":
             if not number.isdecimal() or int(number) < 1:
                 raise UsageError(f"--farm {where.address}: write local:N, N workers")
-            site = _site(Options(), setting.home, where.jobs, None)
+            site = _site(Options(), setting.home, where.jobs, where.memory_mib)
             address, keeping = stack.enter_context(nodes.local(setting.home, site, int(number)))
         else:
             address, keeping = where.address, nodes.security(_folder(setting.home, where.certificates))

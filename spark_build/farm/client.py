@@ -164,14 +164,17 @@ class Connection:
                         return None
                 return future.result()
             finally:
-                future.cancel()
+                if future.status == "pending":
+                    future.cancel()
         except KilledWorker as error:
             raise HostError(f"worker after worker was lost while it built {order.task.recipe}") from error
-        except (CancelledError, CommClosedError, OSError, TimeoutError, RuntimeError):
+        except (CancelledError, CommClosedError):
+            pass
+        except (OSError, RuntimeError):  # of a client that is being closed
             if client.status == "running" and client is self._client:
                 raise
-            self.renew(client)
-            return None
+        self.renew(client)
+        return None
 
 
 class Farm:
@@ -249,6 +252,8 @@ class Farm:
                 return [*refused.values()][-1]
             answer = self._there.ask(self.function, order, allowed if refused else ())
             if answer is None:
+                told = "its scheduler or its workers went away"
+                self._emit(Note(recipe=step.recipe.name, message=told))
                 if found := self._pushed_meanwhile(step):
                     return found
                 continue

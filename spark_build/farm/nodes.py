@@ -22,7 +22,7 @@ from spark_build import __version__, process
 from spark_build.errors import HostError, UsageError, ours
 from spark_build.files import write_atomically
 from spark_build.machine import Machine
-from spark_build.paths import PACKAGE, Home, locate
+from spark_build.paths import Home, locate
 from spark_build.transfer import remote
 from spark_build.wheelhouse import trust
 
@@ -222,6 +222,7 @@ def local(home: Home, site: Workplace, count: int) -> Iterator[tuple[str, Securi
             address = cluster.scheduler_address
             words = ["farm", "worker", address, "--certificates", str(folder)]
             words += ["--jobs", str(max(1, (site.jobs or len(os.sched_getaffinity(0))) // count))]
+            words += ["--memory", f"{site.memory_mib // count}M"] if site.memory_mib else []
             roots = [_root(home, shared, number) for number in range(count)]
             with _running([[*site.program, "--root", str(root), *words] for root in roots]):
                 yield address, keeping
@@ -250,7 +251,7 @@ def _root(home: Home, shared: remote.Remote, number: int) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     for name in ("recipes", "patches"):
         own, link = home.data[0] / name, root / name
-        if PACKAGE not in home.data[0].parents and own.is_dir() and not link.is_symlink():
+        if own.is_dir() and not link.is_symlink():
             link.symlink_to(own.absolute())
     there = locate(str(root)).wheelhouse
     if not any(one.url == shared.url for one in remote.configured(there)):

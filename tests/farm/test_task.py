@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from spark_build.build.context import resolve_context
+from spark_build.build.scheduler import plan
 from spark_build.cli.main import cli
-from spark_build.farm.nodes import Workplace
+from spark_build.farm.client import demands
+from spark_build.farm.nodes import Workplace, abilities
 from spark_build.farm.task import Task
+from spark_build.machine import Machine
 from spark_build.paths import locate
+from spark_build.recipes.loader import load
+from spark_build.recipes.model import Provision, Step
 from tests.conftest import Root
-from tests.helpers import farms
+from tests.helpers import farms, recipe_roots
 from tests.helpers.exports import make_key
 from tests.helpers.farms import Lab
 from tests.helpers.recipe_roots import statuses
@@ -55,6 +62,31 @@ def test_a_task_becomes_only_words_of_its_own(tmp_path: Path) -> None:
     inner = found.make_context("build", words[words.index("build") + 1 :], parent=context)
     assert inner.params["recipes"] == (sly,)
     assert context.obj.root is None
+
+
+def test_a_machine_without_what_a_recipe_takes_is_given_nothing(tmp_path: Path) -> None:
+    """Dask compares what a task demands with a worker's resources."""
+    root = recipe_roots.make(tmp_path, {"a": ""})
+    home = locate(str(root.folder))
+    setting = resolve_context(home, load(home.data), "host-cpu", "t", {})
+    (step,) = plan(setting, ["a"]).steps
+    assert step.estimate is not None
+    cuda = Provision(
+        need="cuda", distribution="cuda", provider="path", coupling="version", version="13.0", path="/cuda"
+    )
+    large = replace(step.estimate, memory_per_job_mib=setting.machine.memory_mib + 1)
+
+    def may(machine: Machine, step: Step = step) -> bool:
+        has = abilities(machine)
+        return all(has.get(name, 0) >= amount for name, amount in demands(step, setting.target).items())
+
+    here = replace(setting.machine, prefixes={})
+    assert may(here)
+    assert not may(replace(here, platform="linux-aarch64"))
+    assert not may(replace(here, python="cp39"))
+    assert not may(here, replace(step, estimate=large))
+    assert not may(here, replace(step, provisions=(cuda,)))
+    assert may(replace(here, prefixes={"cuda": "/cuda"}), replace(step, provisions=(cuda,)))
 
 
 @pytest.mark.slow
