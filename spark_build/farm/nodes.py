@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import dask
 from distributed import Scheduler, Security, Worker
 
 from spark_build import __version__, process
@@ -212,12 +211,9 @@ def local(home: Home, site: Workplace, count: int) -> Iterator[tuple[str, Securi
         folder = Path(scratch)
         make_certificate(folder)
         keeping = security(folder)
-        with (
-            dask.config.set({"distributed.scheduler.active-memory-manager.start": False}),
-            LocalCluster(
-                n_workers=0, processes=False, protocol="tls://", security=keeping, dashboard_address=None
-            ) as cluster,
-        ):
+        with LocalCluster(
+            n_workers=0, processes=False, protocol="tls://", security=keeping, dashboard_address=None
+        ) as cluster:
             introduce(cluster.scheduler)
             address = cluster.scheduler_address
             words = ["farm", "worker", address, "--certificates", str(folder)]
