@@ -727,10 +727,18 @@ DEFENCES = (
     Fault(
         name="a client without the farm's certificate let in",
         module="spark_build.farm.nodes",
-        old='                protocol="tls://", host=host or None, port=port, security=keeping, dashboard=False',
-        new='                protocol="tcp://", host=host or None, port=port, dashboard=False',
+        old='                protocol="tls://", host=host or None, port=port, security=keeping, **WEB',
+        new='                protocol="tcp://", host=host or None, port=port, **WEB',
         tests=("test_who_is_refused",),
         attacks=("a client or worker without the farm's certificate",),
+    ),
+    Fault(
+        name="Dask's web pages served to the network",
+        module="spark_build.farm.nodes",
+        old='"dashboard_address": "127.0.0.1:0"}',
+        new='"dashboard_address": ":0"}',
+        tests=("test_who_is_refused",),
+        attacks=("somebody asks Dask's web pages",),
     ),
     Fault(
         name="other recipes built under a task's name",

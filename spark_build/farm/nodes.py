@@ -9,12 +9,13 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask
 from distributed import Scheduler, Security, Worker
 
 from spark_build import __version__, process
@@ -29,6 +30,13 @@ CERTIFICATE, KEY = "farm.pem", "farm.key"
 VERSION = f"spark-build {__version__}"  # a resource of every worker, and the scheduler's answer to who it is
 WHO = "spark-build"
 PAUSE = 1.0  # seconds before a worker looks for its scheduler again
+
+# Dask's web pages are neither encrypted nor asked for a certificate: there are none.
+WEB: dict[str, Any] = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+NO_PAGES: dict[str, list[str]] = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
 
 Tell = Callable[[str], None]
 
@@ -101,8 +109,16 @@ class BuildWorker(Worker):
     """A Dask worker that knows where its builds run."""
 
     def __init__(self, address: str, site: Workplace, **options: Any) -> None:
-        super().__init__(address, nthreads=1, memory_limit=0, dashboard=False, **options)
+        super().__init__(address, nthreads=1, memory_limit=0, **WEB, **options)
         self.site = site
+
+
+class BuildScheduler(Scheduler):
+    """A Dask scheduler that says which spark-build runs it."""
+
+    def get_metadata(self, keys: Sequence[Any], default: Any = "") -> Any:
+        """Return the version for WHO, from the first connection on."""
+        return VERSION if [*keys] == [WHO] else super().get_metadata([*keys], default)
 
 
 def _quiet(level: int) -> None:
@@ -127,11 +143,9 @@ def run_scheduler(folder: Path, host: str, port: int, tell: Tell) -> None:
 
     async def serve() -> None:
         try:
-            scheduler = Scheduler(
-                protocol="tls://", host=host or None, port=port, security=keeping, dashboard=False
-            )
-            async with scheduler:
-                introduce(scheduler)
+            async with BuildScheduler(
+                protocol="tls://", host=host or None, port=port, security=keeping, **WEB
+            ) as scheduler:
                 tell(f"the farm's scheduler is at {scheduler.address}")
                 await scheduler.finished()
         except OSError as error:
@@ -141,12 +155,8 @@ def run_scheduler(folder: Path, host: str, port: int, tell: Tell) -> None:
         await _stopped(asyncio.create_task(serve()))
 
     _quiet(logging.WARNING)
-    asyncio.run(main())
-
-
-def introduce(scheduler: Scheduler) -> None:
-    """Let a scheduler say which spark-build runs it."""
-    scheduler.task_metadata[WHO] = VERSION
+    with dask.config.set(NO_PAGES):
+        asyncio.run(main())
 
 
 def refuse_other(said: object) -> None:
@@ -186,7 +196,8 @@ def run_worker(address: str, folder: Path, site: Workplace, machine: Machine, te
         await _stopped(asyncio.create_task(work()))
 
     _quiet(logging.ERROR)
-    asyncio.run(main())
+    with dask.config.set(NO_PAGES):
+        asyncio.run(main())
 
 
 async def _work(worker: Worker, tell: Tell) -> None:
@@ -211,10 +222,13 @@ def local(home: Home, site: Workplace, count: int) -> Iterator[tuple[str, Securi
         folder = Path(scratch)
         make_certificate(folder)
         keeping = security(folder)
-        with LocalCluster(
-            n_workers=0, processes=False, protocol="tls://", security=keeping, dashboard_address=None
-        ) as cluster:
-            introduce(cluster.scheduler)
+        with (
+            dask.config.set(NO_PAGES),
+            LocalCluster(
+                n_workers=0, processes=False, protocol="tls://", security=keeping, scheduler_kwargs=WEB
+            ) as cluster,
+        ):
+            cluster.scheduler.task_metadata[WHO] = VERSION
             address = cluster.scheduler_address
             words = ["farm", "worker", address, "--certificates", str(folder)]
             words += ["--jobs", str(max(1, (site.jobs or len(os.sched_getaffinity(0))) // count))]

@@ -80,8 +80,9 @@ def test_a_worker_of_this_machine(tmp_path: Path) -> None:
 def test_who_is_refused(tmp_path: Path) -> None:
     """Clients without the farm's certificate, clients and workers of another version."""
     lab = farms.make(tmp_path, {"a": ""})
-    lab.scheduler()
+    scheduler = lab.scheduler()
     (root,) = lab.roots("one")
+    assert farms.listening(scheduler.pid) == {"127.0.0.1"}
     assert lab.client.run("farm", "init", str(lab.certificates)).returncode == 2
     assert (lab.certificates / "farm.key").stat().st_mode & 0o777 == 0o600
     missing = lab.client.run("build", "a", "--farm", lab.address)

@@ -152,6 +152,14 @@ def built_by(root: Root) -> set[str]:
     return {row["name"] for row in rows if row["origin"] == "built"}
 
 
+def listening(pid: int) -> set[str]:
+    """The addresses (IPv4) at which a process takes connections."""
+    links = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    mine = [row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links]
+    return {".".join(str(byte) for byte in bytes.fromhex(one)[::-1]) for one in mine}
+
+
 def commands_with(text: str) -> list[int]:
     """Processes whose command line has this text."""
     found = []
