@@ -28,6 +28,41 @@ ROOT = Path(__file__).resolve().parents[1]
 FAULTS = (
     *DEFENCES,
     Fault(
+        name="a farm's tasks given to any platform",
+        module="spark_build.farm.client",
+        old='    wanted = {VERSION: 1.0, f"platform {target.platform}": 1.0}',
+        new="    wanted = {VERSION: 1.0}",
+        tests=("test_a_worker_of_another_platform_is_given_nothing",),
+    ),
+    Fault(
+        name="a farm's builds go on when nobody waits for them",
+        module="spark_build.farm.task",
+        old="    if not wanted:\n",
+        new="    if False:\n",
+        tests=("test_the_end_of_a_client_ends_its_compilers",),
+    ),
+    Fault(
+        name="a worker's full disk fails the build",
+        module="spark_build.farm.client",
+        old="            if not isinstance(result.error, HostError | StoreError):",
+        new="            if True:",
+        tests=("test_a_full_disk_sends_the_recipe_to_another_worker",),
+    ),
+    Fault(
+        name="a farm's restarted scheduler not asked again",
+        module="spark_build.farm.client",
+        old="        self.renew(client)\n",
+        new='        raise HostError("the scheduler is gone")\n',
+        tests=("test_after_a_schedulers_restart_what_is_missing_is_handed_in_again",),
+    ),
+    Fault(
+        name="a farm builds in the alphabet's order",
+        module="spark_build.build.scheduler",
+        old="sorted(steps, key=lambda name: -ahead[name])",
+        new="sorted(steps)",
+        tests=("test_the_longest_chain_comes_first",),
+    ),
+    Fault(
         name="fsync left out of the atomic write",
         module="spark_build.files",
         old="            out.flush()\n            os.fsync(out.fileno())\n        Path(temporary).chmod(mode)",

@@ -151,13 +151,14 @@ def follow(folder: Path) -> Iterator[list[tuple[float, Event]]]:
     while True:
         # Asked before reading: what was written until the end is read then.
         alive = is_alive(folder)
+        written = b""
         if path.exists():
             with path.open("rb") as file:
                 file.seek(place)
                 written = file.read()
-            place += len(written)
-            *lines, rest = (rest + written).split(b"\n")
-            yield [event for line in lines if (event := _event(line)) is not None]
+        place += len(written)
+        *lines, rest = (rest + written).split(b"\n")
+        yield [event for line in lines if (event := _event(line)) is not None]
         if not alive:
             return
         time.sleep(PAUSE)

@@ -452,6 +452,19 @@ def total(planned: Plan, machine: Machine) -> PlanTotal:
     )
 
 
+def critical_paths(planned: Plan) -> dict[str, float]:
+    """Return the seconds from each step's start to the end of the longest chain that needs it."""
+    ahead: dict[str, float] = {}
+    after: dict[str, float] = {}
+    for step in reversed(planned.steps):
+        name = step.recipe.name
+        own = step.estimate.seconds if step.estimate and step.decision == "BUILD" else 0.0
+        ahead[name] = own + after.get(name, 0.0)
+        for need in step.from_store:
+            after[need] = max(after.get(need, 0.0), ahead[name])
+    return ahead
+
+
 def _runs_python(step: Step, target: Target, machine: Machine) -> bool:
     return step.recipe.kind != "pep517" or target.python == machine.python
 

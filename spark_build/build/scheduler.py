@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, closing
 from contextvars import copy_context
 from functools import partial
 from graphlib import TopologicalSorter
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from spark_build.build import plan as build_plan
 from spark_build.build import recipe_build
@@ -108,10 +108,26 @@ def _known(setting: Context) -> Mapping[str, str]:
     return setting.provide
 
 
+class Elsewhere(Protocol):
+    """Other machines that build recipes."""
+
+    def build(self, run: Run, step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult:
+        """Return a recipe's result, with the key that it has in this machine's store."""
+        ...
+
+    def slots(self) -> int:
+        """Return how many recipes may be under way now."""
+        ...
+
+
 def build(
-    setting: Context, planned: Plan, emit: Emit, options: BuildOptions | None = None
+    setting: Context,
+    planned: Plan,
+    emit: Emit,
+    options: BuildOptions | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> tuple[RecipeResult, ...]:
-    """Build the plan, independent recipes in parallel.
+    """Build the plan, independent recipes in parallel; `elsewhere`: there, the longest chain first.
 
     All share one budget. After a failure nothing more is started, unless the options say so; what runs
     goes on to its end.
@@ -120,12 +136,14 @@ def build(
     steps = {step.recipe.name: step for step in planned.steps}
     idle = _nothing_to_configure(planned, run.options)
     results: dict[str, RecipeResult] = {}
+    make, here = elsewhere.build if elsewhere else build_recipe, max(2, setting.limits.cores)
+    ahead = build_plan.critical_paths(planned) if elsewhere else dict.fromkeys(steps, 0.0)
     work = in_order(
-        {name: step.from_store for name, step in steps.items()},
+        {name: steps[name].from_store for name in sorted(steps, key=lambda name: -ahead[name])},
         lambda name: (
-            _unbuilt(run, steps[name], results, idle.get(name, "")) or build_recipe(run, steps[name], results)
+            _unbuilt(run, steps[name], results, idle.get(name, "")) or make(run, steps[name], results)
         ),
-        workers=max(2, setting.limits.cores),
+        workers=elsewhere.slots if elsewhere else lambda: here,
     )
     with closing(work), reporting(Reporter(lambda text: emit(Note(message=text)))):
         for name, result in work:
@@ -283,15 +301,16 @@ def publish(
 
 
 T = TypeVar("T")
+LOOK_EVERY = 2.0  # seconds between two looks at how many may run
 JOIN_SECONDS = 6.0  # a supervisor needs up to four to end what does not want to
 
 
 def in_order(
-    graph: Mapping[str, Collection[str]], work: Callable[[str], T], *, workers: int
+    graph: Mapping[str, Collection[str]], work: Callable[[str], T], *, workers: Callable[[], int]
 ) -> Generator[tuple[str, T], None, None]:
     """Yield (name, result) as they finish; `graph` maps a name to its predecessors.
 
-    At most `workers` at once, in the graph's order where free. When `work` raises, or the reader of this
+    At most `workers()` at once, in the graph's order where free. When `work` raises, or the reader of this
     does, all running commands are ended before the exception goes on.
     """
     order = {name: place for place, name in enumerate(graph)}
@@ -313,14 +332,17 @@ def in_order(
     try:
         while sorter.is_active():
             waiting = sorted([*waiting, *sorter.get_ready()], key=order.__getitem__)
-            while waiting and running < workers:
+            while waiting and running < workers():
                 # A daemon: who waits for another process's lock must not keep ours alive.
                 inside, name = copy_context(), waiting.pop(0)
                 thread = threading.Thread(target=inside.run, args=(one, name), name=name, daemon=True)
                 threads.append(thread)
                 running += 1
                 thread.start()
-            name, future = done.get()
+            try:
+                name, future = done.get(timeout=LOOK_EVERY)
+            except queue.Empty:
+                continue
             running -= 1
             yield name, future.result()
             sorter.done(name)

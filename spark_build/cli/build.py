@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
 from functools import update_wrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_build.cli import render
+from spark_build.cli.farm import CERTIFICATES, FarmOptions, opened
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.history import start_background
 from spark_build.cli.options import SIZE, Options, Renamed, command, local_sources, shared
@@ -46,6 +48,8 @@ class BuildRequest:
     no_closure: bool
     detach: bool
     require_sandbox: bool
+    farm: str | None
+    certificates: Path | None
 
     @property
     def configures(self) -> bool:
@@ -59,6 +63,13 @@ class BuildRequest:
         setting = with_local_sources(with_limits(options.setting(), self.jobs, self.memory), self.source)
         setting.remotes.offline = self.offline
         return setting
+
+    def refuse_here(self, **others: bool) -> None:
+        """Raise UsageError for options that a farm cannot do; `others`: of one command."""
+        named = {"source": bool(self.source), "stop_after": bool(self.stop_after), **others}
+        for name, given in named.items():
+            if self.farm and given:
+                raise click.UsageError(f"--{name.replace('_', '-')} works on this machine only: no --farm")
 
     def build_options(self) -> BuildOptions:
         """Return the options for the scheduler."""
@@ -112,6 +123,12 @@ def _build_options(function: Command) -> Command:
             help="Compile jobs at once (default: what memory allows).",
         ),
         click.option("--detach", is_flag=True, help="Run in the background; `attach` shows it."),
+        CERTIFICATES,
+        click.option(
+            "--farm",
+            metavar="ADDRESS",
+            help="Build on the workers of tls://HOST:PORT; local:N starts N here.",
+        ),
         local_sources,
     ):
         decorated = declare(decorated)
@@ -155,6 +172,7 @@ def all_(
     from spark_build.cli.verify import BurnInOptions, judge
     from spark_build.wheelhouse.store import shared_lock
 
+    wish.refuse_here()
     setting = wish.setting(options)
     if wish.configures and (burn_in or reverify):
         raise click.UsageError("--stop-after configure builds nothing: no --burn-in, no --reverify")
@@ -168,7 +186,7 @@ def all_(
         planned = ready(emit)
         if not options.json and options.verbosity >= 0:
             print_plan(planned)
-        results, generation = _build(setting, planned, emit, wish, named=recipes)
+        results, generation = _build(options, setting, planned, emit, wish, named=recipes)
         judged = None
         if not wish.stop_after:
             asked = BurnInOptions() if burn_in else None
@@ -195,6 +213,7 @@ def build(
     """Build and publish RECIPES and what they need."""
     from spark_build.wheelhouse.store import shared_lock
 
+    wish.refuse_here(shell=shell, check_reproducible=check_reproducible)
     setting = wish.setting(options)
     if shell and wish.detach:
         raise click.UsageError("--shell needs this terminal, which --detach gives up")
@@ -215,7 +234,7 @@ def build(
         planned = ready(emit)
         if not shell:
             cached = not check_reproducible
-            results, generation = _build(setting, planned, emit, wish, named=recipes, cached=cached)
+            results, generation = _build(options, setting, planned, emit, wish, named=recipes, cached=cached)
             names = recipes if check_reproducible else ()
             more = _repeat(setting, planned, names, results, emit, wish)
     if shell:
@@ -267,7 +286,7 @@ def _ready(
 
     with reporting(Reporter(lambda text: emit(Note(message=text)))):
         planned = scheduler.plan(setting, recipes, also)
-    if not any(step.decision == "BUILD" for step in planned.steps):
+    if wish.farm or not any(step.decision == "BUILD" for step in planned.steps):
         return planned
     from spark_build.doctor import collect as doctors
 
@@ -333,6 +352,7 @@ def _repeat(
 
 
 def _build(
+    options: Options,
     setting: Context,
     planned: Plan,
     emit: Emit,
@@ -344,8 +364,19 @@ def _build(
     """Build, publish, and name the published wheels in the results."""
     from spark_build.build import scheduler
 
-    options = dataclasses.replace(wish.build_options(), cached=cached, named=named)
-    results = scheduler.build(setting, planned, emit, options)
+    asked = dataclasses.replace(wish.build_options(), cached=cached, named=named)
+    with ExitStack() as stack:
+        farm = None
+        if wish.farm and any(step.decision == "BUILD" or step.remote for step in planned.steps):
+            where = FarmOptions(
+                address=wish.farm,
+                certificates=wish.certificates,
+                jobs=wish.jobs,
+                memory_mib=wish.memory,
+                ignore_memory=wish.insist,
+            )
+            farm = stack.enter_context(opened(options, setting, planned, asked, where, emit))
+        results = scheduler.build(setting, planned, emit, asked, farm)
     if wish.stop_after:
         return results, None
     closure = not wish.no_closure

@@ -88,6 +88,7 @@ COMMANDS = {
     "patches": ("spark_build.cli.patches", "patches", "Check the patches against their sources."),
     "wheelhouse": ("spark_build.cli.wheelhouse", "wheelhouse", "List, inspect, export and import wheels."),
     "remotes": ("spark_build.cli.remotes", "remotes", "Share built wheels with other machines."),
+    "farm": ("spark_build.cli.farm", "farm", "Build on many machines: scheduler and workers."),
     "env": ("spark_build.cli.env", "env", "Make virtual environments from the wheelhouse only."),
     "verify": ("spark_build.cli.verify", "verify", "Check the wheels; --burn-in measures them."),
     "bench": ("spark_build.cli.bench", "bench", "Run the wider suite, compare runs, report."),

@@ -256,6 +256,7 @@ EXAMPLES = {
         "spark-build build torch --jobs 8 --memory 64G --detach",
         "spark-build build triton --stop-after configure",
         "spark-build build onnx --source onnx=../onnx",
+        "spark-build build torch onnx --farm tls://head:8786",
     ),
     "attach": ("spark-build attach", "spark-build attach --stop"),
     "why": ("spark-build why torch",),
@@ -318,6 +319,13 @@ EXAMPLES = {
     "remotes remove": ("spark-build remotes remove lab",),
     "remotes push": ("spark-build remotes push lab",),
     "remotes gc": ("spark-build remotes gc lab --older-than 30d --dry-run",),
+    "farm": (
+        "spark-build farm scheduler",
+        "spark-build farm worker tls://head:8786",
+    ),
+    "farm init": ("spark-build farm init ~/farm",),
+    "farm scheduler": ("spark-build farm scheduler --certificates ~/farm",),
+    "farm worker": ("spark-build farm worker tls://head:8786 --certificates ~/farm",),
     "env": ("spark-build env create ~/torch", "spark-build env update ~/torch"),
     "env create": (
         "spark-build env create ~/torch torch torchvision",

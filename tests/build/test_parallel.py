@@ -47,7 +47,7 @@ def test_each_once_after_what_it_needs_and_not_too_many(
             running -= 1
         return name * 2
 
-    for name, result in in_order(graph, work, workers=workers):
+    for name, result in in_order(graph, work, workers=lambda: workers):
         assert result == name * 2
         assert name not in done
         done.add(name)
@@ -67,7 +67,7 @@ def test_an_error_ends_the_commands_of_the_others(tmp_path: Path) -> None:
 
     begin = time.monotonic()
     with pytest.raises(ValueError, match="bad"):
-        list(in_order({"good": [], "bad": []}, work, workers=2))
+        list(in_order({"good": [], "bad": []}, work, workers=lambda: 2))
     assert time.monotonic() - begin < 60
     assert not (tmp_path / "went on").exists()
 
@@ -84,7 +84,7 @@ def test_a_reader_that_gives_up_ends_the_commands(tmp_path: Path) -> None:
                 raise
 
     def give_up() -> None:
-        with closing(in_order({"short": [], "long": []}, work, workers=2)) as results:
+        with closing(in_order({"short": [], "long": []}, work, workers=lambda: 2)) as results:
             for _ in results:
                 raise KeyboardInterrupt
 

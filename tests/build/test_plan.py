@@ -14,6 +14,7 @@ from spark_build.build.plan import (
     StoredResult,
     choose_source,
     closure_of,
+    critical_paths,
     jobs_for,
     make_plan,
     total,
@@ -707,3 +708,31 @@ def test_versions_that_are_no_versions_are_not_compared() -> None:
     user = dataclasses.replace(recipe("user"), needs=(Need(name="base", versions=">1.0"),))
     pins = {"base": dataclasses.replace(pin(), version="1f126a6dea50"), "user": pin()}
     assert plan(recipe("base"), user, pins=pins).steps[-1].decision == "BUILD"
+
+
+def test_a_critical_path_is_the_longest_chain_that_waits_for_a_step() -> None:
+    """By the history where there is one; what is not built takes no time."""
+    seconds = {"base": 5.0, "left": 2.0, "right": 3.0, "top": 1.0, "alone": 4.0}
+    graph = [
+        recipe("base"),
+        recipe("left", "base"),
+        recipe("right", "base"),
+        recipe("top", "left", "right"),
+        recipe("alone"),
+    ]
+
+    def paths(*have: str) -> dict[str, float]:
+        planned = make_plan(
+            [*seconds],
+            {one.name: one for one in graph},
+            Train(name="t", summary="s", components={name: pin() for name in seconds}),
+            CPU,
+            MACHINE,
+            Shop(*have).lookup,
+            history=lambda one: ExpectedUsage(memory_per_job_mib=1, seconds=seconds[one.name]),
+        )
+        return critical_paths(planned)
+
+    assert paths() == {"base": 9.0, "right": 4.0, "left": 3.0, "top": 1.0, "alone": 4.0}
+    assert paths("base", "alone")["base"] == 4.0
+    assert paths("alone")["alone"] == 0.0

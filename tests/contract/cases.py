@@ -21,6 +21,7 @@ WRITING = (
     "report",
     "verify",
     "new",
+    "init",
 )
 
 
@@ -94,6 +95,10 @@ CASES = (
     *_both("wheelhouse import --unsigned {root}/given/view.tar", options=("--root", "{root}/second", "--train", "t", "--target", "host-cpu")),
     *_both("remotes list"),
     *_json("remotes push nothing", "remotes remove nothing", "remotes gc nothing", "remotes add lab {root}/nowhere"),
+    # the farm
+    *_both("farm init {root}/farm"),
+    *_json("farm scheduler --certificates {root}/nowhere", "farm worker tls://127.0.0.1:1 --certificates {root}/nowhere"),
+    *_json("build tiny --farm local:2", "build tiny --farm local:2 --shell"),
     # environments
     *_both("env check {root}/env", "env update {root}/env --dry-run", "env update {root}/env --dry-run --generation 1"),
     *_json("env update {root}/env --dry-run", before=("wheelhouse rollback 1",)),

@@ -1,0 +1,1 @@
+"""A farm: recipes built by dask.distributed workers, results by remote stores."""

@@ -1,0 +1,305 @@
+"""Build a plan on a farm: hand tasks to its workers, take what they pushed from the remote stores."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distributed import Client, Security
+from distributed.comm.core import CommClosedError
+from distributed.scheduler import KilledWorker
+
+from spark_build.build import plan, scheduler
+from spark_build.build.context import Context
+from spark_build.build.recipe_build import LOG, Run, build_recipe, makes_prefix, result_of
+from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError, ours
+from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, decode
+from spark_build.farm.nodes import VERSION, WHO, address_of, refuse_other
+from spark_build.farm.task import TOPIC, Task, TaskAnswer, perform
+from spark_build.files import write_atomically
+from spark_build.process import refuse_cancelled
+from spark_build.recipes.model import Plan, Step, Target
+from spark_build.transfer.remote import Remotes, configured
+from spark_build.wheelhouse import store, trust
+
+LOOK_EVERY = 1.0  # seconds between two looks at the workers
+WAIT = 0.5  # seconds between two looks at whether to go on waiting
+PATIENCE = 600.0  # seconds that a scheduler may be away
+
+
+def require_return(setting: Context) -> None:
+    """Raise UsageError where nothing that workers push could come back."""
+    if not configured(setting.home.wheelhouse):
+        raise UsageError(
+            "a farm's results come back by a remote store, and there is none",
+            hint=ours("remotes add NAME URL --trust KEY.pub"),
+        )
+    if not trust.signers(setting.home.wheelhouse):
+        raise UsageError(
+            "a farm's workers sign what they push, and nobody is trusted here",
+            hint=ours("wheelhouse trust add NAME KEY.pub"),
+        )
+
+
+def demands(step: Step, target: Target) -> dict[str, float]:
+    """Return the Dask resources that a worker must have for a step."""
+    wanted = {VERSION: 1.0, f"platform {target.platform}": 1.0}
+    if step.recipe.kind == "pep517":
+        wanted[f"python {target.python}"] = 1.0
+    if any(one.need == "cuda" and one.provider == "path" for one in step.provisions):
+        wanted["CUDA toolkit"] = 1.0
+    if step.estimate is not None and step.recipe.is_compiled:
+        wanted["memory MiB"] = float(step.estimate.memory_per_job_mib)
+    return wanted
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """A task, what its worker must have, and how urgent it is."""
+
+    task: Task
+    demands: Mapping[str, float]
+    priority: int
+
+
+class Connection:
+    """A client of a scheduler, made again when that was away."""
+
+    def __init__(self, address: str, keeping: Security, hear: Callable[[Any], None]) -> None:
+        self._address, self._keeping, self._hear = address_of(address), keeping, hear
+        self._lock = threading.RLock()
+        self._looked = 0.0
+        self._workers: dict[str, Mapping[str, float]] = {}
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        self._client = self._connect()
+
+    def _connect(self) -> Client:
+        try:
+            client = Client(self._address, security=self._keeping, set_as_default=False)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise HostError(
+                f"the farm at {self._address} does not answer: {error}",
+                hint="is its scheduler running, and is the certificate that farm's?",
+            ) from error
+        try:
+            refuse_other(client.get_metadata([WHO], default=""))
+        except BaseException:
+            client.close()
+            raise
+        client.subscribe_topic(TOPIC, self._hear)
+        return client
+
+    def close(self) -> None:
+        """Leave the farm: what it still does for us ends."""
+        self._client.close()
+
+    def renew(self, broken: Client) -> None:
+        """Connect again where nobody did yet. Raise HostError when the scheduler stays away."""
+        with self._lock:
+            if self._client is not broken:
+                return
+            with contextlib.suppress(OSError, TimeoutError, CancelledError):
+                broken.close(timeout=1)
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    self._client = self._connect()
+                except HostError:
+                    if time.monotonic() > deadline:
+                        raise
+                    refuse_cancelled()
+                    time.sleep(WAIT)
+                else:
+                    return
+
+    def workers(self, wanted: Mapping[str, float]) -> list[str]:
+        """Return the addresses of the workers that have what is wanted."""
+        with self._lock:
+            if time.monotonic() - self._looked > LOOK_EVERY:
+                with contextlib.suppress(OSError, TimeoutError, CancelledError):
+                    rows = self._client.scheduler_info(n_workers=-1)["workers"]
+                    self._workers = {address: row["resources"] for address, row in rows.items()}
+                self._looked = time.monotonic()
+        return [
+            address
+            for address, has in self._workers.items()
+            if all(has.get(name, 0) >= amount for name, amount in wanted.items())
+        ]
+
+    def ask(
+        self, function: Callable[..., TaskAnswer], order: Order, allowed: Collection[str]
+    ) -> TaskAnswer | None:
+        """Have a worker do a task, one of `allowed` if there are any.
+
+        None: handed in for nothing, because the scheduler or all of those went away. Raise HostError for a
+        task whose workers died one after the other.
+        """
+        client = self._client
+        done = threading.Event()
+        try:
+            future = client.submit(
+                function,
+                dataclasses.asdict(order.task),
+                key=f"{order.task.recipe}-{secrets.token_hex(8)}",
+                resources=dict(order.demands),
+                priority=order.priority,
+                workers=list(allowed) or None,
+                pure=False,
+            )
+            future.add_done_callback(lambda _: done.set())
+            try:
+                while future.status == "pending" and not done.wait(WAIT):
+                    refuse_cancelled()
+                    if client is not self._client or (
+                        allowed and not {*allowed} & {*self.workers(order.demands)}
+                    ):
+                        return None
+                return future.result()
+            finally:
+                if future.status == "pending":
+                    future.cancel()
+        except KilledWorker as error:
+            raise HostError(f"worker after worker was lost while it built {order.task.recipe}") from error
+        except (CancelledError, CommClosedError):
+            pass
+        except (OSError, RuntimeError):  # of a client that is being closed
+            if client.status == "running" and client is self._client:
+                raise
+        self.renew(client)
+        return None
+
+
+class Farm:
+    """What the scheduler asks for each recipe in place of building it here."""
+
+    def __init__(self, setting: Context, planned: Plan, common: Task, emit: Emit) -> None:
+        self._setting, self._common, self._emit = setting, common, emit
+        self._ahead = plan.critical_paths(planned)
+        self._connection: Connection | None = None
+        self._lonely = False
+        self.function: Callable[..., TaskAnswer] = perform
+
+    @contextlib.contextmanager
+    def at(self, address: str, keeping: Security) -> Iterator[Farm]:
+        """Work with the farm at an address during the block."""
+        self._connection = Connection(address, keeping, self._hear)
+        try:
+            yield self
+        finally:
+            self._connection.close()
+
+    @property
+    def _there(self) -> Connection:
+        assert self._connection is not None
+        return self._connection
+
+    def _hear(self, event: tuple[float, Mapping[str, Any]]) -> None:
+        """Show what a worker says."""
+        message = event[1]
+        if message.get("run") != self._common.run:
+            return
+        for row in message["rows"]:
+            if (shown := decode(row)) is not None:
+                self._emit(shown)
+
+    def slots(self) -> int:
+        """Return the workers for this target, one at least: who waits for the first, waits in the farm."""
+        target = self._setting.target
+        able = len(self._there.workers({VERSION: 1, f"platform {target.platform}": 1}))
+        if not able and not self._lonely:
+            self._emit(Note(message=f"waiting for a worker of {target.platform} with {VERSION}"))
+        self._lonely = not able
+        return max(1, able)
+
+    def build(self, run: Run, step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult:
+        """Return a recipe's result: of a remote store that has it, of this machine, else of a worker."""
+        if step.remote and (found := self._fetched(step, step.build_key)):
+            return found
+        if step.decision == "REUSE" and not step.remote:
+            return build_recipe(run, step, results)  # to be audited again
+        if makes_prefix(step):
+            if step.recipe.is_compiled or step.recipe.kind == "assemble":
+                reason = "a prefix leaves no machine: each worker makes its own where it is needed"
+                return result_of(step, "skipped", reasons=(reason,))
+            return build_recipe(run, step, results)  # only unpacked
+        start = time.monotonic()
+        try:
+            result = self._elsewhere(step)
+        except SparkBuildError as error:
+            result = result_of(step, "failed", error=error)
+        return replace(result, seconds=result.seconds or time.monotonic() - start)
+
+    def _elsewhere(self, step: Step) -> RecipeResult:
+        """Have workers try, one after the other while the reason lies with the worker."""
+        task = replace(self._common, recipe=step.recipe.name, plan_key=step.key)
+        order = Order(
+            task=task,
+            demands=demands(step, self._setting.target),
+            priority=int(self._ahead[step.recipe.name]),
+        )
+        refused: dict[str, RecipeResult] = {}
+        while True:
+            allowed = [one for one in self._there.workers(order.demands) if one not in refused]
+            if refused and not allowed:
+                return [*refused.values()][-1]
+            answer = self._there.ask(self.function, order, allowed if refused else ())
+            if answer is None:
+                told = "its scheduler or its workers went away"
+                self._emit(Note(recipe=step.recipe.name, message=told))
+                if found := self._pushed_meanwhile(step):
+                    return found
+                continue
+            result = self._taken(step, answer)
+            if not isinstance(result.error, HostError | StoreError):
+                return result
+            refused[answer.address] = result
+            told = f"{answer.worker} cannot: {result.error.message}"
+            self._emit(Note(recipe=step.recipe.name, message=told))
+
+    def _taken(self, step: Step, answer: TaskAnswer) -> RecipeResult:
+        """Return an answer as a result of this machine."""
+        event = decode(answer.result) if answer.result else None
+        if not isinstance(event, RecipeFinished):
+            error: SparkBuildError = HostError(answer.problem, where=answer.worker)
+            return result_of(step, "failed", error=error)
+        result = event.result
+        if result.error is not None:
+            result.error.where = result.error.where or answer.worker
+            result.error.log = None  # a path there
+            log = self._setting.home.build / step.recipe.name / "farm.log"
+            if answer.log:
+                write_atomically(log, answer.log)
+            return replace(result, log=str(log) if answer.log else "")
+        found = self._fetched(step, answer.build_key)
+        if found is None:
+            error = StoreError(
+                f"{answer.worker} built it, and no remote store here has it by a trusted signer",
+                hint=ours("remotes list"),
+            )
+            return result_of(step, "failed", error=error)
+        reasons = (*result.reasons, f"by {answer.worker}")
+        return replace(found, status=result.status, seconds=result.seconds, cost=result.cost, reasons=reasons)
+
+    def _fetched(self, step: Step, key: str) -> RecipeResult | None:
+        """Return a build that a remote store has, taken into this machine's store."""
+        home = self._setting.home
+        wheel = self._setting.remotes.fetch(key, self._setting.target) if key else None
+        if wheel is None:
+            return None
+        log = store.entry_folder(home.store, wheel.key) / LOG
+        return result_of(step, "reused", reasons=step.reasons, key=wheel.key, log=log)
+
+    def _pushed_meanwhile(self, step: Step) -> RecipeResult | None:
+        """Return what a worker pushed before its scheduler went away."""
+        fresh = replace(self._setting, remotes=Remotes(self._setting.home))
+        planned = scheduler.plan(fresh, [step.recipe.name])
+        now = next(one for one in planned.steps if one.recipe.name == step.recipe.name)
+        return self._fetched(now, now.build_key) if now.remote else None

@@ -1,0 +1,290 @@
+"""The processes of a farm, scheduler and workers, and the certificate that they share with their clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed import Scheduler, Security, Worker
+
+from spark_build import __version__, process
+from spark_build.errors import HostError, UsageError, ours
+from spark_build.files import write_atomically
+from spark_build.machine import Machine
+from spark_build.paths import Home, locate
+from spark_build.transfer import remote
+from spark_build.wheelhouse import trust
+
+CERTIFICATE, KEY = "farm.pem", "farm.key"
+VERSION = f"spark-build {__version__}"  # a resource of every worker, and the scheduler's answer to who it is
+WHO = "spark-build"
+PAUSE = 1.0  # seconds before a worker looks for its scheduler again
+
+# Dask's web pages are neither encrypted nor asked for a certificate: there are none.
+WEB: dict[str, Any] = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+NO_PAGES: dict[str, list[str]] = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workplace:
+    """Where a worker's builds run and how they are started.
+
+    program: what begins its command lines; record_in: variable that names the folder for their events.
+    """
+
+    home: Home
+    program: tuple[str, ...]
+    record_in: str
+    jobs: int | None = None
+    memory_mib: int | None = None
+
+
+def make_certificate(folder: Path) -> None:
+    """Write a certificate, its own authority, and its key. Raise UsageError where there is one."""
+    if (folder / CERTIFICATE).exists():
+        raise UsageError(f"{folder} has a certificate already", hint=f"remove {folder / CERTIFICATE} first")
+    made = Security.temporary()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key = os.open(folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(key, "w") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(str(made.tls_client_key))
+    write_atomically(folder / CERTIFICATE, str(made.tls_ca_file))
+
+
+def security(folder: Path) -> Security:
+    """Return mutual TLS by the folder's certificate, whatever Dask's own settings are. Raise UsageError."""
+    if not all((folder / name).is_file() for name in (CERTIFICATE, KEY)):
+        raise UsageError(
+            f"{folder} has no certificate of a farm",
+            hint=ours("farm init", str(folder)),
+        )
+    pair = {"cert": str(folder / CERTIFICATE), "key": str(folder / KEY)}
+    named = {
+        f"tls_{role}_{part}": path
+        for role in ("client", "scheduler", "worker")
+        for part, path in pair.items()
+    }
+    return Security(require_encryption=True, tls_ca_file=pair["cert"], **named)
+
+
+def address_of(text: str) -> str:
+    """Return tls://HOST:PORT. Raise UsageError for what is not encrypted."""
+    scheme, _, rest = text.rpartition("://")
+    if scheme not in ("", "tls") or ":" not in rest:
+        raise UsageError(f"{text!r} is no address of a farm", hint="tls://HOST:PORT, or local:N")
+    return f"tls://{rest}"
+
+
+def abilities(machine: Machine) -> dict[str, float]:
+    """Return a machine's facts as Dask resources."""
+    facts = {
+        VERSION: 1,
+        f"platform {machine.platform}": 1,
+        f"python {machine.python}": 1,
+        "memory MiB": machine.memory_mib,
+        "CUDA toolkit": int("cuda" in machine.prefixes),
+        "GPU": len(machine.gpus),
+    }
+    return {name: float(value) for name, value in facts.items() if value}
+
+
+class BuildWorker(Worker):
+    """A Dask worker that knows where its builds run."""
+
+    def __init__(self, address: str, site: Workplace, **options: Any) -> None:
+        super().__init__(address, nthreads=1, memory_limit=0, **WEB, **options)
+        self.site = site
+
+
+class BuildScheduler(Scheduler):
+    """A Dask scheduler that says which spark-build runs it."""
+
+    def get_metadata(self, keys: Sequence[Any], default: Any = "") -> Any:
+        """Return the version for WHO, from the first connection on."""
+        return VERSION if [*keys] == [WHO] else super().get_metadata([*keys], default)
+
+
+def _quiet(level: int) -> None:
+    logging.getLogger("distributed").setLevel(level)
+
+
+async def _stopped(task: asyncio.Task[None]) -> None:
+    """Wait for a task; SIGTERM, SIGINT and SIGHUP end it in good order."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not task.cancelled():
+            raise
+
+
+def run_scheduler(folder: Path, host: str, port: int, tell: Tell) -> None:
+    """Run a scheduler until a signal ends it."""
+    keeping = security(folder)
+
+    async def serve() -> None:
+        try:
+            async with BuildScheduler(
+                protocol="tls://", host=host or None, port=port, security=keeping, **WEB
+            ) as scheduler:
+                tell(f"the farm's scheduler is at {scheduler.address}")
+                await scheduler.finished()
+        except OSError as error:
+            raise HostError(f"the scheduler cannot listen at {host}:{port}: {error}") from error
+
+    async def main() -> None:
+        await _stopped(asyncio.create_task(serve()))
+
+    _quiet(logging.WARNING)
+    with dask.config.set(NO_PAGES):
+        asyncio.run(main())
+
+
+def refuse_other(said: object) -> None:
+    """Raise HostError where a scheduler is of another version."""
+    if said != VERSION:
+        raise HostError(
+            f"the farm's scheduler runs {said or 'no spark-build'}, this is {VERSION}",
+            hint="install the same version on all machines of the farm",
+        )
+
+
+def run_worker(address: str, folder: Path, site: Workplace, machine: Machine, tell: Tell) -> None:
+    """Run a worker until a signal ends it; when its scheduler ends, it waits for the next one."""
+    keeping, where = security(folder), address_of(address)
+    if not any(one.push for one in remote.configured(site.home.wheelhouse)):
+        raise UsageError(
+            "a worker hands on what it builds by a remote store that it pushes to, and there is none",
+            hint=ours("remotes add NAME URL --push --sign KEY"),
+        )
+
+    async def work() -> None:
+        while True:
+            with tempfile.TemporaryDirectory(prefix="spark-build-farm-") as scratch:
+                worker = BuildWorker(
+                    where,
+                    site,
+                    resources=abilities(machine),
+                    security=keeping,
+                    local_directory=scratch,
+                    name=f"{os.uname().nodename}-{os.getpid()}",
+                )
+                await _work(worker, tell)
+            tell("the scheduler is gone; waiting for the next one")
+            await asyncio.sleep(PAUSE)
+
+    async def main() -> None:
+        await _stopped(asyncio.create_task(work()))
+
+    _quiet(logging.ERROR)
+    with dask.config.set(NO_PAGES):
+        asyncio.run(main())
+
+
+async def _work(worker: Worker, tell: Tell) -> None:
+    """Work for a scheduler until it ends. Raise HostError for one of another version."""
+    async with worker:
+        refuse_other(await worker.scheduler.get_metadata(keys=[WHO], default=""))
+        tell(f"{worker.name} works for {worker.scheduler.address}")
+        await worker.finished()
+
+
+@contextmanager
+def local(home: Home, site: Workplace, count: int) -> Iterator[tuple[str, Security]]:
+    """Run a scheduler and workers of this machine, each with a root of its own; yield how to reach them.
+
+    Raise UsageError where no remote store is pushed to with a key that is trusted here.
+    """
+    from distributed import LocalCluster
+
+    shared = _shared(home)
+    _quiet(logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="spark-build-farm-") as scratch:
+        folder = Path(scratch)
+        make_certificate(folder)
+        keeping = security(folder)
+        with (
+            dask.config.set(NO_PAGES),
+            LocalCluster(
+                n_workers=0, processes=False, protocol="tls://", security=keeping, scheduler_kwargs=WEB
+            ) as cluster,
+        ):
+            cluster.scheduler.task_metadata[WHO] = VERSION
+            address = cluster.scheduler_address
+            words = ["farm", "worker", address, "--certificates", str(folder)]
+            words += ["--jobs", str(max(1, (site.jobs or len(os.sched_getaffinity(0))) // count))]
+            words += ["--memory", f"{site.memory_mib // count}M"] if site.memory_mib else []
+            roots = [_root(home, shared, number) for number in range(count)]
+            with _running([[*site.program, "--root", str(root), *words] for root in roots]):
+                yield address, keeping
+
+
+def _shared(home: Home) -> remote.Remote:
+    """Return the remote store that workers of this machine share with it."""
+    known = {one.key for one in trust.signers(home.wheelhouse)}
+    pushed = [one for one in remote.configured(home.wheelhouse) if one.push]
+    if not pushed:
+        raise UsageError(
+            "workers hand on what they build by a remote store that is pushed to, and there is none",
+            hint=ours("remotes add NAME URL --push --sign KEY"),
+        )
+    if pushed[0].signer not in known:
+        raise UsageError(
+            f"workers of this machine sign with {pushed[0].key}, which is not trusted here",
+            hint=ours("wheelhouse trust add me", f"{pushed[0].key.removesuffix('.pub')}.pub"),
+        )
+    return pushed[0]
+
+
+def _root(home: Home, shared: remote.Remote, number: int) -> Path:
+    """Make the root of a worker of this machine: our recipes, our remote store, whom we trust."""
+    root = home.build / "farm" / str(number)
+    root.mkdir(parents=True, exist_ok=True)
+    for name in ("recipes", "patches"):
+        own, link = home.data[0] / name, root / name
+        if own.is_dir() and not link.is_symlink():
+            link.symlink_to(own.absolute())
+    there = locate(str(root)).wheelhouse
+    if not any(one.url == shared.url for one in remote.configured(there)):
+        remote.add(there, shared.name, shared.url, push=True, key=Path(shared.key))
+    trust.file_of(there).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(trust.file_of(home.wheelhouse), trust.file_of(there))
+    return root
+
+
+@contextmanager
+def _running(commands: list[list[str]]) -> Iterator[None]:
+    """Run commands beside the block, and end them after it; they end with this process in any case."""
+    started: list[int] = []
+    threads = [
+        threading.Thread(target=process.run, args=(words,), kwargs={"on_start": started.append}, daemon=True)
+        for words in commands
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for pid in started:
+            os.kill(pid, signal.SIGTERM)
+        for thread in threads:
+            thread.join()

@@ -1,0 +1,184 @@
+"""What a worker does with a task: run spark-build as a child process, pass on what it says, answer."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from distributed import get_worker
+
+from spark_build import process
+from spark_build.build import background, scheduler
+from spark_build.build.context import resolve_context
+from spark_build.errors import HostError, SparkBuildError, from_os_error
+from spark_build.events import Event, Progress, RecipeFinished, RecipeResult, Usage, encode
+from spark_build.farm.nodes import VERSION, BuildWorker, Workplace
+from spark_build.journal import new_run
+from spark_build.recipes.loader import load
+from spark_build.recipes.model import Step
+
+TOPIC = "spark-build"  # of Dask's events
+LOG_BYTES = 1 << 18  # of a failed build's log that go to the client
+SAID = "error: "  # the beginning of lines that say why a command did not begin
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """A recipe to build, as plain data; plan_key: what the client would build."""
+
+    run: str  # the client's, for its events
+    recipe: str
+    plan_key: str
+    train: str
+    target: str
+    provide: dict[str, str] = field(default_factory=dict)
+    choices: dict[str, str] = field(default_factory=dict)  # "recipe.option" -> value
+    offline: bool = False
+    ignore_memory: bool = False
+    require_sandbox: bool = False
+    version: str = VERSION
+
+    def command(self, site: Workplace) -> list[str]:
+        """Return the command line that does it at a worker's place."""
+        words = [*site.program, f"--train={self.train}", f"--target={self.target}"]
+        words += [f"--provide={need}={where}" for need, where in self.provide.items()]
+        words += [f"--option={name}={value}" for name, value in self.choices.items()]
+        words += ["build", "--no-closure"]
+        flags = {
+            "--offline": self.offline,
+            "--ignore-memory": self.ignore_memory,
+            "--require-sandbox": self.require_sandbox,
+        }
+        words += [name for name, wanted in flags.items() if wanted]
+        words += [f"--jobs={site.jobs}"] if site.jobs else []
+        words += [f"--memory={site.memory_mib}"] if site.memory_mib else []
+        return [*words, "--", self.recipe]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskAnswer:
+    """A worker's answer; `result` is missing where the build did not begin: `problem` says why.
+
+    build_key: what remote stores have it under.
+    """
+
+    worker: str
+    address: str
+    result: dict[str, Any] | None = None
+    problem: str = ""
+    build_key: str = ""
+    log: bytes = b""
+
+
+def perform(raw: Mapping[str, Any]) -> TaskAnswer:
+    """Do a task; the one function that clients name to workers."""
+    task, worker = Task(**raw), cast("BuildWorker", get_worker())
+    answer = TaskAnswer(worker=str(worker.name), address=worker.address)
+    site = worker.site
+    try:
+        if task.version != VERSION:
+            raise HostError(f"it runs {VERSION}, the client {task.version}")
+        before = _step(site, task)
+        if before.key != task.plan_key:
+            raise HostError(f"its recipes or settings make another {task.recipe} than the client's")
+        result, said = _build(site, task, worker)
+        if result is None:
+            return replace(answer, problem="; ".join(said) or "the build ended without a word")
+        key = _step(site, task).build_key if result.error is None else ""
+        log = _end_of(result.log) if result.error else b""
+    except (SparkBuildError, OSError) as error:
+        known = from_os_error(error) if isinstance(error, OSError) else error
+        return replace(answer, problem=known.message if known else f"{type(error).__name__}: {error}")
+    return replace(answer, result=encode(RecipeFinished(result=result)), build_key=key, log=log)
+
+
+def _step(site: Workplace, task: Task) -> Step:
+    """Return how this machine decides the recipe now."""
+    pairs = (name.partition(".") for name in task.choices)
+    choices = {(recipe, option): task.choices[f"{recipe}.{option}"] for recipe, _, option in pairs}
+    catalogue = load(site.home.data).with_options(choices)
+    setting = resolve_context(site.home, catalogue, task.target, task.train, task.provide)
+    setting.remotes.offline = task.offline
+    steps = scheduler.plan(setting, [task.recipe]).steps
+    return next(step for step in steps if step.recipe.name == task.recipe)
+
+
+def _build(site: Workplace, task: Task, worker: BuildWorker) -> tuple[RecipeResult | None, list[str]]:
+    """Run the child; return the recipe's result, and without one the lines that say why."""
+    folder = new_run(site.home.runs)
+    folder = folder.with_name(f"{folder.name}{next(_numbers) % 1000:03}")
+    folder.mkdir(parents=True)
+    lines: deque[str] = deque(maxlen=process.TAIL_LINES)
+    pids: list[int] = []
+    key = worker.get_current_task()
+    result: RecipeResult | None = None
+    with ThreadPoolExecutor(1) as pool:
+        child = pool.submit(
+            process.run,
+            task.command(site),
+            env={**os.environ, site.record_in: str(folder)},
+            on_line=lines.append,
+            on_start=pids.append,
+        )
+        try:
+            while not child.done() and not (folder / background.RECORD).exists():
+                _end_unwanted(worker, key, child, pids)
+                time.sleep(background.PAUSE)
+            for batch in background.follow(folder):
+                _end_unwanted(worker, key, child, pids)
+                events = [event for _, event in batch]
+                ended = [one.result for one in events if isinstance(one, RecipeFinished)]
+                result = next((one for one in ended if one.recipe == task.recipe), result)
+                _pass_on(worker, task, events)
+        finally:
+            _end(child, pids)
+        child.result()
+    return result, [line.removeprefix(SAID) for line in lines if line.startswith(SAID)]
+
+
+def _pass_on(worker: BuildWorker, task: Task, events: list[Event]) -> None:
+    """Send events to the client, of one stage's progress only the last."""
+    places = {(one.recipe, one.stage): place for place, one in enumerate(events) if isinstance(one, Progress)}
+    rows = [
+        encode(one)
+        for place, one in enumerate(events)
+        if not isinstance(one, Usage | RecipeFinished)
+        and not (isinstance(one, Progress) and places[one.recipe, one.stage] != place)
+    ]
+    if rows:
+        worker.log_event(TOPIC, {"run": task.run, "worker": str(worker.name), "rows": rows})
+
+
+def _end_unwanted(worker: BuildWorker, key: Any, child: Future[Any], pids: list[int]) -> None:
+    """End the child when nobody waits for it any more: Dask leaves running tasks alone."""
+    state = worker.state.tasks.get(key)
+    wanted = worker.status.name == "running" and state is not None and state.state == "executing"
+    if not wanted:
+        _end(child, pids)
+
+
+def _end(child: Future[Any], pids: list[int]) -> None:
+    """Have the child's supervisor end it with all that it started."""
+    while not child.done() and not pids:
+        time.sleep(0.01)  # about to start
+    if not child.done():
+        os.kill(pids[0], signal.SIGTERM)
+
+
+def _end_of(log: str) -> bytes:
+    """Return the end of a log."""
+    path = Path(log)
+    if not log or not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LOG_BYTES))
+        return file.read()
