@@ -419,6 +419,7 @@ class PlanTotal:
     downloads_unknown: int
     download_bytes: int
     download_seconds: float  # at DOWNLOAD_RATE
+    makespan_seconds: dict[int, float]  # by the number of machines of a farm
     packages: tuple[str, ...]  # of the system, as apt calls them
     here: tuple[str, ...]
 
@@ -443,6 +444,7 @@ def total(planned: Plan, machine: Machine) -> PlanTotal:
         download_bytes=size,
         download_seconds=size / DOWNLOAD_RATE,
         packages=tuple(sorted({name for step in building for name in step.evaluated.apt})),
+        makespan_seconds={machines: makespan(planned, machines) for machines in (1, 2, 4)},
         here=tuple(
             step.recipe.name
             for step in building
@@ -463,6 +465,47 @@ def critical_paths(planned: Plan) -> dict[str, float]:
         for need in step.from_store:
             after[need] = max(after.get(need, 0.0), ahead[name])
     return ahead
+
+
+def makes_prefix(step: Step) -> bool:
+    """Return whether others build against a prefix of this step: no export and no remote store has one."""
+    return step.recipe.kind in ("cmake", "scons", "assemble") or bool(step.recipe.prefix.copy)
+
+
+def makespan(planned: Plan, machines: int) -> float:
+    """Return the seconds in which that many equal machines build the plan, each recipe on one of them.
+
+    The longest chain first, each where it ends first. Prefixes travel to no other machine: each makes those
+    that its recipes need, at their cost.
+    """
+    steps = {step.recipe.name: step for step in planned.steps}
+    cost = {
+        name: step.estimate.seconds + step.estimate.download_seconds
+        for name, step in steps.items()
+        if step.decision == "BUILD" and step.estimate
+    }
+    below: dict[str, set[str]] = {}  # what a step needs from the store, also through others
+    for name, step in steps.items():
+        below[name] = set(step.from_store).union(*(below[need] for need in step.from_store))
+    prefixes = {name for name in cost if makes_prefix(steps[name])}
+    needed = {name for name in cost if any(name in below[other] for other in cost)}
+    ahead = critical_paths(planned)
+    free, made, ends = [0.0] * machines, [set[str]() for _ in range(machines)], dict[str, float]()
+    waiting = [name for name in cost if name not in prefixes or name not in needed]
+    while waiting:
+        able = (name for name in waiting if not below[name].intersection(waiting))
+        name = max(able, key=ahead.__getitem__)
+        waiting.remove(name)
+        own = (below[name] | {name}) & prefixes
+        ready = max((ends[need] for need in below[name] if need in ends), default=0.0)
+        finish = [
+            max(free[at], ready) + sum(cost[one] for one in (own - made[at]) | {name})
+            for at in range(machines)
+        ]
+        at = finish.index(min(finish))
+        free[at] = ends[name] = finish[at]
+        made[at] |= own
+    return max(free)
 
 
 def _runs_python(step: Step, target: Target, machine: Machine) -> bool:

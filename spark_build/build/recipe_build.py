@@ -16,6 +16,7 @@ from spark_build.build import environment, keys
 from spark_build.build.context import Context, Job, Outputs, Provided, Shell, Stage
 from spark_build.build.environment import locate, to_come
 from spark_build.build.keys import UNKNOWING, brought_up, build_inputs, key_changes
+from spark_build.build.plan import makes_prefix
 from spark_build.errors import (
     GOES_ON,
     Finding,
@@ -101,11 +102,6 @@ class KeptResult:
     entry: stores.StoreEntry
     stale: tuple[str, ...] = ()  # why it must be audited again before it is reused
     lacking: str = ""  # why that is not possible, and it must be built again
-
-
-def makes_prefix(step: Step) -> bool:
-    """Return whether others build against a prefix of this step: no export and no remote store has one."""
-    return step.recipe.kind in ("cmake", "scons", "assemble") or bool(step.recipe.prefix.copy)
 
 
 def kept_of(setting: Context, step: Step, inputs: Mapping[str, Any]) -> KeptResult | None:

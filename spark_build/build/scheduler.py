@@ -17,7 +17,7 @@ from spark_build.build import plan as build_plan
 from spark_build.build import recipe_build
 from spark_build.build.context import Context, Shell
 from spark_build.build.keys import closure_key, key_changes
-from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, makes_prefix, result_of
+from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, result_of
 from spark_build.errors import UsageError, ours
 from spark_build.events import Emit, ExpectedUsage, Note, RecipeFinished, RecipeResult, Repetition, Usage
 from spark_build.machine import Machine
@@ -59,7 +59,7 @@ def plan(
             )
         if found is not None:
             return build_plan.StoredResult(key, stored=False, missing=(*found.stale, found.lacking))
-        entry = None if makes_prefix(step) else setting.remotes.find(key)
+        entry = None if build_plan.makes_prefix(step) else setting.remotes.find(key)
         if entry is not None:
             away[step.recipe.name] = entry
             return build_plan.StoredResult(key, stored=True, imported=entry.signer, remote=entry.remote)

@@ -661,6 +661,9 @@ def _print_total(planned: Plan, here: Machine, lines: Sequence[str], *, is_here:
         f"{_gib(builder.memory_mib)}, one recipe after the other; up to {_gib(found.memory_mib)} of memory, "
         f"{_gib(found.disk_mib)} of disk"
     )
+    spans = {count: format_duration(found.makespan_seconds[count]) for count in (2, 4)}
+    if spans[2] != format_duration(found.makespan_seconds[1]):
+        render.print_wrapped(f"on a farm of 2 such machines {spans[2]}, of 4 {spans[4]}")
     _print_downloads(found, is_here=is_here)
     needs = [f"Python {python_version(target)}"]
     needs += [f"for the GPU a driver of CUDA {target.cuda} or newer"] if target.cuda_architectures else []

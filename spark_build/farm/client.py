@@ -19,7 +19,7 @@ from distributed.scheduler import KilledWorker
 
 from spark_build.build import plan, scheduler
 from spark_build.build.context import Context
-from spark_build.build.recipe_build import LOG, Run, build_recipe, makes_prefix, result_of
+from spark_build.build.recipe_build import LOG, Run, build_recipe, result_of
 from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError, ours
 from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, decode
 from spark_build.farm.nodes import VERSION, WHO, address_of, refuse_other
@@ -225,7 +225,7 @@ class Farm:
             return found
         if step.decision == "REUSE" and not step.remote:
             return build_recipe(run, step, results)  # to be audited again
-        if makes_prefix(step):
+        if plan.makes_prefix(step):
             if step.recipe.is_compiled or step.recipe.kind == "assemble":
                 reason = "a prefix leaves no machine: each worker makes its own where it is needed"
                 return result_of(step, "skipped", reasons=(reason,))

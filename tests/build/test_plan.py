@@ -17,6 +17,7 @@ from spark_build.build.plan import (
     critical_paths,
     jobs_for,
     make_plan,
+    makespan,
     total,
 )
 from spark_build.events import ExpectedUsage
@@ -708,6 +709,55 @@ def test_versions_that_are_no_versions_are_not_compared() -> None:
     user = dataclasses.replace(recipe("user"), needs=(Need(name="base", versions=">1.0"),))
     pins = {"base": dataclasses.replace(pin(), version="1f126a6dea50"), "user": pin()}
     assert plan(recipe("base"), user, pins=pins).steps[-1].decision == "BUILD"
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 50), st.sets(st.integers(0, 7), max_size=3), st.booleans()),
+        min_size=1,
+        max_size=8,
+    ),
+    st.integers(1, 5),
+)
+def test_machines_end_between_the_bounds_of_a_schedule(
+    rows: list[tuple[int, set[int], bool]], machines: int
+) -> None:
+    """Never before the longest chain or an equal share; one machine takes all; a prefix is made on each."""
+    graph = []
+    for number, (_, needs, is_prefix) in enumerate(rows):
+        own = recipe(f"r{number}", *(f"r{need}" for need in sorted(needs) if need < number))
+        graph.append(dataclasses.replace(own, kind="cmake" if is_prefix else "pep517"))
+    seconds = {one.name: float(row[0]) for one, row in zip(graph, rows, strict=True)}
+    planned = make_plan(
+        [*seconds],
+        {one.name: one for one in graph},
+        Train(name="t", summary="s", components={name: pin() for name in seconds}),
+        CPU,
+        MACHINE,
+        Shop().lookup,
+        history=lambda one: ExpectedUsage(memory_per_job_mib=1, seconds=seconds[one.name]),
+    )
+    work, longest = sum(seconds.values()), max(critical_paths(planned).values())
+    assert makespan(planned, 1) == work
+    assert max(longest, work / machines) <= makespan(planned, machines) + 1e-9
+    if not any(is_prefix for _, _, is_prefix in rows):
+        assert makespan(planned, machines) <= longest + (work - longest) / machines + max(seconds.values())
+
+
+def test_machines_share_what_does_not_wait_and_make_prefixes_each() -> None:
+    base = dataclasses.replace(recipe("base"), kind="cmake")
+    graph = [base, recipe("left", "base"), recipe("right", "base"), recipe("alone")]
+    seconds = {"base": 5.0, "left": 2.0, "right": 3.0, "alone": 4.0}
+    planned = make_plan(
+        [*seconds],
+        {one.name: one for one in graph},
+        Train(name="t", summary="s", components={name: pin() for name in seconds}),
+        CPU,
+        MACHINE,
+        Shop().lookup,
+        history=lambda one: ExpectedUsage(memory_per_job_mib=1, seconds=seconds[one.name]),
+    )
+    assert [makespan(planned, count) for count in (1, 2, 3)] == [14.0, 10.0, 8.0]
 
 
 def test_a_critical_path_is_the_longest_chain_that_waits_for_a_step() -> None:
