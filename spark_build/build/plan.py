@@ -476,7 +476,7 @@ def makespan(planned: Plan, machines: int) -> float:
     """Return the seconds in which that many equal machines build the plan, each recipe on one of them.
 
     The longest chain first, each where it ends first. Prefixes travel to no other machine: each makes those
-    that its recipes need, at their cost.
+    that its recipes need, at their cost; one that is to be reused here counts as there already.
     """
     steps = {step.recipe.name: step for step in planned.steps}
     cost = {
@@ -491,11 +491,11 @@ def makespan(planned: Plan, machines: int) -> float:
     needed = {name for name in cost if any(name in below[other] for other in cost)}
     ahead = critical_paths(planned)
     free, made, ends = [0.0] * machines, [set[str]() for _ in range(machines)], dict[str, float]()
-    waiting = [name for name in cost if name not in prefixes or name not in needed]
+    waiting = {name: None for name in cost if name not in prefixes or name not in needed}
     while waiting:
-        able = (name for name in waiting if not below[name].intersection(waiting))
+        able = (name for name in waiting if waiting.keys().isdisjoint(below[name]))
         name = max(able, key=ahead.__getitem__)
-        waiting.remove(name)
+        del waiting[name]
         own = (below[name] | {name}) & prefixes
         ready = max((ends[need] for need in below[name] if need in ends), default=0.0)
         finish = [
