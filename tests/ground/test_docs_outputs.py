@@ -22,7 +22,7 @@ DATE = re.compile(r"\b20\d\d-\d\d-\d\d\b")
 # How lines to type begin, and what belongs to them.
 TYPED = re.compile(
     r"#|\s|\. ~/|(?:sudo |PIP_NO_INDEX|~/|\./|\.venv/|tools/)|"
-    r"(?:spark-build|pip|uv|python[\d.]*|openssl|ssh-keygen|tar|grep|sha256sum|unshare|debootstrap|chroot|git|jupyter) "
+    r"(?:spark-build|pip|uv|python[\d.]*|openssl|ssh-keygen|tar|grep|sha256sum|unshare|debootstrap|chroot|git|jupyter|mkdir) "
 )
 NO_OUTPUT = ("environment,workload", "schema = 1", "wheelhouse/\n")  # files, and a tree of folders
 EXAMPLES = {
