@@ -73,9 +73,9 @@ class BuildRequest:
                 raise click.UsageError(f"--{name.replace('_', '-')} works on this machine only: no --farm")
         away = bool(self.farm) and not str(self.farm).startswith("local:")
         source = click.get_current_context().get_parameter_source
-        for name in ("jobs", "memory"):
+        for name, there in (("jobs", "`farm worker --jobs`"), ("memory", "`farm worker --memory`")):
             if away and source(name) is ParameterSource.COMMANDLINE:  # settings are for many commands
-                raise click.UsageError(f"--{name} is an option of the worker: `farm worker --{name}`")
+                raise click.UsageError(f"--{name} is an option of the worker: {there}")
         if not away and source("certificates") is ParameterSource.COMMANDLINE:
             raise click.UsageError("--certificates belongs to --farm tls://HOST:PORT")
 

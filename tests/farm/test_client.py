@@ -28,8 +28,9 @@ from spark_build.farm.nodes import Workplace
 from spark_build.farm.task import Task, TaskAnswer, perform
 from spark_build.paths import locate
 from spark_build.recipes.loader import load
-from spark_build.recipes.model import BuildOptions, Step
+from spark_build.recipes.model import BuildOptions, Step, Target
 from spark_build.transfer import remote
+from spark_build.wheels.model import StoredWheel
 from tests.helpers import farms
 from tests.helpers.exports import make_key
 from tests.helpers.farms import Lab
@@ -215,8 +216,16 @@ def test_what_no_worker_has_is_named_once(lab: Lab) -> None:
         assert [one.message for one in said if "waiting" in one.message] == told
 
 
-def test_another_build_than_the_recipes_is_not_taken(lab: Lab) -> None:
+def test_another_build_than_the_recipes_is_not_taken(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """However well it is signed; a key that is none is not looked for."""
+    looked_for = set()
+    fetch = remote.Remotes.fetch
+
+    def noted(self: remote.Remotes, build_key: str, target: Target) -> StoredWheel | None:
+        looked_for.add(build_key)
+        return fetch(self, build_key, target)
+
+    monkeypatch.setattr(remote.Remotes, "fetch", noted)
     lab.roots("one")
     setting = setting_of(lab)
     planned = plan(setting, ["a"])
@@ -234,3 +243,4 @@ def test_another_build_than_the_recipes_is_not_taken(lab: Lab) -> None:
         refused = result(key)
         assert (refused.status, type(refused.error)) == ("failed", StoreError), key
     assert result(own).status == "built"
+    assert looked_for == {own, other}
