@@ -73,7 +73,7 @@ class BuildRequest:
                 raise click.UsageError(f"--{name.replace('_', '-')} works on this machine only: no --farm")
         away = bool(self.farm) and not str(self.farm).startswith("local:")
         source = click.get_current_context().get_parameter_source
-        for name, there in (("jobs", "`farm worker --jobs`"), ("memory", "`farm worker --memory`")):
+        for name, there in (("jobs", "`farm worker --jobs N`"), ("memory", "`farm worker --memory SIZE`")):
             if away and source(name) is ParameterSource.COMMANDLINE:  # settings are for many commands
                 raise click.UsageError(f"--{name} is an option of the worker: {there}")
         if not away and source("certificates") is ParameterSource.COMMANDLINE:

@@ -33,7 +33,7 @@ from spark_build.wheelhouse import trust
 CERTIFICATE, KEY = "farm.pem", "farm.key"
 VERSION = f"spark-build {__version__}"  # a resource of every worker, and the scheduler's answer to who it is
 WHO = "spark-build"
-PAUSE = 1.0  # seconds before a worker looks for its scheduler again
+PAUSE = 1.0  # seconds before a worker looks for its scheduler again; ten times that in the end
 
 # Dask's web pages are neither encrypted nor asked for a certificate: there are none.
 WEB: dict[str, Any] = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
@@ -131,6 +131,11 @@ def _quiet(level: int) -> None:
     logging.getLogger("distributed").setLevel(level)
 
 
+def _why(error: BaseException) -> str:
+    """Return the reason that Dask wraps, where it has words."""
+    return re.sub("^in <[^>]*>: ", "", str(error.__cause__ or "") or str(error))
+
+
 async def _stopped(task: asyncio.Task[None]) -> None:
     """Wait for a task; SIGTERM, SIGINT and SIGHUP end it in good order."""
     loop = asyncio.get_running_loop()
@@ -155,7 +160,7 @@ def run_scheduler(folder: Path, host: str, port: int, tell: Tell) -> None:
                 tell(f"the farm's scheduler is at {scheduler.address}")
                 await scheduler.finished()
         except (OSError, RuntimeError) as error:  # Dask wraps what hinders its start
-            told = f"the scheduler cannot listen at {host}:{port}: {error.__cause__ or error}"
+            told = f"the scheduler cannot listen at {host}:{port}: {_why(error)}"
             raise HostError(told, hint="--host NAME --port PORT, of this machine and free") from error
 
     async def main() -> None:
@@ -186,7 +191,7 @@ def run_worker(address: str, folder: Path, site: Workplace, machine: Machine, te
 
     async def work() -> None:
         while True:
-            await _found(where, keeping, tell)
+            await _look(where, keeping, tell)
             with tempfile.TemporaryDirectory(prefix="spark-build-farm-") as scratch:
                 worker = BuildWorker(
                     where,
@@ -201,7 +206,7 @@ def run_worker(address: str, folder: Path, site: Workplace, machine: Machine, te
                     await _work(worker, tell)
                     tell("the scheduler is gone")
                 except (OSError, RuntimeError) as error:
-                    tell(f"no work for the scheduler: {error.__cause__ or error}")
+                    tell(f"no work for the scheduler: {_why(error)}")
             await asyncio.sleep(PAUSE)
 
     async def main() -> None:
@@ -212,19 +217,20 @@ def run_worker(address: str, folder: Path, site: Workplace, machine: Machine, te
         asyncio.run(main())
 
 
-async def _found(where: str, keeping: Security, tell: Tell) -> None:
+async def _look(where: str, keeping: Security, tell: Tell) -> None:
     """Wait for a scheduler; say for which, and each new reason why there is none."""
     tell(f"looking for the scheduler at {where}")
-    told = ""
+    told, pause = "", PAUSE
     while True:
         try:
             there = await connect(where, **keeping.get_connection_args("worker"))
         except OSError as error:  # after a while: Dask tries again and again
-            reason = f"the scheduler at {where} does not answer: {error.__cause__ or error}"
+            reason = f"the scheduler at {where} does not answer: {_why(error)}"
             if reason != told:
                 tell(reason)
             told = reason
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 10 * PAUSE)
         else:
             await there.close()
             return

@@ -136,8 +136,8 @@ def test_what_a_farm_cannot_do_is_refused(tmp_path: Path) -> None:
         assert (done.returncode, f"{words[0]} works on this machine only" in done.stderr) == (2, True)
     assert lab.client.run("build", "a", "--farm", "local:none").returncode == 2
     for given, told in (
-        (("--farm", "tls://head:1", "--jobs", "2"), "`farm worker --jobs`"),
-        (("--farm", "tls://head:1", "--memory", "2G"), "`farm worker --memory`"),
+        (("--farm", "tls://head:1", "--jobs", "2"), "`farm worker --jobs N`"),
+        (("--farm", "tls://head:1", "--memory", "2G"), "`farm worker --memory SIZE`"),
         (("--farm", "local:1", "--certificates", str(tmp_path)), "--certificates belongs to"),
         (("--certificates", str(tmp_path)), "--certificates belongs to"),
     ):
