@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from spark_build.cli import render
 from spark_build.cli.farm import CERTIFICATES, FarmOptions, opened
@@ -70,6 +71,13 @@ class BuildRequest:
         for name, given in named.items():
             if self.farm and given:
                 raise click.UsageError(f"--{name.replace('_', '-')} works on this machine only: no --farm")
+        away = bool(self.farm) and not str(self.farm).startswith("local:")
+        source = click.get_current_context().get_parameter_source
+        for name, there in (("jobs", "`farm worker --jobs N`"), ("memory", "`farm worker --memory SIZE`")):
+            if away and source(name) is ParameterSource.COMMANDLINE:  # settings are for many commands
+                raise click.UsageError(f"--{name} is an option of the worker: {there}")
+        if not away and source("certificates") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("--certificates belongs to --farm tls://HOST:PORT")
 
     def build_options(self) -> BuildOptions:
         """Return the options for the scheduler."""

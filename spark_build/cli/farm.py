@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -137,6 +137,19 @@ class FarmOptions:
     ignore_memory: bool
 
 
+def _refuse_unnamed(setting: Context) -> None:
+    """Raise UsageError for a target that its name alone does not tell: workers are told no more of it."""
+    from spark_build.recipes.evaluation import resolve_target
+
+    target, known = setting.target, setting.catalogue.targets
+    if target.name in known and resolve_target(known[target.name], setting.machine) == target:
+        return
+    raise UsageError(
+        f"a farm builds for a target by its name, and {target.name} with {target.python} has none",
+        hint=f"--target NAME, one of {', '.join(sorted(known))}",
+    )
+
+
 @contextlib.contextmanager
 def opened(
     options: Options, setting: Context, planned: Plan, wish: BuildOptions, where: FarmOptions, emit: Emit
@@ -146,13 +159,16 @@ def opened(
         from spark_build.farm import client, nodes
         from spark_build.farm.task import Task
 
+        _refuse_unnamed(setting)
         client.require_return(setting)
         kind, _, number = where.address.partition(":")
+        check: Callable[[], None] = lambda: None  # noqa: E731
         if kind == "local":
             if not number.isdecimal() or int(number) < 1:
                 raise UsageError(f"--farm {where.address}: write local:N, N workers")
             site = _site(Options(), setting.home, where.jobs, where.memory_mib)
-            address, keeping = stack.enter_context(nodes.local(setting.home, site, int(number)))
+            local = stack.enter_context(nodes.local(setting.home, site, int(number)))
+            address, keeping, check = local.address, local.security, local.check
         else:
             address, keeping = where.address, nodes.security(_folder(setting.home, where.certificates))
         common = Task(
@@ -167,4 +183,4 @@ def opened(
             ignore_memory=where.ignore_memory,
             require_sandbox=wish.require_sandbox,
         )
-        yield stack.enter_context(client.Farm(setting, planned, common, emit).at(address, keeping))
+        yield stack.enter_context(client.Farm(setting, planned, common, emit).at(address, keeping, check))

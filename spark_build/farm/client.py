@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import re
 import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from distributed import Client, Security
+from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
 
@@ -27,12 +30,14 @@ from spark_build.farm.task import TOPIC, Task, TaskAnswer, perform
 from spark_build.files import write_atomically
 from spark_build.process import refuse_cancelled
 from spark_build.recipes.model import Plan, Step, Target
-from spark_build.transfer.remote import Remotes, configured
+from spark_build.transfer.remote import configured
 from spark_build.wheelhouse import store, trust
 
 LOOK_EVERY = 1.0  # seconds between two looks at the workers
 WAIT = 0.5  # seconds between two looks at whether to go on waiting
 PATIENCE = 600.0  # seconds that a scheduler may be away
+GONE = (OSError, RuntimeError, KeyError, CancelledError, ClosedClientError)  # of a scheduler that is away
+BUILD_KEY = re.compile("[0-9a-f]{64}")
 
 
 def require_return(setting: Context) -> None:
@@ -73,8 +78,12 @@ class Order:
 class Connection:
     """A client of a scheduler, made again when that was away."""
 
-    def __init__(self, address: str, keeping: Security, hear: Callable[[Any], None]) -> None:
-        self._address, self._keeping, self._hear = address_of(address), keeping, hear
+    def __init__(
+        self, address: str, keeping: Security, hear: Callable[[Any], None], check: Callable[[], None]
+    ) -> None:
+        self._address, self._keeping = address_of(address), keeping
+        self._hear, self._check = hear, check
+        self._away: HostError | None = None  # given up
         self._lock = threading.RLock()
         self._looked = 0.0
         self._workers: dict[str, Mapping[str, float]] = {}
@@ -82,39 +91,43 @@ class Connection:
         self._client = self._connect()
 
     def _connect(self) -> Client:
-        try:
-            client = Client(self._address, security=self._keeping, set_as_default=False)
-        except (OSError, TimeoutError, ValueError) as error:
-            raise HostError(
-                f"the farm at {self._address} does not answer: {error}",
-                hint="is its scheduler running, and is the certificate that farm's?",
-            ) from error
-        try:
-            refuse_other(client.get_metadata([WHO], default=""))
-        except BaseException:
-            client.close()
-            raise
-        client.subscribe_topic(TOPIC, self._hear)
+        with contextlib.ExitStack() as failed:
+            try:
+                client = Client(self._address, security=self._keeping, set_as_default=False)
+                failed.callback(_leave, client)
+                said = client.get_metadata([WHO], default="")
+                client.subscribe_topic(TOPIC, self._hear)
+            except (*GONE, ValueError) as error:
+                raise HostError(
+                    f"the farm at {self._address} does not answer: {error}",
+                    hint="is its scheduler running, and is the certificate that farm's?",
+                ) from error
+            refuse_other(said)
+            failed.pop_all()
         return client
 
     def close(self) -> None:
         """Leave the farm: what it still does for us ends."""
-        self._client.close()
+        with contextlib.suppress(*GONE):
+            self._client.close()
 
     def renew(self, broken: Client) -> None:
         """Connect again where nobody did yet. Raise HostError when the scheduler stays away."""
         with self._lock:
             if self._client is not broken:
                 return
-            with contextlib.suppress(OSError, TimeoutError, CancelledError):
-                broken.close(timeout=1)
+            if self._away is not None:
+                raise self._away
+            _leave(broken)
             deadline = time.monotonic() + PATIENCE
             while True:
                 try:
                     self._client = self._connect()
-                except HostError:
+                except HostError as error:
                     if time.monotonic() > deadline:
+                        self._away = error
                         raise
+                    self._check()
                     refuse_cancelled()
                     time.sleep(WAIT)
                 else:
@@ -124,7 +137,7 @@ class Connection:
         """Return the addresses of the workers that have what is wanted."""
         with self._lock:
             if time.monotonic() - self._looked > LOOK_EVERY:
-                with contextlib.suppress(OSError, TimeoutError, CancelledError):
+                with contextlib.suppress(*GONE):
                     rows = self._client.scheduler_info(n_workers=-1)["workers"]
                     self._workers = {address: row["resources"] for address, row in rows.items()}
                 self._looked = time.monotonic()
@@ -135,9 +148,13 @@ class Connection:
         ]
 
     def ask(
-        self, function: Callable[..., TaskAnswer], order: Order, allowed: Collection[str]
+        self,
+        function: Callable[..., TaskAnswer],
+        order: Order,
+        allowed: Collection[str],
+        waiting: Callable[[], None],
     ) -> TaskAnswer | None:
-        """Have a worker do a task, one of `allowed` if there are any.
+        """Have a worker do a task, one of `allowed` if there are any; `waiting` is called again and again.
 
         None: handed in for nothing, because the scheduler or all of those went away. Raise HostError for a
         task whose workers died one after the other.
@@ -158,6 +175,8 @@ class Connection:
             try:
                 while future.status == "pending" and not done.wait(WAIT):
                     refuse_cancelled()
+                    self._check()
+                    waiting()
                     if client is not self._client or (
                         allowed and not {*allowed} & {*self.workers(order.demands)}
                     ):
@@ -170,11 +189,16 @@ class Connection:
             raise HostError(f"worker after worker was lost while it built {order.task.recipe}") from error
         except (CancelledError, CommClosedError):
             pass
-        except (OSError, RuntimeError):  # of a client that is being closed
+        except GONE:  # of a client that is being closed
             if client.status == "running" and client is self._client:
                 raise
         self.renew(client)
         return None
+
+
+def _leave(client: Client) -> None:
+    with contextlib.suppress(*GONE):
+        client.close(timeout=1)
 
 
 class Farm:
@@ -185,12 +209,13 @@ class Farm:
         self._ahead = plan.critical_paths(planned)
         self._connection: Connection | None = None
         self._lonely = False
+        self._looked_at: set[str] = set()
         self.function: Callable[..., TaskAnswer] = perform
 
     @contextlib.contextmanager
-    def at(self, address: str, keeping: Security) -> Iterator[Farm]:
-        """Work with the farm at an address during the block."""
-        self._connection = Connection(address, keeping, self._hear)
+    def at(self, address: str, keeping: Security, check: Callable[[], None] = lambda: None) -> Iterator[Farm]:
+        """Work with the farm at an address during the block; `check` raises what ends all waiting."""
+        self._connection = Connection(address, keeping, self._hear, check)
         try:
             yield self
         finally:
@@ -210,10 +235,14 @@ class Farm:
             if (shown := decode(row)) is not None:
                 self._emit(shown)
 
+    @property
+    def _base(self) -> Mapping[str, float]:
+        return {VERSION: 1, f"platform {self._setting.target.platform}": 1}
+
     def slots(self) -> int:
         """Return the workers for this target, one at least: who waits for the first, waits in the farm."""
         target = self._setting.target
-        able = len(self._there.workers({VERSION: 1, f"platform {target.platform}": 1}))
+        able = len(self._there.workers(self._base))
         if not able and not self._lonely:
             self._emit(Note(message=f"waiting for a worker of {target.platform} with {VERSION}"))
         self._lonely = not able
@@ -250,7 +279,9 @@ class Farm:
             allowed = [one for one in self._there.workers(order.demands) if one not in refused]
             if refused and not allowed:
                 return [*refused.values()][-1]
-            answer = self._there.ask(self.function, order, allowed if refused else ())
+            answer = self._there.ask(
+                self.function, order, allowed if refused else (), partial(self._say_lack, order)
+            )
             if answer is None:
                 told = "its scheduler or its workers went away"
                 self._emit(Note(recipe=step.recipe.name, message=told))
@@ -263,6 +294,17 @@ class Farm:
             refused[answer.address] = result
             told = f"{answer.worker} cannot: {result.error.message}"
             self._emit(Note(recipe=step.recipe.name, message=told))
+
+    def _say_lack(self, order: Order) -> None:
+        """Say once what a worker must have for a task, where there are workers and none has it."""
+        recipe, there = order.task.recipe, self._there
+        if recipe in self._looked_at or not there.workers(self._base):
+            return
+        self._looked_at.add(recipe)
+        if not there.workers(order.demands):
+            rest = {name: amount for name, amount in order.demands.items() if name not in self._base}
+            listed = ", ".join(f"{amount:g} {name}" if amount > 1 else name for name, amount in rest.items())
+            self._emit(Note(recipe=recipe, message=f"waiting for a worker with {listed}"))
 
     def _taken(self, step: Step, answer: TaskAnswer) -> RecipeResult:
         """Return an answer as a result of this machine."""
@@ -278,7 +320,7 @@ class Farm:
             if answer.log:
                 write_atomically(log, answer.log)
             return replace(result, log=str(log) if answer.log else "")
-        found = self._fetched(step, answer.build_key)
+        found = self._fetched(step, answer.build_key) if BUILD_KEY.fullmatch(answer.build_key) else None
         if found is None:
             error = StoreError(
                 f"{answer.worker} built it, and no remote store here has it by a trusted signer",
@@ -289,17 +331,18 @@ class Farm:
         return replace(found, status=result.status, seconds=result.seconds, cost=result.cost, reasons=reasons)
 
     def _fetched(self, step: Step, key: str) -> RecipeResult | None:
-        """Return a build that a remote store has, taken into this machine's store."""
+        """Return a build of the recipe that a remote store has, taken into this machine's store."""
         home = self._setting.home
-        wheel = self._setting.remotes.fetch(key, self._setting.target) if key else None
-        if wheel is None:
+        wheel = self._setting.remotes.fetch_anew(key, self._setting.target)
+        entry = store.read(home.store, wheel.key) if wheel else None
+        if wheel is None or entry is None or entry.recipe != step.recipe.name:
             return None
         log = store.entry_folder(home.store, wheel.key) / LOG
         return result_of(step, "reused", reasons=step.reasons, key=wheel.key, log=log)
 
     def _pushed_meanwhile(self, step: Step) -> RecipeResult | None:
         """Return what a worker pushed before its scheduler went away."""
-        fresh = replace(self._setting, remotes=Remotes(self._setting.home))
-        planned = scheduler.plan(fresh, [step.recipe.name])
+        self._setting.remotes.forget()
+        planned = scheduler.plan(self._setting, [step.recipe.name])
         now = next(one for one in planned.steps if one.recipe.name == step.recipe.name)
         return self._fetched(now, now.build_key) if now.remote else None

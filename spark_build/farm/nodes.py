@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
+import secrets
 import shutil
 import signal
 import tempfile
-import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import dask
 from distributed import Scheduler, Security, Worker
+from distributed.comm.core import connect
 
 from spark_build import __version__, process
 from spark_build.errors import HostError, UsageError, ours
@@ -29,7 +33,7 @@ from spark_build.wheelhouse import trust
 CERTIFICATE, KEY = "farm.pem", "farm.key"
 VERSION = f"spark-build {__version__}"  # a resource of every worker, and the scheduler's answer to who it is
 WHO = "spark-build"
-PAUSE = 1.0  # seconds before a worker looks for its scheduler again
+PAUSE = 1.0  # seconds before a worker looks for its scheduler again; ten times that in the end
 
 # Dask's web pages are neither encrypted nor asked for a certificate: there are none.
 WEB: dict[str, Any] = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
@@ -37,6 +41,8 @@ NO_PAGES: dict[str, list[str]] = {
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }
+
+_ADDRESS = re.compile(r"(?:tls://)?([\w.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", re.ASCII)
 
 Tell = Callable[[str], None]
 
@@ -85,11 +91,11 @@ def security(folder: Path) -> Security:
 
 
 def address_of(text: str) -> str:
-    """Return tls://HOST:PORT. Raise UsageError for what is not encrypted."""
-    scheme, _, rest = text.rpartition("://")
-    if scheme not in ("", "tls") or ":" not in rest:
+    """Return tls://HOST:PORT. Raise UsageError for what is none, or not encrypted."""
+    found = _ADDRESS.fullmatch(text)
+    if not found or not 0 < int(found[2]) < 1 << 16:
         raise UsageError(f"{text!r} is no address of a farm", hint="tls://HOST:PORT, or local:N")
-    return f"tls://{rest}"
+    return f"tls://{found[1]}:{found[2]}"
 
 
 def abilities(machine: Machine) -> dict[str, float]:
@@ -125,6 +131,11 @@ def _quiet(level: int) -> None:
     logging.getLogger("distributed").setLevel(level)
 
 
+def _why(error: BaseException) -> str:
+    """Return the reason that Dask wraps, where it has words."""
+    return re.sub("^in <[^>]*>: ", "", str(error.__cause__ or "") or str(error))
+
+
 async def _stopped(task: asyncio.Task[None]) -> None:
     """Wait for a task; SIGTERM, SIGINT and SIGHUP end it in good order."""
     loop = asyncio.get_running_loop()
@@ -148,8 +159,9 @@ def run_scheduler(folder: Path, host: str, port: int, tell: Tell) -> None:
             ) as scheduler:
                 tell(f"the farm's scheduler is at {scheduler.address}")
                 await scheduler.finished()
-        except OSError as error:
-            raise HostError(f"the scheduler cannot listen at {host}:{port}: {error}") from error
+        except (OSError, RuntimeError) as error:  # Dask wraps what hinders its start
+            told = f"the scheduler cannot listen at {host}:{port}: {_why(error)}"
+            raise HostError(told, hint="--host NAME --port PORT, of this machine and free") from error
 
     async def main() -> None:
         await _stopped(asyncio.create_task(serve()))
@@ -179,6 +191,7 @@ def run_worker(address: str, folder: Path, site: Workplace, machine: Machine, te
 
     async def work() -> None:
         while True:
+            await _look(where, keeping, tell)
             with tempfile.TemporaryDirectory(prefix="spark-build-farm-") as scratch:
                 worker = BuildWorker(
                     where,
@@ -186,10 +199,14 @@ def run_worker(address: str, folder: Path, site: Workplace, machine: Machine, te
                     resources=abilities(machine),
                     security=keeping,
                     local_directory=scratch,
-                    name=f"{os.uname().nodename}-{os.getpid()}",
+                    # A scheduler may still list it under the name of a connection that broke.
+                    name=f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(2)}",
                 )
-                await _work(worker, tell)
-            tell("the scheduler is gone; waiting for the next one")
+                try:
+                    await _work(worker, tell)
+                    tell("the scheduler is gone")
+                except (OSError, RuntimeError) as error:
+                    tell(f"no work for the scheduler: {_why(error)}")
             await asyncio.sleep(PAUSE)
 
     async def main() -> None:
@@ -200,6 +217,25 @@ def run_worker(address: str, folder: Path, site: Workplace, machine: Machine, te
         asyncio.run(main())
 
 
+async def _look(where: str, keeping: Security, tell: Tell) -> None:
+    """Wait for a scheduler; say for which, and each new reason why there is none."""
+    tell(f"looking for the scheduler at {where}")
+    told, pause = "", PAUSE
+    while True:
+        try:
+            there = await connect(where, **keeping.get_connection_args("worker"))
+        except OSError as error:  # after a while: Dask tries again and again
+            reason = f"the scheduler at {where} does not answer: {_why(error)}"
+            if reason != told:
+                tell(reason)
+            told = reason
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 10 * PAUSE)
+        else:
+            await there.close()
+            return
+
+
 async def _work(worker: Worker, tell: Tell) -> None:
     """Work for a scheduler until it ends. Raise HostError for one of another version."""
     async with worker:
@@ -208,14 +244,29 @@ async def _work(worker: Worker, tell: Tell) -> None:
         await worker.finished()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalFarm:
+    """How a farm of this machine is reached; `check` raises HostError when a worker of it has ended."""
+
+    address: str
+    security: Security
+    check: Callable[[], None]
+
+
 @contextmanager
-def local(home: Home, site: Workplace, count: int) -> Iterator[tuple[str, Security]]:
-    """Run a scheduler and workers of this machine, each with a root of its own; yield how to reach them.
+def local(home: Home, site: Workplace, count: int) -> Iterator[LocalFarm]:
+    """Run a scheduler and workers of this machine, each with a root of its own.
 
     Raise UsageError where no remote store is pushed to with a key that is trusted here.
     """
     from distributed import LocalCluster
 
+    if len(home.data) > 2:  # ours and the shipped ones: a root has no more
+        folders = " and ".join(map(str, home.data[:-1]))
+        raise UsageError(
+            f"workers of this machine take recipes from one folder, and there are {folders}",
+            hint="--root DIR, with all of them",
+        )
     shared = _shared(home)
     _quiet(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="spark-build-farm-") as scratch:
@@ -234,8 +285,8 @@ def local(home: Home, site: Workplace, count: int) -> Iterator[tuple[str, Securi
             words += ["--jobs", str(max(1, (site.jobs or len(os.sched_getaffinity(0))) // count))]
             words += ["--memory", f"{site.memory_mib // count}M"] if site.memory_mib else []
             roots = [_root(home, shared, number) for number in range(count)]
-            with _running([[*site.program, "--root", str(root), *words] for root in roots]):
-                yield address, keeping
+            with _running([[*site.program, "--root", str(root), *words] for root in roots]) as check:
+                yield LocalFarm(address=address, security=keeping, check=check)
 
 
 def _shared(home: Home) -> remote.Remote:
@@ -261,10 +312,14 @@ def _root(home: Home, shared: remote.Remote, number: int) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     for name in ("recipes", "patches"):
         own, link = home.data[0] / name, root / name
-        if own.is_dir() and not link.is_symlink():
+        link.unlink(missing_ok=True)
+        if own.is_dir():
             link.symlink_to(own.absolute())
     there = locate(str(root)).wheelhouse
-    if not any(one.url == shared.url for one in remote.configured(there)):
+    known = remote.configured(there)
+    if [replace(one, asked="") for one in known] != [replace(shared, asked="")]:
+        for one in known:
+            remote.remove(there, one.name)
         remote.add(there, shared.name, shared.url, push=True, key=Path(shared.key))
     trust.file_of(there).parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(trust.file_of(home.wheelhouse), trust.file_of(there))
@@ -272,19 +327,36 @@ def _root(home: Home, shared: remote.Remote, number: int) -> Path:
 
 
 @contextmanager
-def _running(commands: list[list[str]]) -> Iterator[None]:
-    """Run commands beside the block, and end them after it; they end with this process in any case."""
-    started: list[int] = []
-    threads = [
-        threading.Thread(target=process.run, args=(words,), kwargs={"on_start": started.append}, daemon=True)
-        for words in commands
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        for pid in started:
-            os.kill(pid, signal.SIGTERM)
-        for thread in threads:
-            thread.join()
+def _running(commands: list[list[str]]) -> Iterator[Callable[[], None]]:
+    """Run commands beside the block, and end them after it; they end with this process in any case.
+
+    Yield what raises HostError, with its output, once one has ended.
+    """
+    pids: list[list[int]] = [[] for _ in commands]
+
+    def check() -> None:
+        for child in children:
+            if child.done():
+                raise HostError(
+                    f"a worker of this machine ended: {child.result().output or 'without a word'}"
+                )
+
+    with ThreadPoolExecutor(len(commands)) as pool:
+        children = [
+            pool.submit(process.run, words, on_start=started.append)
+            for words, started in zip(commands, pids, strict=True)
+        ]
+        try:
+            yield check
+        finally:
+            for child, started in zip(children, pids, strict=True):
+                end(child, started)
+
+
+def end(child: Future[Any], pids: list[int]) -> None:
+    """Have the supervisor of what `process.run` does in a thread end it with all that it started."""
+    while not child.done() and not pids:
+        time.sleep(0.01)  # about to start
+    if not child.done():
+        with suppress(ProcessLookupError):  # it ended by itself
+            os.kill(pids[0], signal.SIGTERM)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from spark_build.build import background, scheduler
 from spark_build.build.context import resolve_context
 from spark_build.errors import HostError, SparkBuildError, from_os_error
 from spark_build.events import Event, Progress, RecipeFinished, RecipeResult, Usage, encode
-from spark_build.farm.nodes import VERSION, BuildWorker, Workplace
+from spark_build.farm.nodes import VERSION, BuildWorker, Workplace, end
 from spark_build.journal import new_run
 from spark_build.recipes.loader import load
 from spark_build.recipes.model import Step
@@ -28,6 +27,7 @@ from spark_build.recipes.model import Step
 TOPIC = "spark-build"  # of Dask's events
 LOG_BYTES = 1 << 18  # of a failed build's log that go to the client
 SAID = "error: "  # the beginning of lines that say why a command did not begin
+DONE = ("built", "reused")
 _numbers = itertools.count()
 
 
@@ -93,6 +93,9 @@ def perform(raw: Mapping[str, Any]) -> TaskAnswer:
         result, said = _build(site, task, worker)
         if result is None:
             return replace(answer, problem="; ".join(said) or "the build ended without a word")
+        if result.error is None and result.status not in DONE:
+            reasons = "; ".join(result.reasons)
+            return replace(answer, problem=f"{task.recipe} was not built ({result.status}): {reasons}")
         key = _step(site, task).build_key if result.error is None else ""
         log = _end_of(result.log) if result.error else b""
     except (SparkBuildError, OSError) as error:
@@ -113,7 +116,10 @@ def _step(site: Workplace, task: Task) -> Step:
 
 
 def _build(site: Workplace, task: Task, worker: BuildWorker) -> tuple[RecipeResult | None, list[str]]:
-    """Run the child; return the recipe's result, and without one the lines that say why."""
+    """Run the child; return the recipe's result, and without one the lines that say why.
+
+    A recipe that its needs held up has the error of the first that failed.
+    """
     folder = new_run(site.home.runs)
     folder = folder.with_name(f"{folder.name}{next(_numbers) % 1000:03}")
     folder.mkdir(parents=True)
@@ -121,6 +127,7 @@ def _build(site: Workplace, task: Task, worker: BuildWorker) -> tuple[RecipeResu
     pids: list[int] = []
     key = worker.get_current_task()
     result: RecipeResult | None = None
+    failed: RecipeResult | None = None
     with ThreadPoolExecutor(1) as pool:
         child = pool.submit(
             process.run,
@@ -138,10 +145,13 @@ def _build(site: Workplace, task: Task, worker: BuildWorker) -> tuple[RecipeResu
                 events = [event for _, event in batch]
                 ended = [one.result for one in events if isinstance(one, RecipeFinished)]
                 result = next((one for one in ended if one.recipe == task.recipe), result)
+                failed = failed or next((one for one in ended if one.status == "failed"), None)
                 _pass_on(worker, task, events)
+            child.result()
         finally:
-            _end(child, pids)
-        child.result()
+            end(child, pids)
+    if result is not None and failed is not None and result.status not in DONE:
+        result = replace(result, status="failed", error=failed.error, log=failed.log)
     return result, [line.removeprefix(SAID) for line in lines if line.startswith(SAID)]
 
 
@@ -163,15 +173,7 @@ def _end_unwanted(worker: BuildWorker, key: Any, child: Future[Any], pids: list[
     state = worker.state.tasks.get(key)
     wanted = worker.status.name == "running" and state is not None and state.state == "executing"
     if not wanted:
-        _end(child, pids)
-
-
-def _end(child: Future[Any], pids: list[int]) -> None:
-    """Have the child's supervisor end it with all that it started."""
-    while not child.done() and not pids:
-        time.sleep(0.01)  # about to start
-    if not child.done():
-        os.kill(pids[0], signal.SIGTERM)
+        end(child, pids)
 
 
 def _end_of(log: str) -> bytes:

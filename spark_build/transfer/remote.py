@@ -40,6 +40,7 @@ ENTRIES = "entries"
 PART = ".part"
 _ENTRY = re.compile(rf"{ENTRIES}/[0-9a-f]{{2}}/([0-9a-f]{{64}})/([0-9a-f]{{32}})\.tar(\.[0-9a-f]+)?(\.part)?")
 T = TypeVar("T")
+PAUSES = (1.0, 5.0)  # seconds before a remote store that failed is asked again
 HEAD, WHOLE = 1 << 18, 1 << 23  # bytes that a file system may fetch at once
 
 
@@ -174,7 +175,7 @@ def _write(wheelhouse: Path, remotes: list[Remote]) -> None:
 
 
 class Remotes:
-    """The remote stores of a wheelhouse, as one command asks them: one that fails is not asked again."""
+    """The remote stores of a wheelhouse as a command asks them; a failed one is skipped until `forget`."""
 
     def __init__(self, home: Home) -> None:
         self.offline = False
@@ -216,6 +217,23 @@ class Remotes:
 
         with self._lock:
             return self._first(build_key, WHOLE, take)
+
+    def fetch_anew(self, build_key: str, target: Target) -> StoredWheel | None:
+        """Do as `fetch` does, and ask again those that failed."""
+        with self._lock:
+            for pause in (0.0, *PAUSES):
+                time.sleep(pause)
+                self.forget()
+                wheel = self.fetch(build_key, target)
+                if wheel is not None or not self._gone:
+                    return wheel
+        return None
+
+    def forget(self) -> None:
+        """Forget what was found and which failed."""
+        with self._lock:
+            for known in (self._places, self._gone, self._found):
+                known.clear()
 
     def push_all(self, generation: Generation) -> None:
         """Push a generation's builds wherever that is wanted; a failure costs a warning."""

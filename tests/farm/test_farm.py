@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import pytest
@@ -47,6 +50,16 @@ def entries(lab: Lab) -> set[str]:
     return {path.name for path in lab.remote.glob("entries/*/*")}
 
 
+def answers(port: int, page: str) -> bool:
+    """Whether somebody without a certificate is given a web page."""
+    with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=10)) as asked:
+        try:
+            asked.request("GET", f"/{page}")
+            return asked.getresponse().status < 400
+        except (OSError, HTTPException):
+            return False
+
+
 def ended(client: subprocess.Popen[str]) -> tuple[dict[str, str], str]:
     """What became of each recipe, and what the client said."""
     out, err = client.communicate(timeout=240)
@@ -78,11 +91,14 @@ def test_a_worker_of_this_machine(tmp_path: Path) -> None:
 
 
 def test_who_is_refused(tmp_path: Path) -> None:
-    """Clients without the farm's certificate, clients and workers of another version."""
+    """Clients and workers without the farm's certificate or of another version, and who asks for web pages."""
     lab = farms.make(tmp_path, {"a": ""})
     scheduler = lab.scheduler()
     (root,) = lab.roots("one")
-    assert farms.listening(scheduler.pid) == {"127.0.0.1"}
+    places = farms.listening(scheduler.pid)
+    assert {host for host, _ in places} == {"127.0.0.1"}
+    for page in ("health", "info/main/workers.html", "metrics"):
+        assert not [port for _, port in places if answers(port, page)]
     assert lab.client.run("farm", "init", str(lab.certificates)).returncode == 2
     assert (lab.certificates / "farm.key").stat().st_mode & 0o777 == 0o600
     missing = lab.client.run("build", "a", "--farm", lab.address)
@@ -92,6 +108,12 @@ def test_who_is_refused(tmp_path: Path) -> None:
     lab.client.json("farm", "init", str(tmp_path / "others"))
     forged = lab.client.run(*lab.words("a")[:-1], str(tmp_path / "others"))
     assert (forged.returncode, "does not answer" in forged.stderr) == (4, True), forged.stderr
+    stranger = lab.start("stranger", root, "worker", lab.address, certificates=tmp_path / "others")
+    until(lambda: f"{lab.address} does not answer" in lab.said("stranger"), lambda: lab.said("stranger"))
+    assert f"looking for the scheduler at {lab.address}" in lab.said("stranger")
+    assert stranger.poll() is None
+    assert "works for" not in lab.said("stranger")
+    stranger.kill()
     for words in (lab.words("a"), ["farm", "worker", lab.address, "--certificates", str(lab.certificates)]):
         command = [sys.executable, "-c", OTHER, *root.command(*words)[3:]]
         other = subprocess.run(
@@ -113,6 +135,37 @@ def test_what_a_farm_cannot_do_is_refused(tmp_path: Path) -> None:
         done = lab.client.run("build", "a", "--farm", "local:1", *words)
         assert (done.returncode, f"{words[0]} works on this machine only" in done.stderr) == (2, True)
     assert lab.client.run("build", "a", "--farm", "local:none").returncode == 2
+    for given, told in (
+        (("--farm", "tls://head:1", "--jobs", "2"), "`farm worker --jobs N`"),
+        (("--farm", "tls://head:1", "--memory", "2G"), "`farm worker --memory SIZE`"),
+        (("--farm", "local:1", "--certificates", str(tmp_path)), "--certificates belongs to"),
+        (("--certificates", str(tmp_path)), "--certificates belongs to"),
+    ):
+        done = lab.client.run("build", "a", *given)
+        assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+
+
+def test_a_port_that_is_taken_is_an_error_of_the_machine(tmp_path: Path) -> None:
+    lab = farms.make(tmp_path, {"a": ""})
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = ("--host", "127.0.0.1", "--port", str(taken.getsockname()[1]))
+        words = ("farm", "scheduler", *where, "--certificates", str(lab.certificates))
+        done = lab.client.run(*words, process=True)
+    assert (done.returncode, "in use" in done.stderr) == (4, True), done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_workers_of_this_machine(tmp_path: Path, token: str) -> None:
+    lab = farms.make(tmp_path, {"a": held(token)})
+    lab.share()
+    client = lab.build("a", where=("--farm", "local:2"))
+    until(lambda: commands_with(token))
+    client.send_signal(signal.SIGINT)
+    _, said = client.communicate(timeout=60)
+    assert client.returncode == 130, said
+    assert "Exception in thread" not in said
+    assert not commands_with(token)
+    assert not commands_with(str(lab.client.folder / "build" / "farm"))
 
 
 @pytest.mark.slow

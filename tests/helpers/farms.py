@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from pathlib import Path
 
 from tests.conftest import Root
@@ -58,11 +59,17 @@ class Lab:
         return self.folder / "remote"
 
     def start(
-        self, name: str, root: Root, *words: str, before: tuple[str, ...] = ()
+        self,
+        name: str,
+        root: Root,
+        *words: str,
+        before: tuple[str, ...] = (),
+        certificates: Path | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a command with its output in a file."""
         self.logs[name] = self.folder / f"{name}.log"
-        command = [*before, *root.command("farm", *words, "--certificates", str(self.certificates))]
+        where = ("--certificates", str(certificates or self.certificates))
+        command = [*before, *root.command("farm", *words, *where)]
         with self.logs[name].open("wb") as log:
             return processes.start(command, env={**root.environment(), **SHORT}, stdout=log, stderr=log)
 
@@ -91,10 +98,17 @@ class Lab:
         where = ["--farm", self.address, "--certificates", str(self.certificates)]
         return ["--json", "build", *recipes, "--no-closure", *where]
 
-    def build(self, *recipes: str) -> subprocess.Popen[str]:
-        """Start a client in a process of its own."""
+    def share(self) -> None:
+        """Have the client push, and trust itself: what workers of its machine need."""
+        key = make_key(self.folder, "me")
+        self.client.json("remotes", "add", "lab", str(self.remote), "--push", "--sign", str(key))
+        self.client.json("wheelhouse", "trust", "add", "me", f"{key}.pub")
+
+    def build(self, *recipes: str, where: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        """Start a client in a process of its own, of this farm or of the one at `where`."""
+        words = ["--json", "build", *recipes, "--no-closure", *where] if where else self.words(*recipes)
         return processes.start(
-            self.client.command(*self.words(*recipes)),
+            self.client.command(*words),
             env={**self.client.environment(), **SHORT},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -152,12 +166,24 @@ def built_by(root: Root) -> set[str]:
     return {row["name"] for row in rows if row["origin"] == "built"}
 
 
-def listening(pid: int) -> set[str]:
-    """The addresses (IPv4) at which a process takes connections."""
+def listening(pid: int) -> set[tuple[str, int]]:
+    """The addresses at which a process takes connections, with their ports."""
     links = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
-    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
-    mine = [row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links]
-    return {".".join(str(byte) for byte in bytes.fromhex(one)[::-1]) for one in mine}
+    lines = [
+        line
+        for name in ("tcp", "tcp6")
+        if (table := Path(f"/proc/{pid}/net/{name}")).exists()
+        for line in table.read_text().splitlines()[1:]
+    ]
+    rows = [line.split() for line in lines]
+    mine = [row[1].split(":") for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links]
+    return {(_address(one), int(port, 16)) for one, port in mine}
+
+
+def _address(text: str) -> str:
+    """An address as the kernel's tables have it: words of four bytes, each the other way round."""
+    words = [bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8)]
+    return str(ip_address(b"".join(words)))
 
 
 def commands_with(text: str) -> list[int]:
