@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -161,16 +161,6 @@ def opened(
 
         _refuse_unnamed(setting)
         client.require_return(setting)
-        kind, _, number = where.address.partition(":")
-        check: Callable[[], None] = lambda: None  # noqa: E731
-        if kind == "local":
-            if not number.isdecimal() or int(number) < 1:
-                raise UsageError(f"--farm {where.address}: write local:N, N workers")
-            site = _site(Options(), setting.home, where.jobs, where.memory_mib)
-            local = stack.enter_context(nodes.local(setting.home, site, int(number)))
-            address, keeping, check = local.address, local.security, local.check
-        else:
-            address, keeping = where.address, nodes.security(_folder(setting.home, where.certificates))
         common = Task(
             run=secrets.token_hex(8),
             recipe="",
@@ -183,4 +173,14 @@ def opened(
             ignore_memory=where.ignore_memory,
             require_sandbox=wish.require_sandbox,
         )
-        yield stack.enter_context(client.Farm(setting, planned, common, emit).at(address, keeping, check))
+        farm = client.Farm(setting, planned, common, emit)
+        kind, _, number = where.address.partition(":")
+        if kind == "local":
+            if not number.isdecimal() or int(number) < 1:
+                raise UsageError(f"--farm {where.address}: write local:N, N workers")
+            site = _site(Options(), setting.home, where.jobs, where.memory_mib)
+            local = stack.enter_context(nodes.local(setting.home, site, int(number)))
+            yield stack.enter_context(farm.at(local.address, local.security, local.check))
+        else:
+            keeping = nodes.security(_folder(setting.home, where.certificates))
+            yield stack.enter_context(farm.at(where.address, keeping))

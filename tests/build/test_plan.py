@@ -711,6 +711,19 @@ def test_versions_that_are_no_versions_are_not_compared() -> None:
     assert plan(recipe("base"), user, pins=pins).steps[-1].decision == "BUILD"
 
 
+def timed(graph: list[Recipe], seconds: dict[str, float], *have: str) -> Plan:
+    """Plan recipes whose builds took that long before; `have`: in the store."""
+    return make_plan(
+        [*seconds],
+        {one.name: one for one in graph},
+        Train(name="t", summary="s", components={name: pin() for name in seconds}),
+        CPU,
+        MACHINE,
+        Shop(*have).lookup,
+        history=lambda one: ExpectedUsage(memory_per_job_mib=1, seconds=seconds[one.name]),
+    )
+
+
 @given(
     st.lists(
         st.tuples(st.integers(1, 50), st.sets(st.integers(0, 7), max_size=3), st.booleans()),
@@ -728,15 +741,7 @@ def test_machines_end_between_the_bounds_of_a_schedule(
         own = recipe(f"r{number}", *(f"r{need}" for need in sorted(needs) if need < number))
         graph.append(dataclasses.replace(own, kind="cmake" if is_prefix else "pep517"))
     seconds = {one.name: float(row[0]) for one, row in zip(graph, rows, strict=True)}
-    planned = make_plan(
-        [*seconds],
-        {one.name: one for one in graph},
-        Train(name="t", summary="s", components={name: pin() for name in seconds}),
-        CPU,
-        MACHINE,
-        Shop().lookup,
-        history=lambda one: ExpectedUsage(memory_per_job_mib=1, seconds=seconds[one.name]),
-    )
+    planned = timed(graph, seconds)
     work, longest = sum(seconds.values()), max(critical_paths(planned).values())
     assert makespan(planned, 1) == work
     assert max(longest, work / machines) <= makespan(planned, machines) + 1e-9
@@ -748,15 +753,7 @@ def test_machines_share_what_does_not_wait_and_make_prefixes_each() -> None:
     base = dataclasses.replace(recipe("base"), kind="cmake")
     graph = [base, recipe("left", "base"), recipe("right", "base"), recipe("alone")]
     seconds = {"base": 5.0, "left": 2.0, "right": 3.0, "alone": 4.0}
-    planned = make_plan(
-        [*seconds],
-        {one.name: one for one in graph},
-        Train(name="t", summary="s", components={name: pin() for name in seconds}),
-        CPU,
-        MACHINE,
-        Shop().lookup,
-        history=lambda one: ExpectedUsage(memory_per_job_mib=1, seconds=seconds[one.name]),
-    )
+    planned = timed(graph, seconds)
     assert [makespan(planned, count) for count in (1, 2, 3)] == [14.0, 10.0, 8.0]
 
 
@@ -772,16 +769,7 @@ def test_a_critical_path_is_the_longest_chain_that_waits_for_a_step() -> None:
     ]
 
     def paths(*have: str) -> dict[str, float]:
-        planned = make_plan(
-            [*seconds],
-            {one.name: one for one in graph},
-            Train(name="t", summary="s", components={name: pin() for name in seconds}),
-            CPU,
-            MACHINE,
-            Shop(*have).lookup,
-            history=lambda one: ExpectedUsage(memory_per_job_mib=1, seconds=seconds[one.name]),
-        )
-        return critical_paths(planned)
+        return critical_paths(timed(graph, seconds, *have))
 
     assert paths() == {"base": 9.0, "right": 4.0, "left": 3.0, "top": 1.0, "alone": 4.0}
     assert paths("base", "alone")["base"] == 4.0
