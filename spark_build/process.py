@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from spark_build.errors import HostError, ours
+from spark_build.errors import HostError, UsageError, ours
 
 SUPERVISOR = Path(__file__).with_name("_supervisor.py")
 TAIL_LINES = 60
-BACKGROUND = 10  # niceness of what may take hours: the machine stays usable
+NICE = "SPARK_BUILD_NICE"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +36,19 @@ class Completed:
 
 class Cancelled(BaseException):
     """Raised in the threads whose commands `cancel_all` ended."""
+
+
+def niceness(environ: Mapping[str, str]) -> int:
+    """Return the niceness of builds: SPARK_BUILD_NICE, else 10, so that the machine stays usable.
+
+    Raises UsageError for anything but 0 to 19.
+    """
+    wanted = environ.get(NICE) or "10"
+    if wanted not in map(str, range(20)):
+        raise UsageError(
+            f"{NICE}={wanted} is no niceness", hint="0 (as other programs) to 19 (only what they leave)"
+        )
+    return int(wanted)
 
 
 _running: set[subprocess.Popen[bytes]] = set()

@@ -30,6 +30,9 @@ from tests.helpers.commands import invoke
 for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
 
+# Builds of one test would get what the other tests leave: as good as nothing on two processors.
+os.environ["SPARK_BUILD_NICE"] = "0"
+
 ROOT = Path(__file__).resolve().parents[1]
 # Started in the background of a script, the suite would hand SIGINT on as ignored to all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_stop_after_a_stage_then_go_on(tmp_path: Path) -> None:
 
 
 def test_ninja_takes_what_the_budget_gives_whatever_the_project_says(tmp_path: Path) -> None:
-    root = make(tmp_path, {"a": NINJA})
+    root = replace(make(tmp_path, {"a": NINJA}), env={"SPARK_BUILD_NICE": ""})
     document = root.json("build", "a", "--jobs", "2")
     log = Path(next(row["log"] for row in document["results"])).read_text()
     running = most = 0
@@ -130,6 +131,17 @@ def test_ninja_takes_what_the_budget_gives_whatever_the_project_says(tmp_path: P
     told = [one for one in events(root) if one["event"] == "Usage"]
     assert told
     assert all(one["jobs"] <= 2 for one in told)
+
+
+def test_a_build_server_may_give_builds_the_priority_of_others(tmp_path: Path) -> None:
+    root = make(tmp_path, {"a": NINJA})
+    for wrong in ("20", "-1", "low"):
+        failed = replace(root, env={"SPARK_BUILD_NICE": wrong}).run("build", "a")
+        assert (failed.returncode, f"SPARK_BUILD_NICE={wrong} is no niceness" in failed.stderr) == (2, True)
+    document = replace(root, env={"SPARK_BUILD_NICE": "0"}).json("build", "a")
+    log = Path(document["results"][0]["log"]).read_text()
+    assert f" NICE {os.nice(0)}\n" in log
+    assert " nice 10" not in log
 
 
 def test_the_next_plan_knows_what_the_last_build_took(tmp_path: Path) -> None:

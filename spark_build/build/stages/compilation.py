@@ -23,7 +23,7 @@ from spark_build.build.diagnosis import FeatureWatch, diagnose, last_command
 from spark_build.errors import Finding, NothingCheckedError, StageError, ours
 from spark_build.events import Cost, Note, Progress
 from spark_build.files import read_made, remove_any, remove_tree, write_atomically
-from spark_build.process import BACKGROUND
+from spark_build.process import niceness
 from spark_build.process import run as run_command
 from spark_build.resources import governor, jobserver, memory, policy
 from spark_build.resources.jobserver import Jobserver
@@ -360,7 +360,7 @@ def _runner(
                 log=job.log,
                 on_line=see,
                 pass_fds=job.keep,
-                nice=BACKGROUND,
+                nice=niceness(os.environ),
                 on_start=on_start,
             )
         finally:
