@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +12,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
-from spark_build.cli.options import Options, Renamed, command, shared
+from spark_build.cli.options import Options, Renamed, as_one, command, shared
 from spark_build.errors import Hint, ours
 
 if TYPE_CHECKING:
@@ -38,6 +39,44 @@ def bench(_options: Options) -> None:
 
 Device = Literal["cpu", "cuda"]
 POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SuiteRequest:
+    """Options of a run of the suite."""
+
+    workload: tuple[str, ...]
+    arm: tuple[str, ...]
+    quick: bool | None
+    rounds: int | None
+    duration: float | None
+    cool: float | None
+    patience: float | None
+    seed: int | None
+    device: Device | None
+    inject: str
+
+    def wish(self, *, cuda: bool) -> SuiteOptions:
+        """As the suite understands it; `cuda`: whether the target has a GPU."""
+        from spark_build.measure.arms import parse_arms
+        from spark_build.measure.suite import SuiteOptions
+
+        device: Device = self.device or ("cuda" if cuda else "cpu")
+        quick = device == "cpu" if self.quick is None else self.quick
+        return SuiteOptions(
+            device=device,
+            mode="quick" if quick else "full",
+            workloads=self.workload,
+            arms=parse_arms(self.arm),
+            seed=self.seed,
+            pairs=self.rounds,
+            window=self.duration,
+            cool=self.cool,
+            patience=self.patience,
+            inject=self.inject,
+        )
+
+
 MAXIMUM = ".maximum"
 
 
@@ -76,43 +115,13 @@ MAXIMUM = ".maximum"
 @click.option("--profile", type=click.Choice(["torch", "nsys"]), help="Capture traces instead of times.")
 @click.option("--inject", default="", hidden=True, help="Plant a fault, for tests of this program.")
 @click.option("--list", "listed", is_flag=True, help="Name the workloads and stop.")
+@as_one(SuiteRequest, "asked")
 @shared
-def run(
-    options: Options,
-    workload: tuple[str, ...],
-    arm: tuple[str, ...],
-    quick: bool | None,
-    rounds: int | None,
-    duration: float | None,
-    cool: float | None,
-    patience: float | None,
-    seed: int | None,
-    device: Device | None,
-    profile: Literal["torch", "nsys"] | None,
-    inject: str,
-    listed: bool,
-) -> int:
+def run(options: Options, asked: SuiteRequest, profile: Literal["torch", "nsys"] | None, listed: bool) -> int:
     """Measure the workloads in one environment or more."""
     if listed:
         return _list(options)
-    from spark_build.measure.arms import parse_arms
-    from spark_build.measure.suite import SuiteOptions
-
-    setting = options.setting()
-    device = device or ("cuda" if setting.target.cuda_architectures else "cpu")
-    quick = device == "cpu" if quick is None else quick
-    wish = SuiteOptions(
-        device=device,
-        mode="quick" if quick else "full",
-        workloads=workload,
-        arms=parse_arms(arm),
-        seed=seed,
-        pairs=rounds,
-        window=duration,
-        cool=cool,
-        patience=patience,
-        inject=inject,
-    )
+    wish = asked.wish(cuda=bool(options.setting().target.cuda_architectures))
     return _profile(options, wish, profile) if profile else _measure(options, wish)
 
 
@@ -299,6 +308,30 @@ def _list(options: Options) -> int:
 FILE = click.Path(path_type=Path)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadOptions:
+    """What the command line says of how results are to be read."""
+
+    arms: tuple[str, ...]
+    case: str
+    value: str
+    unit: str
+    lower: tuple[str, ...]
+    higher: tuple[str, ...]
+
+    def reader(self, *, alone: bool) -> Callable[[Path], tuple[Trial, tuple[str, ...]]]:
+        """Return what reads a file; `alone`: no second one is compared with it."""
+        from functools import partial
+
+        from spark_build.measure.csv_io import Fields
+        from spark_build.measure.formats import read_results
+
+        named = Fields(case=self.case, value=self.value, unit=self.unit)
+        return partial(
+            read_results, alone=alone, arms=self.arms, named=named, lower=self.lower, higher=self.higher
+        )
+
+
 @command()
 @click.argument("file", type=FILE)
 @click.argument("new", type=FILE, required=False)
@@ -315,31 +348,17 @@ FILE = click.Path(path_type=Path)
     "--fail-above", "--fail-over", "fail_over", cls=Renamed, type=click.FloatRange(min=0), metavar="PERCENT",
     help="Exit 9 when a case takes that much longer.",
 )  # fmt: skip
+@as_one(ReadOptions, "asked")
 @shared
 def compare(
-    options: Options,
-    file: Path,
-    new: Path | None,
-    arms: tuple[str, ...],
-    case: str,
-    value: str,
-    unit: str,
-    lower: tuple[str, ...],
-    higher: tuple[str, ...],
-    fail_over: float | None,
+    options: Options, file: Path, new: Path | None, asked: ReadOptions, fail_over: float | None
 ) -> int:
     """Compare the arms of FILE, or FILE with NEW: our runs, or results of other tools."""
-    from functools import partial
-
     from spark_build.measure.comparison import compare as compare_all
     from spark_build.measure.comparison import exit_code
-    from spark_build.measure.csv_io import Fields
-    from spark_build.measure.formats import read_results
     from spark_build.text import printable
 
-    named = Fields(case=case, value=value, unit=unit)
-    read = partial(read_results, alone=new is None, arms=arms, named=named, lower=lower, higher=higher)
-    trial = _trial(read, file, new)
+    trial = _trial(asked.reader(alone=new is None), file, new)
     compared = compare_all(trial)
     if not compared.changes and not compared.memory:
         raise _nothing(trial, file)

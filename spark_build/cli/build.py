@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields
-from functools import update_wrapper
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from spark_build.cli import render
 from spark_build.cli.farm import CERTIFICATES, FarmOptions, opened
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.history import start_background
-from spark_build.cli.options import SIZE, Options, Renamed, command, local_sources, shared
+from spark_build.cli.options import SIZE, Options, Renamed, as_one, command, local_sources, shared
 from spark_build.cli.render import running
 from spark_build.errors import Hint, ours
 from spark_build.text import format_duration, format_size
@@ -93,12 +92,7 @@ class BuildRequest:
 
 def _build_options(function: Command) -> Command:
     """Add the options of commands that build, passed on as one BuildRequest."""
-
-    def command(*arguments: Any, **named: Any) -> Any:
-        wish = BuildRequest(**{option.name: named.pop(option.name) for option in fields(BuildRequest)})
-        return function(*arguments, wish=wish, **named)
-
-    decorated: Command = update_wrapper(command, function)
+    decorated = as_one(BuildRequest, "wish")(function)
     for declare in (
         click.option(
             "--no-closure", is_flag=True, help="Leave out the public wheels that the built ones require."

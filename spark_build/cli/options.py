@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,19 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
     for declare in reversed(COMMON):
         decorated = declare(decorated)
     return decorated
+
+
+def as_one(kind: type[Any], name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that hands on the options named as the fields of `kind` as one value."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        def command(*arguments: Any, **named: Any) -> Any:
+            one = kind(**{each.name: named.pop(each.name) for each in fields(kind)})
+            return function(*arguments, **{name: one}, **named)
+
+        return update_wrapper(command, function)
+
+    return decorate
 
 
 class Renamed(click.Option):

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import click
 
 from spark_build.cli import render
 from spark_build.cli.hints import typeable
-from spark_build.cli.options import Options, command, group, shared
+from spark_build.cli.options import Options, as_one, command, group, shared
 from spark_build.cli.wheelhouse import current, listing, print_wheels
 from spark_build.errors import Hint, ours
 from spark_build.text import format_size
@@ -286,6 +287,30 @@ def _print_signers(options: Options, signers: Sequence[Signer], state: str) -> N
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeOptions:
+    """Options of the server."""
+
+    host: str
+    port: int
+    generation: int | None
+    certificate: Path | None
+    key: Path | None
+    token_file: Path | None
+    connections: int
+
+    def tls(self) -> Tls | None:
+        """Return the certificate to serve with, checked; None without one."""
+        from spark_build.wheelhouse.server import Tls, check_tls
+
+        if self.key and not self.certificate:
+            raise click.UsageError("--key needs --certificate")
+        tls = Tls(certificate=self.certificate, key=self.key) if self.certificate else None
+        if tls:
+            check_tls(tls)
+        return tls
+
+
 @command()
 @click.option(
     "--host",
@@ -312,17 +337,9 @@ FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
     show_default=True,
     help="Most connections at once; one address may have a quarter.",
 )
+@as_one(ServeOptions, "asked")
 @shared
-def serve(
-    options: Options,
-    host: str,
-    port: int,
-    generation: int | None,
-    certificate: Path | None,
-    key: Path | None,
-    token_file: Path | None,
-    connections: int,
-) -> int:
+def serve(options: Options, asked: ServeOptions) -> int:
     """Serve the wheels to pip, uv and browsers on other nodes, until it is interrupted.
 
     Serves all views, and what is published meanwhile, unless --generation names one.
@@ -330,20 +347,15 @@ def serve(
     from spark_build.wheelhouse import server
     from spark_build.wheelhouse.server import Shelf, application
 
-    if key and not certificate:
-        raise click.UsageError("--key needs --certificate")
-    tls = server.Tls(certificate=certificate, key=key) if certificate else None
-    if tls:
-        server.check_tls(tls)
-    token = server.read_token(token_file)
+    tls, token = asked.tls(), server.read_token(asked.token_file)
     home = options.home()
-    only = (options.setting().view.name, generation) if generation else None
+    only = (options.setting().view.name, asked.generation) if asked.generation else None
     shelf = Shelf(views=home.views, store=home.store, only=only, token=token)
     shelf.prepare()
-    limits = server.ClientLimits(connections=connections)
-    with server.bind(host, port, limits) as listening:
-        _warn(host, tls, token)
-        _announce(options, shelf.names(), listening, host, tls=tls, token=token)
+    limits = server.ClientLimits(connections=asked.connections)
+    with server.bind(asked.host, asked.port, limits) as listening:
+        _warn(asked.host, tls, token)
+        _announce(options, shelf.names(), listening, asked.host, tls=tls, token=token)
         app, verbose = application(shelf), options.verbosity > 0
         ended_by = server.serve(app, listening, tls=tls, verbose=verbose, limits=limits)
     if options.verbosity >= 0:

@@ -6,7 +6,6 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +14,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import carry_over, nothing_checked
 from spark_build.cli.lazy_group import LazyGroup
-from spark_build.cli.options import Options, Renamed, command, shared
+from spark_build.cli.options import Options, Renamed, as_one, command, shared
 from spark_build.errors import Hint, HintStep, NothingCheckedError, ours
 from spark_build.text import format_flops
 
@@ -87,12 +86,7 @@ class BurnInOptions:
 
 def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a burn-in, handed on as one BurnInOptions."""
-
-    def command(*arguments: Any, **named: Any) -> Any:
-        asked = BurnInOptions(**{one.name: named.pop(one.name) for one in fields(BurnInOptions)})
-        return function(*arguments, asked=asked, **named)
-
-    decorated: Callable[..., Any] = update_wrapper(command, function)
+    decorated = as_one(BurnInOptions, "asked")(function)
     positive = click.FloatRange(min=0, min_open=True)
     for declare in (
         click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What computes (default: target)."),
