@@ -172,6 +172,7 @@ def _by_recipe(facts: WheelFacts, setting: Context, recipe: Recipe) -> tuple[Fin
     from spark_build.recipes.evaluation import evaluate
     from spark_build.wheels.audit import as_vendor, audit
     from spark_build.wheels.diff import known_libraries, known_policies
+    from spark_build.wheels.rules import AuditExpectation
     from spark_build.wheels.rules_device import demand, device_findings
 
     pin = setting.train.components.get(recipe.name) or recipe.pin
@@ -179,13 +180,15 @@ def _by_recipe(facts: WheelFacts, setting: Context, recipe: Recipe) -> tuple[Fin
     platform = setting.target.platform
     findings = audit(
         facts,
-        distribution=recipe.distribution,
-        version=evaluate(recipe, pin, setting.target, setting.train).wheel_version,
-        platform=platform,
-        python=setting.target.python,
-        provided=recipe.repair.outside,
-        system_libraries=known_libraries(platform),
-        policies=known_policies(platform),
+        AuditExpectation(
+            distribution=recipe.distribution,
+            version=evaluate(recipe, pin, setting.target, setting.train).wheel_version,
+            platform=platform,
+            python=setting.target.python,
+            provided=recipe.repair.outside,
+            system_libraries=known_libraries(platform),
+            policies=known_policies(platform),
+        ),
     )
     findings += device_findings(facts, demand(recipe, setting.target))
     return as_vendor(findings) if recipe.kind == "repack" else findings

@@ -14,7 +14,6 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from spark_build.errors import Finding, Severity
-from spark_build.recipes.model import External
 from spark_build.text import printable
 from spark_build.wheels.elf import library_origin
 from spark_build.wheels.model import DEVICE_MACHINES, UNREADABLE, WheelFacts
@@ -44,35 +43,8 @@ _SYSTEM_ONLY = (
 )
 
 
-def audit(
-    facts: WheelFacts,
-    *,
-    distribution: str,
-    version: str,
-    platform: str,
-    python: str,
-    provided: Sequence[str],
-    system_libraries: frozenset[str],
-    policies: Policies | None = None,
-    external: tuple[External, ...] = (),
-) -> tuple[Finding, ...]:
-    """Return all findings in the order of the rules; () for a wheel without faults.
-
-    `platform`: "linux-aarch64"; `python`: "cp312"; `provided`: sonames (wildcards allowed) that
-    come from the driver, the toolkit or another wheel; `system_libraries`: sonames every
-    manylinux system has; `policies`: the symbol versions that a platform tag allows; `external`: the
-    distributions that bring some of what is provided, which must be required and found.
-    """
-    expected = AuditExpectation(
-        distribution=distribution,
-        version=version,
-        platform=platform,
-        python=python,
-        provided=tuple(provided),
-        system_libraries=system_libraries,
-        policies=policies or {},
-        external=external,
-    )
+def audit(facts: WheelFacts, expected: AuditExpectation) -> tuple[Finding, ...]:
+    """Return all findings in the order of the rules; () for a wheel without faults."""
     return tuple(
         Finding(name, severity, printable(message), hint=ADVICE.get(name, ""))
         for name, rule in RULES
@@ -340,13 +312,15 @@ def findings_alone(
     rounds = [
         audit(
             facts,
-            distribution=facts.name,
-            version=facts.version,
-            platform=platform,
-            python=python,
-            provided=("*",),  # who brings what it needs is not known here
-            system_libraries=system_libraries(platform),
-            policies=policies(platform),
+            AuditExpectation(
+                distribution=facts.name,
+                version=facts.version,
+                platform=platform,
+                python=python,
+                provided=("*",),  # who brings what it needs is not known here
+                system_libraries=system_libraries(platform),
+                policies=policies(platform),
+            ),
         )
         for platform, python in product(platforms_of(facts), _pythons(facts))
     ]

@@ -32,7 +32,7 @@ from spark_build.wheels.audit import audit
 from spark_build.wheels.elf import beside_library, entry_to, read_library
 from spark_build.wheels.model import Code, Library, WheelFacts
 from spark_build.wheels.reader import RECORD_FILES, dist_info, opened, read_facts
-from spark_build.wheels.rules import Policies
+from spark_build.wheels.rules import AuditExpectation, Policies
 from spark_build.wheels.writer import Extra, add, merged, record_text, rewrite, zip_epoch
 
 BUILD_TAG = re.compile(r"\d[A-Za-z0-9_.]*")
@@ -416,12 +416,14 @@ def findings_of(facts: WheelFacts, recipe: Recipe, version: str, target: Target)
     """Return what the rules find in the wheel of a recipe, but for its device code."""
     return audit(
         facts,
-        distribution=recipe.distribution,
-        version=version,
-        platform=target.platform,
-        python=target.python,
-        provided=recipe.repair.outside,
-        system_libraries=system_libraries(target.platform),
-        policies=symbol_policies(target.platform),
-        external=recipe.repair.external,
+        AuditExpectation(
+            distribution=recipe.distribution,
+            version=version,
+            platform=target.platform,
+            python=target.python,
+            provided=recipe.repair.outside,
+            system_libraries=system_libraries(target.platform),
+            policies=symbol_policies(target.platform),
+            external=recipe.repair.external,
+        ),
     )

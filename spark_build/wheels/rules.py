@@ -99,10 +99,10 @@ class AuditExpectation:
     version: str
     platform: str  # linux-x86_64
     python: str  # cp311
-    provided: tuple[str, ...]  # sonames from elsewhere; wildcards allowed
+    provided: tuple[str, ...]  # sonames from the driver, the toolkit or other wheels; wildcards allowed
     system_libraries: frozenset[str]  # sonames that every manylinux system has
     policies: Policies = field(default_factory=dict)  # symbol versions by platform tag
-    external: tuple[External, ...] = ()  # what other distributions bring
+    external: tuple[External, ...] = ()  # distributions to be required that bring some of what is provided
 
     @property
     def machine(self) -> str:

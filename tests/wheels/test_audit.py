@@ -9,7 +9,7 @@ from spark_build.errors import Finding
 from spark_build.recipes.model import External
 from spark_build.wheels.audit import RULES, audit, blocks
 from spark_build.wheels.model import HostCode, Library, WheelFacts
-from spark_build.wheels.rules import HOST_RULES, PACKAGING_RULES
+from spark_build.wheels.rules import HOST_RULES, PACKAGING_RULES, AuditExpectation
 
 LINUX = "cp311-cp311-linux_x86_64"
 MANYLINUX = "cp311-cp311-manylinux_2_28_x86_64"
@@ -76,7 +76,7 @@ def findings(wheel: WheelFacts, **changes: Any) -> tuple[Finding, ...]:
         "system_libraries": SYSTEM,
         **changes,
     }
-    return audit(wheel, **expected)
+    return audit(wheel, AuditExpectation(**expected))
 
 
 def test_a_sound_wheel_has_no_findings() -> None:

@@ -11,7 +11,7 @@ from spark_build.wheels.audit import as_vendor, audit
 from spark_build.wheels.elf import explain_library
 from spark_build.wheels.model import HostCode, Library, Payload, WheelFacts
 from spark_build.wheels.payload import ZipEntry, file_summary
-from spark_build.wheels.rules import HOST_RULES, PACKAGING_RULES, sizes
+from spark_build.wheels.rules import HOST_RULES, PACKAGING_RULES, AuditExpectation, sizes
 from tests.wheels.test_audit import MANYLINUX, SOUND, SYSTEM
 
 TAG = "manylinux_2_28_x86_64"
@@ -34,7 +34,7 @@ def findings(wheel: WheelFacts, **changes: Any) -> tuple[Finding, ...]:
         "policies": POLICIES,
         **changes,
     }
-    return audit(wheel, **expected)
+    return audit(wheel, AuditExpectation(**expected))
 
 
 def holding(*libraries: Library, **changes: Any) -> WheelFacts:

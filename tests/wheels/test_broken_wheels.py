@@ -16,6 +16,7 @@ from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheels.audit import audit
 from spark_build.wheels.reader import content_digest, facts_and_digest
 from spark_build.wheels.repair import symbol_policies, system_libraries
+from spark_build.wheels.rules import AuditExpectation
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.helpers import broken_libraries, broken_texts, broken_zips
 from tests.helpers.corpus import CASES, MACHINE, PYTHON, sound
@@ -38,13 +39,15 @@ def errors(wheel: Path) -> list[str]:
         return [error.message]
     found = audit(
         facts,
-        distribution="demo",
-        version="1.0",
-        platform=PLATFORM,
-        python=PYTHON,
-        provided=(),
-        system_libraries=system_libraries(PLATFORM),
-        policies=symbol_policies(PLATFORM),
+        AuditExpectation(
+            distribution="demo",
+            version="1.0",
+            platform=PLATFORM,
+            python=PYTHON,
+            provided=(),
+            system_libraries=system_libraries(PLATFORM),
+            policies=symbol_policies(PLATFORM),
+        ),
     )
     return [f"{one.rule}: {one.message}" for one in found if one.severity == "error"]
 

@@ -25,6 +25,7 @@ from spark_build.wheels.audit import audit, blocks
 from spark_build.wheels.reader import content_digest, read_facts
 from spark_build.wheels.repair import repair as repair_and_tell
 from spark_build.wheels.repair import system_libraries
+from spark_build.wheels.rules import AuditExpectation
 from tests.helpers.wheels import PURE, compiled, entries_of, write_wheel, write_zip
 
 INFO = "demo-1.0.dist-info"
@@ -93,12 +94,14 @@ def rebuilt(wheel: Path, folder: Path) -> Path:
 def audited(wheel: Path) -> list[str]:
     found = audit(
         read_facts(wheel),
-        distribution="demo",
-        version="1.0",
-        platform=f"linux-{MACHINE}",
-        python=PYTHON,
-        provided=(),
-        system_libraries=system_libraries(f"linux-{MACHINE}"),
+        AuditExpectation(
+            distribution="demo",
+            version="1.0",
+            platform=f"linux-{MACHINE}",
+            python=PYTHON,
+            provided=(),
+            system_libraries=system_libraries(f"linux-{MACHINE}"),
+        ),
     )
     return [f"{finding.severity} {finding.rule}: {finding.message}" for finding in found]
 
@@ -389,12 +392,14 @@ def test_findings_of_a_finished_wheel_do_not_block(tmp_path: Path, files: dict[s
     done = repair(wheel, tmp_path / "out", repair=AS_IT_IS, build_tag="1", epoch=EPOCH)
     found = audit(
         read_facts(done),
-        distribution="demo",
-        version="1.0",
-        platform=f"linux-{MACHINE}",
-        python=PYTHON,
-        provided=("libanswer.so.*", "libquestion.so.1"),
-        system_libraries=system_libraries(f"linux-{MACHINE}"),
+        AuditExpectation(
+            distribution="demo",
+            version="1.0",
+            platform=f"linux-{MACHINE}",
+            python=PYTHON,
+            provided=("libanswer.so.*", "libquestion.so.1"),
+            system_libraries=system_libraries(f"linux-{MACHINE}"),
+        ),
     )
     assert [finding.rule for finding in found] == ["manylinux"]
     assert not blocks(found)

@@ -22,6 +22,7 @@ from spark_build.wheels.audit import audit
 from spark_build.wheels.device_code import read_library
 from spark_build.wheels.reader import read_facts
 from spark_build.wheels.repair import ElfTools, Repaired, repair, strip, symbol_policies, system_libraries
+from spark_build.wheels.rules import AuditExpectation
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.helpers.commands import hint_text
 from tests.helpers.devicewheels import DATA
@@ -208,13 +209,15 @@ def rules(wheel: Path) -> list[str]:
     platform = f"linux-{MACHINE}"
     found = audit(
         read_facts(wheel),
-        distribution="demo",
-        version="1.0",
-        platform=platform,
-        python="cp311",
-        provided=(),
-        system_libraries=system_libraries(platform),
-        policies=symbol_policies(platform),
+        AuditExpectation(
+            distribution="demo",
+            version="1.0",
+            platform=platform,
+            python="cp311",
+            provided=(),
+            system_libraries=system_libraries(platform),
+            policies=symbol_policies(platform),
+        ),
     )
     return [one.rule for one in found if one.rule != "build-paths"]
 

@@ -14,6 +14,7 @@ from spark_build.recipes.model import Target
 from spark_build.wheels.audit import audit
 from spark_build.wheels.reader import read_facts
 from spark_build.wheels.repair import repair, system_libraries
+from spark_build.wheels.rules import AuditExpectation
 from tests.conftest import ROOT
 from tests.helpers.wheels import PURE, compiled, write_wheel
 
@@ -41,12 +42,14 @@ def test_openmp_stays_outside_under_its_own_name(name: str, tmp_path: Path) -> N
     assert "libgomp.so.1" in facts.libraries[0].needed
     found = audit(
         facts,
-        distribution="demo",
-        version="1.0",
-        platform=f"linux-{MACHINE}",
-        python="",
-        provided=recipe.repair.exclude,
-        system_libraries=system_libraries(f"linux-{MACHINE}"),
+        AuditExpectation(
+            distribution="demo",
+            version="1.0",
+            platform=f"linux-{MACHINE}",
+            python="",
+            provided=recipe.repair.exclude,
+            system_libraries=system_libraries(f"linux-{MACHINE}"),
+        ),
     )
     assert [one.message for one in found if one.rule == "libraries"] == []
 

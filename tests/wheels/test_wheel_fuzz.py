@@ -24,6 +24,7 @@ from spark_build.wheels.audit import audit
 from spark_build.wheels.elf import read_library
 from spark_build.wheels.reader import content_digest, facts_and_digest
 from spark_build.wheels.repair import symbol_policies, system_libraries
+from spark_build.wheels.rules import AuditExpectation
 from tests.helpers.corpus import PYTHON, library, sound
 from tests.helpers.devicewheels import DATA, NATIVE_121, SM_80
 from tests.helpers.fatbins import elf
@@ -63,13 +64,15 @@ def look(wheel: Path, original: str) -> str:
     assert content_digest(wheel) == digest
     found = audit(
         facts,
-        distribution="demo",
-        version="1.0",
-        platform="linux-x86_64",
-        python=PYTHON,
-        provided=(),
-        system_libraries=system_libraries("linux-x86_64"),
-        policies=symbol_policies("linux-x86_64"),
+        AuditExpectation(
+            distribution="demo",
+            version="1.0",
+            platform="linux-x86_64",
+            python=PYTHON,
+            provided=(),
+            system_libraries=system_libraries("linux-x86_64"),
+            policies=symbol_policies("linux-x86_64"),
+        ),
     )
     assert not any("\n" in one.message for one in found)
     if any(one.severity == "error" for one in found):
