@@ -86,6 +86,12 @@ def spoiled(call: Callable[..., Any], asked: Asked) -> Callable[..., Any]:
     return (lambda *given: call(*given) + 1) if "result" in asked.inject else call
 
 
+def difference(found: Any, true: Any) -> float:
+    """Largest difference, relative to the largest true value; infinite where a value is not finite."""
+    largest = float((found - true).abs().max() / true.abs().max())
+    return largest if math.isfinite(largest) else math.inf
+
+
 class Workload(Protocol):
     """What a file of this folder has."""
 

@@ -10,7 +10,7 @@ from findings import Finding, verdict
 from models import Shape, Transformer
 from training import FORMATS, counted
 
-from workloads import SIZES, Asked, Case, Run, Work, spoiled
+from workloads import SIZES, Asked, Case, Run, Work, difference, spoiled
 
 TOLERANCE = {"fp32": 1e-3, "bf16": 0.06, "fp16": 0.01}  # relative to the largest score
 
@@ -78,7 +78,7 @@ class Generation:
         for _ in range(tokens):
             cached = step()[:, -1].float()
             whole = self.net(text)[:, -1].float()
-            worst = max(worst, ((cached - whole).abs().max() / whole.abs().max()).item())
+            worst = max(worst, difference(cached, whole))
             text = torch.cat([text, self.token], dim=1)
         return worst
 

@@ -11,7 +11,7 @@ from decoder import KEPT, QUANTISED, Decoder, Shape, refuse_unsupported
 from findings import Finding, Unsupported, verdict
 from training import counted
 
-from workloads import NO_FP16, Asked, Case, Run, Work, spoiled
+from workloads import NO_FP16, Asked, Case, Run, Work, difference, spoiled
 
 NEW = 64  # tokens that are generated after a prompt, before it begins anew
 # Relative to the largest score; a prompt and single tokens are rounded differently.
@@ -62,8 +62,9 @@ class Server:
         self.prompt = torch.randint(shape.vocabulary, (batch, context), device=asked.device)
         self.places = torch.arange(context, device=asked.device)
         self.token, self.position = self.prompt[:, :1].clone(), self.places[:1].clone()
-        self.context, self.left, self.graph = context, 0, None
-        self.scores: Any = None
+        self.context, self.left = context, 0
+        self.graph: Any = None
+        self.recorded: Any = None  # where the graph leaves its scores
 
     @torch.no_grad()
     def prefill(self) -> Any:
@@ -79,11 +80,12 @@ class Server:
         self.left = NEW
 
     @torch.no_grad()
-    def advance(self) -> None:
-        """One token for each sequence, all of it on the device."""
-        self.scores = self.net(self.token, self.caches, self.position)
-        self.token.copy_(self.scores.argmax(-1, keepdim=True))
+    def advance(self) -> Any:
+        """One token for each sequence, all of it on the device; returns the scores."""
+        scores = self.net(self.token, self.caches, self.position)
+        self.token.copy_(scores.argmax(-1, keepdim=True))
         self.position.add_(1)
+        return scores
 
     def step(self) -> Any:
         """Advance, by the graph where there is one; returns the scores."""
@@ -91,10 +93,9 @@ class Server:
             self.begin()
         self.left -= 1
         if self.graph is None:
-            self.advance()
-        else:
-            self.graph.replay()
-        return self.scores
+            return self.advance()
+        self.graph.replay()
+        return self.recorded
 
     def capture(self) -> None:
         """Record `advance` as a CUDA graph: one launch for all its kernels."""
@@ -108,7 +109,7 @@ class Server:
         self.begin()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self.advance()
+            self.recorded = self.advance()
         self.graph = graph
         self.left = 0
 
@@ -122,7 +123,7 @@ class Server:
             cache = torch.zeros_like(self.caches)
             places = torch.arange(text.shape[1], device=text.device)
             whole = self.net(text, cache, places).float()
-            worst = max(worst, ((cached - whole).abs().max() / whole.abs().max()).item())
+            worst = max(worst, difference(cached, whole))
             text = torch.cat((text, self.token), dim=1)
         return worst
 

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import itertools
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from spark_build.measure.comparison import from_bench
-from spark_build.measure.model import JOULES, Bench, Figure
+from spark_build.measure.model import JOULES, Arm, Bench, Figure
 from spark_build.measure.report.suite_report import suite_report
 from spark_build.measure.report.suite_view import SERVING, serving_rows, view_of
 from spark_build.measure.rounds import read_suite_round
@@ -146,3 +147,49 @@ def test_calls_of_many_seconds_do_not_fill_a_chunk() -> None:
     assert single_calls(itertools.repeat(16_000.0), 7.5, 16.0) == [16.0]
     found = single_calls(itertools.repeat(1000.0), 7.5, 1.0)
     assert len(found) < 14
+
+
+# Runs inside the arm. A graph replays into the tensors of its recording; between recording and replay, counting
+# the operations runs the same step by itself.
+SERVER = """
+import json, sys
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+import torch
+from decoder import Shape
+from workloads import decode, difference, serving
+
+shape = Shape(layers=2, width=64, heads=4, kv_heads=2, hidden=96, vocabulary=128)
+server = serving.Server(SimpleNamespace(seed=0, device="cpu"), shape, "fp32", 2, 16, 16 + serving.NEW)
+told = {"plain": server.difference(server.step)}
+
+server.begin()
+server.recorded = scores = server.advance().clone()
+
+def replay():
+    with torch.no_grad():
+        scores.copy_(server.net(server.token, server.caches, server.position))
+    server.token.copy_(scores.argmax(-1, keepdim=True))
+    server.position.add_(1)
+
+server.graph = SimpleNamespace(replay=replay)
+server.begin()
+server.advance()
+told["graph"] = server.difference(server.step)
+told["not a number"] = server.difference(lambda: server.step() * float("nan"))
+one = torch.ones(3)
+told["apart"] = [difference(one, one), difference(one * 3, one), difference(one / 0, one)]
+print(json.dumps({name: str(each) for name, each in told.items()}))
+"""
+
+
+def test_the_scores_are_those_of_the_graph_and_numbers(baseline: Arm) -> None:
+    bench = Path(__file__).parents[2] / "bench"
+    done = subprocess.run(
+        [baseline.python, "-I", "-c", SERVER, bench], capture_output=True, text=True, check=True
+    )
+    told = json.loads(done.stdout)
+    assert float(told["plain"]) < 1e-5
+    assert float(told["graph"]) < 1e-5, "the scores are those of another step"
+    assert told["not a number"] == "inf"
+    assert told["apart"] == "[0.0, 2.0, inf]"
