@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import importlib
 import itertools
 import os
 import sys
@@ -42,10 +42,10 @@ def operator(name: str) -> Any:
     from deepspeed.ops import op_builder
 
     assert installed_ops.get(name), f"{name} was not built: it would be compiled at first use"
-    builder = getattr(op_builder, f"{BUILT[name]}Builder")()
-    module = importlib.import_module(builder.absolute_name())
+    # load() finds the compiled one; some need symbols of another, which it loads before.
+    module = getattr(op_builder, f"{BUILT[name]}Builder")().load()
     assert inside(str(module.__file__), PREFIX), f"{module.__file__} is not inside {PREFIX}"
-    return builder.load()
+    return module
 
 
 def check_operators() -> str:
@@ -211,7 +211,8 @@ def check_quantizers() -> str:
         back = integers.dequantize(packed, scales, groups, bits, integers.Symmetric).cpu().double()
         step = given.double().abs().amax(-1, keepdim=True) / 2 ** (bits - 1)
         worst = float(((back.reshape(groups, 2048) - given.double()).abs() / step).max())
-        assert worst <= 1.02, f"int{bits}: an element is {worst:.2f} steps off, 1 is allowed"
+        limit = 1.01 + 2 ** (bits - 12)  # the largest is one step off, and FP16 rounds what comes back
+        assert worst <= limit, f"int{bits}: an element is {worst:.3f} steps off, {limit:.3f} are allowed"
         told.append(f"int{bits} {worst:.2f} steps")
     return ", ".join(told)
 
@@ -296,11 +297,11 @@ def alone() -> Iterator[None]:
     before = dict(os.environ)
     os.environ.update(store)
     try:
-        deepspeed.init_distributed("nccl", verbose=False)
+        if not torch.distributed.is_initialized():  # once: DeepSpeed keeps what it has of a group
+            deepspeed.init_distributed("nccl", verbose=False)
+            atexit.register(torch.distributed.destroy_process_group)
         yield
     finally:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
         os.environ.clear()
         os.environ.update(before)
 
@@ -356,8 +357,9 @@ def check_training() -> str:
                 engine.step()
 
             found = losses(engine, by_engine)
-            error = max(abs(one - true) for one, true in zip(found, wanted, strict=True)) / wanted[0]
-            assert error <= 1e-3, (
+            errors = [abs(one - true) / wanted[0] for one, true in zip(found, wanted, strict=True)]
+            error = max(errors)
+            assert all(each <= 1e-3 for each in errors), (
                 f"ZeRO {stage}: losses {error:.1e} off, 1e-3 allowed: {found}, torch {wanted}"
             )
             told.append(f"ZeRO {stage}{' offloaded' if offload else ''} {error:.1e}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import sys
 from collections.abc import Callable
@@ -168,9 +169,23 @@ def plain_heads(x: Any, step: Any, decay: Any, into: Any, out: Any, skip: Any) -
     return torch.stack(results, dim=1) + x * skip[:, None]
 
 
+def one_configuration(*modules: str) -> None:
+    """Let the kernels of these modules have one configuration each.
+
+    Triton would compile and time all of them for each shape and type, for half an hour and more.
+    """
+    for module in modules:
+        layers = list(vars(importlib.import_module(f"mamba_ssm.ops.triton.{module}")).values())
+        for layer in layers:  # grows by what is found below a decorator
+            layers += [layer.fn] if hasattr(layer, "fn") else []
+            if hasattr(layer, "fn") and getattr(layer, "configs", None):
+                layer.configs = layer.configs[-1:]
+
+
 def check_heads() -> str:
     """Mamba 2's chunks by Triton: lengths that chunks divide and do not; gradients of all inputs."""
     need_gpu()
+    one_configuration("ssd_bmm", "ssd_chunk_scan", "ssd_chunk_state", "ssd_combined", "ssd_state_passing")
     import torch
     from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
     from numerics import ALLOWED, FLOATS, Errors, differentiate, normal, short
@@ -225,6 +240,7 @@ def check_steps() -> str:
 def check_layers() -> str:
     """Norms with a residual or a gate, and SwiGLU, by Triton; gradients of all inputs."""
     need_gpu()
+    one_configuration("k_activations", "layer_norm")
     import torch
     from mamba_ssm.ops.triton.k_activations import SwiGLU
     from mamba_ssm.ops.triton.layer_norm import layer_norm_fn, rms_norm_fn
