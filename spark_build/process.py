@@ -95,7 +95,7 @@ def capture(
     return done.stdout if done.returncode == 0 or not check else None
 
 
-def run(
+def run(  # noqa: PLR0913 - as subprocess has them, by name
     args: Sequence[str],
     *,
     cwd: Path | None = None,

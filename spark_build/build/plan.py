@@ -119,7 +119,7 @@ def jobs_for(recipe: Recipe, machine: Machine, limits: Limits, memory_per_job_mi
     )
 
 
-def make_plan(
+def make_plan(  # noqa: PLR0913 - what a plan depends on, most of it with defaults
     names: Iterable[str],
     recipes: Mapping[str, Recipe],
     train: Train,
@@ -150,13 +150,14 @@ def make_plan(
     elsewhere = {name for name, wish in wished.items() if wish != "store"}
     recipes = {name: for_target(recipe, target, train) for name, recipe in recipes.items()}
     named = {*names, *(wished.keys() - elsewhere)}
+    around = _Surroundings(recipes, train, target, machine, wished, lock_of)
     steps: dict[str, Step] = {}
     others = tuple(others)
     order = closure_of([*names, *others], recipes, elsewhere)
     wanted, needless = _wanted(order, recipes, named, others, elsewhere)
     optional = _optional(order, recipes, elsewhere) - wanted - {*others}
     for name in order:
-        draft = _draft(recipes[name], recipes, train, target, machine, steps, wished, lock_of)
+        draft = _draft(recipes[name], around, steps)
         past = history(recipes[name])
         if past is not None and builder is not None:
             past = replace(past, seconds=None)  # a time of this machine
@@ -221,17 +222,20 @@ def _optional(order: Iterable[str], recipes: Mapping[str, Recipe], elsewhere: Co
     return set(closure_of(usually, recipes, elsewhere))
 
 
-def _draft(
-    recipe: Recipe,
-    recipes: Mapping[str, Recipe],
-    train: Train,
-    target: Target,
-    machine: Machine,
-    earlier: Mapping[str, Step],
-    wished: Mapping[str, str],
-    lock_of: Callable[[str], Lock | None],
-) -> Step:
-    """Return a step without its decision."""
+class _Surroundings(NamedTuple):
+    """What all steps of a plan share."""
+
+    recipes: Mapping[str, Recipe]
+    train: Train
+    target: Target
+    machine: Machine
+    wished: Mapping[str, str]
+    lock_of: Callable[[str], Lock | None]
+
+
+def _draft(recipe: Recipe, around: _Surroundings, earlier: Mapping[str, Step]) -> Step:
+    """Return a step without its decision; `earlier`: those before it."""
+    recipes, train, target, machine, wished, lock_of = around
     pin = train.components.get(recipe.name, Pin(version="", sources=()))
     source = choose_source(pin, target)
     # A folder that the user names is taken as it is.

@@ -439,7 +439,7 @@ def _tail(log: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-def result_of(
+def result_of(  # noqa: PLR0913 - a result's fields, most of them with defaults
     step: Step,
     status: Status,
     *,

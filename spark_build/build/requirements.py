@@ -35,7 +35,7 @@ def wanted(step: Step, target: Target) -> tuple[str, ...]:
     return () if not step.recipe.is_compiled or target.platform != here else step.evaluated.requires
 
 
-def obtain(
+def obtain(  # noqa: PLR0913 - pins, and where from, where to, what for
     pins: Sequence[str],
     hashes: Hashes,
     *,

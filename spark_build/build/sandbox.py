@@ -176,7 +176,7 @@ def _refusal(program: Sequence[str]) -> str:
     return "it does not end" if said is None else said.strip().partition("\n")[0]
 
 
-def wrap(
+def wrap(  # noqa: PLR0913 - what a sandbox lets in, by name
     sandbox: Sandbox,
     command: Sequence[str],
     *,

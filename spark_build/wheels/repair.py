@@ -48,7 +48,7 @@ class Repaired:
     changes: Mapping[str, Any]
 
 
-def repair(
+def repair(  # noqa: PLR0913 - what goes into a wheel, by name
     wheel: Path,
     out_folder: Path,
     *,

@@ -41,7 +41,7 @@ def zip_epoch(epoch: int) -> int:
     return min(max(epoch, ZIP_EPOCHS[0]), ZIP_EPOCHS[1])
 
 
-def rewrite(
+def rewrite(  # noqa: PLR0913 - what goes into a wheel, by name
     layers: Sequence[Path],
     draft: Path,
     *,

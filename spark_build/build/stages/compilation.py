@@ -318,7 +318,7 @@ def _note_unseen(job: Job, watch: FeatureWatch) -> None:
         job.log.write(f"warning: nothing was printed about the expected feature {feature.name}\n".encode())
 
 
-def _runner(
+def _runner(  # noqa: PLR0913 - what the stage has set up, for one closure
     job: Job,
     earlier: Mapping[str, Outputs],
     jobserver: Jobserver,
