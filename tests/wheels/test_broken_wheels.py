@@ -18,8 +18,9 @@ from spark_build.wheels.reader import content_digest, facts_and_digest
 from spark_build.wheels.repair import symbol_policies, system_libraries
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.helpers import broken_libraries, broken_texts, broken_zips
-from tests.helpers.corpus import CASES, MACHINE, PYTHON, sound
+from tests.helpers.corpus import CASES, MACHINE, sound
 from tests.helpers.wheelhouse import home_in, publish, put_built
+from tests.helpers.wheels import PYTHON
 
 PLATFORM = f"linux-{MACHINE}"
 MODULES = (broken_texts, broken_zips, broken_libraries)  # importing one fills CASES
