@@ -90,6 +90,8 @@ def test_new_fields_are_no_difference_and_lost_ones_are() -> None:
         "stdout.c: was 2, is missing",
         "stdout.rows[0].new: was 1, is missing",
     ]
+    assert harness.differences({"n": 0.5}, {"n": 0.5 + 1e-9}) == []
+    assert harness.differences({"n": 0.5}, {"n": 0.5001}) == ["n: was 0.5, is 0.5001"]
     assert harness.differences({"n": 1}, {"n": True}) == ["n: was 1, is true"]
     assert harness.differences({"n": "ANY number"}, {"n": 3.5}) == []
     assert harness.differences({"n": "ANY number"}, {"n": "3"}) == ['n: was a number, is "3"']
