@@ -336,14 +336,14 @@ class ReadOptions:
 @click.argument("file", type=FILE)
 @click.argument("new", type=FILE, required=False)
 @click.option("--arm", "arms", multiple=True, metavar="NAME",
-              help="Arm to compare, the first is the baseline; or its field.")  # fmt: skip
-@click.option("--case", default="", metavar="FIELD", help="Name of the field or column with the case.")
-@click.option("--value", default="", metavar="FIELD", help="The same, with the value.")
-@click.option("--unit", default="", metavar="FIELD", help="The same, with the unit; or the unit itself.")
+              help="Arm to compare (the first is the baseline), or the field that names arms.")  # fmt: skip
+@click.option("--case", default="", metavar="FIELD", help="Field or column that names the case.")
+@click.option("--value", default="", metavar="FIELD", help="Field with the value.")
+@click.option("--unit", default="", metavar="FIELD", help="Field with the unit, or the unit itself.")
 @click.option("--lower-is-better", "lower", multiple=True, metavar="METRIC",
-              help="Less is better; for a unit that does not say so.")  # fmt: skip
+              help="Less of METRIC is better, where its unit does not say so.")  # fmt: skip
 @click.option("--higher-is-better", "higher", multiple=True, metavar="METRIC",
-              help="More is better.")  # fmt: skip
+              help="More of METRIC is better.")  # fmt: skip
 @click.option(
     "--fail-above", "--fail-over", "fail_over", cls=Renamed, type=click.FloatRange(min=0), metavar="PERCENT",
     help="Exit 9 when a case takes that much longer.",

@@ -194,7 +194,7 @@ def show(options: Options) -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @shared
 def completion(options: Options, shell: str) -> None:
-    """Print the script that makes SHELL complete commands and options.
+    """Print the script with which a shell completes commands and options.
 
     Write it to ~/.local/share/bash-completion/completions/spark-build (bash), to _spark-build in a folder
     of fpath (zsh), or to ~/.config/fish/completions/spark-build.fish.

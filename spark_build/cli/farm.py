@@ -58,9 +58,10 @@ def farm(_options: Options) -> None:
 @click.argument("folder", metavar="[DIR]", required=False, type=click.Path(file_okay=False, path_type=Path))
 @shared
 def init(options: Options, folder: Path | None) -> None:
-    """Write the certificate and key of a new farm: whoever has the key may run anything on its workers.
+    """Write the certificate and key of a new farm.
 
-    Copy DIR to scheduler, workers and clients by a safe way. They hold for a year.
+    Whoever has the key may run anything on the workers: copy DIR to scheduler, workers and clients by a safe
+    way. The certificate holds for a year.
     """
     with _dask():
         from spark_build.farm.nodes import CERTIFICATE, KEY, make_certificate
@@ -97,9 +98,9 @@ def scheduler(options: Options, host: str, port: int, certificates: Path | None)
 def worker(
     options: Options, address: str, memory: int | None, jobs: int | None, certificates: Path | None
 ) -> None:
-    """Build recipes for the scheduler at ADDRESS until stopped, one at a time, in this root.
+    """Build for the scheduler at ADDRESS until stopped.
 
-    It needs a remote store that it pushes to (`remotes add`).
+    Builds one recipe at a time, in this root, and pushes to a remote store (`remotes add`).
     """
     with _dask():
         from spark_build import probe

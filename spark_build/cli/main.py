@@ -98,6 +98,7 @@ def _main(arguments: list[str], options: Options) -> int:
     from spark_build.errors import SparkBuildError, from_os_error
     from spark_build.reporting import Reporter, reporting
 
+    options.json = "--json" in arguments  # for what goes wrong before the options are read
     try:
         defaults = config.apply(options, _settings(arguments))
         # Commands return their exit code; click returns 0 for --help and --version.
@@ -112,11 +113,8 @@ def _main(arguments: list[str], options: Options) -> int:
         return int(code or 0)
     except click.exceptions.Exit as stop:
         return stop.exit_code
-    except click.exceptions.NoArgsIsHelpError as help_wanted:
-        click.echo(help_wanted.format_message())
-        return 2
     except click.ClickException as error:
-        return _report(options, config.origin_of(options, error) + error.format_message(), 2)
+        return _report_usage(options, error)
     except SparkBuildError as error:
         return _report_error(options, error)
     except (KeyboardInterrupt, click.Abort):
@@ -154,6 +152,17 @@ def _report(options: Options, message: str, code: int, extra: dict[str, Any] | N
         with contextlib.suppress(OutputError):
             click.echo(json.dumps({"error": {"message": message, "exit_code": code, **(extra or {})}}))
     return code
+
+
+def _report_usage(options: Options, error: click.ClickException) -> int:
+    from spark_build.cli import config
+
+    if not isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return _report(options, config.origin_of(options, error) + error.format_message(), 2)
+    if options.json:
+        return _report(options, "Missing command.", 2)
+    click.echo(error.format_message())
+    return 2
 
 
 def _report_error(options: Options, error: Any) -> int:

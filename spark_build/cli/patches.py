@@ -47,7 +47,7 @@ def patches(_options: Options) -> None:
 def check(options: Options, recipes: tuple[str, ...], given: tuple[str, ...], offline: bool) -> int:
     """Check that each patch applies.
 
-    One that does not is shown with the place, or is upstream already.
+    Shows where one fails, and which are upstream already.
 
     Without RECIPES: your own, or all where you have none. Fetches the pinned sources of recipes without
     --source. Never changes the tree in --source.

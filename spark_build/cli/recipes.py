@@ -161,7 +161,7 @@ COSTS = ("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib")
 def show(options: Options, name: str, *, only_env: bool) -> None:
     """Show a recipe for the selected target and train.
 
-    The build fills {...} in.
+    What stands in {...}, the build fills in.
     """
     setting = options.setting()
     recipe = setting.catalogue.recipe(name)

@@ -39,7 +39,7 @@ def remotes(_options: Options) -> None:
     "signers",
     multiple=True,
     metavar="[SIGNER=]KEY.pub",
-    help="Trust who pushes there, as `wheelhouse trust add SIGNER KEY.pub` does (SIGNER: NAME).",
+    help="Trust who pushes there, as `wheelhouse trust add SIGNER KEY.pub` does (default of SIGNER: NAME).",
 )
 @shared
 def add(
@@ -109,9 +109,10 @@ def push(options: Options, name: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @shared
 def gc(options: Options, name: str, older_than: float, *, dry_run: bool) -> None:
-    """Remove what was pushed with this remote store's key and no generation here names any more.
+    """Remove what no generation here names any more.
 
-    Machines that push with the same key take away each other's: give each its own.
+    Takes only what was pushed with this remote store's key. Machines that share a key take away each other's
+    wheels: give each its own.
     """
     from spark_build.transfer.remote import Remotes, named
 

@@ -34,7 +34,7 @@ PACKED = (".gz", ".bz2", ".xz", ".zip", ".tgz", ".zst")
 
 @command()
 @click.argument("what", nargs=-1, metavar="[FILE] [PACKAGE]...")
-@click.option("--to", metavar="URL", help="Write to ssh://[USER@]NODE[:PORT]/PATH, or where fsspec can.")
+@click.option("--to", metavar="URL", help="Write to ssh://[USER@]NODE[:PORT]/PATH, or to any URL of fsspec.")
 @click.option("--generation", "number", type=int, metavar="N", help="Export this one (default: the current).")
 @click.option("--without-spark-build", is_flag=True, help="Leave out spark-build itself.")
 @click.option(

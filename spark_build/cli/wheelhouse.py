@@ -392,13 +392,13 @@ def _print_collected(options: Options, done: Collected, age: float, *, dry_run: 
 @click.option(
     "--resolve/--no-resolve",
     default=None,
-    help=f"Try with a resolver whether the wheels install (default: up to {MOST}).",
+    help=f"Try with a resolver whether the wheels install (default: where they are at most {MOST}).",
 )
 @shared
 def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> int:
     """Check store and views: links, records, provenance, foreign files, and whether the wheels install.
 
-    Exits 10 for faults, 12 where there is nothing.
+    Exits 10 for faults, 12 where there is nothing to check.
     """
     from spark_build.environments.closure import unresolved
     from spark_build.events import Progress

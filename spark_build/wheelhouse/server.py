@@ -492,6 +492,9 @@ def serve(
             # The base class raises the signal again afterwards, which here means an error.
             del frame
             self.force_exit = self.should_exit
+            if self.force_exit:  # since Python 3.12 asyncio waits for every connection
+                for connection in list(self.server_state.connections):
+                    connection.transport.abort()
             self.should_exit, self.ended_by = True, sig
 
     server = Server(configuration(app, tls=tls, verbose=verbose, limits=limits))

@@ -442,7 +442,7 @@ def oddities(archive: zipfile.ZipFile) -> list[str]:
     return found + list(_differentials(archive))
 
 
-_UNICODE_PATH = 0x7075  # Info-ZIP's extra field: another name, which Python 3.13 and others take
+_UNICODE_PATH = 0x7075  # Info-ZIP's extra field: another name, which Python 3.12 and others take
 _DESCRIPTORS = (12, 16, 20, 24)  # bytes that may follow a file whose size was not known beforehand
 
 
@@ -458,8 +458,9 @@ def _differentials(archive: zipfile.ZipFile) -> Iterator[str]:
         if gap not in (_DESCRIPTORS if info.flag_bits & 8 else (0,)):
             yield f"{info.filename}: {gap} bytes behind it belong to no file of the zip"
         for fields in (info.extra, archive.fp.read(name + extra)[name:]):
-            if _other_name(fields) not in ("", info.filename):
-                yield f"{info.filename}: the zip also calls it {_other_name(fields)}"
+            # Not `filename`: since Python 3.12 zipfile itself takes the other name.
+            if _other_name(fields) not in ("", info.orig_filename):
+                yield f"{info.orig_filename}: the zip also calls it {_other_name(fields)}"
 
 
 def _other_name(fields: bytes) -> str:

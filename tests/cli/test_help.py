@@ -19,6 +19,7 @@ def test_help_has_examples_on_lines_that_fit_and_the_common_options_once(name: s
     assert max(map(len, text.splitlines())) <= 80
     assert "\nExamples:\n  " in text
     assert ("--root DIR" in text) is (name == "")
+    assert "...\n" not in text.partition("\n\n")[2], "the first sentence is too long for the list of commands"
     if name:
         assert "(spark-build -h)" in text
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import sys
 import venv
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from spark_build.measure.model import Check
 from tests.conftest import make_root
 from tests.helpers.benches import bench
 from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built, put_public
+from tests.helpers.wheels import PYTHON
 
 CODE = NothingCheckedError.exit_code
 
@@ -61,14 +61,10 @@ def test_verify_another_platforms_view(root: Path, capsys: pytest.CaptureFixture
 
 
 def test_verify_a_view_without_a_built_wheel(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    home, view = home_in(root), f"host-cpu-t-{_abi()}"
+    home, view = home_in(root), f"host-cpu-t-{PYTHON}"
     publish(home, [put_public(home.store, make_wheel(root / "dist"))], view=view)
     why, _ = unchecked(capsys, root, "--target", "host-cpu", "verify")
     assert "no wheel here was built" in why
-
-
-def _abi() -> str:
-    return f"cp{sys.version_info.major}{sys.version_info.minor}"
 
 
 def test_check_an_empty_wheelhouse(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +98,7 @@ def test_check_an_environment_without_our_packages(
     folder = tmp_path / "env"
     venv.create(folder)
     state = State(
-        view=f"host-cpu-t-{_abi()}", generation=1, python=_abi(), asked=(), everything=True, packages=()
+        view=f"host-cpu-t-{PYTHON}", generation=1, python=PYTHON, asked=(), everything=True, packages=()
     )
     installed.write(folder, state)
     why, document = unchecked(capsys, root, "env", "check", str(folder))
@@ -141,7 +137,7 @@ def test_bench_without_a_finished_case(
 def test_verify_where_every_check_is_skipped(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home, view = home_in(root), f"host-cpu-t-{_abi()}"
+    home, view = home_in(root), f"host-cpu-t-{PYTHON}"
     publish(home, [put_built(home.store, make_wheel(root / "dist"))], view=view)
     skipped = Check(name="speed", status="skipped", evidence="no GPU here")
     monkeypatch.setattr(functional, "verify", lambda *_, again: ((skipped,), True))

@@ -65,6 +65,23 @@ def test_every_command_prints_one_document_alone_and_ends_with_a_code_of_the_tab
     assert known - groups - asked == NO_DOCUMENT
 
 
+@pytest.mark.parametrize("command", harness.commands(), ids=" ".join)
+def test_a_wrong_command_line_is_one_document_too(command: tuple[str, ...], place: Path) -> None:
+    group = any(other[:-1] == command for other in harness.commands() if other)
+    for wrong in (["--no-such-option"], *([[]] if group and command != ("verify",) else [])):
+        done = harness.run(place, ["--json", *command, *wrong])
+        message = done.stderr.removeprefix("error: ").removesuffix("\n")
+        assert done.exit_code == 2
+        assert json.loads(done.stdout) == {"error": {"message": message, "exit_code": 2}}
+
+
+def test_a_wrong_setting_is_one_document_too(place: Path) -> None:
+    settings = harness.copied(place) / "spark-build.toml"
+    settings.write_text("nothing = 1\n")
+    done = harness.run(settings.parent, ["--json", "plan"])
+    assert (done.exit_code, json.loads(done.stdout)["error"]["exit_code"]) == (2, 2)
+
+
 def test_new_fields_are_no_difference_and_lost_ones_are() -> None:
     kept = {"stdout": {"a": 1, "rows": [{"b": "x"}]}, "exit_code": 0}
     more = {"stdout": {"a": 1, "rows": [{"b": "x", "new": 1}], "c": 2}, "exit_code": 0}
@@ -73,6 +90,8 @@ def test_new_fields_are_no_difference_and_lost_ones_are() -> None:
         "stdout.c: was 2, is missing",
         "stdout.rows[0].new: was 1, is missing",
     ]
+    assert harness.differences({"n": 0.5}, {"n": 0.5 + 1e-9}) == []
+    assert harness.differences({"n": 0.5}, {"n": 0.5001}) == ["n: was 0.5, is 0.5001"]
     assert harness.differences({"n": 1}, {"n": True}) == ["n: was 1, is true"]
     assert harness.differences({"n": "ANY number"}, {"n": 3.5}) == []
     assert harness.differences({"n": "ANY number"}, {"n": "3"}) == ['n: was a number, is "3"']

@@ -16,9 +16,7 @@ from spark_build.wheelhouse.generations import Generation
 from tests.environments.test_create import run_in
 from tests.helpers.commands import hint_text, invoke
 from tests.helpers.wheelhouse import demo_house, home_in, make_wheel, publish, put_built
-
-OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
-ABI = f"cp{OWN.replace('.', '')}"
+from tests.helpers.wheels import PYTHON, VERSION
 
 
 def generation_for(
@@ -41,7 +39,7 @@ def fake(folder: Path, name: str, text: str) -> Path:
 def test_what_an_interpreter_says_is_what_packaging_says() -> None:
     own = interpreters.own()
     assert own.markers == default_environment()
-    assert (own.abi, own.platform.split("-")[0]) == (ABI, sys.platform)
+    assert (own.abi, own.platform.split("-")[0]) == (PYTHON, sys.platform)
 
 
 def test_a_path_a_version_and_a_command_mean_the_same(
@@ -52,9 +50,9 @@ def test_a_path_a_version_and_a_command_mean_the_same(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     found = [
         interpreters.find_interpreter(wanted)
-        for wanted in (base, OWN, "python-mine", str(tmp_path / "python-mine"))
+        for wanted in (base, VERSION, "python-mine", str(tmp_path / "python-mine"))
     ]
-    assert {one.abi for one in found} == {ABI}
+    assert {one.abi for one in found} == {PYTHON}
     assert interpreters.find_interpreter(sys.prefix).base == base, "the folder of an environment will do, too"
 
 
@@ -77,14 +75,14 @@ def test_pythons_of_path_and_pyenv_are_found_once(tmp_path: Path, monkeypatch: p
     found = [
         one
         for one in interpreters.known()
-        if one.abi == ABI and os.path.realpath(one.base) == os.path.realpath(base)
+        if one.abi == PYTHON and os.path.realpath(one.base) == os.path.realpath(base)
     ]
     assert len(found) == 1
 
 
 def test_another_abi_is_refused_with_those_that_would_do(tmp_path: Path) -> None:
-    generation = generation_for(tmp_path, ABI)
-    other = next((one for one in interpreters.known() if one.abi != ABI), None)
+    generation = generation_for(tmp_path, PYTHON)
+    other = next((one for one in interpreters.known() if one.abi != PYTHON), None)
     if other is None:  # a machine with a single Python: pretend by a program that says it is another
         said = f'{{"base": "/x", "version": "3.1.0", "abi": "cp31", "platform": "{sys.platform}-x", "markers": {{}}}}'
         other = interpreters.find_interpreter(str(fake(tmp_path / "bin", "python3.1", f"echo '{said}'")))
@@ -92,7 +90,7 @@ def test_another_abi_is_refused_with_those_that_would_do(tmp_path: Path) -> None
     with pytest.raises(UsageError) as caught:
         create(generation, tmp_path / "env", wish)
     assert (
-        f"are for {ABI} (Python {OWN}); {other.path} is {other.abi}; on this machine would do: "
+        f"are for {PYTHON} (Python {VERSION}); {other.path} is {other.abi}; on this machine would do: "
         in caught.value.message
     )
     assert interpreters.own().base in caught.value.message
@@ -108,7 +106,7 @@ def test_an_abi_that_no_python_here_has(tmp_path: Path) -> None:
 
 
 def test_a_wheel_of_another_platform_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    generation = generation_for(tmp_path, ABI, tag=f"{ABI}-{ABI}-linux_riscv64")
+    generation = generation_for(tmp_path, PYTHON, tag=f"{PYTHON}-{PYTHON}-linux_riscv64")
     with pytest.raises(HostError, match=r"riscv64\.whl is for another platform; this machine is"):
         install(generation, tmp_path / "env", [], with_pip=False)
     assert not (tmp_path / "env").exists()
@@ -118,7 +116,7 @@ def test_a_wheel_of_another_platform_is_refused_before_anything_is_made(tmp_path
 def test_another_interpreter_with_its_own_markers(tmp_path: Path, installer: str) -> None:
     """Where this machine has a second Python 3: its markers decide, and its wheels get in."""
     other = next(
-        (one for one in interpreters.known() if one.abi not in (ABI, "cp36", "cp37", "cp38")),
+        (one for one in interpreters.known() if one.abi not in (PYTHON, "cp36", "cp37", "cp38")),
         interpreters.own(),
     )
     version = other.markers["python_version"]
@@ -134,7 +132,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     demo_house(tmp_path)
     for place in (tmp_path / "wheelhouse" / "views").iterdir():
-        place.rename(place.with_name(f"gb10-2.13-{ABI}"))
+        place.rename(place.with_name(f"gb10-2.13-{PYTHON}"))
     command = [sys.executable, "-m", "spark_build", "--root", str(tmp_path), "--target", "gb10"]
     done = invoke([*command, "env", "create", str(tmp_path / "env")])
     assert done.returncode == 4

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.helpers.corpus import ABSOLUTE, MACHINE, TAG, case, library, with_files
-from tests.helpers.wheels import PURE, write_wheel
+from tests.helpers.wheels import PURE, PYTHON, VERSION, write_wheel
 
 
 def _elf(name: str, say: str, change: Callable[[bytearray], bytes | bytearray]) -> None:
@@ -76,7 +76,7 @@ def _(folder: Path, workshop: Path) -> Path:
 def _(folder: Path, workshop: Path) -> Path:
     source = "void *dlopen(const char *, int); void *get(void) { return dlopen(0, 1); }"
     files = {**PURE, "demo/x.so": library(workshop, "x.so", source=source)}
-    return write_wheel(folder, files, tag=f"cp311-cp311-manylinux_2_17_{MACHINE}")
+    return write_wheel(folder, files, tag=f"{PYTHON}-{PYTHON}-manylinux_2_17_{MACHINE}")
 
 
 for title, soname, say in (
@@ -85,7 +85,11 @@ for title, soname, say in (
         "libgone.so.1",
         "libraries: demo/x.so needs libgone.so.1, which no wheel provides",
     ),
-    ("linked with libpython", "libpython3.11.so.1.0", "libraries: demo/x.so links with libpython3.11.so.1.0"),
+    (
+        "linked with libpython",
+        f"libpython{VERSION}.so.1.0",
+        f"libraries: demo/x.so links with libpython{VERSION}.so.1.0",
+    ),
 ):
 
     def _needing(folder: Path, workshop: Path, soname: str = soname) -> Path:

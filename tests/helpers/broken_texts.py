@@ -24,7 +24,7 @@ from tests.helpers.corpus import (
     with_mode,
     without,
 )
-from tests.helpers.wheels import entries_of, write_zip
+from tests.helpers.wheels import PYTHON, VERSION, entries_of, write_zip
 
 with_entries(
     "wrong RECORD hash",
@@ -139,7 +139,9 @@ with_files(
     f"cp39-cp39-manylinux_2_34_{MACHINE}",
 )
 with_files("machine code under any", "tags: the platform tag is any", {}, "py3-none-any")
-with_files("a tag of another machine", "tags: platform tag win_amd64 is not for", {}, "cp311-cp311-win_amd64")
+with_files(
+    "a tag of another machine", "tags: platform tag win_amd64 is not for", {}, f"{PYTHON}-{PYTHON}-win_amd64"
+)
 
 
 def with_name(title: str, bad: str) -> None:
@@ -202,7 +204,7 @@ def with_commands(name: str, say: str, *lines: str) -> None:
 
 
 PTH = b"import os\n"
-SITE = "demo-1.0.data/data/lib/python3.11/site-packages"
+SITE = f"demo-1.0.data/data/lib/python{VERSION}/site-packages"
 RUNS = "runs code at every start of Python"
 for _name, _files in {
     "a .pth file with code": {"demo.pth": b"demo\n" + PTH},
@@ -224,9 +226,9 @@ for _name, (_say, _file) in {
     "an activate script": ("would replace bin/activate of", "demo-1.0.data/scripts/activate"),
     "an activate.fish by way of data": ("would replace bin/activate.fish", "demo-1.0.data/data/bin/activate.fish"),
     "a pyvenv.cfg": ("would replace pyvenv.cfg", "demo-1.0.data/data/pyvenv.cfg"),
-    "an interpreter": ("would replace bin/python3.11", "demo-1.0.data/scripts/python3.11"),
+    "an interpreter": (f"would replace bin/python{VERSION}", f"demo-1.0.data/scripts/python{VERSION}"),
     "a pip": ("would replace bin/pip3", "demo-1.0.data/scripts/pip3"),
-    "a part of the standard library": ("would replace lib/python3.11/os.py", "demo-1.0.data/data/lib/python3.11/os.py"),
+    "a part of the standard library": (f"would replace lib/python{VERSION}/os.py", f"demo-1.0.data/data/lib/python{VERSION}/os.py"),
     "another distribution": ("would pass for another", "demo-1.0.data/purelib/pip-99.dist-info/METADATA"),
     "control characters": ("has a name with control characters", "demo/\x1b]0;owned\x07.py"),
     "a bidi override": ("has a name with control characters", "demo/\u202eyp.live.py"),

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.helpers.wheels import PURE, compiled, entries_of, record_of, write_wheel, write_zip
+from tests.helpers.wheels import PURE, PYTHON, compiled, entries_of, record_of, write_wheel, write_zip
 
 INFO = "demo-1.0.dist-info"
 MACHINE = os.uname().machine
-PYTHON = "cp311"
-TAG = f"cp311-cp311-manylinux_2_34_{MACHINE}"
+TAG = f"{PYTHON}-{PYTHON}-manylinux_2_34_{MACHINE}"
 LOCAL, CENTRAL, END = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 RECORD, METADATA, WHEEL = f"{INFO}/RECORD", f"{INFO}/METADATA", f"{INFO}/WHEEL"
 VALUE = b"VALUE = 1\n"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from spark_build.paths import Home
 from tests.conftest import Root, make_root
 from tests.helpers.wheelhouse import home_in
+from tests.helpers.wheels import PYTHON
 
-VIEW = f"host-cpu-t-cp{sys.version_info.major}{sys.version_info.minor}"
+VIEW = f"host-cpu-t-{PYTHON}"
 
 
 def root_and_home(base: Path) -> tuple[Root, Home, Path]:

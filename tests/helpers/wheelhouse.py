@@ -18,9 +18,9 @@ from spark_build.wheelhouse.generations import Generation
 from spark_build.wheels.model import StoredWheel
 from spark_build.wheels.reader import content_digest, read_facts
 from tests.helpers import processes
-from tests.helpers.wheels import record_of, write_zip
+from tests.helpers.wheels import PYTHON, record_of, write_zip
 
-VIEW = f"host-cpu-1.0-cp{sys.version_info.major}{sys.version_info.minor}"
+VIEW = f"host-cpu-1.0-{PYTHON}"
 
 
 def make_wheel(

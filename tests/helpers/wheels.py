@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import subprocess
+import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from packaging.tags import parse_tag
 
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+PYTHON = "cp" + VERSION.replace(".", "")
 Moment = tuple[int, int, int, int, int, int]
 LONG_AGO: Moment = (1999, 12, 31, 23, 59, 58)
 PURE = {"demo/__init__.py": b"VALUE = 1\n", "demo/data.bin": bytes(range(256))}

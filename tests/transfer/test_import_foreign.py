@@ -28,6 +28,7 @@ from tests.helpers.devicefacts import code
 from tests.helpers.devicefacts import wheel as a_wheel
 from tests.helpers.exports import import_unsigned, told_apart
 from tests.helpers.wheelhouse import (
+    VIEW,
     home_in,
     make_wheel,
     publish,
@@ -353,7 +354,7 @@ def test_an_export_that_was_packed_anew_keeps_its_provenance(tmp_path: Path) -> 
     write_archive(pack(generation, home.store), tmp_path / "out.tar")
     with tarfile.open(tmp_path / "out.tar") as tar:
         tar.extractall(tmp_path, filter="data")
-    top = tmp_path / "host-cpu-1.0-cp311-1"
+    top = tmp_path / f"{VIEW}-1"
     (top / "manifest.json").rename(top / "zz")
     (top / "zz").rename(top / "manifest.json")
     names = sorted((path.name for path in top.iterdir()), reverse=True)

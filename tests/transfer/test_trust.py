@@ -40,6 +40,7 @@ from tests.helpers.wheelhouse import (
     put_public,
     snapshot,
 )
+from tests.helpers.wheels import PYTHON
 
 DEMO, HELPER = "demo-1.0-1_0123abcd-py3-none-any.whl", "helper-1.5-py3-none-any.whl"
 ANYWAY = Allowed(unsigned=True)
@@ -228,13 +229,13 @@ def test_a_forged_export(
 def test_a_view_of_one_platform_with_wheels_of_another(sent: Sent, there: Home, tmp_path: Path) -> None:
     """Signed or not: alice may be wrong as well."""
     top, files = taken_apart(sent.archive)
-    in_wheel(files, DEMO, "demo-1.0-1_0123abcd-cp311-cp311-linux_aarch64.whl")
+    in_wheel(files, DEMO, f"demo-1.0-1_0123abcd-{PYTHON}-{PYTHON}-linux_aarch64.whl")
     archive = sealed(tmp_path / "mixed.tar", top, files, key=sent.alice)
-    here = Target(name="host-cpu", summary="", platform="linux-x86_64", python="cp311", cuda_architectures=())
-    with pytest.raises(StoreError, match=r"linux_aarch64\.whl is not for linux-x86_64, cp311"):
+    here = Target(name="host-cpu", summary="", platform="linux-x86_64", python=PYTHON, cuda_architectures=())
+    with pytest.raises(StoreError, match=rf"linux_aarch64\.whl is not for linux-x86_64, {PYTHON}"):
         take(there, archive, None, here)
     take(there, archive, None, dataclasses.replace(here, platform="linux-aarch64"))
-    in_wheel(files, HELPER, "helper-1.5-cp311-cp311-linux_x86_64.whl")
+    in_wheel(files, HELPER, f"helper-1.5-{PYTHON}-{PYTHON}-linux_x86_64.whl")
     refused(there, sealed(tmp_path / "both.tar", top, files, key=sent.alice), "linux_x86_64.whl is not for")
 
 

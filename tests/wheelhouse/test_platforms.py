@@ -9,6 +9,7 @@ from packaging.tags import parse_tag
 
 from spark_build.recipes.model import Target
 from spark_build.wheels import model as wheels_model
+from tests.helpers.wheels import PYTHON
 
 SPARK = Target(name="gb10", summary="", platform="linux-aarch64", python="cp312")
 
@@ -18,7 +19,7 @@ def test_markers_have_the_same_variables_as_here() -> None:
         name="here",
         summary="",
         platform=f"{sys.platform}-{platform.machine()}",
-        python=f"cp{sys.version_info.major}{sys.version_info.minor}",
+        python=PYTHON,
     )
     mine, real = wheels_model.markers(here), default_environment()
     assert mine.keys() == real.keys()

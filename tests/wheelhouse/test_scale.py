@@ -27,6 +27,7 @@ from spark_build.wheelhouse.store import entry_folder
 from spark_build.wheels.model import StoredWheel
 from tests.conftest import Root, make_root
 from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built, put_public
+from tests.helpers.wheels import PYTHON
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ SECONDS = float(os.environ.get("SPARK_BUILD_CROWD_SECONDS", "10"))
 GRACE = 25.0  # s; longer than an install takes here, however busy the machine is
 WORKERS = {"publisher": 5, "roller": 2, "collector": 2, "checker": 1, "installer": 6}
 OLD = 4  # generations that may be collected from the start
-VIEW = f"host-cpu-t-cp{sys.version_info.major}{sys.version_info.minor}"
+VIEW = f"host-cpu-t-{PYTHON}"
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
 
 

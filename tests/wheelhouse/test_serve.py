@@ -27,6 +27,7 @@ from tests.conftest import CLI
 from tests.helpers import processes
 from tests.helpers.servers import Served, served
 from tests.helpers.wheelhouse import VIEW, demo_house, eventually, make_wheel, publish, put_built, snapshot
+from tests.helpers.wheels import PYTHON
 
 WHEEL = "demo-1.0-1_0123abcd-py3-none-any.whl"
 SIMPLE = f"{VIEW}/simple/"
@@ -356,7 +357,7 @@ def test_a_damaged_generation_is_said_and_others_go_on(tmp_path: Path) -> None:
 def test_one_generation_only(tmp_path: Path) -> None:
     home, _ = demo_house(tmp_path)
     wheel = put_built(home.store, make_wheel(tmp_path / "dist", version="2.0", build="1_89abcdef"))
-    view = "host-cpu-2.13-cp311"
+    view = f"host-cpu-2.13-{PYTHON}"
     publish(home, [wheel], view=view)
     publish(home, [put_built(home.store, make_wheel(tmp_path / "dist", version="3.0"))], view=view)
     options = ["--generation", "1", "--target", "host-cpu", "--train", "2.13"]

@@ -19,8 +19,9 @@ from spark_build.wheels.repair import symbol_policies, system_libraries
 from spark_build.wheels.rules import AuditExpectation
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.helpers import broken_libraries, broken_texts, broken_zips
-from tests.helpers.corpus import CASES, MACHINE, PYTHON, sound
+from tests.helpers.corpus import CASES, MACHINE, sound
 from tests.helpers.wheelhouse import home_in, publish, put_built
+from tests.helpers.wheels import PYTHON
 
 PLATFORM = f"linux-{MACHINE}"
 MODULES = (broken_texts, broken_zips, broken_libraries)  # importing one fills CASES

@@ -33,7 +33,7 @@ STRICTER = {
     "a name that climbs out": "installer leaves it to whoever writes the file",
     "a program before the zip": "zipfile reads it",
     "a file that only a stream has": "zipfile goes by the directory at the end",
-    "a second name": "zipfile goes by the first",
+    "a second name": "zipfile goes by one of them",
     "a size that is too large": "zipfile reads up to the end of the data",
 }
 

@@ -26,10 +26,9 @@ from spark_build.wheels.reader import content_digest, read_facts
 from spark_build.wheels.repair import repair as repair_and_tell
 from spark_build.wheels.repair import system_libraries
 from spark_build.wheels.rules import AuditExpectation
-from tests.helpers.wheels import PURE, compiled, entries_of, write_wheel, write_zip
+from tests.helpers.wheels import PURE, PYTHON, compiled, entries_of, write_wheel, write_zip
 
 INFO = "demo-1.0.dist-info"
-PYTHON = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 MACHINE = os.uname().machine
 TAG = f"{PYTHON}-{PYTHON}-linux_{MACHINE}"
 EPOCH = 1_750_000_000  # 2025-06-15 15:06:40 UTC

@@ -25,10 +25,10 @@ from spark_build.wheels.elf import read_library
 from spark_build.wheels.reader import content_digest, facts_and_digest
 from spark_build.wheels.repair import symbol_policies, system_libraries
 from spark_build.wheels.rules import AuditExpectation
-from tests.helpers.corpus import PYTHON, library, sound
+from tests.helpers.corpus import library, sound
 from tests.helpers.devicewheels import DATA, NATIVE_121, SM_80
 from tests.helpers.fatbins import elf
-from tests.helpers.wheels import entries_of, write_zip
+from tests.helpers.wheels import PYTHON, entries_of, write_zip
 
 COUNTS = [200, pytest.param(int(os.environ.get("SPARK_BUILD_FUZZ", "1000")), marks=pytest.mark.soak)]
 SEED = 20250615
