@@ -206,18 +206,18 @@ def fresh_in(links: Path) -> Path:
 def share(cache: Cache, recipe: str, links: Path) -> None:
     """Put what a build compiled into the shared folder, once its result is published.
 
-    Only what ccache names like this, and none that is there. Raise OSError where the folder takes nothing.
+    Only what ccache names like this; manifests that were read there come back with a line more. Raise OSError
+    where the folder takes nothing.
     """
     if cache.shared is None:
         return
     for path in sorted(fresh_in(links).glob("??/*")):
         name = f"{path.parent.name}/{path.name}"
-        goal = cache.shared / recipe / name
         # The build could write here: a link may lead anywhere.
-        if not ENTRY.fullmatch(name) or path.parent.is_symlink() or path.is_symlink() or goal.exists():
+        if not ENTRY.fullmatch(name) or path.parent.is_symlink() or path.is_symlink():
             continue
         with open_made(path) as file:
-            write_atomically(goal, file.read())
+            write_atomically(cache.shared / recipe / name, file.read())
 
 
 def _unusable(folder: Path) -> str:

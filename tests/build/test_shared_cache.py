@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +68,32 @@ def test_what_one_root_compiled_another_takes(tmp_path: Path) -> None:
     (second,) = two.json("build", "a", "--no-closure")["results"]
     assert second["cache"] == "1 of 1 compilation from the cache (100%)"
     assert files(tmp_path / "sha red") == before
+
+
+def test_what_a_changed_header_makes_is_shared_too(tmp_path: Path) -> None:
+    """As nvcc is cached: by the files that were read alone, listed in a file that is there already."""
+    environ = {"PATH": os.defpath, compiler_cache.CHOICE: f"file:{tmp_path}"}
+    cache, uses = compiler_cache.choose(environ), []
+    for name, value in (("one", 1), ("two", 1), ("three", 2), ("four", 2)):
+        work = tmp_path / name
+        (work / "links").mkdir(parents=True)
+        (work / "x.h").write_text(f"enum {{ VALUE = {value} }};\n")
+        (work / "x.c").write_text('#include "x.h"\nint value(void) { return VALUE; }\n')
+        ready = compiler_cache.prepare(
+            cache,
+            folder=work / "cache" / "a",
+            work=work,
+            links=work / "links",
+            search=os.defpath,
+            environ=environ,
+        )
+        command = [ready.path[-1] / "cc", "-MD", "-c", work / "x.c", "-o", work / "x.o"]
+        subprocess.run(
+            command, cwd=work, env={**environ, **ready.variables, "CCACHE_DEPEND": "1"}, check=True
+        )
+        uses.append(compiler_cache.use_of(ready.log).hits)
+        compiler_cache.share(cache, "a", work / "links")
+    assert uses == [0, 1, 0, 1]
 
 
 def test_what_was_not_published_is_not_shared(tmp_path: Path) -> None:
