@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from spark_build.cli import render
 from spark_build.cli.build import (
     BUILDING,
     BuildRequest,
+    Command,
     also_built,
     building_options,
     carry_out,
@@ -79,9 +80,9 @@ class Ended:
     def status(self) -> str:
         """What decides: a failure, else what was done, else why nothing was."""
         found = {result.status for result in self.results} | {self.of.status}
-        return (
-            "failed" if self.error else next(one for one in (*DECISIVE_FIRST, "") if one in found) or "reused"
-        )
+        if self.error:
+            return "failed"
+        return next((one for one in DECISIVE_FIRST if one in found), "skipped")
 
     @property
     def errors(self) -> list[SparkBuildError]:
@@ -96,22 +97,16 @@ class Ended:
         return [*said, *self.of.reasons]
 
 
+def _list(name: str, values: str, text: str) -> Callable[[Command], Command]:
+    return click.option(name, metavar=values, multiple=True, callback=names_of, help=text)
+
+
 @command()
 @click.argument("recipes", nargs=-1)
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
-@click.option(
-    "--pythons",
-    metavar="X.Y[,X.Y]",
-    multiple=True,
-    callback=names_of,
-    help="Pythons, in place of the targets'.",
-)
-@click.option(
-    "--targets", metavar="NAME[,NAME]", multiple=True, callback=names_of, help="Machines to build for."
-)
-@click.option(
-    "--trains", metavar="NAME[,NAME]", multiple=True, callback=names_of, help="Sets of versions to build."
-)
+@_list("--pythons", "X.Y[,X.Y]", "Pythons, in place of the targets'.")
+@_list("--targets", "NAME[,NAME]", "Machines to build for.")
+@_list("--trains", "NAME[,NAME]", "Sets of versions to build.")
 @building_options
 @also_built
 @shared

@@ -87,7 +87,7 @@ def test_what_a_changed_header_makes_is_shared_too(tmp_path: Path) -> None:
             search=os.defpath,
             environ=environ,
         )
-        command = [ready.path[-1] / "cc", "-MD", "-c", work / "x.c", "-o", work / "x.o"]
+        command = [str(ready.path[-1] / "cc"), "-MD", "-c", str(work / "x.c"), "-o", str(work / "x.o")]
         subprocess.run(
             command, cwd=work, env={**environ, **ready.variables, "CCACHE_DEPEND": "1"}, check=True
         )
