@@ -192,10 +192,18 @@ DEFENCES = (
     Fault(
         name="the compiler caches of all recipes writable for each",
         module="spark_build.build.compiler_cache",
-        old="        writable=(folder, log.parent),",
-        new="        writable=(folder.parent, log.parent),",
+        old="    writable: tuple[Path, ...] = (folder, log.parent)\n",
+        new="    writable: tuple[Path, ...] = (folder.parent, log.parent)\n",
         tests=("test_no_build_reaches_the_cache_of_another_recipe",),
         attacks=("a source plants objects",),
+    ),
+    Fault(
+        name="the folder that machines share writable for a build",
+        module="spark_build.build.compiler_cache",
+        old="(*writable, fresh), (*readable, taken)",
+        new="(*writable, fresh, taken), readable",
+        tests=("test_a_build_puts_nothing_of_its_own_there",),
+        attacks=("a build plants objects for other machines",),
     ),
     Fault(
         name="a backend's answers not checked",

@@ -10,16 +10,18 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 from spark_build.errors import HostError, UsageError
-from spark_build.files import read_made, remove_any
+from spark_build.files import open_made, read_made, remove_any, write_atomically
 from spark_build.process import capture
 
 Kind = Literal["ccache", "sccache", "none"]
 CHOICE = "SPARK_BUILD_CACHE"
+LINKS = "compiler-cache"  # a build's folder for wrappers, the log and fresh objects, in its tree
 MAX_SIZE = "20G"
 # Any of these makes sccache use a remote cache.
 REMOTES = (
@@ -37,6 +39,7 @@ REMOTES = (
     "SCCACHE_WEBDAV_ENDPOINT",
 )
 MOST_STATISTICS = 64 << 20  # bytes that are read: half a kilobyte for each call
+ENTRY = re.compile("[0-9a-f]{2}/[0-9a-v]{20,60}")  # of ccache's remote storage
 OFF = ("", "0", "false", "no", "off")
 SOCKET = b"SCCACHE_SERVER_UDS"  # versions that know the variable have its name in them
 IDLE_SECONDS = 7200  # longer than any link step; ends a server whose build was killed
@@ -50,7 +53,8 @@ class Cache:
     kind: Kind
     program: Path | None = None
     version: str = ""
-    remote: bool = False
+    remote: bool = False  # others write what is taken from it
+    shared: Path | None = None  # ccache's remote storage: a folder with one for each recipe
     reason: str = ""
 
     @property
@@ -80,11 +84,17 @@ class Setup:
 def choose(environ: Mapping[str, str]) -> Cache:
     """Return the cache: SPARK_BUILD_CACHE, else sccache with a remote configured, else ccache, else none."""
     wanted = environ.get(CHOICE, "")
+    if wanted.startswith("file:"):
+        return _shared(wanted, environ)
     remote = any(environ.get(name, "").lower() not in OFF for name in REMOTES)
     if wanted == "none":
         return Cache(kind="none", reason=f"{CHOICE}=none")
     if wanted not in ("", "ccache", "sccache"):
-        raise UsageError(f"{CHOICE}={wanted}: there is no such cache", hint="none, ccache or sccache")
+        raise UsageError(
+            f"{CHOICE}={wanted}: there is no such cache",
+            hint="none, ccache, file:/FOLDER (ccache with a folder for several machines) or sccache; "
+            "builds reach no server but sccache's",
+        )
     reason = f"{CHOICE}={wanted}" if wanted else ""
     refused = ""
     if wanted == "sccache" or (remote and not wanted):
@@ -98,6 +108,17 @@ def choose(environ: Mapping[str, str]) -> Cache:
     if found is None and wanted:
         raise HostError(f"{CHOICE} asks for ccache, but it is not installed", hint=INSTALL)
     return found or Cache(kind="none", reason="; ".join(filter(None, (refused, "ccache is not installed"))))
+
+
+def _shared(wanted: str, environ: Mapping[str, str]) -> Cache:
+    """Return ccache with a folder that several machines share."""
+    found = choose({**environ, CHOICE: "ccache"})
+    shared = Path("/", wanted.removeprefix("file:").lstrip("/"))
+    if not shared.is_dir():
+        raise HostError(f"{CHOICE}={wanted}: there is no folder {shared}", hint="mount it, or mkdir -p it")
+    if [*map(int, re.findall(r"\d+", found.version)[:2])] < [4, 7]:
+        raise HostError(f"{CHOICE}={wanted} needs ccache 4.7, and this is {found.version}", hint=INSTALL)
+    return replace(found, remote=True, shared=shared, reason=f"{CHOICE}={wanted}")
 
 
 def _installed(
@@ -154,14 +175,49 @@ def prepare(
     if cache.kind == "sccache":
         return Setup(cache=cache, variables=variables, path=path, readable=(cache.program,), log=log)
     variables |= _ccache_variables(folder, work, log, environ)
+    writable: tuple[Path, ...] = (folder, log.parent)
+    readable: tuple[Path, ...] = (cache.program,)
+    if cache.shared is not None:
+        fresh = fresh_in(links)
+        fresh.mkdir(exist_ok=True)
+        # Read there, write here: what others will take waits for the audit (`share`).
+        taken = cache.shared / folder.name
+        variables["CCACHE_REMOTE_STORAGE"] = f"{_url(taken)}|read-only {_url(fresh)}"
+        writable, readable = (*writable, fresh), (*readable, taken)
     return Setup(
         cache=cache,
         variables=variables,
         path=path,
-        writable=(folder, log.parent),
-        readable=(cache.program,),
+        writable=writable,
+        readable=readable,
         log=log,
     )
+
+
+def _url(folder: Path) -> str:
+    return f"file:{quote(str(folder))}"
+
+
+def fresh_in(links: Path) -> Path:
+    """Return where a build puts what it compiled, for others, below its folder `links`."""
+    return links / "fresh"
+
+
+def share(cache: Cache, recipe: str, links: Path) -> None:
+    """Put what a build compiled into the shared folder, once its result is published.
+
+    Only what ccache names like this; manifests that were read there come back with a line more. Raise OSError
+    where the folder takes nothing.
+    """
+    if cache.shared is None:
+        return
+    for path in sorted(fresh_in(links).glob("??/*")):
+        name = f"{path.parent.name}/{path.name}"
+        # The build could write here: a link may lead anywhere.
+        if not ENTRY.fullmatch(name) or path.parent.is_symlink() or path.is_symlink():
+            continue
+        with open_made(path) as file:
+            write_atomically(cache.shared / recipe / name, file.read())
 
 
 def _unusable(folder: Path) -> str:

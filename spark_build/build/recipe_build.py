@@ -208,6 +208,7 @@ def _build_under_lock(
             outputs = run_stages(job, stop)
         if not stop:
             _judge_what_was_there(run, step, inputs, work)
+            _share_objects(run, step, work)
         if stop in ("", "fetch"):
             discard_tree(work, run.setting.home.build / ".trash")
     return outputs
@@ -232,6 +233,20 @@ def _refuse_weak_sandbox(run: Run, step: Step) -> None:
         why = why or "sccache compiles outside the sandbox"
     if why:
         raise HostError(f"no full sandbox, and --require-sandbox was given: {why}", hint=ours("doctor"))
+
+
+def _share_objects(run: Run, step: Step, work: Path) -> None:
+    """Hand what was compiled to other machines, where the user named a folder for that."""
+    from spark_build.build import compiler_cache
+
+    if not (run.options.cached and step.recipe.is_compiled):
+        return
+    cache = compiler_cache.choose(os.environ)
+    try:
+        compiler_cache.share(cache, step.recipe.name, work / compiler_cache.LINKS)
+    except OSError as error:
+        told = f"warning: what was compiled is not shared: {error}"
+        run.emit(Note(recipe=step.recipe.name, message=told))
 
 
 def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: KeptResult) -> str:

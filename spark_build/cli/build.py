@@ -90,7 +90,7 @@ class BuildRequest:
         )
 
 
-def _build_options(function: Command) -> Command:
+def building_options(function: Command) -> Command:
     """Add the options of commands that build, passed on as one BuildRequest."""
     decorated = as_one(BuildRequest, "wish")(function)
     for declare in (
@@ -137,7 +137,9 @@ def _build_options(function: Command) -> Command:
     return decorated
 
 
-def _names(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+def names_of(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
     """Return the names of all values, each of which may have several with commas between them."""
     return tuple(name for text in values for name in text.replace(",", " ").split())
 
@@ -147,14 +149,14 @@ also_built = click.option(
     "also",
     metavar="NAME[,NAME]",
     multiple=True,
-    callback=_names,
+    callback=names_of,
     help="Also build these, which are not built by default.",
 )
 
 
 @command("all")
 @click.argument("recipes", nargs=-1)
-@_build_options
+@building_options
 @also_built
 @click.option("--burn-in", is_flag=True, help="Also measure it against the public wheels.")
 @click.option("--reverify", is_flag=True, help="Verify again even if nothing changed.")
@@ -180,7 +182,7 @@ def all_(
         raise click.UsageError("--stop-after configure builds nothing: no --burn-in, no --reverify")
 
     def ready(emit: Emit) -> Plan:
-        return _ready(setting, recipes, emit, wish, also)
+        return make_ready(setting, recipes, emit, wish, also)
 
     if wish.detach and options.background is None:
         return start_background(options, setting.home.runs, ready)
@@ -188,7 +190,7 @@ def all_(
         planned = ready(emit)
         if not options.json and options.verbosity >= 0:
             print_plan(planned)
-        results, generation = _build(options, setting, planned, emit, wish, named=recipes)
+        results, generation = carry_out(options, setting, planned, emit, wish, named=recipes)
         judged = None
         if not wish.stop_after:
             asked = BurnInOptions() if burn_in else None
@@ -203,7 +205,7 @@ def all_(
 
 @command()
 @click.argument("recipes", nargs=-1, required=True)
-@_build_options
+@building_options
 @click.option(
     "--shell", is_flag=True, help="Open a shell in one recipe's tree, with its build's environment."
 )
@@ -226,7 +228,7 @@ def build(
         raise click.UsageError("--shell enters the tree as it is: configure it first, without --shell")
 
     def ready(emit: Emit) -> Plan:
-        planned = _ready(setting, recipes, emit, wish)
+        planned = make_ready(setting, recipes, emit, wish)
         _refuse_unbuildable(planned, recipes)
         return planned
 
@@ -236,7 +238,9 @@ def build(
         planned = ready(emit)
         if not shell:
             cached = not check_reproducible
-            results, generation = _build(options, setting, planned, emit, wish, named=recipes, cached=cached)
+            results, generation = carry_out(
+                options, setting, planned, emit, wish, named=recipes, cached=cached
+            )
             names = recipes if check_reproducible else ()
             more = _repeat(setting, planned, names, results, emit, wish)
     if shell:
@@ -277,7 +281,7 @@ def _refuse_unbuildable(planned: Plan, recipes: Sequence[str]) -> None:
             )
 
 
-def _ready(
+def make_ready(
     setting: Context, recipes: Sequence[str], emit: Emit, wish: BuildRequest, also: Sequence[str] = ()
 ) -> Plan:
     """Return a plan whose requirements this machine meets; installs system packages where allowed."""
@@ -353,7 +357,7 @@ def _repeat(
     return compared(scheduler.repeat(setting, planned, names, results, emit, wish.build_options()))
 
 
-def _build(
+def carry_out(
     options: Options,
     setting: Context,
     planned: Plan,
@@ -522,9 +526,7 @@ def conclude(
             print_wheels(generation)
         for line in lines:
             print(line)
-    for result in results:
-        if result.error is not None:
-            _print_failure(result)
+    print_failures(results)
     return exit_code
 
 
@@ -554,17 +556,19 @@ def print_results(results: Sequence[RecipeResult]) -> None:
     render.print_table([headers[place] for place in kept], [[row[place] for place in kept] for row in rows])
 
 
-def _print_failure(result: RecipeResult) -> None:
-    error = result.error
-    if error is None:
-        return
-    place = f"{error.where}: " if error.where else ""
-    click.echo(f"error: {result.recipe}: {place}{error.message}", err=True)
-    if error.log:
-        click.echo(f"  log:  {error.log}", err=True)
-        click.echo(typeable(Hint("  look: ", ours("build", result.recipe, "--shell"))), err=True)
-    following = error.hint or Hint(ours("build", result.recipe), "  (goes on where it stopped)")
-    click.echo(f"  next: {typeable(following)}", err=True)
+def print_failures(results: Sequence[RecipeResult]) -> None:
+    """Report the failures on stderr, each with what to type next."""
+    for result in results:
+        error = result.error
+        if error is None:
+            continue
+        place = f"{error.where}: " if error.where else ""
+        click.echo(f"error: {result.recipe}: {place}{error.message}", err=True)
+        if error.log:
+            click.echo(f"  log:  {error.log}", err=True)
+            click.echo(typeable(Hint("  look: ", ours("build", result.recipe, "--shell"))), err=True)
+        following = error.hint or Hint(ours("build", result.recipe), "  (goes on where it stopped)")
+        click.echo(f"  next: {typeable(following)}", err=True)
 
 
 @command()
@@ -599,7 +603,7 @@ def plan(
         document: dict[str, Any] = {
             "target": planned.target.name,
             "train": planned.train.name,
-            "steps": [_step_document(step) for step in planned.steps],
+            "steps": [step_document(step) for step in planned.steps],
             "machine": {"cores": builder.cores, "memory_mib": builder.memory_mib, "here": there is None},
             "total": asdict(total(planned, setting.machine)),
             "commands": lines,
@@ -622,7 +626,8 @@ def plan(
     _print_total(planned, setting.machine, lines, is_here=there is None)
 
 
-def _step_document(step: Step) -> dict[str, Any]:
+def step_document(step: Step) -> dict[str, Any]:
+    """Return the JSON document of a plan's step."""
     estimate = step.estimate
     return {
         "recipe": step.recipe.name,

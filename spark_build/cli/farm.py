@@ -138,15 +138,16 @@ class FarmOptions:
     ignore_memory: bool
 
 
-def _refuse_unnamed(setting: Context) -> None:
-    """Raise UsageError for a target that its name alone does not tell: workers are told no more of it."""
+def _name_for_workers(setting: Context) -> str:
+    """Return the name of a target with its Python. Raise UsageError for one that no file tells workers of."""
     from spark_build.recipes.evaluation import resolve_target
 
     target, known = setting.target, setting.catalogue.targets
-    if target.name in known and resolve_target(known[target.name], setting.machine) == target:
-        return
+    name = f"{target.name}-{target.python}"
+    if target.name in known and resolve_target(setting.catalogue.target(name), setting.machine) == target:
+        return name
     raise UsageError(
-        f"a farm builds for a target by its name, and {target.name} with {target.python} has none",
+        f"a farm builds for a target by its name, and {target.name} is no file's",
         hint=f"--target NAME, one of {', '.join(sorted(known))}",
     )
 
@@ -160,14 +161,14 @@ def opened(
         from spark_build.farm import client, nodes
         from spark_build.farm.task import Task
 
-        _refuse_unnamed(setting)
+        target = _name_for_workers(setting)
         client.require_return(setting)
         common = Task(
             run=secrets.token_hex(8),
             recipe="",
             plan_key="",
             train=setting.train.name,
-            target=setting.target.name,
+            target=target,
             provide=dict(setting.provide),
             choices={f"{recipe}.{name}": value for (recipe, name), value in options.choices.items()},
             offline=wish.offline,

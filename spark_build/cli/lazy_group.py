@@ -81,6 +81,7 @@ COMMANDS = {
     "doctor": ("spark_build.cli.doctor", "doctor", "Check this machine for what the builds need."),
     "plan": ("spark_build.cli.build", "plan", "Show what would be built, reused or skipped, and why."),
     "build": ("spark_build.cli.build", "build", "Build and publish recipes."),
+    "matrix": ("spark_build.cli.matrix", "matrix", "Build trains x targets x Pythons."),
     "attach": ("spark_build.cli.history", "attach", "Watch or stop a detached build."),
     "why": ("spark_build.cli.history", "why", "Show which inputs changed since the last build."),
     "log": ("spark_build.cli.history", "log", "Show the last log of a recipe; --diagnosis explains it."),

@@ -272,6 +272,11 @@ EXAMPLES = {
         "spark-build build onnx --source onnx=../onnx",
         "spark-build build torch onnx --farm tls://head:8786",
     ),
+    "matrix": (
+        "spark-build matrix --trains 2.11,2.13 --targets gb10,host-cpu",
+        "spark-build matrix onnx --pythons 3.11,3.12 --farm tls://head:8786",
+        "spark-build matrix --trains 2.13,2.15 --dry-run",
+    ),
     "attach": ("spark-build attach", "spark-build attach --stop"),
     "why": ("spark-build why torch",),
     "log": ("spark-build log torch --diagnosis",),

@@ -178,6 +178,7 @@ def collect_basics(access: MachineAccess, home: Home, wants: PlanRequirements, m
         found, cache = sandbox.result(), caching.result()
     short = checks_build.largest_job(wants)[1] > checks_build.room(machine, wants)
     where = ", with a remote cache; it compiles outside the sandbox" if cache.remote else ""
+    where = f" with {cache.shared}, shared" if cache.shared else where
     return Basics(
         machine=machine,
         python=access.python,

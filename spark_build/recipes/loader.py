@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,7 +56,13 @@ class Catalogue:
         return _find(self.trains, name, "train")
 
     def target(self, name: str) -> Target:
-        """Return the target of that name; the caller resolves `auto`. Raises UsageError for another."""
+        """Return the target of that name; the caller resolves `auto`. Raises UsageError for another.
+
+        `gb10-cp311` is gb10 with that Python in place of its file's.
+        """
+        base, _, python = name.rpartition("-")
+        if name not in self.targets and base in self.targets and re.fullmatch(r"cp3\d+t?", python):
+            return replace(self.targets[base], python=python)
         return _find(self.targets, name, "target")
 
 

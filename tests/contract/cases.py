@@ -11,6 +11,7 @@ ROOT = ("--root", "{root}/root", "--train", "t", "--target", "host-cpu")
 WRITING = (
     "build",
     "all",
+    "matrix",
     "gc",
     "pin",
     "unpin",
@@ -71,6 +72,8 @@ CASES = (
     Case(line="--version", options=()),
     # building, without anything to build
     *_both("build tiny", "all tiny", "build tiny --offline", "build tiny --stop-after configure"),
+    *_json("matrix tiny --targets host-cpu,gb10", "matrix tiny --targets gb10", "matrix tiny --trains nothing"),
+    *_both("matrix tiny --targets host-cpu,gb10 --pythons 3.11,3.12 --dry-run"),
     *_both("log tiny", "log broken", "log broken --diagnosis", "log tiny --diagnosis"),
     *_both("attach --list", "attach"),
     # recipes and patches

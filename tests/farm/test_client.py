@@ -64,14 +64,11 @@ def pushed(lab: Lab, name: str) -> str:
 
 
 def test_a_target_that_its_name_does_not_tell_is_refused(lab: Lab) -> None:
-    """`auto` takes this machine's Python in place of the file's, and makes up what no file names."""
+    """`auto` makes up a target that no file names. Another Python than the file's is part of the name."""
     setting = setting_of(lab)
     where = FarmOptions(address="local:1", certificates=None, jobs=None, memory_mib=None, ignore_memory=False)
-    for target in (
-        replace(setting.target, python="cp39"),
-        replace(setting.target, name="cuda-sm89", cuda_architectures=("8.9",)),
-    ):
-        other = replace(setting, target=target)
+    for changes in ({"name": "cuda-sm89"}, {"cuda_architectures": ("8.9",)}):
+        other = replace(setting, target=replace(setting.target, **changes))
         with (
             pytest.raises(UsageError, match="for a target by its name") as refused,
             opened(Options(), other, plan(setting, ["a"]), BuildOptions(), where, print),

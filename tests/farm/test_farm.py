@@ -21,7 +21,7 @@ import pytest
 from spark_build import __version__
 from spark_build.files import sha256_of
 from tests.conftest import Root
-from tests.helpers import farms
+from tests.helpers import farms, processes
 from tests.helpers.exports import make_key
 from tests.helpers.farms import Lab, building, built_by, commands_with, held, release, until
 from tests.helpers.recipe_roots import statuses
@@ -48,6 +48,10 @@ def wheels(root: Root) -> dict[str, str]:
 
 def entries(lab: Lab) -> set[str]:
     return {path.name for path in lab.remote.glob("entries/*/*")}
+
+
+def abi(version: str) -> str:
+    return f"cp{version.replace('.', '')}"
 
 
 def answers(port: int, page: str) -> bool:
@@ -205,6 +209,32 @@ def test_eight_recipes_on_three_workers_are_what_one_machine_builds(tmp_path: Pa
     assert wheels(alone) == wheels(lab.client)
     done, _ = ended(lab.build(*EIGHT))
     assert done == dict.fromkeys(EIGHT, "reused")
+
+
+@pytest.mark.slow
+def test_a_matrix_is_handed_out_at_once(tmp_path: Path, token: str) -> None:
+    """Each Python to workers that have it: what nobody can build waits, the rest is published."""
+    lab = farms.make(tmp_path, {"a": held(token)})
+    trains = lab.client.folder / "recipes" / "trains"
+    (trains / "u.toml").write_text((trains / "t.toml").read_text().replace('name = "t"', 'name = "u"'))
+    lab.scheduler()
+    roots = lab.roots("one", "two")
+    lab.workers(*roots)
+    here, other = f"3.{sys.version_info.minor}", f"3.{sys.version_info.minor + 1}"
+    where = ("--no-closure", *lab.words()[-4:])
+    command = lab.client.command("matrix", "a", "--trains", "t,u", "--pythons", f"{here},{other}", *where)
+    log = tmp_path / "client.log"
+    with log.open("w") as out:
+        client = processes.start(command, env=lab.client.environment(), stdout=out, stderr=out)
+    until(lambda: all(building(root, "a") for root in roots), log.read_text)
+    for root in roots:
+        release(root, "a")
+    until(lambda: log.read_text().count(": built") == 2, log.read_text)
+    until(lambda: f"waiting for a worker with python {abi(other)}" in log.read_text(), log.read_text)
+    views = lab.client.folder / "wheelhouse" / "views"
+    assert {path.name for path in views.iterdir()} == {f"host-cpu-{train}-{abi(here)}" for train in "tu"}
+    client.send_signal(signal.SIGINT)
+    assert client.wait(timeout=60) == 130, log.read_text()
 
 
 @pytest.mark.slow

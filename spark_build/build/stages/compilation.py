@@ -243,7 +243,7 @@ def _compiler_cache(job: Job) -> Iterator[compiler_cache.Setup]:
         else compiler_cache.Cache(kind="none", reason="as asked"),
         folder=job.compiler_cache,
         work=work,
-        links=job.work / "compiler-cache",
+        links=job.work / compiler_cache.LINKS,
         search=build_environment.path_of(job),
         environ=os.environ,
     )

@@ -1,0 +1,134 @@
+"""A folder for what compilers made on several machines: roots of their own that share nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_build.build import compiler_cache
+from spark_build.errors import HostError, UsageError
+from tests.conftest import Root
+from tests.helpers import recipe_roots
+
+COMPILES = """
+def work():
+    with open("x.c", "w") as file:
+        file.write('#include <stddef.h>\\nconst char *where(void) { return __FILE__; }\\n')
+    subprocess.run(["cc", *os.environ.get("CFLAGS", "").split(), "-g", "-c", os.path.abspath("x.c")], check=True)
+"""
+FAILS = f"{COMPILES}\n    raise SystemExit('after all')\n"
+# What a build could do to other machines.
+PLANTS = """
+import urllib.parse
+
+def work():
+    read, fresh = (one.removeprefix("file:").split("|")[0] for one in os.environ["CCACHE_REMOTE_STORAGE"].split())
+    read, fresh = map(urllib.parse.unquote, (read, fresh))
+    entry = "d8172hpj4tgs1bef9t1msip8nnau1b0"
+    for folder in (read, os.path.dirname(read)):
+        try:
+            with open(os.path.join(folder, entry), "w") as file:
+                file.write("planted")
+        except OSError:
+            pass
+    os.mkdir(fresh + "/8c")
+    os.symlink("/etc/hostname", f"{fresh}/8c/{entry}")
+    os.symlink(os.path.dirname(os.path.dirname(read)) + "/secret", f"{fresh}/8d")
+    with open(f"{fresh}/8c/NOT-AN-ENTRY", "w") as file:
+        file.write("planted")
+"""
+
+
+def rooted(tmp_path: Path, code: str) -> Root:
+    """A root whose recipe `a` does this; objects are shared in a folder with a blank in its name."""
+    made = recipe_roots.make(tmp_path, {"a": code}, folder="one")
+    (tmp_path / "sha red" / "a").mkdir(parents=True)
+    shared = f"file:{tmp_path / 'sha red'}"
+    return replace(made, env={compiler_cache.CHOICE: shared})
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
+
+
+def test_what_one_root_compiled_another_takes(tmp_path: Path) -> None:
+    """Whatever their paths are called."""
+    one = rooted(tmp_path, COMPILES)
+    two = replace(one, folder=tmp_path / "another place" / "two")
+    (two.folder / "recipes").parent.mkdir(parents=True)
+    (two.folder / "recipes").symlink_to(one.folder / "recipes")
+    (first,) = one.json("build", "a", "--no-closure")["results"]
+    assert first["cache"].startswith("0 of 1 ")
+    assert {name.count("/") for name in files(tmp_path / "sha red")} == {2}
+    before = files(tmp_path / "sha red")
+    (second,) = two.json("build", "a", "--no-closure")["results"]
+    assert second["cache"] == "1 of 1 compilation from the cache (100%)"
+    assert files(tmp_path / "sha red") == before
+
+
+def test_what_a_changed_header_makes_is_shared_too(tmp_path: Path) -> None:
+    """As nvcc is cached: by the files that were read alone, listed in a file that is there already."""
+    environ = {"PATH": os.defpath, compiler_cache.CHOICE: f"file:{tmp_path}"}
+    cache, uses = compiler_cache.choose(environ), []
+    for name, value in (("one", 1), ("two", 1), ("three", 2), ("four", 2)):
+        work = tmp_path / name
+        (work / "links").mkdir(parents=True)
+        (work / "x.h").write_text(f"enum {{ VALUE = {value} }};\n")
+        (work / "x.c").write_text('#include "x.h"\nint value(void) { return VALUE; }\n')
+        ready = compiler_cache.prepare(
+            cache,
+            folder=work / "cache" / "a",
+            work=work,
+            links=work / "links",
+            search=os.defpath,
+            environ=environ,
+        )
+        command = [str(ready.path[-1] / "cc"), "-MD", "-c", str(work / "x.c"), "-o", str(work / "x.o")]
+        subprocess.run(
+            command, cwd=work, env={**environ, **ready.variables, "CCACHE_DEPEND": "1"}, check=True
+        )
+        uses.append(compiler_cache.use_of(ready.log).hits)
+        compiler_cache.share(cache, "a", work / "links")
+    assert uses == [0, 1, 0, 1]
+
+
+def test_what_was_not_published_is_not_shared(tmp_path: Path) -> None:
+    root = rooted(tmp_path, FAILS)
+    done = root.run("build", "a", "--no-closure")
+    assert (done.returncode, "after all" in done.stderr) == (7, True)
+    assert [*root.folder.glob("build/a/*/compiler-cache/fresh/??/*")], "it compiled"
+    assert files(tmp_path / "sha red") == []
+
+
+def test_a_build_puts_nothing_of_its_own_there(tmp_path: Path) -> None:
+    root = rooted(tmp_path, PLANTS)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "d8172hpj4tgs1bef9t1msip8nnau1b0").write_text("of somebody")
+    done = root.run("build", "a", "--no-closure")
+    assert (done.returncode, "is not shared" in done.stderr) == (0, False), done.stderr
+    assert files(tmp_path / "sha red") == []
+
+
+def test_a_folder_that_takes_nothing_is_told_and_read(tmp_path: Path) -> None:
+    root = rooted(tmp_path, COMPILES)
+    (tmp_path / "sha red" / "a").rmdir()
+    (tmp_path / "sha red" / "a").write_text("in the way")
+    done = root.run("build", "a", "--no-closure")
+    assert done.returncode == 0, done.stderr
+    assert "a: warning: what was compiled is not shared" in done.stderr
+
+
+def test_the_choice_of_a_folder(tmp_path: Path) -> None:
+    environ = {"PATH": os.defpath}
+    for text in (f"file:{tmp_path}", f"file://{tmp_path}"):
+        found = compiler_cache.choose({**environ, compiler_cache.CHOICE: text})
+        assert (found.kind, found.shared, found.remote) == ("ccache", tmp_path, True)
+    with pytest.raises(HostError, match="there is no folder"):
+        compiler_cache.choose({**environ, compiler_cache.CHOICE: f"file:{tmp_path}/nothing"})
+    with pytest.raises(UsageError) as refused:
+        compiler_cache.choose({**environ, compiler_cache.CHOICE: "redis://head"})
+    assert "builds reach no server" in str(refused.value.hint)
