@@ -127,6 +127,7 @@ CASES = (
     *_json("wheelhouse inspect {root}/damaged/*.whl", "wheelhouse inspect {root}/nowhere.whl", "wheelhouse inspect nothing"),
     *_json("wheelhouse pin 99", "wheelhouse unpin 2", "wheelhouse rollback 99", "wheelhouse remove nothing", "wheelhouse export"),
     *_json("env check {root}/nowhere", "env update {root}/given", "attach nothing"),
+    *_json("verify --nodes one,two", "verify --rank 0", "verify --burn-in --rank 0", "verify --burn-in --nodes one"),
     *_json("verify --rounds 3", "verify gate {root}/nowhere.json", "verify gate {root}/given/bench.json"),
     *_json("verify compare {root}/given/same.json", "bench compare {root}/nowhere.json", "bench report {root}/given/same.json"),
     *_json("bench run --workload nothing", "doctor --fix"),
