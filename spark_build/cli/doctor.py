@@ -15,7 +15,7 @@ from spark_build.cli import render
 from spark_build.cli.farm import FarmOptions, farm_options, reached
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.options import Options, command, shared
-from spark_build.errors import Finding, HostError, Severity, ours
+from spark_build.errors import Finding, HostError, NothingCheckedError, Severity, ours
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
@@ -126,14 +126,14 @@ def _examine_farm(options: Options, recipes: tuple[str, ...], cluster: bool, whe
         given = {"train": options.train, "target": options.target}
         asked = Examination(recipes=list(recipes), cluster=cluster, **given)
         nodes = sorted(ask_all(there, asked), key=lambda node: str(node["node"]))
-    if not nodes:
-        code = nothing_checked("the farm has no worker", ours("farm worker ADDRESS"))
-    else:
-        failed = any(node["problem"] or worst_of(node)[0] == "fail" for node in nodes)
-        code = HostError.exit_code if failed else 0
+    code = HostError.exit_code if any(worst_of(node)[0] == "fail" for node in nodes) else 0
+    code = code if nodes else NothingCheckedError.exit_code
     differing = differences(nodes)
     if options.json:
         render.print_json({"nodes": nodes, "differences": differing, "exit_code": code})
+    if not nodes:
+        return nothing_checked("the farm has no worker", ours("farm worker ADDRESS"))
+    if options.json:
         return code
     render.print_table(COLUMNS, [_row(node) for node in nodes])
     for what, values in differing.items():

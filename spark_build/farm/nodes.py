@@ -29,6 +29,7 @@ from spark_build.errors import HostError, UsageError, ours
 from spark_build.files import write_atomically
 from spark_build.machine import Machine
 from spark_build.paths import Home, locate
+from spark_build.text import render_template
 from spark_build.transfer import remote
 from spark_build.transfer.upload import Node, parse_destination
 from spark_build.wheelhouse import trust
@@ -313,20 +314,6 @@ def _scheduler(host: str | None) -> Iterator[tuple[str, Path]]:
             yield cluster.scheduler_address, folder
 
 
-# The first address is the client's as this machine sees it. With the connection its terminal goes, and the
-# hangup reaches only the shell.
-SSH_WORKER = """
-trap 'over=1; kill "$worker" 2>/dev/null' HUP INT TERM
-head=${{SSH_CONNECTION%% *}}
-case $head in *:*) head="[$head]" ;; esac
-spark-build farm worker "tls://$head:{port}" --certificates {folder} &
-worker=$!
-wait "$worker"
-code=$?
-[ -z "$over" ] || wait "$worker"
-rm -rf -- {folder}
-exit "$code"
-"""
 SSH_FOLDER = 'umask 077 && folder=$(mktemp -d) && tar -xf - -C "$folder" && echo "$folder"'
 
 
@@ -341,7 +328,9 @@ def by_ssh(hosts: str, tell: Tell) -> Iterator[ReachedFarm]:
         port = address.rpartition(":")[2]
         with ThreadPoolExecutor(len(nodes)) as pool:
             folders = list(pool.map(lambda node: _hand_over(node, folder), nodes))
-        scripts = [SSH_WORKER.format(folder=quote(there), port=port) for there in folders]
+        # It asks ssh for the client's address as seen from there. With the connection its terminal goes, and
+        # the hangup reaches only the shell.
+        scripts = [render_template("ssh_worker.sh", folder=quote(there), port=port) for there in folders]
         commands = [
             [*node.ssh(), "-tt", "--", node.login, f"exec sh -c {quote(script)}"]
             for node, script in zip(nodes, scripts, strict=True)
