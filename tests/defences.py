@@ -765,11 +765,14 @@ DEFENCES = (
         attacks=("a name of `--farm ssh:`",),
     ),
     Fault(
-        name="workers by ssh without a terminal that ends them",
+        name="the certificate of a worker by ssh left there",
         module="spark_build.farm.nodes",
-        old='[*node.ssh(), "-tt", "--", node.login,',
-        new='[*node.ssh(), "--", node.login,',
-        tests=("test_all_ends_with_a_client_that_is_killed",),
+        old='render_template("ssh_worker.sh", folder=quote(there), port=port)',
+        new='f"spark-build farm worker tls://127.0.0.1:{port} --certificates {quote(there)}"',
+        tests=(
+            "test_all_ends_with_a_client_that_is_killed",
+            "test_two_machines_build_and_nothing_is_left_there",
+        ),
         attacks=("another user of a machine that `--farm ssh:` uses",),
     ),
     Fault(
