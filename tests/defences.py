@@ -757,6 +757,33 @@ DEFENCES = (
         attacks=("a worker whose recipes differ",),
     ),
     Fault(
+        name="what a worker's doctor looks at read as an option",
+        module="spark_build.farm.task",
+        old='["--cluster"] if self.cluster else []), "--", *self.recipes]',
+        new='["--cluster"] if self.cluster else []), *self.recipes]',
+        tests=("test_what_is_asked_becomes_only_words_of_its_own",),
+        attacks=("a question to a worker's doctor",),
+    ),
+    Fault(
+        name="anything taken for a machine that ssh reaches",
+        module="spark_build.farm.nodes",
+        old='.path == "/-":',
+        new=".path:",
+        tests=("test_a_machine_that_ssh_does_not_reach_is_named",),
+        attacks=("a name of `--farm ssh:`",),
+    ),
+    Fault(
+        name="the certificate of a worker by ssh left there",
+        module="spark_build.farm.nodes",
+        old='render_template("ssh_worker.sh", folder=quote(there), port=port)',
+        new='f"spark-build farm worker tls://127.0.0.1:{port} --certificates {quote(there)}"',
+        tests=(
+            "test_all_ends_with_a_client_that_is_killed",
+            "test_two_machines_build_and_nothing_is_left_there",
+        ),
+        attacks=("another user of a machine that `--farm ssh:` uses",),
+    ),
+    Fault(
         name="a task's recipe read as an option",
         module="spark_build.farm.task",
         old='        return [*words, "--", self.recipe]',

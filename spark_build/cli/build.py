@@ -75,7 +75,10 @@ class BuildRequest:
         for name, there in (("jobs", "`farm worker --jobs N`"), ("memory", "`farm worker --memory SIZE`")):
             if away and source(name) is ParameterSource.COMMANDLINE:  # settings are for many commands
                 raise click.UsageError(f"--{name} is an option of the worker: {there}")
-        if not away and source("certificates") is ParameterSource.COMMANDLINE:
+        if (
+            not (away and not str(self.farm).startswith("ssh:"))
+            and source("certificates") is ParameterSource.COMMANDLINE
+        ):
             raise click.UsageError("--certificates belongs to --farm tls://HOST:PORT")
 
     def build_options(self) -> BuildOptions:
@@ -129,7 +132,7 @@ def building_options(function: Command) -> Command:
         click.option(
             "--farm",
             metavar="ADDRESS",
-            help="Build on the workers of tls://HOST:PORT; local:N starts N here.",
+            help="Build on the workers of tls://HOST:PORT; ssh:HOST,... and local:N start some.",
         ),
         local_sources,
     ):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_build import __version__
 from spark_build.cli import render
-from spark_build.cli.hints import typeable
+from spark_build.cli.farm import FarmOptions, farm_options, reached
+from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.options import Options, command, shared
-from spark_build.errors import Finding, Severity
+from spark_build.errors import Finding, HostError, NothingCheckedError, Severity, ours
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
@@ -31,14 +33,24 @@ STATUS: dict[Severity, str] = {"ok": "ok", "warning": "warn", "error": "fail"}
 @click.option("--yes", is_flag=True, help="With --fix: do not ask.")
 @click.option("--cluster", is_flag=True, help="Also check the links between several machines.")
 @click.option("--bundle", metavar="FILE", help="Write a support bundle (tar) without secrets.")
+@farm_options("Check all workers of tls://HOST:PORT, or the machines of ssh:HOST,...")
 @shared
 def doctor(
-    options: Options, recipes: tuple[str, ...], fix: bool, yes: bool, cluster: bool, bundle: str | None
+    options: Options,
+    recipes: tuple[str, ...],
+    fix: bool,
+    yes: bool,
+    cluster: bool,
+    bundle: str | None,
+    where: FarmOptions | None,
 ) -> int:
     """Check this machine for what builds need; each finding comes with its fix."""
+    if where is not None:
+        _refuse_away(fix=fix, bundle=bundle is not None)
+        return _examine_farm(options, recipes, cluster, where)
     from spark_build.doctor import support as bundles
     from spark_build.doctor.probe import MachineAccess
-    from spark_build.errors import HostError, UsageError
+    from spark_build.errors import UsageError
 
     if fix and not yes and not sys.stdin.isatty():
         raise UsageError("--fix asks before each command, and there is no terminal", hint="--fix --yes")
@@ -63,7 +75,7 @@ def doctor(
         }
         for one in findings
     ]
-    document: dict[str, Any] = {"findings": rows}
+    document: dict[str, Any] = {"findings": rows, "machine": machine_of(facts)}
     if fix:
         document["fixed"] = [{"command": command, "exit_code": code} for command, code in applied]
     if bundle is not None:
@@ -78,6 +90,94 @@ def doctor(
         if bundle is not None:
             print(f"{bundle} has what support needs; look through it before you send it")
     return HostError.exit_code if any(finding.severity == "error" for finding in findings) else 0
+
+
+def _refuse_away(**given: bool) -> None:
+    """Raise UsageError for options that work on this machine only."""
+    for name in (name for name, value in given.items() if value):
+        raise click.UsageError(f"--{name} works on this machine only: no --farm")
+
+
+def machine_of(facts: Facts) -> dict[str, Any]:
+    """Return what distinguishes machines of one farm."""
+    basics = facts.basics
+    return {
+        "platform": basics.machine.platform,
+        "cores": basics.machine.cores,
+        "memory_mib": basics.machine.memory_mib,
+        "gpus": [gpu.name for gpu in facts.gpus],
+        "cuda": basics.nvcc,
+        "driver": facts.driver.libraries or facts.driver.module,
+        "python": basics.python,
+        "spark_build": __version__,
+    }
+
+
+ALIKE = {"driver": "driver", "cuda": "CUDA toolkit", "python": "Python", "spark_build": "spark-build"}
+COLUMNS = ["NODE", "PLATFORM", "CORES", "MEMORY", "CUDA", "DRIVER", "WORST FINDING"]
+
+
+def _examine_farm(options: Options, recipes: tuple[str, ...], cluster: bool, where: FarmOptions) -> int:
+    """Show what the doctors of all nodes of a farm find, and in what the nodes differ."""
+    with reached(options.home(), where, lambda text: click.echo(text, err=True)) as there:
+        from spark_build.farm.client import ask_all
+        from spark_build.farm.task import Examination
+
+        given = {"train": options.train, "target": options.target}
+        asked = Examination(recipes=list(recipes), cluster=cluster, **given)
+        nodes = sorted(ask_all(there, asked), key=lambda node: str(node["node"]))
+    code = HostError.exit_code if any(worst_of(node)[0] == "fail" for node in nodes) else 0
+    code = code if nodes else NothingCheckedError.exit_code
+    differing = differences(nodes)
+    if options.json:
+        render.print_json({"nodes": nodes, "differences": differing, "exit_code": code})
+    if not nodes:
+        return nothing_checked("the farm has no worker", ours("farm worker ADDRESS"))
+    if options.json:
+        return code
+    render.print_table(COLUMNS, [_row(node) for node in nodes])
+    for what, values in differing.items():
+        each = "; ".join(f"{value or 'none'} on {', '.join(names)}" for value, names in values.items())
+        print(f"the nodes differ in {ALIKE[what]}: {each}")
+    for node in nodes:
+        for one in node["findings"]:
+            if one["status"] == "fail" or (one["status"] != "ok" and options.verbosity >= 0):
+                fix = f"\n  to fix it: {one['fix']}" if one["fix"] else ""
+                print(f"{node['node']}: {one['check']} {one['status']}: {one['message']}{fix}")
+    return code
+
+
+def worst_of(node: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the status and the text of the first of a node's worst findings."""
+    if node["problem"]:
+        return "fail", node["problem"]
+    for status in ("fail", "warn"):
+        for one in node["findings"]:
+            if one["status"] == status:
+                return status, f"{one['check']} {status}: {one['message']}"
+    return "ok", "ok"
+
+
+def differences(nodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:
+    """Return, of what should be alike on all nodes and is not, each value with its nodes."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for what in ALIKE:
+        values: dict[str, list[str]] = {}
+        for node in nodes:
+            if "machine" in node:
+                values.setdefault(str(node["machine"][what]), []).append(str(node["node"]))
+        if len(values) > 1:
+            found[what] = values
+    return found
+
+
+def _row(node: Mapping[str, Any]) -> list[str]:
+    if "machine" not in node:
+        return [str(node["node"]), *["-"] * 5, worst_of(node)[1]]
+    machine = node["machine"]
+    numbers = [str(machine["cores"]), f"{machine['memory_mib'] / 1024:.1f} GiB"]
+    versions = [machine["cuda"] or "none", machine["driver"] or "none"]
+    return [str(node["node"]), machine["platform"], *numbers, *versions, worst_of(node)[1]]
 
 
 def examine(

@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_build.cli.options import DETACHED, SIZE, Options, group, shared
 from spark_build.errors import HostError, UsageError, shell
+from spark_build.events import Note
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
     from spark_build.events import Emit
     from spark_build.farm.client import Farm
-    from spark_build.farm.nodes import Workplace
+    from spark_build.farm.nodes import ReachedFarm, Workplace
     from spark_build.paths import Home
     from spark_build.recipes.model import BuildOptions, Plan
 
@@ -132,10 +134,25 @@ class FarmOptions:
     """What a command that builds says of its farm."""
 
     address: str
-    certificates: Path | None
-    jobs: int | None
-    memory_mib: int | None
-    ignore_memory: bool
+    certificates: Path | None = None
+    jobs: int | None = None
+    memory_mib: int | None = None
+    ignore_memory: bool = False
+
+
+def farm_options(meaning: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add --farm and --certificates, handed on as `where`, None without --farm."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        def command(*arguments: Any, **named: Any) -> Any:
+            address, certificates = named.pop("farm"), named.pop("certificates")
+            where = None if address is None else FarmOptions(address=address, certificates=certificates)
+            return function(*arguments, where=where, **named)
+
+        decorated: Callable[..., Any] = update_wrapper(command, function)
+        return CERTIFICATES(click.option("--farm", metavar="ADDRESS", help=meaning)(decorated))
+
+    return decorate
 
 
 def _name_for_workers(setting: Context) -> str:
@@ -158,7 +175,7 @@ def opened(
 ) -> Iterator[Farm]:
     """Work with the farm that --farm names."""
     with _dask(), contextlib.ExitStack() as stack:
-        from spark_build.farm import client, nodes
+        from spark_build.farm import client
         from spark_build.farm.task import Task
 
         target = _name_for_workers(setting)
@@ -176,13 +193,24 @@ def opened(
             require_sandbox=wish.require_sandbox,
         )
         farm = client.Farm(setting, planned, common, emit)
-        kind, _, number = where.address.partition(":")
-        if kind == "local":
-            if not number.isdecimal() or int(number) < 1:
+        there = stack.enter_context(reached(setting.home, where, lambda text: emit(Note(message=text))))
+        yield stack.enter_context(farm.at(there.address, there.security, there.check))
+
+
+@contextlib.contextmanager
+def reached(home: Home, where: FarmOptions, tell: Callable[[str], None]) -> Iterator[ReachedFarm]:
+    """Reach a farm, started here during the block where its address asks for that."""
+    with _dask(), contextlib.ExitStack() as stack:
+        from spark_build.farm import nodes
+
+        kind, _, rest = where.address.partition(":")
+        if kind == "ssh":
+            yield stack.enter_context(nodes.by_ssh(rest, tell))
+        elif kind == "local":
+            if not rest.isdecimal() or int(rest) < 1:
                 raise UsageError(f"--farm {where.address}: write local:N, N workers")
-            site = _site(Options(), setting.home, where.jobs, where.memory_mib)
-            local = stack.enter_context(nodes.local(setting.home, site, int(number)))
-            yield stack.enter_context(farm.at(local.address, local.security, local.check))
+            site = _site(Options(), home, where.jobs, where.memory_mib)
+            yield stack.enter_context(nodes.local(home, site, int(rest)))
         else:
-            keeping = nodes.security(_folder(setting.home, where.certificates))
-            yield stack.enter_context(farm.at(where.address, keeping))
+            keeping = nodes.security(_folder(home, where.certificates))
+            yield nodes.ReachedFarm(address=nodes.address_of(where.address), security=keeping)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +21,7 @@ from spark_build.text import format_flops
 if TYPE_CHECKING:
     from spark_build.build.context import Context
     from spark_build.events import Emit
+    from spark_build.measure.cluster import ClusterRequest
     from spark_build.measure.model import BurnIn, Check
     from spark_build.measure.session import BurnInRequest
     from spark_build.wheelhouse.generations import Generation
@@ -47,12 +48,29 @@ class BurnInOptions:
     seed: int | None = None
     patience: float | None = None
     device: Device | None = None
+    nodes: str | None = None
+    rank: int | None = None
+    bus_bandwidth: float | None = None
 
     @property
     def said(self) -> str:
         """The first option that was given; "" when none was."""
-        given = (one.name for one in fields(self) if getattr(self, one.name) not in (None, (), False))
-        return next((f"--{name}" for name in given), "")
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        given = (name for name, value in values.items() if value not in (None, ()) and value is not False)
+        return next((f"--{name.replace('_', '-')}" for name in given), "")
+
+    def cluster(self) -> ClusterRequest | None:
+        """Return the nodes that burn in together; None for this machine alone. Raises UsageError."""
+        from spark_build.measure.cluster import parse_nodes
+
+        if self.nodes is None:
+            if self.rank is not None or self.bus_bandwidth is not None:
+                raise click.UsageError("--rank and --bus-bandwidth are about several nodes: add --nodes")
+            return None
+        if self.rounds is not None or self.swap is not None:
+            raise click.UsageError("with --nodes each node measures one environment once")
+        least = None if self.bus_bandwidth is None else self.bus_bandwidth * 1e9
+        return parse_nodes(self.nodes, self.rank, least)
 
     def needs_wheelhouse(self) -> bool:
         """Return whether an arm is the wheelhouse, by choice or by default."""
@@ -89,6 +107,18 @@ def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
     decorated = as_one(BurnInOptions, "asked")(function)
     positive = click.FloatRange(min=0, min_open=True)
     for declare in (
+        click.option(
+            "--bus-bandwidth",
+            type=positive,
+            metavar="GB/S",
+            help="With --nodes: wanted of all-reduce between them.",
+        ),
+        click.option(
+            "--rank", type=click.IntRange(min=0), help="With --nodes: which of them this is, from 0."
+        ),
+        click.option(
+            "--nodes", metavar="HOST[:PORT],HOST...", help="Burn in these machines at once; type it on each."
+        ),
         click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What computes (default: target)."),
         click.option(
             "--timeout",
@@ -96,7 +126,7 @@ def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "patience",
             cls=Renamed,
             type=positive,
-            help="Seconds after which a round counts as hung.",
+            help="Seconds after which a round counts as hung, a node as missing.",
         ),
         click.option("--seed", type=int, help="Seed of data and order (default: random, recorded)."),
         click.option("--quick/--full", default=None, help="Few short rounds (indicative), or a verdict."),
@@ -147,6 +177,7 @@ class VerifyOutcome:
     lines: list[str]
     code: int
     unchecked: tuple[str, Hint | HintStep] | None = None  # why nothing was checked, and what to do next
+    table: list[list[str]] = field(default_factory=list)  # above the lines; its first row is the header
 
     @property
     def in_short(self) -> list[str]:
@@ -183,6 +214,8 @@ def verify(
         return nothing_checked(*judged.unchecked) if judged.unchecked else judged.code
     with render.details(options):
         render.print_table(["PACKAGE", "CHECK", "STATUS", "EVIDENCE"], _rows(judged.document["checks"]))
+    if judged.table:
+        render.print_table(judged.table[0], judged.table[1:])
     for line in judged.lines if options.verbosity >= 0 else judged.in_short:
         print(line)
     return nothing_checked(*judged.unchecked) if judged.unchecked else judged.code
@@ -211,6 +244,7 @@ def judge(
     burn_in: BurnInOptions | None = None,
 ) -> VerifyOutcome:
     """Verify a generation unless it was; burn in what was asked for."""
+    cluster = burn_in.cluster() if burn_in else None
     wheelless = burn_in is not None and burn_in.arm and generation is None
     if not wheelless and (generation is None or not generation.built()):
         return _unchecked("no wheel here was built by spark-build", ours("plan"))
@@ -224,6 +258,8 @@ def judge(
     if burn_in is None:
         return checked
     checks = tuple(_check(row) for row in checked.document["checks"])
+    if cluster is not None:
+        return _of_cluster(setting, generation, folder, emit, checks, (burn_in, cluster))
     measured = _burn_in(setting, generation, emit, checks, burn_in)
     document = {"checks": [dataclasses.asdict(check) for check in measured.checks]}
     return _with_burn_in(document, checked.lines, measured)
@@ -289,6 +325,35 @@ def _burn_in(
     wish = asked.wish(cuda=bool(setting.target.cuda_architectures))
     site = session.MeasureSite(home=setting.home, train=setting.train.name, generation=generation, emit=emit)
     return session.measure_burn_in(site, wish, setting.catalogue.recipes, checks)
+
+
+def _of_cluster(
+    setting: Context,
+    generation: Generation | None,
+    folder: Path,
+    emit: Emit,
+    checks: tuple[Check, ...],
+    asked: tuple[BurnInOptions, ClusterRequest],
+) -> VerifyOutcome:
+    """Measure this node together with the others; what is said is the same on all of them."""
+    from spark_build.measure import cluster, session
+
+    site = session.MeasureSite(home=setting.home, train=setting.train.name, generation=generation, emit=emit)
+    wish = asked[0].wish(cuda=bool(setting.target.cuda_architectures))
+    found = cluster.burn_in_cluster(site, wish, asked[1], checks, folder)
+    rows = cluster.table_of(found)
+    lines = [f"burn-in: {found['verdict']}"]
+    lines += [f"  {why}" for why in dict.fromkeys((*found["why"], *found["findings"]))]
+    if found["slowest"]:
+        slow = found["slowest"]
+        lines.append(f"  slowest: {slow['name']}, {slow['ratio']:.1%} of the fastest: {slow['reason']}")
+    if found["bus"]:
+        bound = "no bound known" if found["bound"] is None else f"wanted {found['bound'] / 1e9:.4g} GB/s"
+        link, count = found["link"], len(found["nodes"])
+        lines.append(f"  all_reduce by {link['backend']} of {count}: {found['bus'] / 1e9:.4g} GB/s; {bound}")
+    lines.append(f"  report: {folder / 'cluster.md'}")
+    document = {"checks": [dataclasses.asdict(check) for check in checks], "cluster": found}
+    return VerifyOutcome(document=document, lines=lines, code=found["exit_code"], table=rows)
 
 
 def _other_cases(measured: BurnIn) -> list[str]:

@@ -25,8 +25,8 @@ from spark_build.build.context import Context
 from spark_build.build.recipe_build import LOG, Run, build_recipe, result_of
 from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError, ours
 from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, decode
-from spark_build.farm.nodes import VERSION, WHO, address_of, refuse_other
-from spark_build.farm.task import TOPIC, Task, TaskAnswer, perform
+from spark_build.farm.nodes import VERSION, WHO, ReachedFarm, address_of, refuse_other
+from spark_build.farm.task import TOPIC, Examination, Task, TaskAnswer, examine, perform
 from spark_build.files import write_atomically
 from spark_build.process import refuse_cancelled
 from spark_build.recipes.model import Plan, Step, Target
@@ -35,6 +35,7 @@ from spark_build.wheelhouse import store, trust
 
 LOOK_EVERY = 1.0  # seconds between two looks at the workers
 WAIT = 0.5  # seconds between two looks at whether to go on waiting
+COMING = 120.0  # seconds for workers that were just started
 PATIENCE = 600.0  # seconds that a scheduler may be away
 GONE = (OSError, RuntimeError, KeyError, CancelledError, ClosedClientError)  # of a scheduler that is away
 BUILD_KEY = re.compile("[0-9a-f]{64}")
@@ -147,6 +148,25 @@ class Connection:
             if all(has.get(name, 0) >= amount for name, amount in wanted.items())
         ]
 
+    def ask_all(self, asked: Examination, least: Callable[[], int]) -> list[dict[str, Any]]:
+        """Have every worker examined beside its builds, once there are `least`; return their answers.
+
+        Raise HostError where a worker does not come in time.
+        """
+        deadline = time.monotonic() + COMING
+        while len(self._client.scheduler_info(n_workers=-1)["workers"]) < least():
+            self._check()
+            if time.monotonic() > deadline:
+                raise HostError(f"not all workers came within {COMING:.0f} s")
+            time.sleep(WAIT)
+        self._check()
+        answers = self._client.run(examine, dataclasses.asdict(asked), on_error="return")
+        lost = {"problem": "it was lost meanwhile", "findings": []}
+        return [
+            {"node": address, **lost} if isinstance(answer, BaseException) else answer
+            for address, answer in answers.items()
+        ]
+
     def ask(
         self,
         function: Callable[..., TaskAnswer],
@@ -194,6 +214,15 @@ class Connection:
                 raise
         self.renew(client)
         return None
+
+
+def ask_all(there: ReachedFarm, asked: Examination) -> list[dict[str, Any]]:
+    """Have every worker of a farm examined."""
+    connection = Connection(there.address, there.security, lambda _: None, there.check)
+    try:
+        return connection.ask_all(asked, there.alive)
+    finally:
+        connection.close()
 
 
 def _leave(client: Client) -> None:

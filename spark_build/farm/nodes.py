@@ -9,6 +9,7 @@ import re
 import secrets
 import shutil
 import signal
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from typing import Any, BinaryIO, cast
 
 import dask
 from distributed import Scheduler, Security, Worker
@@ -27,7 +29,9 @@ from spark_build.errors import HostError, UsageError, ours
 from spark_build.files import write_atomically
 from spark_build.machine import Machine
 from spark_build.paths import Home, locate
+from spark_build.text import render_template
 from spark_build.transfer import remote
+from spark_build.transfer.upload import Node, parse_destination
 from spark_build.wheelhouse import trust
 
 CERTIFICATE, KEY = "farm.pem", "farm.key"
@@ -94,7 +98,7 @@ def address_of(text: str) -> str:
     """Return tls://HOST:PORT. Raise UsageError for what is none, or not encrypted."""
     found = _ADDRESS.fullmatch(text)
     if not found or not 0 < int(found[2]) < 1 << 16:
-        raise UsageError(f"{text!r} is no address of a farm", hint="tls://HOST:PORT, or local:N")
+        raise UsageError(f"{text!r} is no address of a farm", hint="tls://HOST:PORT, ssh:HOST,... or local:N")
     return f"tls://{found[1]}:{found[2]}"
 
 
@@ -245,22 +249,24 @@ async def _work(worker: Worker, tell: Tell) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LocalFarm:
-    """How a farm of this machine is reached; `check` raises HostError when a worker of it has ended."""
+class ReachedFarm:
+    """How a farm is reached; `check` raises HostError when a farm that we started can do nothing any more.
+
+    alive: how many of the workers that we started still run.
+    """
 
     address: str
     security: Security
-    check: Callable[[], None]
+    check: Callable[[], None] = lambda: None
+    alive: Callable[[], int] = lambda: 0
 
 
 @contextmanager
-def local(home: Home, site: Workplace, count: int) -> Iterator[LocalFarm]:
+def local(home: Home, site: Workplace, count: int) -> Iterator[ReachedFarm]:
     """Run a scheduler and workers of this machine, each with a root of its own.
 
     Raise UsageError where no remote store is pushed to with a key that is trusted here.
     """
-    from distributed import LocalCluster
-
     if len(home.data) > 2:  # ours and the shipped ones: a root has no more
         folders = " and ".join(map(str, home.data[:-1]))
         raise UsageError(
@@ -268,25 +274,105 @@ def local(home: Home, site: Workplace, count: int) -> Iterator[LocalFarm]:
             hint="--root DIR, with all of them",
         )
     shared = _shared(home)
+    with _scheduler("127.0.0.1") as (address, folder):
+        words = ["farm", "worker", address, "--certificates", str(folder)]
+        words += ["--jobs", str(max(1, (site.jobs or len(os.sched_getaffinity(0))) // count))]
+        words += ["--memory", f"{site.memory_mib // count}M"] if site.memory_mib else []
+        roots = [_root(home, shared, number) for number in range(count)]
+        commands = [[*site.program, "--root", str(root), *words] for root in roots]
+        with _running(commands) as workers:
+
+            def check() -> None:
+                for why in workers.ended().values():
+                    raise HostError(f"a worker of this machine ended: {why}")
+
+            yield ReachedFarm(
+                address=address, security=security(folder), check=check, alive=lambda: workers.alive
+            )
+
+
+@contextmanager
+def _scheduler(host: str | None) -> Iterator[tuple[str, Path]]:
+    """Run a scheduler in this process; yield its address and the folder of a certificate made for it."""
+    from distributed import LocalCluster
+
     _quiet(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="spark-build-farm-") as scratch:
         folder = Path(scratch)
         make_certificate(folder)
-        keeping = security(folder)
         with (
             dask.config.set(NO_PAGES),
             LocalCluster(
-                n_workers=0, processes=False, protocol="tls://", security=keeping, scheduler_kwargs=WEB
+                n_workers=0,
+                processes=False,
+                protocol="tls://",
+                security=security(folder),
+                scheduler_kwargs={**WEB, "host": host},
             ) as cluster,
         ):
             cluster.scheduler.task_metadata[WHO] = VERSION
-            address = cluster.scheduler_address
-            words = ["farm", "worker", address, "--certificates", str(folder)]
-            words += ["--jobs", str(max(1, (site.jobs or len(os.sched_getaffinity(0))) // count))]
-            words += ["--memory", f"{site.memory_mib // count}M"] if site.memory_mib else []
-            roots = [_root(home, shared, number) for number in range(count)]
-            with _running([[*site.program, "--root", str(root), *words] for root in roots]) as check:
-                yield LocalFarm(address=address, security=keeping, check=check)
+            yield cluster.scheduler_address, folder
+
+
+SSH_FOLDER = 'umask 077 && folder=$(mktemp -d) && tar -xf - -C "$folder" && echo "$folder"'
+
+
+@contextmanager
+def by_ssh(hosts: str, tell: Tell) -> Iterator[ReachedFarm]:
+    """Run a scheduler here and a worker on each of [USER@]HOST[:PORT],...; they end with the block.
+
+    A worker that ends is told and the others go on. Raise HostError once all have ended.
+    """
+    nodes = [_ssh_node(host) for host in hosts.split(",")]
+    with _scheduler(None) as (address, folder):
+        port = address.rpartition(":")[2]
+        with ThreadPoolExecutor(len(nodes)) as pool:
+            folders = list(pool.map(lambda node: _hand_over(node, folder), nodes))
+        # It asks ssh for the client's address as seen from there. With the connection its terminal goes, and
+        # the hangup reaches only the shell.
+        scripts = [render_template("ssh_worker.sh", folder=quote(there), port=port) for there in folders]
+        commands = [
+            [*node.ssh(), "-tt", "--", node.login, f"exec sh -c {quote(script)}"]
+            for node, script in zip(nodes, scripts, strict=True)
+        ]
+        told: set[int] = set()
+        with _running(commands) as workers:
+
+            def check() -> None:
+                ended = workers.ended()
+                for number in ended.keys() - told:
+                    told.add(number)
+                    tell(f"the worker on {nodes[number].login} ended: {ended[number]}")
+                if len(ended) == len(nodes):
+                    raise HostError(f"no worker is left: {nodes[0].login}: {ended[0]}")
+
+            here = f"tls://127.0.0.1:{port}"
+            yield ReachedFarm(
+                address=here, security=security(folder), check=check, alive=lambda: workers.alive
+            )
+
+
+def _ssh_node(text: str) -> Node:
+    with suppress(UsageError):
+        if (node := parse_destination(f"ssh://{text}/-")).path == "/-":
+            return node
+    raise UsageError(f"--farm ssh: {text!r} is no machine", hint="--farm ssh:[USER@]HOST[:PORT],...")
+
+
+def _hand_over(node: Node, folder: Path) -> str:
+    """Put the certificate and its key into a new folder on a node, readable by its owner; return its path."""
+    with tempfile.TemporaryFile(dir=folder) as packed:
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for name in (CERTIFICATE, KEY):
+                archive.add(folder / name, name)
+        packed.seek(0)
+        said = process.capture([*node.ssh(), "--", node.login, SSH_FOLDER], stdin=cast("BinaryIO", packed))
+    path = (said or "").strip().rpartition("\n")[2]
+    if not path.startswith("/"):
+        port = f" -p {node.port}" if node.port else ""
+        hint = f"`ssh{port} {node.login} mktemp -d` must work without a password (ssh-copy-id)"
+        raise HostError(f"{node.login} cannot be reached by ssh", hint=hint)
+    return path
 
 
 def _shared(home: Home) -> remote.Remote:
@@ -326,28 +412,37 @@ def _root(home: Home, shared: remote.Remote, number: int) -> Path:
     return root
 
 
+class Children:
+    """Commands that run beside a block."""
+
+    def __init__(self, children: Sequence[Future[process.Completed]]) -> None:
+        self._children = children
+
+    @property
+    def alive(self) -> int:
+        """Return how many still run."""
+        return sum(not child.done() for child in self._children)
+
+    def ended(self) -> dict[int, str]:
+        """Return what those that ended said, by their number."""
+        return {
+            number: child.result().output or "without a word"
+            for number, child in enumerate(self._children)
+            if child.done()
+        }
+
+
 @contextmanager
-def _running(commands: list[list[str]]) -> Iterator[Callable[[], None]]:
-    """Run commands beside the block, and end them after it; they end with this process in any case.
-
-    Yield what raises HostError, with its output, once one has ended.
-    """
+def _running(commands: list[list[str]]) -> Iterator[Children]:
+    """Run commands beside the block, and end them after it; they end with this process in any case."""
     pids: list[list[int]] = [[] for _ in commands]
-
-    def check() -> None:
-        for child in children:
-            if child.done():
-                raise HostError(
-                    f"a worker of this machine ended: {child.result().output or 'without a word'}"
-                )
-
     with ThreadPoolExecutor(len(commands)) as pool:
         children = [
             pool.submit(process.run, words, on_start=started.append)
             for words, started in zip(commands, pids, strict=True)
         ]
         try:
-            yield check
+            yield Children(children)
         finally:
             for child, started in zip(children, pids, strict=True):
                 end(child, started)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import json
 import os
 import time
 from collections import deque
@@ -26,6 +28,7 @@ from spark_build.recipes.model import Step
 
 TOPIC = "spark-build"  # of Dask's events
 LOG_BYTES = 1 << 18  # of a failed build's log that go to the client
+EXAMINED = 180.0  # seconds that a worker's doctor may take
 SAID = "error: "  # the beginning of lines that say why a command did not begin
 DONE = ("built", "reused")
 _numbers = itertools.count()
@@ -77,6 +80,37 @@ class TaskAnswer:
     problem: str = ""
     build_key: str = ""
     log: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examination:
+    """What a worker's doctor is to look at, as plain data; without a train or target its own."""
+
+    recipes: list[str] = field(default_factory=list)
+    train: str | None = None
+    target: str | None = None
+    cluster: bool = False
+
+    def command(self, site: Workplace) -> list[str]:
+        """Return the command line that does it at a worker's place."""
+        words = [*site.program, "--json"]
+        words += [f"--train={self.train}"] if self.train is not None else []
+        words += [f"--target={self.target}"] if self.target is not None else []
+        return [*words, "doctor", *(["--cluster"] if self.cluster else []), "--", *self.recipes]
+
+
+async def examine(raw: Mapping[str, Any], dask_worker: Any) -> dict[str, Any]:
+    """Return what a worker's doctor says, also while it builds, or the problem that kept it from that."""
+    command = Examination(**raw).command(dask_worker.site)
+    said = await asyncio.to_thread(process.capture, command, timeout=EXAMINED, check=False)
+    answer: dict[str, Any] = {"node": str(dask_worker.name).rsplit("-", 2)[0], "problem": "", "findings": []}
+    try:
+        document = json.loads(said or "")
+    except ValueError:
+        return {**answer, "problem": f"its doctor did not answer in {EXAMINED:.0f} s"}
+    if "error" in document:
+        return {**answer, "problem": document["error"]["message"]}
+    return {**answer, "findings": document["findings"], "machine": document["machine"]}
 
 
 def perform(raw: Mapping[str, Any]) -> TaskAnswer:

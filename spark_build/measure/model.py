@@ -228,6 +228,9 @@ class Reference:
     least_size: int = 0  # smaller products are slower everywhere
     bandwidth: float | None = None
     least_clock: float | None = None  # under load; below it a device is in a hidden slow state
+    bus: tuple[float, float] | None = (
+        None  # bytes/s of all_reduce between nodes: least of healthy ones, on paper
+    )
     sources: tuple[str, ...] = ()
 
 

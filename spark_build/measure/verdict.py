@@ -106,11 +106,11 @@ def decide(
 ) -> Verdict:
     """Return the verdict: function first, then validity, then the headline case."""
     indicative = settings.mode == "quick" or settings.pairs < LEAST_PAIRS
-    broken = _broken(rounds, checks) + _unequal(settings, arms, rounds)
+    wrong = broken(rounds, checks) + _unequal(settings, arms, rounds)
     second = "candidate" if any(arm.role == "candidate" for arm in arms) else "control"
     headline = next((each for each in cases if each.headline and each.role == second), None)
-    if broken:
-        text = f"{broken[0]}{f' (and {len(broken) - 1} more)' if len(broken) > 1 else ''}."
+    if wrong:
+        text = f"{wrong[0]}{f' (and {len(wrong) - 1} more)' if len(wrong) > 1 else ''}."
         return _verdict("FUNCTIONAL-FAIL", "", f"Speed does not matter: {text}", False, headline)
     failed = [gate for gate in gates if gate.status == "fail"]
     if failed or headline is None:
@@ -250,7 +250,7 @@ def _finding(seen: Contrast, holm_p: float | None) -> RateFinding:
     return "unclear"
 
 
-def _broken(rounds: Sequence[Round], checks: Sequence[Check]) -> list[str]:
+def broken(rounds: Sequence[Round], checks: Sequence[Check]) -> list[str]:
     """Return functional failures in words: checks, wrong products, then rounds that crashed or hung."""
     failed = [f"{check.name} failed ({check.evidence})" for check in checks if check.status == "fail"]
     wrong = [f"{check.name} failed in {each.slot.arm} ({check.evidence})" for each, check in failures(rounds)]
@@ -401,9 +401,7 @@ def parse_reference(raw: Mapping[str, Any], where: str) -> Reference:
     try:
         if raw["schema"] != SCHEMA:
             raise ValueError(f"schema is not {SCHEMA}")
-        rates = {name: (float(low) * TERA, float(high) * TERA) for name, (low, high) in raw["tflops"].items()}
-        if backwards := [name for name, (low, high) in rates.items() if not 0 < low <= high]:
-            raise ValueError(f"tflops.{backwards[0]}: low, then high")
+        rates = {name: _range(f"tflops.{name}", pair, TERA) for name, pair in raw["tflops"].items()}
         re.compile(raw["device"])
         bandwidth, clock = raw.get("bandwidth_gbs"), raw.get("least_clock_mhz")
         return Reference(
@@ -414,6 +412,9 @@ def parse_reference(raw: Mapping[str, Any], where: str) -> Reference:
             least_size=int(raw.get("least_size", 0)),
             bandwidth=None if bandwidth is None else float(bandwidth) * GIGA,
             least_clock=None if clock is None else float(clock),
+            bus=_range("bus_bandwidth_gbs", raw["bus_bandwidth_gbs"], GIGA)
+            if "bus_bandwidth_gbs" in raw
+            else None,
             sources=tuple(str(each) for each in raw["sources"]),
         )
     except (KeyError, TypeError, ValueError, re.error) as error:
@@ -423,6 +424,13 @@ def parse_reference(raw: Mapping[str, Any], where: str) -> Reference:
             where=where,
             hint="name, device, sources, [tflops] dtype = [low, high]; docs/verdict.md has an example",
         ) from error
+
+
+def _range(name: str, pair: Sequence[float], scale: float) -> tuple[float, float]:
+    low, high = (float(value) * scale for value in pair)
+    if not 0 < low <= high:
+        raise ValueError(f"{name}: low, then high")
+    return low, high
 
 
 def reference_for(references: Sequence[Reference], device: str) -> Reference | None:

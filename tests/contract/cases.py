@@ -102,6 +102,7 @@ CASES = (
     *_both("farm init {root}/farm"),
     *_json("farm scheduler --certificates {root}/nowhere", "farm worker tls://127.0.0.1:1 --certificates {root}/nowhere"),
     *_json("build tiny --farm local:2", "build tiny --farm local:2 --shell"),
+    *_json("doctor --farm ssh:-x", "build tiny --farm ssh:a --certificates {root}/nowhere", "doctor --farm nothing", "doctor --farm local:2 --fix"),
     # environments
     *_both("env check {root}/env", "env update {root}/env --dry-run", "env update {root}/env --dry-run --generation 1"),
     *_json("env update {root}/env --dry-run", before=("wheelhouse rollback 1",)),
@@ -130,6 +131,7 @@ CASES = (
     *_json("wheelhouse inspect {root}/damaged/*.whl", "wheelhouse inspect {root}/nowhere.whl", "wheelhouse inspect nothing"),
     *_json("wheelhouse pin 99", "wheelhouse unpin 2", "wheelhouse rollback 99", "wheelhouse remove nothing", "wheelhouse export"),
     *_json("env check {root}/nowhere", "env update {root}/given", "attach nothing"),
+    *_json("verify --nodes one,two", "verify --rank 0", "verify --burn-in --rank 0", "verify --burn-in --nodes one"),
     *_json("verify --rounds 3", "verify gate {root}/nowhere.json", "verify gate {root}/given/bench.json"),
     *_json("verify compare {root}/given/same.json", "bench compare {root}/nowhere.json", "bench report {root}/given/same.json"),
     *_json("bench run --workload nothing", "doctor --fix"),
