@@ -24,7 +24,7 @@ from unittest import mock
 import click
 
 # The modules in which something is replaced are imported whole and named here only.
-from spark_build import __version__, paths
+from spark_build import __version__, paths, venv
 from spark_build import probe as spark_build_probe
 from spark_build.cli import main as program
 from spark_build.doctor import collect, probe
@@ -53,7 +53,7 @@ TOOLCHAIN = {
 }
 INTERPRETER = Interpreter(
     path="",
-    base="/usr/bin/python3.11",
+    base=os.path.realpath(sys.executable),
     version="3.11.7",
     abi="cp311",
     platform="linux-x86_64",
@@ -135,12 +135,14 @@ def elsewhere(place: Path, shipped: str = "shipped", *, width: int = 400) -> Ite
 def simulated(place: Path) -> Iterator[None]:
     """Put other machines in the place of this one: for doctor one made of files, for environments their Python."""
     machine = Simulated("bare")
+    uv = venv.uv
 
     def python(path: Path) -> Interpreter | None:
         here = str(path) == sys.executable or path.parent.parent == place / "env"
         return dataclasses.replace(INTERPRETER, path=str(path)) if here else None
 
     with (
+        mock.patch.object(venv, "uv", lambda folder, words: uv(folder, [*words, "--python-version", "3.11"])),
         mock.patch.object(probe, "MachineAccess", return_value=machine),
         mock.patch.object(collect, "reachable", return_value=machine.indexes()),
         mock.patch.object(interpreters, "inspect", python),
