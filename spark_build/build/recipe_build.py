@@ -241,10 +241,10 @@ def _share_objects(run: Run, step: Step, work: Path) -> None:
 
     if not (run.options.cached and step.recipe.is_compiled):
         return
-    cache = compiler_cache.choose(os.environ)
     try:
+        cache = compiler_cache.choose(os.environ)
         compiler_cache.share(cache, step.recipe.name, work / compiler_cache.LINKS)
-    except OSError as error:
+    except (OSError, SparkBuildError) as error:  # the folder went away meanwhile
         told = f"warning: what was compiled is not shared: {error}"
         run.emit(Note(recipe=step.recipe.name, message=told))
 

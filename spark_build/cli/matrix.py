@@ -29,7 +29,14 @@ from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.history import start_background
 from spark_build.cli.options import Options, command, shared
 from spark_build.cli.render import running
-from spark_build.errors import NothingCheckedError, SparkBuildError, UsageError, joint_exit_code, ours
+from spark_build.errors import (
+    NothingCheckedError,
+    SparkBuildError,
+    UsageError,
+    from_os_error,
+    joint_exit_code,
+    ours,
+)
 from spark_build.events import Note
 from spark_build.text import format_duration
 
@@ -134,7 +141,6 @@ def matrix(
         return 0
     if wish.detach and options.background is None:
         return start_background(options, home.runs, lambda _: None)
-    away = bool(wish.farm) and not str(wish.farm).startswith("local:")
     with running(options, home.runs) as (_, emit), shared_lock(home.store, BUILDING):
 
         def work(view: str) -> Ended:
@@ -142,7 +148,7 @@ def matrix(
 
         ended = []
         for view, one in in_order(
-            dict.fromkeys(chosen, ()), work, workers=lambda: len(chosen) if away else 1
+            dict.fromkeys(chosen, ()), work, workers=lambda: len(chosen) if _is_lasting(wish) else 1
         ):
             emit(Note(message=f"{view}: {one.status}"))
             ended.append(one)
@@ -191,6 +197,11 @@ def _combinations(
         )
 
 
+def _is_lasting(wish: BuildRequest) -> bool:
+    """Return whether the farm is there already; others start anew for each combination."""
+    return bool(wish.farm) and str(wish.farm).startswith("tls:")
+
+
 def _abi(text: str) -> str:
     """Return 3.12 as targets write it: cp312."""
     if not re.fullmatch(r"3\.\d+t?", text):
@@ -209,7 +220,7 @@ def _left_out(
         return "blocked", told
     building = (step.recipe.name for step in planned.steps if step.decision == "BUILD")
     foreign = ", ".join(name for name in building if name not in here)
-    if foreign and not wish.farm:
+    if foreign and (not wish.farm or wish.farm.startswith("local:")):
         machine = setting.machine
         return "skipped", (f"this machine ({machine.platform}, {machine.python}) cannot build {foreign}",)
     return "", told
@@ -233,8 +244,10 @@ def _carry_out(
         # An earlier combination may have built what this one shares with it.
         planned = make_ready(one.setting, recipes, emit, wish, also) if one.builds else one.planned
         results, generation = carry_out(options, one.setting, planned, emit, wish, named=recipes)
-    except SparkBuildError as failure:
-        error = failure
+    except (SparkBuildError, OSError) as failure:
+        error = from_os_error(failure) if isinstance(failure, OSError) else failure
+        if error is None:
+            raise
     return Ended(
         of=one, seconds=time.monotonic() - start, results=results, generation=generation, error=error
     )

@@ -66,7 +66,12 @@ def parse_nodes(text: str, rank: int | None, least: float | None) -> ClusterRequ
     """Parse HOST[:PORT],HOST,...; without a rank this machine is found among them. Raise UsageError."""
     found = [_NODE.fullmatch(part) for part in text.split(",")]
     ports = [match[2] for match in found if match and match[2]]
-    if not all(found) or len(found) < 2 or len(ports) > 1 or (ports and not (found[0] and found[0][2])):
+    if (
+        not all(found)
+        or len(found) < 2
+        or len(ports) > 1
+        or (ports and not (found[0] and found[0][2] and 0 < int(ports[0]) < 65536))
+    ):
         raise UsageError(
             f"--nodes {text}: two nodes or more, the first with a port or without",
             hint="--nodes one:29400,two",
@@ -86,7 +91,7 @@ def _is_here(host: str) -> bool:
     """Return whether a name or an address is this machine's."""
     if host.partition(".")[0] == os.uname().nodename.partition(".")[0]:
         return True
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, UnicodeError):  # a name that cannot be one
         family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as tried:
             tried.bind(address)
@@ -232,7 +237,7 @@ def conclude(
     if len(rated) > 1:
         ratio = rated[0]["rates"][headline] / rated[-1]["rates"][headline]
         slowest = {"name": rated[0]["name"], "ratio": ratio, "reason": why_slow(rated[0], rated[-1])}
-    wrong = [text for node in nodes for text in node.get("broken", ())]
+    wrong = [f"{node['name']}: {text}" for node in nodes for text in node.get("broken", ())]
     wrong += [f"all_reduce: {one['wrong']} elements wrong" for one in link["sizes"] if one["wrong"]]
     paper = known[1] * ABOVE_NOMINAL if known else None
     doubts = _doubts(met, nodes, headline)

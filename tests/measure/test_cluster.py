@@ -57,7 +57,7 @@ SLOW = node("two", 500e12, clock_mhz=1500.0)
         (met(FAST, SLOW), None, "FAIL", "two reaches 83%"),
         (met(FAST, {**SLOW, "gates": [BUSY]}), 18e9, "INCONCLUSIVE", "two: other processes: 70%"),
         (met(FAST, node("two"), link=link(wrong=3)), 18e9, "FAIL", "all_reduce: 3 elements wrong"),
-        (met(FAST, node("two", broken=["torch failed (x)"])), 18e9, "FAIL", "torch failed (x)"),
+        (met(FAST, node("two", broken=["torch failed (x)"])), 18e9, "FAIL", "two: torch failed (x)"),
         (met(FAST, node("two", torch="2.9.1")), 18e9, "INCONCLUSIVE", "2.11.0 on one; 2.9.1 on two"),
         (met(FAST, node("two", rates={})), 18e9, "INCONCLUSIVE", f"two: no rate of {CASE}"),
         (met(FAST, missing=["two"], link=None), 18e9, "INCONCLUSIVE", "two did not arrive"),
@@ -119,6 +119,11 @@ def test_why_a_node_is_slow(seen: dict[str, Any], reason: str) -> None:
     assert why_slow(node("two", **{**healthy, **seen}), node("one", **healthy)).startswith(reason)
 
 
+def test_a_name_that_cannot_be_one_is_another_machine() -> None:
+    with pytest.raises(UsageError, match="which of them is this machine"):
+        parse_nodes("a..b,c", None, None)
+
+
 def test_nodes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_build.measure.cluster._is_here", lambda host: host == "two")
     found = parse_nodes("one:29500,two,three", None, None)
@@ -126,7 +131,7 @@ def test_nodes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_nodes("one,[fe80::1]", 1, None).port == 29400
     assert parse_nodes("one,one", 0, None).names == ("one#0", "one#1")
     for text, rank in (("two", 0), ("one,two:29500", 0), ("one,,two", 0), ("one,three", None), ("one,two", 2),
-                       ("two,two", None), ("one,two;ls", 0)):  # fmt: skip
+                       ("two,two", None), ("one,two;ls", 0), ("one:0,two", 0), ("one:65536,two", 0)):  # fmt: skip
         with pytest.raises(UsageError):
             parse_nodes(text, rank, None)
 
