@@ -9,6 +9,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from spark_build.measure.cluster import CODES, conclude, parse_nodes, table_of, 
 from spark_build.measure.model import Arm, Reference, Telemetry
 from spark_build.measure.verdict import parse_reference
 from spark_build.recipes.toml_positions import read_toml
+from tests.helpers.wheelhouse import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE = "FP16 8192^3 a@b"
@@ -138,9 +140,10 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def start(root: Path, arm: Arm, nodes: str, rank: int, *more: str) -> subprocess.CompletedProcess[str]:
-    """Run one node in a root of its own."""
+def start(root: Path, arm: Arm, nodes: str, rank: int, *more: str) -> int:
+    """Run one node in a root of its own; return how it ended."""
     root.mkdir()
+    (root / "began").touch()
     words = [
         "--root",
         str(root),
@@ -155,25 +158,31 @@ def start(root: Path, arm: Arm, nodes: str, rank: int, *more: str) -> subprocess
     ]
     words += ["--arm", f"torch={Path(arm.python).parents[1]}", "--size", "64", *more]
     command = [sys.executable, "-m", "spark_build", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    with (root / "said").open("w") as said:
+        return subprocess.run(command, stdout=said, stderr=said, timeout=300, check=False).returncode
+
+
+def says(file: Path, text: str) -> bool:
+    return file.exists() and text in file.read_text()
 
 
 def all_of(folder: Path, arm: Arm, nodes: str, ranks: tuple[int, ...], *more: str) -> list[dict[str, Any]]:
-    """Run nodes, one 15 s after the other; what each left behind, which must fit how it ended."""
-
-    def late(number: int, rank: int) -> subprocess.CompletedProcess[str]:
-        time.sleep(15 * number)
-        return start(folder / f"root{number}", arm, nodes, rank, *more)
-
+    """Run nodes, each some time after the one before waits; what each left behind, which must fit how it ended."""
     with ThreadPoolExecutor(len(ranks)) as pool:
-        ends = list(pool.map(late, range(len(ranks)), ranks))
+        ends = []
+        for number, rank in enumerate(ranks):
+            ends.append(pool.submit(start, folder / f"root{number}", arm, nodes, rank, *more))
+            said = folder / f"root{number}" / "said"
+            assert eventually(partial(says, said, "waiting for"), seconds=60)
+            time.sleep(2)
     found = []
     for number, end in enumerate(ends):
         (file,) = folder.glob(f"root{number}/runs/*/cluster.json")
         document = json.loads(file.read_text())
-        assert end.returncode == document["exit_code"], end
-        assert f"burn-in: {document['verdict']}" in end.stdout
-        assert all(why in end.stdout for why in document["why"])
+        said = folder / f"root{number}" / "said"
+        assert end.result() == document["exit_code"], said.read_text()
+        assert f"burn-in: {document['verdict']}" in said.read_text()
+        assert all(why in said.read_text() for why in document["why"])
         found.append(document)
     return found
 
@@ -199,9 +208,9 @@ def test_two_nodes_meet_measure_and_say_the_same(baseline: Arm, tmp_path: Path) 
     assert one["bus"] == one["link"]["sizes"][-1]["bus"]
     (page,) = tmp_path.glob("root0/runs/*/cluster.md")
     assert f"**{one['verdict']}**" in page.read_text()
-    rounds = [json.loads(file.read_text()) for file in tmp_path.glob("root*/runs/*/rounds-*/*.json")]
-    begun = [dt.datetime.fromisoformat(each["started"]).timestamp() for each in rounds]
-    assert max(begun) < min(at + each["seconds"] for at, each in zip(begun, rounds, strict=True))
+    (round_of_first,) = tmp_path.glob("root0/runs/*/rounds-*/*.json")
+    begun = dt.datetime.fromisoformat(json.loads(round_of_first.read_text())["started"]).timestamp()
+    assert begun > (tmp_path / "root1" / "began").stat().st_mtime, "it did not wait for the second"
 
 
 @pytest.mark.parametrize(
