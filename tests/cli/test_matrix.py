@@ -47,6 +47,10 @@ def test_what_can_be_built_is_built_once_and_the_rest_says_why_not(root: Root) -
     planned = root.json("matrix", *words, "--dry-run")["combinations"]
     assert [one["decision"] for one in planned[0]["steps"]] == ["BUILD", "BUILD"]
     assert not (root.folder / "wheelhouse").exists()
+    there = root.json("matrix", *words, "--dry-run", "--farm", "local:2")["combinations"]
+    assert [one["status"] for one in there] == [one["status"] for one in planned], (
+        "its workers are this machine"
+    )
     rows = outcome(root, *words)
     assert [row["view"] for row in rows] == [row["view"] for row in planned]
     here = f"host-cpu-t-{abi}", f"host-cpu-u-{abi}"
