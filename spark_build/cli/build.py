@@ -132,7 +132,7 @@ def building_options(function: Command) -> Command:
         click.option(
             "--farm",
             metavar="ADDRESS",
-            help="Build on the workers of tls://HOST:PORT; ssh:HOST,... and local:N start some.",
+            help="Build on the workers of tls://HOST:PORT; ssh:HOSTS and local:N start some.",
         ),
         local_sources,
     ):

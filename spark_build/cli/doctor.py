@@ -33,7 +33,7 @@ STATUS: dict[Severity, str] = {"ok": "ok", "warning": "warn", "error": "fail"}
 @click.option("--yes", is_flag=True, help="With --fix: do not ask.")
 @click.option("--cluster", is_flag=True, help="Also check the links between several machines.")
 @click.option("--bundle", metavar="FILE", help="Write a support bundle (tar) without secrets.")
-@farm_options("Check all workers of tls://HOST:PORT, or the machines of ssh:HOST,...")
+@farm_options("Check all workers of tls://HOST:PORT, or the machines of ssh:HOST,HOST.")
 @shared
 def doctor(
     options: Options,

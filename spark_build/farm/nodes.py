@@ -98,7 +98,7 @@ def address_of(text: str) -> str:
     """Return tls://HOST:PORT. Raise UsageError for what is none, or not encrypted."""
     found = _ADDRESS.fullmatch(text)
     if not found or not 0 < int(found[2]) < 1 << 16:
-        raise UsageError(f"{text!r} is no address of a farm", hint="tls://HOST:PORT, ssh:HOST,... or local:N")
+        raise UsageError(f"{text!r} is no address of a farm", hint="tls://HOST:PORT, ssh:HOSTS or local:N")
     return f"tls://{found[1]}:{found[2]}"
 
 
