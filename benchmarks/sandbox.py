@@ -1,13 +1,17 @@
 """What the sandbox costs a build: processor time in bubblewrap and without any, in interleaved pairs.
 
 Run it in a checkout on a quiet machine: .venv/bin/python benchmarks/sandbox.py [--rounds N] [--recipe NAME]
-A round is two builds, of ONNX about 4 min on two cores: ten take 40 min.
+[--sdist PKG==VER]. A round is two builds, of ONNX about 4 min on two cores: ten take 40 min. --sdist takes a
+smaller one, for which `recipes new` writes the recipe, such as --recipe uvloop --sdist uvloop==0.22.1.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -17,6 +21,7 @@ from pathlib import Path
 from overhead import BIN, HERE, TRAIN
 
 WEAKER = ("bwrap", "unshare")
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def path_without(names: tuple[str, ...], folder: Path) -> str:
@@ -35,25 +40,38 @@ def processor(root: Path, recipe: str, env: dict[str, str]) -> float:
     for name in ("wheelhouse", "build"):
         shutil.rmtree(root / name, ignore_errors=True)
     command = [str(BIN / "spark-build"), "--root", str(root), "--target", "host-cpu", "--train", TRAIN, "-q"]
-    with subprocess.Popen([*command, "build", recipe, "--no-closure"], env=env, cwd=HERE) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"the build failed: exit code {process.returncode}")
-    return usage.ru_utime + usage.ru_stime
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([*command, "build", recipe, "--no-closure"], env=env, cwd=HERE, check=True)
+    # bwrap may end before the first process of its namespace, which then is our child (become_subreaper).
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def become_subreaper() -> None:
+    """Take in orphaned descendants: what they used counts only when somebody waits for them."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--recipe", default="onnx")
+    parser.add_argument("--sdist", help="make the recipe of this source release first")
     parser.add_argument("--dir", help="where to build (default: a temporary folder)")
     asked = parser.parse_args()
     if shutil.which("bwrap") is None:
         raise SystemExit("bubblewrap is not installed")
+    become_subreaper()
     with tempfile.TemporaryDirectory(dir=asked.dir) as folder:
         root = Path(folder, "root")
         root.mkdir()
+        if asked.sdist:
+            new = [str(BIN / "spark-build"), "--root", str(root), "-q", "recipes", "new", asked.recipe]
+            subprocess.run([*new, "--sdist", asked.sdist], check=True, cwd=HERE)
         boxed = {**os.environ, "SPARK_BUILD_CACHE": "none"}
         bare = {**boxed, "PATH": path_without(WEAKER, Path(folder, "bin"))}
         processor(root, asked.recipe, boxed)  # fetches, and warms the disk's cache
