@@ -205,8 +205,8 @@ def built(common: Path) -> Root:
 
 @pytest.fixture(scope="session")
 def torch_home(common: Path) -> Home:
-    """Folders in which the public torch for processors is installed once."""
-    state = common / "torch"
+    """Folders in which the public torch for processors is installed once, for both parts of a run."""
+    state = Path(os.environ.get("TESTS_SHARED", common)) / "torch"
     return Home(
         data=(ROOT,),
         wheelhouse=state / "wheelhouse",
@@ -244,10 +244,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say at the end of the second part of a run (see run-tests) what came of its first."""
-    told = os.environ.get("TESTS_FIRST_PART", "")
-    if not told or "PYTEST_XDIST_WORKER" in os.environ:
+    shared = os.environ.get("TESTS_SHARED", "")
+    if not shared or "PYTEST_XDIST_WORKER" in os.environ:
         return
-    path, stats = Path(told), terminalreporter.stats
+    path, stats = Path(shared, "first-part"), terminalreporter.stats
     if path.exists():
         terminalreporter.section("the part before, side by side")
         terminalreporter.write(path.read_text())
