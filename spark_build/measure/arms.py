@@ -60,6 +60,7 @@ def baseline_arm(home: Home, train: str, folder: Path, emit: Emit, *, device: De
             wanted = [f"{name}=={version}" for name, version in pins.items()]
             with folder.with_name(f"{folder.name}.log").open("wb") as log:
                 simple_api.install(folder, wanted, backend, emit, log)
+            venv.compile_packages(folder)
             write_atomically(stamp, json.dumps(key))
     return environment_arm("public", folder, origin=f"public wheels pinned for train {train}")
 

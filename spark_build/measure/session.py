@@ -61,6 +61,7 @@ from spark_build.paths import Home
 from spark_build.recipes.model import Recipe
 from spark_build.recipes.toml_positions import read_toml
 from spark_build.text import digest
+from spark_build.venv import compile_packages
 from spark_build.wheelhouse.generations import Generation
 
 PUBLIC, WHEELHOUSE = ArmWish(name="public", what="public"), ArmWish(name="wheelhouse", what="wheelhouse")
@@ -162,6 +163,7 @@ def _arm(site: MeasureSite, folder: Path, device: Device, wish: ArmWish) -> Arm:
     environment = folder / "wheelhouse-env"
     remove_tree(environment)
     install(site.generation, environment, ["torch"], with_pip=False)
+    compile_packages(environment)
     return environment_arm(wish.name, environment, origin=f"wheelhouse generation {site.generation.number}")
 
 

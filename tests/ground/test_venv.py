@@ -84,3 +84,19 @@ def test_a_pth_does_not_run_between_calls_with_one_cache(tmp_path: Path) -> None
     shutil.rmtree(cache)
     venv.uv(environment, ["check"], cache=cache)
     assert marker.exists(), "else nothing was tried"
+
+
+def test_packages_are_compiled_without_running_their_code(tmp_path: Path) -> None:
+    env, ran = tmp_path / "env", tmp_path / "ran"
+    venv.create(env)
+    (packages,) = env.glob("lib/python*/site-packages")
+    (packages / "good.py").write_text("answer = 42\n")
+    (packages / "template.py").write_text("class {{ name }}:\n")
+    (packages / "eager.pth").write_text(f"import pathlib; pathlib.Path({str(ran)!r}).touch()\n")
+    (packages / "sitecustomize.py").write_text(f"import pathlib; pathlib.Path({str(ran)!r}).touch()\n")
+
+    venv.compile_packages(env)
+
+    compiled = {path.name.partition(".")[0] for path in packages.glob("__pycache__/*.pyc")}
+    assert compiled == {"good", "sitecustomize"}
+    assert not ran.exists()
