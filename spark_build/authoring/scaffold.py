@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from spark_build.authoring.pins import facts_of, sha256_of_file, write_locks
-from spark_build.authoring.sdist_metadata import DESCRIBING, Sources, Survey, survey, version_in
+from spark_build.authoring.sdist_metadata import Sources, Survey, describing, survey, version_in
 from spark_build.errors import HostError, SourceError, UsageError
 from spark_build.events import Emit, Note
 from spark_build.files import write_atomically
@@ -187,9 +187,9 @@ def _needs(found: Survey, needs: Mapping[str, str]) -> tuple[Need, ...]:
 
 
 def _variants(found: Survey) -> tuple[Variant, ...]:
-    if not (found.torch_extension and found.cuda_files):
+    if not (found.cuda_files and "torch" in found.needs and (found.torch_extension or found.cmake)):
         return ()
-    reader = "torch/utils/cpp_extension.py"
+    reader = "torch/utils/cpp_extension.py" if found.torch_extension else "find_package(Torch)"
     value = "{arch_list:cpp_extension}"
     env = {"TORCH_CUDA_ARCH_LIST": Variable(value=value, why=f"{reader}: else the GPUs seen here")}
     env["CUDA_HOME"] = Variable(value="{need:cuda}", why=f"{reader}: which toolkit")
@@ -359,7 +359,7 @@ def read_sources(top: Path) -> Sources:
         folders[:] = [name for name in folders if name != ".git"]
         paths += [str(Path(folder, name).relative_to(top)) for name in names]
     texts = {}
-    for name in DESCRIBING:
+    for name in describing(paths):
         file = top / name
         # A link out of the tree would show something of this machine.
         if file.is_file() and file.resolve().is_relative_to(top.resolve()):

@@ -6,7 +6,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from configparser import Error as ConfigError
 from configparser import RawConfigParser
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class Sources:
     """A source tree: relative paths of its files, and the texts of those that describe it."""
 
     paths: tuple[str, ...]
-    texts: Mapping[str, str] = field(default_factory=dict)  # some of DESCRIBING
+    texts: Mapping[str, str] = field(default_factory=dict)  # of `describing`
 
     def text(self, name: str) -> str:
         """Return a file's text; "" when it is missing."""
@@ -53,6 +53,14 @@ class Sources:
     def count(self, *endings: str) -> int:
         """Return the number of files with these endings, without tests and examples."""
         return sum(path.endswith(endings) and not _ASIDE.search(path) for path in self.paths)
+
+
+def describing(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the files that tell how a project is built: DESCRIBING, and all that CMake reads."""
+    read_by_cmake = (
+        path for path in paths if path.endswith((".cmake", "CMakeLists.txt")) and not _ASIDE.search(path)
+    )
+    return tuple(dict.fromkeys((*DESCRIBING, *read_by_cmake)))
 
 
 # os.getenv("X_FORCE_BUILD", "FALSE") == "TRUE", and the like.
@@ -337,8 +345,33 @@ def _notes(
             "setup.py names architectures for nvcc itself: torch does not read TORCH_CUDA_ARCH_LIST then; "
             "for it to decide, patch them out (as patches/causal-conv1d/0001-arch-list.patch does)"
         )
+    yield from _downloads(sources)
     if _backend(project) == "maturin" or "setuptools-rust" in named or "setuptools_rust" in imported:
         yield "it is compiled by Rust: system.apt needs cargo and rustc"
+
+
+_DOWNLOAD = re.compile(
+    r"(?i)\b(FetchContent|ExternalProject)_(?:Declare|Populate|Add)\s*\(\s*([\w.-]+)([^()]*)\)"
+)
+
+
+def _downloads(sources: Sources) -> Iterator[str]:
+    """Yield what CMake would download while it configures or builds."""
+    found: dict[str, set[str]] = {"fetchcontent": set(), "externalproject": set()}
+    for path, text in sources.texts.items():
+        if path.endswith((".cmake", "CMakeLists.txt")):
+            for module, name, rest in _DOWNLOAD.findall(re.sub(r"(?m)#.*$", "", text)):
+                if re.search(r"\b(GIT_REPOSITORY|URL)\s", rest):
+                    found[module.lower()].add(name)
+    pin = "and builds have no network: pin them as extra sources"
+    if fetched := sorted(found["fetchcontent"]):
+        variable = f"FETCHCONTENT_SOURCE_DIR_{fetched[0].upper()} = {{extra:{fetched[0]}}}"
+        yield (
+            f"CMake downloads {', '.join(fetched)} (FetchContent), {pin} and set {variable}, "
+            "or a variable of the project's own"
+        )
+    if added := sorted(found["externalproject"]):
+        yield f"CMake downloads {', '.join(added)} (ExternalProject), {pin} and patch that place"
 
 
 def version_in(tag: str) -> str:

@@ -3,13 +3,14 @@ from __future__ import annotations
 import copy
 import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.authoring.scaffold import draft, render
+from spark_build.authoring.scaffold import draft, read_sources, render
 from spark_build.authoring.sdist_metadata import Sources, Survey, survey, version_in
 from spark_build.errors import RecipeError, SourceError
 from spark_build.recipes.model import Pin, Source
@@ -124,6 +125,34 @@ def test_what_an_extensions_setup_py_asks_for() -> None:
     assert "names architectures for nvcc itself" in note
     text = render(recipe, head="x", about_requires="")
     assert parse_recipe(text, "recipes/x.toml") == recipe
+
+
+def test_what_cmake_downloads_is_told() -> None:
+    """As vLLM 0.33.0 has it, in files of their own beside CMakeLists.txt."""
+    fetch = (
+        "if(DEFINED ENV{A_SRC_DIR})\n  FetchContent_Declare(alpha SOURCE_DIR $ENV{A_SRC_DIR})\nelse()\n"
+        "  FetchContent_Declare(\n    alpha # theirs\n    GIT_REPOSITORY https://example.org/a.git\n    GIT_TAG 1)\n"
+        "# FetchContent_Declare(gone URL https://example.org/gone.tar.gz)\n"
+    )
+    texts = {
+        "setup.py": "import torch\nsubprocess.run(['cmake'])",
+        "CMakeLists.txt": "find_package(Torch)\nexternalproject_add(beta URL https://example.org/b.tar.gz)",
+        "cmake/external/alpha.cmake": fetch,
+    }
+    found = survey(Sources(paths=(*texts, "kernels.cu"), texts=texts), {"torch": "torch"})
+    fetched, added = found.notes
+    assert fetched.startswith("CMake downloads alpha (FetchContent)")
+    assert "FETCHCONTENT_SOURCE_DIR_ALPHA = {extra:alpha}" in fetched
+    assert added.startswith("CMake downloads beta (ExternalProject)")
+    recipe = draft("x", found, sdist_pin("x", "1", "0" * 64), (), found.needs)
+    assert recipe.build.variants[0].env["TORCH_CUDA_ARCH_LIST"].value == "{arch_list:cpp_extension}"
+
+
+def test_cmake_files_of_a_tree_are_read(tmp_path: Path) -> None:
+    for name in ("CMakeLists.txt", "cmake/a.cmake", "tests/b.cmake", "docs/CMakeLists.txt", "src/x.c"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert set(read_sources(tmp_path).texts) == {"CMakeLists.txt", "cmake/a.cmake"}
 
 
 def test_an_extension_that_refuses_ninja() -> None:
