@@ -187,9 +187,9 @@ def _needs(found: Survey, needs: Mapping[str, str]) -> tuple[Need, ...]:
 
 
 def _variants(found: Survey) -> tuple[Variant, ...]:
-    if not (found.cuda_files and "torch" in found.needs and (found.torch_extension or found.cmake)):
+    if not (found.cuda_files and "torch" in found.needs):
         return ()
-    reader = "torch/utils/cpp_extension.py" if found.torch_extension else "find_package(Torch)"
+    reader = "find_package(Torch)" if found.cmake else "torch/utils/cpp_extension.py"
     value = "{arch_list:cpp_extension}"
     env = {"TORCH_CUDA_ARCH_LIST": Variable(value=value, why=f"{reader}: else the GPUs seen here")}
     env["CUDA_HOME"] = Variable(value="{need:cuda}", why=f"{reader}: which toolkit")
@@ -203,7 +203,7 @@ def _repair(found: Survey, needs: Mapping[str, str]) -> Repair:
     exclude: tuple[str, ...] = ()
     if found.compiled and "torch" in needs:
         exclude = ("libc10*.so", "libtorch*.so", *(("libcudart.so.*",) if found.cuda_files else ()))
-    linked = found.torch_extension and "torch" in needs
+    linked = found.compiled and "torch" in needs
     requires = (Required(requirement="torch=={version:torch}", why=_ABI),) if linked else ()
     return Repair(bundle=bool(found.compiled), exclude=exclude, requires=requires)
 

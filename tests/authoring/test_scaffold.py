@@ -155,6 +155,17 @@ def test_cmake_files_of_a_tree_are_read(tmp_path: Path) -> None:
     assert set(read_sources(tmp_path).texts) == {"CMakeLists.txt", "cmake/a.cmake"}
 
 
+def test_an_extension_whose_setup_py_leaves_the_compiler_to_modules_of_its_own() -> None:
+    """As deepspeed's op_builder: setup.py names no extension class."""
+    setup = (
+        "import torch\nfrom op_builder import BUILDERS\nsetup(ext_modules=[one.made() for one in BUILDERS])"
+    )
+    found = looked(("op_builder/__init__.py", "csrc/a.cu"), setup_py=setup)
+    recipe = draft("x", found, sdist_pin("x", "1", "0" * 64), (), found.needs)
+    assert set(recipe.build.variants[0].env) == {"CUDA_HOME", "TORCH_CUDA_ARCH_LIST"}
+    assert [one.requirement for one in recipe.repair.requires] == ["torch=={version:torch}"]
+
+
 def test_an_extension_that_refuses_ninja() -> None:
     setup = "import torch\nCppExtension('x')\nBuildExtension.with_options(use_ninja=False)"
     found = looked(setup_py=setup)
