@@ -59,22 +59,63 @@ class Checkout:
         return json.loads(done.stdout)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """What the second start said of a build that was killed, and how many steps there are to compile."""
+
+    said: str
+    steps: int
+
+
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
-    """A fresh checkout and HOME in which `./spark-build all` has run."""
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    """A fresh checkout and HOME."""
     base = tmp_path_factory.mktemp("journey")
     (base / "home").mkdir()
     leaky = ("SPARK_BUILD_", "VIRTUAL_ENV", "XDG_", "PYTHONPATH")
     env = {name: value for name, value in os.environ.items() if not name.startswith(leaky)}
     env |= {"HOME": str(base / "home"), "SPARK_BUILD_PYTHON": str(Path(sys.executable).resolve())}
     env["SPARK_BUILD_NICE"] = "0"  # beside other tests, which leave low priorities nothing
-    made = Checkout(folder=copy_of_the_project(base / "spark-build"), env=env)
-    done = made.run("all")
+    yield Checkout(folder=copy_of_the_project(base / "spark-build"), env=env)
+    shutil.rmtree(base)
+
+
+@pytest.fixture(scope="module")
+def again(fresh: Checkout) -> Again:
+    """`./spark-build all`, killed while it compiled, then typed again."""
+    process = processes.start(
+        ["./spark-build", "all"],
+        cwd=fresh.folder,
+        env=fresh.env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    steps: list[tuple[str, str]] = []
+    deadline = time.monotonic() + 900
+    while time.monotonic() < deadline and process.poll() is None:
+        logs = list(fresh.folder.glob("build/onnx/*/build.log"))
+        steps = re.findall(r"^\[(\d+)/(\d+)\]", logs[0].read_text(), re.MULTILINE) if logs else []
+        if steps and int(steps[-1][0]) >= 25:
+            break
+        time.sleep(0.2)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert steps, "the compile never got that far"
+    time.sleep(5)
+    left = subprocess.run(["pgrep", "-f", str(fresh.folder / "build")], check=False)
+    assert left.returncode == 1, "processes outlive the build"
+    done = fresh.run("all")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^onnx +1\.19\.1 +built", done.stdout, re.MULTILINE), done.stdout
     assert re.search(r"^verified: (\d+) of \1 checks ok", done.stdout, re.MULTILINE), done.stdout
-    yield made
-    shutil.rmtree(base)
+    return Again(said=done.stderr, steps=int(steps[-1][1]))
+
+
+@pytest.fixture(scope="module")
+def checkout(fresh: Checkout, again: Again) -> Checkout:
+    """A checkout in which `./spark-build all` has run to its end."""
+    assert again.steps
+    return fresh
 
 
 def use(python: Path) -> str:
@@ -144,34 +185,22 @@ def digest(root: Path) -> str:
     return str(built["content_digest"])
 
 
-def test_kill_during_the_compile_then_again_gives_the_same_wheel(checkout: Checkout, tmp_path: Path) -> None:
-    root = tmp_path / "killed"
-    arguments = ["./spark-build", "--root", str(root), "all"]
-    process = processes.start(arguments, cwd=checkout.folder, env=checkout.env, stderr=subprocess.DEVNULL)
-    total = 0
-    deadline = time.monotonic() + 900
-    while time.monotonic() < deadline and process.poll() is None:
-        logs = list(root.glob("build/onnx/*/build.log"))
-        steps = re.findall(r"^\[(\d+)/(\d+)\]", logs[0].read_text(), re.MULTILINE) if logs else []
-        if steps and int(steps[-1][0]) >= 25:
-            total = int(steps[-1][1])
-            break
-        time.sleep(0.2)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert total, "the compile never got that far"
-    time.sleep(5)
-    assert subprocess.run(["pgrep", "-f", str(root / "build")], check=False).returncode == 1
-    again = checkout.run("--root", str(root), "all")
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert "onnx: environment kept from the last run" in again.stderr
-    (log,) = root.glob("wheelhouse/store/??/*/build.log")
+def test_a_build_that_was_killed_goes_on_where_it_stopped(checkout: Checkout, again: Again) -> None:
+    assert "onnx: environment kept from the last run" in again.said
+    (log,) = checkout.folder.glob("wheelhouse/store/??/*/build.log")
     compiled = re.findall(r"^\[\d+/\d+\] Building", log.read_text(), re.MULTILINE)
     # Only what was being compiled at the kill is compiled twice.
-    assert len(compiled) <= total + 2
-    assert digest(root) == digest(checkout.folder)
+    assert 25 <= len(compiled) <= again.steps + 2
 
 
+@pytest.mark.soak
+def test_a_build_in_one_go_gives_the_same_wheel(checkout: Checkout, tmp_path: Path) -> None:
+    done = checkout.run("--root", str(tmp_path), "all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert digest(tmp_path) == digest(checkout.folder)
+
+
+@pytest.mark.soak
 def test_burn_in_on_a_cpu_says_how_sure_it_is(checkout: Checkout) -> None:
     document = checkout.json("verify", "--burn-in", "--seed", "7")
     burn_in = document["burn_in"]
@@ -179,16 +208,3 @@ def test_burn_in_on_a_cpu_says_how_sure_it_is(checkout: Checkout) -> None:
     assert burn_in["ci95"][0] <= burn_in["ratio"] <= burn_in["ci95"][1]
     assert {case["case"]["dtype"] for case in burn_in["cases"]} == {"fp32", "bf16"}
     assert "<svg" in Path(burn_in["report"]).read_text()
-
-
-def test_the_check_of_torch_passes_on_the_public_one(checkout: Checkout, tmp_path: Path) -> None:
-    """In the baseline environment of the burn-in before: a torch for CPUs."""
-    (python,) = checkout.folder.glob("runs/arms/public-2.13-cpu/bin/python")
-    script = checkout.folder / "bench/checks/torch.py"
-    subprocess.run([python, "-I", script, "--out", tmp_path / "out.json"], check=True)
-    checks = json.loads((tmp_path / "out.json").read_text())["checks"]
-    status = {check["name"]: check["status"] for check in checks}
-    assert status == {
-        "import": "ok", "architectures": "skipped", "libraries": "skipped",
-        "matmul": "ok", "attention": "ok", "storage": "skipped",
-    }  # fmt: skip
