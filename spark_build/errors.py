@@ -9,7 +9,7 @@ import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ Severity = Literal["ok", "info", "warning", "error"]
 
 
 class Place(NamedTuple):
-    """Where something was found.
+    """Place of a finding.
 
     line: from 1; 0 for the whole file. key: of a value in a TOML file whose line is not known yet.
     subject: the recipe or package that it concerns, where that is not the file itself.
@@ -86,7 +86,7 @@ NOWHERE = Place()
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule or check found: in a wheel, a recipe, the store, an environment or the machine."""
+    """Finding of a rule or check: in a wheel, a recipe, the store, an environment or the machine."""
 
     rule: str
     severity: Severity
@@ -131,6 +131,26 @@ class SparkBuildError(Exception):
         self.where = where  # "recipes/onnx.toml:15"
         self.hint = as_hint(hint)
         self.log = log  # path of the log that has the details
+
+    @staticmethod
+    def of_plain(raw: Any) -> SparkBuildError:
+        """Return an error of the kind that its row names, else a SparkBuildError."""
+        from spark_build.decoding import decoder  # not for --help
+
+        named = globals().get(str(dict(raw).get("type")))
+        kind = named if isinstance(named, type) and issubclass(named, SparkBuildError) else SparkBuildError
+        # Journals of earlier versions have a text.
+        parts = decoder(tuple[HintStep | str, ...] | str | None)(raw.get("hint")) or ()
+        hint = Hint(*([parts] if isinstance(parts, str) else parts)) if parts else None
+        error: SparkBuildError = kind(str(raw.get("message", "")), where=raw.get("where"), hint=hint)
+        error.log = raw.get("log")
+        if isinstance(error, RecipeError):
+            rows = decoder(tuple[dict[str, str | int], ...])(raw.get("problems", []))
+            error.problems = tuple(
+                problem(str(one.get("message")), str(one.get("file")), int(one.get("line", 0)))
+                for one in rows
+            )
+        return error
 
 
 class UsageError(SparkBuildError):

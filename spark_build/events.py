@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, get_args
 
-from spark_build import errors
-from spark_build.errors import Hint, HintStep, RecipeError, SparkBuildError, problem
+from spark_build.decoding import decoder
+from spark_build.errors import RecipeError, SparkBuildError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,17 +233,16 @@ def decode(row: Mapping[str, Any]) -> Event | None:
     """Return the event of a row; None for an unknown kind or fields that do not fit."""
     kind = KINDS.get(str(row.get("event")))
     try:
-        event: Event | None = None if kind is None else _record(row, kind)
-    except (TypeError, ValueError):
+        return None if kind is None else decoder(kind, newer=True)(row)
+    except (TypeError, ValueError, LookupError):
         return None
-    return event
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, SparkBuildError):
         return _plain_error(value)
-    if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, tuple | list):
@@ -262,81 +258,6 @@ def _plain_error(error: SparkBuildError) -> dict[str, Any]:
             {"file": one.place.file, "line": one.place.line, "message": one.message} for one in error.problems
         ]
     return row
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    """Return the types of a dataclass's fields, cached for thousands of rows."""
-    return get_type_hints(kind)
-
-
-def _record(raw: Any, kind: type) -> Any:
-    """Return a dataclass from the fields it knows; missing fields keep their defaults."""
-    if not isinstance(raw, Mapping):
-        raise TypeError(kind)
-    return kind(**{name: _value(raw[name], hint) for name, hint in _hints(kind).items() if name in raw})
-
-
-def _value(raw: Any, hint: Any) -> Any:
-    """Return a value of the hinted type. Raises TypeError or ValueError when it does not fit."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return _first(raw, arguments)
-    if origin is Literal and raw in arguments:
-        return raw
-    if origin is tuple and isinstance(raw, list):
-        return tuple(_value(one, kind) for one, kind in zip(raw, _each(arguments, len(raw)), strict=True))
-    if origin in (dict, Mapping) and isinstance(raw, Mapping):
-        return {name: _value(one, arguments[1]) for name, one in raw.items()}
-    if isinstance(hint, type) and origin is None:
-        return _single(raw, hint)
-    raise TypeError(hint)
-
-
-def _first(raw: Any, kinds: tuple[Any, ...]) -> Any:
-    """Return a value of the first type of a union that fits."""
-    for kind in kinds:
-        try:
-            return _value(raw, kind)
-        except (TypeError, ValueError):
-            continue
-    raise TypeError(kinds)
-
-
-def _each(arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """Return the types of a tuple's elements; `tuple[X, ...]` has as many as needed."""
-    return arguments[:1] * count if arguments[1:] == (...,) else arguments
-
-
-def _single(raw: Any, kind: type) -> Any:
-    if kind is type(None) and raw is None:
-        return None
-    if issubclass(kind, SparkBuildError) and isinstance(raw, Mapping):
-        return _error(raw)
-    if dataclasses.is_dataclass(kind):
-        return _record(raw, kind)
-    if kind is float and type(raw) is int:
-        return float(raw)
-    if kind in (str, int, float, bool) and type(raw) is kind:
-        return raw
-    raise TypeError(kind)
-
-
-def _error(raw: Mapping[str, Any]) -> SparkBuildError:
-    """Return an error of the kind that its row names, else a SparkBuildError."""
-    named = getattr(errors, str(raw.get("type")), None)
-    kind = named if isinstance(named, type) and issubclass(named, SparkBuildError) else SparkBuildError
-    # Journals of earlier versions have a text.
-    parts = _value(raw.get("hint"), tuple[HintStep | str, ...] | str | None) or ()
-    hint = Hint(*([parts] if isinstance(parts, str) else parts)) if parts else None
-    error: SparkBuildError = kind(str(raw.get("message", "")), where=raw.get("where"), hint=hint)
-    error.log = raw.get("log")
-    if isinstance(error, RecipeError):
-        rows = _value(raw.get("problems", []), tuple[dict[str, str | int], ...])
-        error.problems = tuple(
-            problem(str(one.get("message")), str(one.get("file")), int(one.get("line", 0))) for one in rows
-        )
-    return error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

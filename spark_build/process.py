@@ -71,7 +71,6 @@ def refuse_cancelled() -> None:
 def capture(
     args: Sequence[str],
     *,
-    cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float = 60,
     check: bool = True,
@@ -81,7 +80,6 @@ def capture(
     try:
         done = subprocess.run(
             args,
-            cwd=cwd,
             env=env,
             capture_output=True,
             stdin=subprocess.DEVNULL if stdin is None else stdin,

@@ -1,4 +1,4 @@
-"""Where messages, progress and waits go: set once for a block and for the threads that copy its context."""
+"""Destination of messages, progress and waits: set once for a block and the threads with its context."""
 
 from __future__ import annotations
 

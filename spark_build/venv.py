@@ -137,3 +137,11 @@ def pip(
         "--disable-pip-version-check", "--no-input", *arguments,
     ]  # fmt: skip
     return run(command, env=clean_environment(), log=log, pass_fds=pass_fds)
+
+
+def error_in(output: str) -> str:
+    """Return the reason that pip or uv prints, on one line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    first = next((at for at, line in enumerate(lines) if line.startswith(("error:", "\u00d7"))), 0)  # uv's
+    return errors[0] if errors else " ".join(lines[first:])[:400]

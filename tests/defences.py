@@ -352,8 +352,8 @@ DEFENCES = (
     Fault(
         name="an entry of the store filled under its own name",
         module="spark_build.wheelhouse.store",
-        old='    temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=store))\n    try:\n        if wheel is not',
-        new="    temporary = entry_folder(store, key)\n    make_folder(temporary)\n    try:\n        if wheel is not",
+        old='    temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=store))\n    try:\n        (temporary / RECORD)',
+        new="    temporary = entry_folder(store, key)\n    make_folder(temporary)\n    try:\n        (temporary / RECORD)",
         tests=("test_a_puller_killed_at_every_step[11]",),
         attacks=("pushers and pullers are killed",),
     ),
@@ -417,8 +417,8 @@ DEFENCES = (
     Fault(
         name="any type taken in the list of remote stores",
         module="spark_build.transfer.remote",
-        old="            _check_types(one)\n",
-        new="",
+        old='tuple(map(decoder(Remote), json.loads(path.read_text())["remotes"]))',
+        new='tuple(Remote(**row) for row in json.loads(path.read_text())["remotes"])',
         tests=("test_a_list_that_others_wrote_is_refused",),
         attacks=("the same holds other types",),
     ),

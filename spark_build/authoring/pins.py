@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -366,14 +366,12 @@ class SourceLookup:
     """Indexes and repositories, each asked once."""
 
     def __init__(self) -> None:
-        self._indexes: Indexes | None = None
         self._tags: dict[str, dict[str, str] | SourceError] = {}
 
-    @property
+    @cached_property
     def indexes(self) -> Indexes:
         """Package indexes of pip, read on first use."""
-        self._indexes = self._indexes or configured()
-        return self._indexes
+        return configured()
 
     def commit(self, url: str, tag: str) -> str:
         """Return the commit of a tag; a repository that did not answer is not asked again."""
@@ -554,12 +552,15 @@ class _Lookup:
     """The indexes, asked once for each pin."""
 
     def __init__(self) -> None:
-        self._indexes: Indexes | None = None
         self._found: dict[str, dict[str, str]] = {}
+
+    @cached_property
+    def _indexes(self) -> Indexes:
+        return configured()
 
     def wheels(self, pins: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """Return the sha256s of the wheels of each pin, by file name. Raises SourceError."""
-        indexes = self._indexes = self._indexes or configured()
+        indexes = self._indexes
         lacking = [pin for pin in pins if pin not in self._found]
         with ThreadPoolExecutor(max_workers=8) as pool:  # most of it is waiting
             self._found |= dict(

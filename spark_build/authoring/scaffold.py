@@ -48,7 +48,7 @@ from spark_build.sources.download import fetch_pinned
 from spark_build.sources.git import export_commit, fetch_commit
 from spark_build.sources.simple_api import Indexes, configured, files_of, size_of
 from spark_build.text import nearest
-from spark_build.venv import clean_environment
+from spark_build.venv import clean_environment, error_in
 
 ESTIMATE = "# estimate"
 
@@ -377,10 +377,8 @@ def resolve(requirements: Sequence[str], folder: Path, what: str = "what builds 
         return ()
     done = run([*command, *options, "--", *requirements], env=clean_environment(), cwd=folder)
     if done.returncode != 0:
-        errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
         raise SourceError(
-            f"{what} cannot be had as wheels: "
-            + (errors[-1].removeprefix("ERROR: ") if errors else done.output[-300:]),
+            f"{what} cannot be had as wheels: {error_in(done.output)}",
             hint=f"check the network and `{sys.executable} -m pip config list`; asked for: "
             + ", ".join(requirements),
         )

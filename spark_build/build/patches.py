@@ -27,14 +27,10 @@ _ERROR = re.compile(r"^(?:error|fatal): (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PatchState:
-    """Effect of a patch on a tree; `line` is the nearest matching place, 0 when there is none."""
+    """Effect of a patch on a tree; `detail`: which hunk does not fit, and where it would fit best."""
 
     state: State
     detail: str = ""
-    file: str = ""
-    hunk: int = 0  # counts from 1 within the file; 0: not about one hunk
-    line: int = 0
-    similarity: float = 0.0
 
 
 def located(patch: Patch, home: Home) -> Path:
@@ -79,7 +75,7 @@ def check(patch: Path, tree: Path) -> PatchState:
         return PatchState(state="already-upstream", detail="its reverse applies")
     if forward.returncode == 0:
         return PatchState(state="applies")
-    return _explain(files, tree, forward)
+    return PatchState(state="does-not-apply", detail=_explained(files, tree, forward))
 
 
 def copy_touched(paths: Iterable[str], tree: Path, copy: Path) -> str:
@@ -134,14 +130,13 @@ def _said(done: Completed) -> str:
     return match[1] if match else "git apply failed without a word"
 
 
-def _explain(files: Sequence[FilePatch], tree: Path, done: Completed) -> PatchState:
+def _explained(files: Sequence[FilePatch], tree: Path, done: Completed) -> str:
     """Return which hunk of which file does not fit, and where it would fit best."""
     match = _FAILED_AT.search(done.output)
     if match is None:
         said = _said(done)
         missing = next((file.path for file in files if said == f"{file.path}: No such file or directory"), "")
-        detail = f"{missing} is not in the source" if missing else said
-        return PatchState(state="does-not-apply", detail=detail, file=missing)
+        return f"{missing} is not in the source" if missing else said
     path, start = match[1], int(match[2])
     hunk = next(
         (
@@ -154,24 +149,16 @@ def _explain(files: Sequence[FilePatch], tree: Path, done: Completed) -> PatchSt
         None,
     )
     if hunk is None or not (tree / path).is_file():
-        return PatchState(state="does-not-apply", detail=_said(done), file=path)
+        return _said(done)
     lines = _text(tree / path).split("\n")
     where = f"{path}: hunk {hunk.number} (line {start})"
     if hunk.new != hunk.old and contains_lines(lines, hunk.new):
-        detail = f"{where} is in the source already, other parts of the patch are not"
-        return PatchState(state="does-not-apply", detail=detail, file=path, hunk=hunk.number)
+        return f"{where} is in the source already, other parts of the patch are not"
     place = nearest_place(lines, hunk.old, start) or HunkPlace(line=0, similarity=0)
     said = f"nearest is line {place.line}, {int(place.similarity * 100)}% alike"
     if place.similarity == 1:  # to git, no context after a change means the end of the file
         said = f"line {place.line} does, but without context lines it only fits a file's first or last lines"
-    return PatchState(
-        state="does-not-apply",
-        detail=f"{where} does not match; {said}",
-        file=path,
-        hunk=hunk.number,
-        line=place.line,
-        similarity=place.similarity,
-    )
+    return f"{where} does not match; {said}"
 
 
 NOWHERE = "/dev/null"

@@ -223,7 +223,7 @@ def _optional(order: Iterable[str], recipes: Mapping[str, Recipe], elsewhere: Co
 
 
 class _Surroundings(NamedTuple):
-    """What all steps of a plan share."""
+    """Values that all steps of a plan share."""
 
     recipes: Mapping[str, Recipe]
     train: Train

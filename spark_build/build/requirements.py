@@ -141,7 +141,6 @@ def _download(
     done = run([*command, *options], env=clean_environment(), log=log, pass_fds=keep)
     if done.returncode != 0:
         remove_tree(scratch)
-        errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
         if other := re.search(r"^ {4}(\S+==\S+) from (\S+)", done.output, re.MULTILINE):
             raise SourceError(
                 f"{other[2]}: these are not the bytes of {other[1]} that the recipe's lock names",
@@ -152,9 +151,7 @@ def _download(
                 ),
             )
         raise SourceError(
-            "a build requirement cannot be had: "
-            + (errors[0].removeprefix("ERROR: ") if errors else done.output[-300:]),
-            hint=CHECK_NETWORK,
+            f"a build requirement cannot be had: {venv.error_in(done.output)}", hint=CHECK_NETWORK
         )
     paths = sorted(scratch.glob("*.whl"))
     return {pin: _best(pin, paths) for pin in pins}

@@ -24,7 +24,6 @@ from spark_build.machine import Machine
 from spark_build.process import cancel_all
 from spark_build.recipes.loader import read_lock
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Download, Plan, Recipe, Step
-from spark_build.reporting import Reporter, reporting
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
 from spark_build.text import digest
@@ -44,34 +43,6 @@ def plan(
     for name in (*names, *also):
         setting.catalogue.recipe(name)
 
-    away: dict[str, RemoteEntry] = {}  # what a remote store has and this one has not
-
-    def lookup(step: Step, needs: Mapping[str, str]) -> build_plan.StoredResult:
-        coupled = [one for one in step.provisions if one.provider == "store" and one.need in away]
-        inputs, _ = inputs_of(setting, step, needs, {one.need: away[one.need].told(one) for one in coupled})
-        key = digest(inputs)
-        found = kept_of(setting, step, inputs)
-        if found is not None and not found.lacking:
-            there = found.entry.folder.name
-            older = there if there != key else ""
-            return build_plan.StoredResult(
-                key, stored=True, stale=found.stale, stored_as=older, imported=found.entry.imported
-            )
-        if found is not None:
-            return build_plan.StoredResult(key, stored=False, missing=(*found.stale, found.lacking))
-        entry = None if build_plan.makes_prefix(step) else setting.remotes.find(key)
-        if entry is not None:
-            away[step.recipe.name] = entry
-            return build_plan.StoredResult(key, stored=True, imported=entry.signer, remote=entry.remote)
-        last = store.last_build(setting.home.store, step.recipe.name, setting.target)
-        missing = key_changes(recipe_build.recorded_inputs(setting.home.store, last), inputs) if last else ()
-        refused = tuple(
-            f"what is imported ({row['imported']}) is not reused: its signer is not trusted"
-            for row in store.imports_of(setting.home.store, key)
-            if not is_trusted(setting.home.wheelhouse, row)
-        )
-        return build_plan.StoredResult(key, stored=False, missing=(*refused, *missing))
-
     def usage(recipe: Recipe) -> ExpectedUsage:
         declared = recipe.build.memory_per_job_mib
         return governor.expected_usage(
@@ -90,7 +61,7 @@ def plan(
         setting.train,
         setting.target,
         setting.machine,
-        lookup,
+        partial(_stored, setting, {}),
         _known(setting),
         others=() if names else sorted(name for name, one in recipes.items() if not one.in_catalogue),
         limits=setting.limits,
@@ -99,6 +70,36 @@ def plan(
         builder=builder,
         downloads_of=downloads,
     )
+
+
+def _stored(
+    setting: Context, away: dict[str, RemoteEntry], step: Step, needs: Mapping[str, str]
+) -> build_plan.StoredResult:
+    """Return what this store has of a step, else a remote store; `away`: what those before are there."""
+    coupled = [one for one in step.provisions if one.provider == "store" and one.need in away]
+    inputs, _ = inputs_of(setting, step, needs, {one.need: away[one.need].told(one) for one in coupled})
+    key = digest(inputs)
+    found = kept_of(setting, step, inputs)
+    if found is not None and not found.lacking:
+        there = found.entry.folder.name
+        older = there if there != key else ""
+        return build_plan.StoredResult(
+            key, stored=True, stale=found.stale, stored_as=older, imported=found.entry.imported
+        )
+    if found is not None:
+        return build_plan.StoredResult(key, stored=False, missing=(*found.stale, found.lacking))
+    entry = None if build_plan.makes_prefix(step) else setting.remotes.find(key)
+    if entry is not None:
+        away[step.recipe.name] = entry
+        return build_plan.StoredResult(key, stored=True, imported=entry.signer, remote=entry.remote)
+    last = store.last_build(setting.home.store, step.recipe.name, setting.target)
+    missing = key_changes(recipe_build.recorded_inputs(setting.home.store, last), inputs) if last else ()
+    refused = tuple(
+        f"what is imported ({row['imported']}) is not reused: its signer is not trusted"
+        for row in store.imports_of(setting.home.store, key)
+        if not is_trusted(setting.home.wheelhouse, row)
+    )
+    return build_plan.StoredResult(key, stored=False, missing=(*refused, *missing))
 
 
 def _known(setting: Context) -> Mapping[str, str]:
@@ -145,7 +146,7 @@ def build(
         ),
         workers=elsewhere.slots if elsewhere else lambda: here,
     )
-    with closing(work), reporting(Reporter(lambda text: emit(Note(message=text)))):
+    with closing(work):
         for name, result in work:
             results[name] = result
             emit(RecipeFinished(result=result))
@@ -294,10 +295,9 @@ def publish(
         )
         return [*built, *public], key
 
-    with reporting(Reporter(lambda text: emit(Note(message=text)))):
-        made, is_new = generations.publish(setting.view, setting.home.store, choose)
-        setting.remotes.push_all(made)
-        return made, is_new
+    made, is_new = generations.publish(setting.view, setting.home.store, choose)
+    setting.remotes.push_all(made)
+    return made, is_new
 
 
 T = TypeVar("T")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,16 +13,23 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
-from spark_build.cli.options import Options, Renamed, as_one, command, shared
-from spark_build.errors import Hint, ours
+from spark_build.cli.options import Options, Renamed, as_one, command, json_of, shared
+from spark_build.cli.render import running
+from spark_build.errors import (
+    Hint,
+    InconclusiveError,
+    NothingCheckedError,
+    SparkBuildError,
+    UsageError,
+    VerificationError,
+    ours,
+)
+from spark_build.measure.request import SuiteRequest
+from spark_build.text import format_quantity, format_size, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from spark_build.errors import InconclusiveError
     from spark_build.measure.comparison import Trial
     from spark_build.measure.model import Bench, BenchRound, CaseChange, Check, Compared
-    from spark_build.measure.suite import SuiteOptions
     from spark_build.wheelhouse.generations import Generation
 
 COMMANDS = {
@@ -37,44 +45,7 @@ def bench(_options: Options) -> None:
     """Measure which workloads gain, what a container costs, where the memory goes."""
 
 
-Device = Literal["cpu", "cuda"]
 POSITIVE = click.FloatRange(min=0, min_open=True)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SuiteRequest:
-    """Options of a run of the suite."""
-
-    workload: tuple[str, ...]
-    arm: tuple[str, ...]
-    quick: bool | None
-    rounds: int | None
-    duration: float | None
-    cool: float | None
-    patience: float | None
-    seed: int | None
-    device: Device | None
-    inject: str
-
-    def wish(self, *, cuda: bool) -> SuiteOptions:
-        """As the suite understands it; `cuda`: whether the target has a GPU."""
-        from spark_build.measure.arms import parse_arms
-        from spark_build.measure.suite import SuiteOptions
-
-        device: Device = self.device or ("cuda" if cuda else "cpu")
-        quick = device == "cpu" if self.quick is None else self.quick
-        return SuiteOptions(
-            device=device,
-            mode="quick" if quick else "full",
-            workloads=self.workload,
-            arms=parse_arms(self.arm),
-            seed=self.seed,
-            pairs=self.rounds,
-            window=self.duration,
-            cool=self.cool,
-            patience=self.patience,
-            inject=self.inject,
-        )
 
 
 MAXIMUM = ".maximum"
@@ -121,28 +92,25 @@ def run(options: Options, asked: SuiteRequest, profile: Literal["torch", "nsys"]
     """Measure the workloads in one environment or more."""
     if listed:
         return _list(options)
-    wish = asked.wish(cuda=bool(options.setting().target.cuda_architectures))
+    wish = asked.on(cuda=bool(options.setting().target.cuda_architectures))
     return _profile(options, wish, profile) if profile else _measure(options, wish)
 
 
-def _generation(options: Options, wish: SuiteOptions) -> Generation | None:
+def _generation(options: Options, wish: SuiteRequest) -> Generation | None:
     """Return the wheelhouse's generation where an arm needs it; it may be missing where none does."""
     from spark_build.cli.wheelhouse import current
-    from spark_build.errors import SparkBuildError
 
-    if wish.arms and not any(each.what == "wheelhouse" for each in wish.arms):
+    if not wish.needs_wheelhouse:
         return None
     try:
         return current(options)
     except SparkBuildError:
-        if wish.arms:
+        if wish.arm:
             raise
         return None
 
 
-def _measure(options: Options, wish: SuiteOptions) -> int:
-    from spark_build.cli.render import running
-    from spark_build.errors import InconclusiveError, NothingCheckedError, VerificationError
+def _measure(options: Options, wish: SuiteRequest) -> int:
     from spark_build.measure import suite
     from spark_build.measure.comparison import doubts_of
     from spark_build.measure.session import MeasureSite
@@ -182,8 +150,6 @@ def _measure(options: Options, wish: SuiteOptions) -> int:
 
 def _or_nothing(code: int) -> int:
     """Return the exit code, and report when no case was finished."""
-    from spark_build.errors import NothingCheckedError
-
     if code != NothingCheckedError.exit_code:
         return code
     return nothing_checked(
@@ -210,7 +176,6 @@ def _print(result: Bench, *, fit: bool) -> None:
 
     from spark_build.measure.bounds import figures, places
     from spark_build.measure.comparison import held_by
-    from spark_build.text import format_quantity
 
     rows = []
     places_of = places(result, result.arms[0].name)
@@ -242,7 +207,6 @@ def _print_serving(result: Bench) -> None:
 def _print_memory(result: Bench) -> None:
     """Print the memory that was free before each arm began, and what would have fitted into it."""
     from spark_build.measure.bounds import MODELS, free_memory, kv_room
-    from spark_build.text import format_size
 
     for arm in result.arms:
         rounds = [each for each in result.rounds if each.slot.arm == arm.name]
@@ -259,12 +223,8 @@ def _print_memory(result: Bench) -> None:
         print(f"  room for KV cache in it, weights and cache of 2 bytes: {', '.join(rooms)}")
 
 
-def _profile(options: Options, wish: SuiteOptions, tool: Literal["torch", "nsys"]) -> int:
+def _profile(options: Options, wish: SuiteRequest, tool: Literal["torch", "nsys"]) -> int:
     """Capture traces, and say what the cases spend their time on."""
-    from dataclasses import asdict
-
-    from spark_build.cli.render import running
-    from spark_build.errors import NothingCheckedError, VerificationError
     from spark_build.measure import suite
     from spark_build.measure.session import MeasureSite, script_of
     from spark_build.measure.suite import capture, need
@@ -310,7 +270,7 @@ FILE = click.Path(path_type=Path)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
-    """What the command line says of how results are to be read."""
+    """Options of how results are read."""
 
     arms: tuple[str, ...]
     case: str
@@ -321,8 +281,6 @@ class ReadOptions:
 
     def reader(self, *, alone: bool) -> Callable[[Path], tuple[Trial, tuple[str, ...]]]:
         """Return what reads a file; `alone`: no second one is compared with it."""
-        from functools import partial
-
         from spark_build.measure.csv_io import Fields
         from spark_build.measure.formats import read_results
 
@@ -356,7 +314,6 @@ def compare(
     """Compare the arms of FILE, or FILE with NEW: our runs, or results of other tools."""
     from spark_build.measure.comparison import compare as compare_all
     from spark_build.measure.comparison import exit_code
-    from spark_build.text import printable
 
     trial = _trial(asked.reader(alone=new is None), file, new)
     compared = compare_all(trial)
@@ -364,7 +321,7 @@ def compare(
         raise _nothing(trial, file)
     code, why = exit_code(compared, fail_over)
     if options.json:
-        render.print_json({**dataclasses.asdict(compared), "reason": why, "exit_code": code})
+        render.print_json({**asdict(compared), "reason": why, "exit_code": code})
         return code
     _show(compared)
     if why and not compared.doubts:
@@ -374,8 +331,6 @@ def compare(
 
 def _nothing(trial: Trial, file: Path) -> InconclusiveError:
     """Return the error that says why there is nothing to show, and what helps."""
-    from spark_build.errors import InconclusiveError
-
     if trial.memory and not trial.values:
         said = "nothing may be said: no memory is shown to differ, and there is no speed"
     else:
@@ -384,7 +339,6 @@ def _nothing(trial: Trial, file: Path) -> InconclusiveError:
 
 
 def _trial(read: Callable[[Path], tuple[Trial, tuple[str, ...]]], file: Path, new: Path | None) -> Trial:
-    from spark_build.errors import UsageError
     from spark_build.measure.comparison import chosen, joined
 
     old, arms = read(file)
@@ -405,7 +359,6 @@ def _trial(read: Callable[[Path], tuple[Trial, tuple[str, ...]]], file: Path, ne
 
 def _picked(pair: tuple[Trial, Trial], arms: tuple[str, ...]) -> tuple[Trial, Trial]:
     """One arm of each file: the same name, or one name for either."""
-    from spark_build.errors import UsageError
     from spark_build.measure.comparison import chosen
 
     if len(arms) > 2:
@@ -416,7 +369,6 @@ def _picked(pair: tuple[Trial, Trial], arms: tuple[str, ...]) -> tuple[Trial, Tr
 def _show(compared: Compared) -> None:
     from spark_build.measure.comparison import BANDS, band_text
     from spark_build.measure.report.suite_view import finding_text, headline_text
-    from spark_build.text import printable
 
     timed = [each for each in compared.changes if each.kind != "capacity"]
     rows = [
@@ -433,13 +385,12 @@ def _show(compared: Compared) -> None:
         for each in compared.changes
     ]
     heads = ["CASE", "CLASS", "ARM", "MEAN", "RATIO", "FINDING", "OVERHEAD", "BAND"]
-    kept = [at for at in range(len(heads)) if any(row[at] for row in rows)]
     for doubt in compared.doubts:
         print(printable(f"nothing may be claimed: {doubt}"))
     if compared.doubts:
         print("\nWhat was seen, for what it is worth:")
     if rows:
-        render.print_table([heads[at] for at in kept], [[printable(row[at]) for at in kept] for row in rows])
+        render.print_table(heads, [list(map(printable, row)) for row in rows], always=0)
         print()
     for _, line in headline_text(compared):
         print(printable(line))
@@ -457,8 +408,6 @@ def _show(compared: Compared) -> None:
 
 
 def _value(value: float, change: CaseChange) -> str:
-    from spark_build.text import format_quantity
-
     return format_quantity(value, change.unit)
 
 
@@ -469,7 +418,6 @@ def _value(value: float, change: CaseChange) -> str:
 @shared
 def report(options: Options, file: Path, out: Path | None) -> int:
     """Write report.html, report.md and samples.csv from BENCH.json."""
-    from spark_build.cli.options import json_of
     from spark_build.files import text_of
     from spark_build.measure.suite import HINT as SUITE_HINT
     from spark_build.measure.suite import bench_from_json, write_suite_report

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,13 +16,21 @@ from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.history import start_background
 from spark_build.cli.options import SIZE, Options, Renamed, as_one, command, local_sources, shared
 from spark_build.cli.render import running
-from spark_build.errors import Hint, ours
+from spark_build.errors import (
+    AuditError,
+    Hint,
+    HostError,
+    NothingCheckedError,
+    UsageError,
+    joint_exit_code,
+    ours,
+)
+from spark_build.events import Emit, JudgedFeature, Note, RecipeResult, Repetition
 from spark_build.text import format_duration, format_size
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
     from spark_build.build.plan import PlanTotal
-    from spark_build.events import Emit, JudgedFeature, RecipeResult, Repetition
     from spark_build.machine import Machine
     from spark_build.recipes.model import BuildOptions, Plan, Step
     from spark_build.wheelhouse.generations import Generation
@@ -35,21 +41,16 @@ STAGES = ("fetch", "patch", "environment", "preflight", "configure", "build", "a
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BuildRequest:
+class BuildRequest(FarmOptions):
     """Options of a command that builds."""
 
     source: dict[str, str]
-    jobs: int | None
-    memory: int | None  # MiB
     keep_going: bool
     stop_after: str
-    insist: bool
     offline: bool
     no_closure: bool
     detach: bool
     require_sandbox: bool
-    farm: str | None
-    certificates: Path | None
 
     @property
     def configures(self) -> bool:
@@ -176,7 +177,8 @@ def all_(
 
     Safe to repeat: finished work is kept.
     """
-    from spark_build.cli.verify import BurnInOptions, judge
+    from spark_build.cli.verify import judge
+    from spark_build.measure.request import BurnInRequest
     from spark_build.wheelhouse.store import shared_lock
 
     wish.refuse_here()
@@ -196,7 +198,7 @@ def all_(
         results, generation = carry_out(options, setting, planned, emit, wish, named=recipes)
         judged = None
         if not wish.stop_after:
-            asked = BurnInOptions() if burn_in else None
+            asked = BurnInRequest() if burn_in else None
             judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=asked)
     built = document(results, generation)
     if judged is None:
@@ -260,7 +262,6 @@ def _enter(
     """Open a shell in a recipe's tree."""
     from spark_build import process
     from spark_build.build import scheduler
-    from spark_build.errors import UsageError
 
     if len(recipes) != 1:
         raise UsageError("--shell enters the tree of one recipe", hint=ours("build NAME --shell"))
@@ -274,8 +275,6 @@ def _enter(
 
 def _refuse_unbuildable(planned: Plan, recipes: Sequence[str]) -> None:
     """Raise for recipes that were named and cannot be built; others are only reported."""
-    from spark_build.errors import HostError
-
     for step in planned.steps:
         if step.recipe.name in recipes and step.decision in ("SKIP", "BLOCKED"):
             raise HostError(
@@ -289,12 +288,8 @@ def make_ready(
 ) -> Plan:
     """Return a plan whose requirements this machine meets; installs system packages where allowed."""
     from spark_build.build import scheduler
-    from spark_build.errors import HostError
-    from spark_build.events import Note
-    from spark_build.reporting import Reporter, reporting
 
-    with reporting(Reporter(lambda text: emit(Note(message=text)))):
-        planned = scheduler.plan(setting, recipes, also)
+    planned = scheduler.plan(setting, recipes, also)
     if wish.farm or not any(step.decision == "BUILD" for step in planned.steps):
         return planned
     from spark_build.doctor import collect as doctors
@@ -326,8 +321,6 @@ def install_packages(missing: Sequence[str], suggested: Sequence[str], emit: Emi
     Raises HostError for what is missing only: builds work without the rest.
     """
     from spark_build.doctor import probe
-    from spark_build.errors import HostError
-    from spark_build.events import Note
 
     wanted = [*missing, *suggested] if probe.can_install() else [*missing]
     if not wanted:
@@ -373,18 +366,11 @@ def carry_out(
     """Build, publish, and name the published wheels in the results."""
     from spark_build.build import scheduler
 
-    asked = dataclasses.replace(wish.build_options(), cached=cached, named=named)
+    asked = replace(wish.build_options(), cached=cached, named=named)
     with ExitStack() as stack:
         farm = None
         if wish.farm and any(step.decision == "BUILD" or step.remote for step in planned.steps):
-            where = FarmOptions(
-                address=wish.farm,
-                certificates=wish.certificates,
-                jobs=wish.jobs,
-                memory_mib=wish.memory,
-                ignore_memory=wish.insist,
-            )
-            farm = stack.enter_context(opened(options, setting, planned, asked, where, emit))
+            farm = stack.enter_context(opened(options, setting, planned, asked, wish, emit))
         results = scheduler.build(setting, planned, emit, asked, farm)
     if wish.stop_after:
         return results, None
@@ -392,9 +378,7 @@ def carry_out(
     generation, _ = scheduler.publish(setting, results, with_closure=closure, offline=wish.offline, emit=emit)
     files = {wheel.key: wheel.filename for wheel in generation.wheels} if generation else {}
     published = tuple(
-        dataclasses.replace(result, wheels=(files[result.build_key],))
-        if result.build_key in files
-        else result
+        replace(result, wheels=(files[result.build_key],)) if result.build_key in files else result
         for result in results
     )
     return published, generation
@@ -411,8 +395,6 @@ class Outcome:
 
 def compared(repetitions: Sequence[Repetition]) -> Outcome:
     """Return the outcome of building twice; differences count as a failed audit."""
-    from spark_build.errors import AuditError
-
     lines: list[str] = []
     for repetition in repetitions:
         if not repetition.differences:
@@ -464,8 +446,6 @@ def _feature_row(feature: JudgedFeature) -> dict[str, Any]:
 
 def configured(results: Sequence[RecipeResult], named: Sequence[str]) -> Outcome:
     """Return the outcome of a configure-only run; NothingCheckedError's code when no recipe got there."""
-    from spark_build.errors import NothingCheckedError
-
     done = [result for result in results if result.status == "configured"]
     lines = [line for result in done for line in _configured_lines(result)]
     looked_at = {
@@ -513,7 +493,6 @@ def conclude(
 ) -> int:
     """Print the outcome and return the exit code."""
     from spark_build.cli.wheelhouse import print_wheels
-    from spark_build.errors import joint_exit_code
 
     errors = [result.error for result in results if result.error]
     exit_code = joint_exit_code(errors) or code
@@ -555,8 +534,7 @@ def print_results(results: Sequence[RecipeResult]) -> None:
         for result in results
     ]
     headers = ["RECIPE", "VERSION", "RESULT", "TIME", "PEAK MEMORY", "CACHE", "WHY"]
-    kept = [place for place in range(len(headers)) if place < 3 or any(row[place] for row in rows)]
-    render.print_table([headers[place] for place in kept], [[row[place] for place in kept] for row in rows])
+    render.print_table(headers, rows, always=3)
 
 
 def print_failures(results: Sequence[RecipeResult]) -> None:
@@ -611,7 +589,7 @@ def plan(
             "total": asdict(total(planned, setting.machine)),
             "commands": lines,
         }
-        missed = {"missing": [dataclasses.asdict(need) for need in lacking]} if offline else {}
+        missed = {"missing": [asdict(need) for need in lacking]} if offline else {}
         render.print_json(document | missed)
         return
     if options.verbosity < 0:
@@ -641,9 +619,9 @@ def step_document(step: Step) -> dict[str, Any]:
         "build_key": step.build_key or None,
         "remote": step.remote or None,
         "needs": list(step.needs),
-        "source": dataclasses.asdict(step.source) if step.source else None,
+        "source": asdict(step.source) if step.source else None,
         "patches": [patch.file for patch in step.patches],
-        "estimate": dataclasses.asdict(estimate) if estimate else None,
+        "estimate": asdict(estimate) if estimate else None,
         "downloads": {
             "count": len(step.downloads),
             "bytes": sum(one.size or 0 for one in step.downloads),
@@ -740,9 +718,7 @@ def print_plan(planned: Plan) -> None:
         fetched = _download_text(step)
         rows.append([step.recipe.name, step.pin.version, decision, cost, fetched, "; ".join(step.reasons)])
     headers = ["RECIPE", "VERSION", "DECISION", "ESTIMATE", "DOWNLOAD", "WHY"]
-    if not any(step.downloads for step in planned.steps):
-        headers, rows = headers[:4] + headers[5:], [row[:4] + row[5:] for row in rows]
-    render.print_table(headers, rows)
+    render.print_table(headers, rows, always=4)
 
 
 def _download_text(step: Step) -> str:

@@ -11,6 +11,7 @@ import click
 
 from spark_build.cli.options import COMMAND_LINE, COMPLETE, Options, command, group, shared
 from spark_build.errors import HostError, UsageError
+from spark_build.text import nearest
 
 if TYPE_CHECKING:  # --help is to start fast
     from pathlib import Path
@@ -121,7 +122,6 @@ def _parsed(file: Path, text: str, table: str) -> dict[str, Any]:
 
 def _checked(file: Path, found: dict[str, Any]) -> dict[str, Setting]:
     from spark_build.paths import folder_given
-    from spark_build.text import nearest
 
     for name, value in found.items():
         if name not in KNOWN:

@@ -15,7 +15,7 @@ from spark_build.cli import render
 from spark_build.cli.farm import FarmOptions, farm_options, reached
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.options import Options, command, shared
-from spark_build.errors import Finding, HostError, NothingCheckedError, Severity, ours
+from spark_build.errors import Finding, HostError, NothingCheckedError, Severity, UsageError, ours
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
@@ -42,15 +42,14 @@ def doctor(
     yes: bool,
     cluster: bool,
     bundle: str | None,
-    where: FarmOptions | None,
+    where: FarmOptions,
 ) -> int:
     """Check this machine for what builds need; each finding comes with its fix."""
-    if where is not None:
+    if where.farm:
         _refuse_away(fix=fix, bundle=bundle is not None)
         return _examine_farm(options, recipes, cluster, where)
     from spark_build.doctor import support as bundles
     from spark_build.doctor.probe import MachineAccess
-    from spark_build.errors import UsageError
 
     if fix and not yes and not sys.stdin.isatty():
         raise UsageError("--fix asks before each command, and there is no terminal", hint="--fix --yes")
@@ -65,16 +64,7 @@ def doctor(
         if applied:
             setting = options.setting()
             facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
-    rows = [
-        {
-            "check": one.rule,
-            "status": STATUS[one.severity],
-            "message": one.message,
-            "fix": typeable(one.hint, Options()),
-            "safe": bool(bundles.safe_line(one)),
-        }
-        for one in findings
-    ]
+    rows = [_finding_row(one) for one in findings]
     document: dict[str, Any] = {"findings": rows, "machine": machine_of(facts)}
     if fix:
         document["fixed"] = [{"command": command, "exit_code": code} for command, code in applied]
@@ -90,6 +80,13 @@ def doctor(
         if bundle is not None:
             print(f"{bundle} has what support needs; look through it before you send it")
     return HostError.exit_code if any(finding.severity == "error" for finding in findings) else 0
+
+
+def _finding_row(one: Finding) -> dict[str, Any]:
+    from spark_build.doctor.support import safe_line
+
+    row = {"check": one.rule, "status": STATUS[one.severity], "message": one.message}
+    return {**row, "fix": typeable(one.hint, Options()), "safe": bool(safe_line(one))}
 
 
 def _refuse_away(**given: bool) -> None:
@@ -126,7 +123,7 @@ def _examine_farm(options: Options, recipes: tuple[str, ...], cluster: bool, whe
         given = {"train": options.train, "target": options.target}
         asked = Examination(recipes=list(recipes), cluster=cluster, **given)
         nodes = sorted(ask_all(there, asked), key=lambda node: str(node["node"]))
-    kind, _, hosts = where.address.partition(":")
+    kind, _, hosts = str(where.farm).partition(":")
     if kind == "ssh" and len(nodes) < (wanted := len(hosts.split(","))):
         gone = {"problem": "the worker ended before it was asked", "findings": []}
         nodes.append({"node": f"{wanted - len(nodes)} of {wanted}", **gone})

@@ -12,7 +12,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import carry_over, nothing_checked, typeable
 from spark_build.cli.options import Options, group, shared
-from spark_build.errors import Finding, ours
+from spark_build.errors import Finding, HostError, StoreError, ours
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
@@ -106,8 +106,6 @@ def _shown(options: Options, work: Callable[[], Any]) -> Any:
 
 def _refuse_foreign(setting: Context) -> None:
     """Raise HostError where the wheels are for another platform than this machine's."""
-    from spark_build.errors import HostError
-
     if setting.target.platform != setting.machine.platform:
         raise HostError(
             f"the wheels of target {setting.target.name} are for {setting.target.platform}, "
@@ -160,7 +158,6 @@ def update(
 def _generation(options: Options, view: str, number: int | None) -> Generation:
     """Return the target generation, of the environment's own view unless another is asked for."""
     from spark_build.cli.wheelhouse import current
-    from spark_build.errors import StoreError
     from spark_build.wheelhouse import generations
 
     if options.target != "auto" or options.train is not None:

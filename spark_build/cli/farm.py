@@ -7,19 +7,17 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_build.cli.options import DETACHED, SIZE, Options, group, shared
+from spark_build.cli.options import DETACHED, SIZE, Options, as_one, group, shared
 from spark_build.errors import HostError, UsageError, shell
-from spark_build.events import Note
+from spark_build.events import Emit, Note
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
-    from spark_build.events import Emit
     from spark_build.farm.client import Farm
     from spark_build.farm.nodes import ReachedFarm, Workplace
     from spark_build.paths import Home
@@ -131,25 +129,20 @@ def _site(options: Options, home: Home, jobs: int | None, memory_mib: int | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FarmOptions:
-    """What a command that builds says of its farm."""
+    """Options of a command that may use a farm."""
 
-    address: str
+    farm: str | None = None
     certificates: Path | None = None
     jobs: int | None = None
-    memory_mib: int | None = None
-    ignore_memory: bool = False
+    memory: int | None = None  # MiB
+    insist: bool = False
 
 
 def farm_options(meaning: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add --farm and --certificates, handed on as `where`, None without --farm."""
+    """Add --farm and --certificates, handed on as `where`."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        def command(*arguments: Any, **named: Any) -> Any:
-            address, certificates = named.pop("farm"), named.pop("certificates")
-            where = None if address is None else FarmOptions(address=address, certificates=certificates)
-            return function(*arguments, where=where, **named)
-
-        decorated: Callable[..., Any] = update_wrapper(command, function)
+        decorated = as_one(FarmOptions, "where")(function)
         return CERTIFICATES(click.option("--farm", metavar="ADDRESS", help=meaning)(decorated))
 
     return decorate
@@ -189,7 +182,7 @@ def opened(
             provide=dict(setting.provide),
             choices={f"{recipe}.{name}": value for (recipe, name), value in options.choices.items()},
             offline=wish.offline,
-            ignore_memory=where.ignore_memory,
+            ignore_memory=where.insist,
             require_sandbox=wish.require_sandbox,
         )
         farm = client.Farm(setting, planned, common, emit)
@@ -203,14 +196,15 @@ def reached(home: Home, where: FarmOptions, tell: Callable[[str], None]) -> Iter
     with _dask(), contextlib.ExitStack() as stack:
         from spark_build.farm import nodes
 
-        kind, _, rest = where.address.partition(":")
+        address = str(where.farm)
+        kind, _, rest = address.partition(":")
         if kind == "ssh":
             yield stack.enter_context(nodes.by_ssh(rest, tell))
         elif kind == "local":
             if not rest.isdecimal() or int(rest) < 1:
-                raise UsageError(f"--farm {where.address}: write local:N, N workers")
-            site = _site(Options(), home, where.jobs, where.memory_mib)
+                raise UsageError(f"--farm {address}: write local:N, N workers")
+            site = _site(Options(), home, where.jobs, where.memory)
             yield stack.enter_context(nodes.local(home, site, int(rest)))
         else:
             keeping = nodes.security(_folder(home, where.certificates))
-            yield nodes.ReachedFarm(address=nodes.address_of(where.address), security=keeping)
+            yield nodes.ReachedFarm(address=nodes.address_of(address), security=keeping)

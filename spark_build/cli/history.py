@@ -19,14 +19,14 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import typeable
 from spark_build.cli.options import DETACHED, Options, command, shared
-from spark_build.errors import Hint, HintStep, ours
+from spark_build.errors import Hint, HintStep, HostError, UsageError, ours
+from spark_build.events import Emit
 from spark_build.text import format_duration
 
 if TYPE_CHECKING:
     from spark_build.build.background import Background
     from spark_build.build.context import Context
     from spark_build.build.diagnosis import LogDiagnosis
-    from spark_build.events import Emit
     from spark_build.recipes.model import Plan, Step
 
 UNBUILT = "to be built first"
@@ -139,7 +139,6 @@ def _explained(found: LogDiagnosis) -> list[str]:
 def _last_log(setting: Context, recipe: str) -> tuple[Path, bool]:
     """Return the log, and whether its build is running or failed."""
     from spark_build.build.recipe_build import LOG
-    from spark_build.errors import UsageError
     from spark_build.wheelhouse import store
 
     setting.catalogue.recipe(recipe)
@@ -205,8 +204,6 @@ def attach(options: Options, run: str | None, listing: bool, stop: bool) -> int:
 
 def _chosen(runs: Sequence[Background], name: str | None) -> Background:
     """Return the run of that name; by default the newest that is alive, else the newest."""
-    from spark_build.errors import UsageError
-
     if name is not None:
         found = next((run for run in runs if run.name == name), None)
     else:
@@ -258,7 +255,6 @@ def _left(options: Options, run: Background) -> int:
 def _conclude(options: Options, watched: Background) -> int:
     """Print the run's output and return its exit code."""
     from spark_build.build import background
-    from spark_build.errors import HostError
 
     run = background.find(watched.folder) or watched
     click.echo((run.folder / background.STDERR).read_text(errors="replace"), err=True, nl=False)
@@ -277,8 +273,6 @@ def _conclude(options: Options, watched: Background) -> int:
 
 def _is_json(output: bytes) -> bool:
     """Return whether the run was started with --json."""
-    import json
-
     with contextlib.suppress(ValueError):
         json.loads(output)
         return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from packaging.utils import canonicalize_name
 
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.options import Options, command, shared
-from spark_build.errors import Finding
-from spark_build.text import format_size, printable
-from spark_build.wheels.elf import Needed
+from spark_build.errors import Finding, HostError, UsageError
+from spark_build.text import did_you_mean, format_size, printable
+from spark_build.wheels.elf import Needed, explain_library
 from spark_build.wheels.model import DeviceCode, Library, WheelFacts, finding_row
-from spark_build.wheels.rules_device import order
+from spark_build.wheels.rules_device import demand, device_findings, order
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
@@ -57,7 +57,7 @@ def _compare(options: Options, first: InspectPage, second: InspectPage) -> None:
 
     found = wheel_changes(*(Side(facts=page.facts, members=members(page.path)) for page in (first, second)))
     if options.json:
-        differences = [dataclasses.asdict(finding) for finding in found]
+        differences = [asdict(finding) for finding in found]
         other = document(second)
         render.print_json({**document(first), "other": other, "differences": differences})
     else:
@@ -67,7 +67,6 @@ def _compare(options: Options, first: InspectPage, second: InspectPage) -> None:
 def _page(options: Options, wheel: str, *, cross_check: bool) -> InspectPage:
     """Read a wheel and judge it."""
     from spark_build.wheels.diff import known_libraries, known_policies
-    from spark_build.wheels.elf import explain_library
     from spark_build.wheels.reader import read_facts
     from spark_build.wheels.rules import best_platform_tag
 
@@ -98,8 +97,6 @@ def _page(options: Options, wheel: str, *, cross_check: bool) -> InspectPage:
 
 def _located(options: Options, wheel: str) -> tuple[Path, Context | None]:
     """Return the wheel's file and its basis: a view for a name, --target for a file."""
-    from spark_build.errors import UsageError
-
     path = Path(wheel)
     if path.is_file():
         return path, options.setting() if options.target != "auto" else None
@@ -112,11 +109,6 @@ def _located(options: Options, wheel: str) -> tuple[Path, Context | None]:
 
 
 def _published(found: Generation, name: str) -> Path:
-    from packaging.utils import canonicalize_name
-
-    from spark_build.errors import UsageError
-    from spark_build.text import did_you_mean
-
     for wheel in found.wheels:
         if canonicalize_name(wheel.name) == canonicalize_name(name):
             return found.folder / wheel.filename
@@ -125,7 +117,6 @@ def _published(found: Generation, name: str) -> Path:
 
 
 def _cuobjdump() -> Path:
-    from spark_build.errors import HostError
     from spark_build.wheels.device_code import find_cuobjdump
 
     found = find_cuobjdump()
@@ -139,8 +130,6 @@ def _cuobjdump() -> Path:
 
 def _recipe(setting: Context, facts: WheelFacts) -> Recipe | None:
     """Return the recipe that builds this wheel, if the train has a version of it."""
-    from packaging.utils import canonicalize_name
-
     for recipe in setting.catalogue.recipes.values():
         pinned = recipe.name in setting.train.components or recipe.pin is not None
         if pinned and canonicalize_name(recipe.distribution) == facts.name:
@@ -173,7 +162,6 @@ def _by_recipe(facts: WheelFacts, setting: Context, recipe: Recipe) -> tuple[Fin
     from spark_build.wheels.audit import as_vendor, audit
     from spark_build.wheels.diff import known_libraries, known_policies
     from spark_build.wheels.rules import AuditExpectation
-    from spark_build.wheels.rules_device import demand, device_findings
 
     pin = setting.train.components.get(recipe.name) or recipe.pin
     assert pin is not None  # `_recipe` has looked

@@ -1,4 +1,4 @@
-"""What moves on a terminal: a line for each running stage, and the page of a burn-in."""
+"""Moving parts of a terminal: a line for each running stage, and the page of a burn-in."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from spark_build import __version__
 from spark_build.cli.lazy_group import COMMANDS, SECTIONS, LazyGroup
 from spark_build.cli.options import CALLED, COMMON, COMPLETE, DETACHED, Options
 from spark_build.cli.terminal import OutputError, escaped_output
-from spark_build.errors import HostError
+from spark_build.errors import HostError, RecipeError, SparkBuildError, UsageError, from_os_error
 from spark_build.text import printable
 
 
@@ -95,7 +95,6 @@ def main(arguments: list[str], options: Options | None = None) -> int:
 
 def _main(arguments: list[str], options: Options) -> int:
     from spark_build.cli import config
-    from spark_build.errors import SparkBuildError, from_os_error
     from spark_build.reporting import Reporter, reporting
 
     options.json = "--json" in arguments  # for what goes wrong before the options are read
@@ -133,7 +132,6 @@ def _main(arguments: list[str], options: Options) -> int:
 def _settings(arguments: list[str]) -> dict[str, Any]:
     """Return the settings; none where they are wrong and only help is asked for."""
     from spark_build.cli import config
-    from spark_build.errors import UsageError
 
     try:
         return config.settings()
@@ -167,7 +165,6 @@ def _report_usage(options: Options, error: click.ClickException) -> int:
 
 def _report_error(options: Options, error: Any) -> int:
     from spark_build.cli.hints import typeable
-    from spark_build.errors import RecipeError
 
     hint = typeable(error.hint, options) if error.hint else error.hint
     problems = [str(problem) for problem in error.problems] if isinstance(error, RecipeError) else []

@@ -37,12 +37,11 @@ from spark_build.errors import (
     joint_exit_code,
     ours,
 )
-from spark_build.events import Note
+from spark_build.events import Emit, Note, RecipeResult
 from spark_build.text import format_duration
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
-    from spark_build.events import Emit, RecipeResult
     from spark_build.recipes.model import Plan
     from spark_build.wheelhouse.generations import Generation
 
@@ -63,7 +62,7 @@ class Combination:
 
     @property
     def builds(self) -> bool:
-        """Whether anything is to be compiled or unpacked."""
+        """True when anything is to be compiled or unpacked."""
         return any(step.decision == "BUILD" for step in self.planned.steps)
 
     @property
@@ -75,7 +74,7 @@ class Combination:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """What became of a combination; error: why it ended before or after its recipes did."""
+    """Result of a combination; error: why it ended before or after its recipes did."""
 
     of: Combination
     seconds: float = 0.0
@@ -85,7 +84,7 @@ class Ended:
 
     @property
     def status(self) -> str:
-        """What decides: a failure, else what was done, else why nothing was."""
+        """Return what decides: a failure, else what was done, else why nothing was."""
         found = {result.status for result in self.results} | {self.of.status}
         if self.error:
             return "failed"

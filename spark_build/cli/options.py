@@ -148,7 +148,8 @@ def as_one(kind: type[Any], name: str) -> Callable[[Callable[..., Any]], Callabl
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def command(*arguments: Any, **named: Any) -> Any:
-            one = kind(**{each.name: named.pop(each.name) for each in fields(kind)})
+            own = [each.name for each in fields(kind) if each.name in named]
+            one = kind(**{each: named.pop(each) for each in own})
             return function(*arguments, **{name: one}, **named)
 
         return update_wrapper(command, function)

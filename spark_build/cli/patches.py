@@ -13,11 +13,12 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, group, shared
-from spark_build.errors import Hint, ours
+from spark_build.errors import Hint, PatchError, SourceError, ours
+from spark_build.events import Emit, Note, Progress
+from spark_build.reporting import Reporter, reporting
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
-    from spark_build.events import Emit
     from spark_build.recipes.model import Patch, Source
 
 UNKNOWN = ("unknown", "unverified")  # not tried against a source
@@ -78,7 +79,6 @@ def _tree(text: str) -> tuple[str, Path]:
 
 def _check_recipe(setting: Context, name: str, tree: Path | None, emit: Emit, *, offline: bool) -> list[_Row]:
     """Check all patches of one recipe in order, each on top of those before it."""
-    from spark_build.errors import SourceError
     from spark_build.files import remove_tree
     from spark_build.recipes.evaluation import patches_for
 
@@ -99,9 +99,6 @@ def _check_recipe(setting: Context, name: str, tree: Path | None, emit: Emit, *,
 
 def _fetched(setting: Context, name: str, scratch: Path, emit: Emit, *, offline: bool) -> Path:
     """Return the recipe's pinned source, unpacked."""
-    from spark_build.errors import SourceError
-    from spark_build.events import Note, Progress
-    from spark_build.reporting import Reporter, reporting
     from spark_build.sources import source_types
 
     source = _source(setting, name)
@@ -135,7 +132,6 @@ def _source(setting: Context, name: str) -> Source | None:
 def _check_all(setting: Context, name: str, wanted: Sequence[Patch], tree: Path, work: Path) -> list[_Row]:
     """Check in `work`, which gets only what the patches touch."""
     from spark_build.build import patches as build_patches
-    from spark_build.errors import PatchError
 
     rows = []
     seen: set[str] = set()
@@ -182,8 +178,6 @@ def _print(options: Options, train: str, rows: Sequence[_Row]) -> None:
 
 def _exit_code(train: str, rows: Sequence[_Row]) -> int:
     """Return 6 when a patch does not apply, 12 when none could be tried, else 0."""
-    from spark_build.errors import PatchError
-
     if any(row.state == "does-not-apply" for row in rows):
         return PatchError.exit_code
     if not rows:

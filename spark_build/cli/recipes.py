@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +14,14 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
-from spark_build.cli.options import Options, as_one, command, shared
-from spark_build.errors import CHECK_NETWORK, UsageError, ours
+from spark_build.cli.options import Options, command, shared
+from spark_build.errors import CHECK_NETWORK, Finding, RecipeError, UsageError, ours
+from spark_build.text import nearest
 
 if TYPE_CHECKING:
     from spark_build.authoring.pins import Row
-    from spark_build.authoring.scaffold import Created, Request
+    from spark_build.authoring.scaffold import Created
     from spark_build.build.context import Context
-    from spark_build.errors import Finding
     from spark_build.paths import Home
     from spark_build.recipes.model import Evaluated, Patch, Pin, Recipe, Source
 
@@ -86,10 +86,8 @@ FOLDERS = ("recipes", "recipes/trains", "recipes/targets")
 @shared
 def lint(options: Options, recipes: tuple[str, ...]) -> int:
     """Check all recipes, trains and targets; exit 3 when there are errors."""
-    from spark_build.errors import RecipeError, UsageError
     from spark_build.recipes.lint import lint_texts
     from spark_build.recipes.loader import load
-    from spark_build.text import nearest
 
     data = options.home().data
     texts = _texts(data)
@@ -379,29 +377,6 @@ def _block(title: str, lines: list[str]) -> None:
             print(f"  {line}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NewOptions:
-    """What the command line says of one new recipe."""
-
-    name: str
-    sdist: str
-    git: str
-    needs: tuple[str, ...]
-    force: bool
-
-    def request(self, base: Path) -> Request:
-        """Return the recipe that is asked for; `base`: the folder whose recipes/ gets it."""
-        from spark_build.authoring.scaffold import Request
-
-        if not self.name or bool(self.sdist) == bool(self.git):
-            raise UsageError(
-                "give a name and one source", hint="NAME --sdist PKG==VER, NAME --git URL@TAG, or -r FILE"
-            )
-        return Request(
-            name=self.name, base=base, sdist=self.sdist, git=self.git, needs=self.needs, force=self.force
-        )
-
-
 @command("new")
 @click.argument("name", default="")
 @click.option("--sdist", metavar="PKG==VER", default="", help="A source release on the configured index.")
@@ -419,30 +394,35 @@ class NewOptions:
     "--in", "folder", metavar="DIR", type=click.Path(file_okay=False), help="Write DIR/recipes/NAME.toml."
 )
 @click.option("--force", is_flag=True, help="Replace a recipe of that name.")
-@as_one(NewOptions, "asked")
 @shared
-def new(options: Options, asked: NewOptions, requirements: Path | None, folder: str | None) -> int:
+def new(
+    options: Options, name: str, requirements: Path | None, folder: str | None, *, force: bool, **wanted: Any
+) -> int:
     """Write a pinned recipe for any library that has an sdist or a repository.
 
     With -r FILE: one for every project that the file names, with versions that fit each other.
     """
-    from spark_build.authoring.scaffold import create, shadowed
+    from spark_build.authoring.scaffold import Request, create, shadowed
     from spark_build.recipes.loader import load
 
     home = options.home()
     base = Path(folder).expanduser().absolute() if folder else _own_folder(home)
     if requirements is not None:
-        if asked.name or asked.sdist or asked.git or asked.needs:
+        if name or any(wanted.values()):
             raise UsageError(
                 "-r stands alone: each project is named in the file", hint=ours("recipes new -r FILE")
             )
-        return _new_set(options, requirements, base, force=asked.force)
-    request = asked.request(base)
+        return _new_set(options, requirements, base, force=force)
+    if not name or bool(wanted["sdist"]) == bool(wanted["git"]):
+        raise UsageError(
+            "give a name and one source", hint="NAME --sdist PKG==VER, NAME --git URL@TAG, or -r FILE"
+        )
+    request = Request(name=name, base=base, force=force, **wanted)
     catalogue = load(home.data)
     with render.open_view(options.verbosity) as view:
         created = create(request, home, catalogue, view.emit)
-    notes = [*created.recipe.notes, *shadowed(asked.name, catalogue)]
-    following = _to_build(options, base, [asked.name])
+    notes = [*created.recipe.notes, *shadowed(name, catalogue)]
+    following = _to_build(options, base, [name])
     if options.json:
         render.print_json({**_created_document(created), "notes": notes, "next": following})
         return 0

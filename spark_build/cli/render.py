@@ -21,6 +21,7 @@ from spark_build.cli.terminal import console
 from spark_build.events import (
     BurnInFinished,
     BurnInStarted,
+    Emit,
     Event,
     ExpectedUsage,
     Note,
@@ -37,8 +38,6 @@ from spark_build.text import format_duration, format_size, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from spark_build.events import Emit
 
 
 def is_plain(stream: IO[str]) -> bool:
@@ -63,10 +62,16 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1))
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on stdout; plain output folds the last column where it knows the width."""
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, always: int | None = None) -> None:
+    """Print a table on stdout; plain output folds the last column where it knows the width.
+
+    always: how many columns are shown though they are empty (default: all).
+    """
     if not rows:
         return
+    if always is not None:
+        kept = [at for at in range(len(headers)) if at < always or any(row[at] for row in rows)]
+        headers, rows = [headers[at] for at in kept], [[row[at] for at in kept] for row in rows]
     if is_plain(sys.stdout):
         table = [list(headers), *([printable(cell) for cell in row] for row in rows)]
         widths = [max(len(line[column]) for line in table) for column in range(len(headers))]
@@ -360,4 +365,5 @@ def running(options: Options, runs: Path) -> Iterator[tuple[Path, Emit]]:
                 journal.emit(event)
                 view.emit(event)
 
-        yield journal.folder, emit
+        with reporting(Reporter(lambda text: emit(Note(message=text)))):
+            yield journal.folder, emit

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +16,11 @@ from spark_build.cli import render
 from spark_build.cli.hints import typeable
 from spark_build.cli.options import Options, as_one, command, group, shared
 from spark_build.cli.wheelhouse import current, listing, print_wheels
-from spark_build.errors import Hint, ours
+from spark_build.errors import AuditError, Hint, UsageError, ours
+from spark_build.events import Emit, Note
 from spark_build.text import format_size
 
 if TYPE_CHECKING:
-    from spark_build.events import Emit
     from spark_build.transfer.bundle import Bundle, Progress
     from spark_build.transfer.bundle_import import ImportResult, Judgement
     from spark_build.wheelhouse.generations import Generation
@@ -63,7 +62,7 @@ def export(
     with render.open_view(options.verbosity) as view:
         found, parcel = _packed(options, packages, number, key, view.emit, with_tool=not without_spark_build)
         count = _send(parcel, place, _progress(view.emit, "export"), view.emit, remote=bool(to))
-    chosen = dataclasses.replace(found, wheels=parcel.wheels)
+    chosen = replace(found, wheels=parcel.wheels)
     shown = to or str(Path(place).absolute())
     if options.json:
         render.print_json({"file": shown, "size": count, **listing(chosen)})
@@ -81,7 +80,6 @@ def _packed(
     *,
     with_tool: bool,
 ) -> tuple[Generation, Bundle]:
-    from spark_build.events import Note
     from spark_build.transfer.bundle import pack, select, wheels_of_itself
     from spark_build.wheelhouse import generations
     from spark_build.wheelhouse.trust import UNSIGNED
@@ -114,8 +112,6 @@ def _packed(
 
 
 def _send(parcel: Bundle, place: str, progress: Progress, emit: Emit, *, remote: bool) -> int:
-    from spark_build.errors import UsageError
-
     if remote:
         from spark_build.transfer.upload import send
 
@@ -153,7 +149,6 @@ def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool,
 
     Third-party wheels that pip and uv would install are taken; the others are listed, with exit code 8.
     """
-    from spark_build.errors import AuditError
     from spark_build.recipes.model import Target
     from spark_build.transfer.bundle_import import Allowed, import_bundle
     from spark_build.wheels.model import finding_row
@@ -184,7 +179,7 @@ def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool,
     code = AuditError.exit_code if any(one.refused for one in taken.judgements) else 0
     if options.json:
         foreign = [
-            {**dataclasses.asdict(one), "findings": [finding_row(found) for found in one.findings]}
+            {**asdict(one), "findings": [finding_row(found) for found in one.findings]}
             for one in taken.judgements
         ]
         replaced = [{"name": one.name, "version": one.version, "key": one.key} for one in taken.replaced]

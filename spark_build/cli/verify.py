@@ -2,109 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_build.cli import render
 from spark_build.cli.hints import carry_over, nothing_checked
 from spark_build.cli.lazy_group import LazyGroup
-from spark_build.cli.options import Options, Renamed, as_one, command, shared
-from spark_build.errors import Hint, HintStep, NothingCheckedError, ours
+from spark_build.cli.options import Options, Renamed, as_one, command, json_of, shared
+from spark_build.cli.render import running
+from spark_build.errors import (
+    Hint,
+    HintStep,
+    InconclusiveError,
+    NothingCheckedError,
+    SparkBuildError,
+    UsageError,
+    VerificationError,
+    ours,
+)
+from spark_build.events import Emit
+from spark_build.measure.request import LAYOUTS, BurnInRequest
 from spark_build.text import format_flops
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
-    from spark_build.events import Emit
     from spark_build.measure.cluster import ClusterRequest
     from spark_build.measure.model import BurnIn, Check
-    from spark_build.measure.session import BurnInRequest
+    from spark_build.measure.session import MeasureSite
     from spark_build.wheelhouse.generations import Generation
 
 DTYPES = ("fp16", "bf16", "tf32", "fp32", "fp8", "fp4")
-LAYOUTS = {"ab": ("ab",), "linear": ("linear",), "both": ("ab", "linear")}
-SWEEP = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192, 16384)}
-Device = Literal["cpu", "cuda"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BurnInOptions:
-    """Options of a burn-in."""
-
-    arm: tuple[str, ...] = ()
-    swap: str | None = None
-    dtype: tuple[str, ...] = ()
-    size: tuple[int, ...] = ()
-    sweep: bool = False
-    layout: str | None = None
-    duration: float | None = None
-    rounds: int | None = None
-    quick: bool | None = None
-    seed: int | None = None
-    patience: float | None = None
-    device: Device | None = None
-    nodes: str | None = None
-    rank: int | None = None
-    bus_bandwidth: float | None = None
-
-    @property
-    def said(self) -> str:
-        """The first option that was given; "" when none was."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        given = (name for name, value in values.items() if value not in (None, ()) and value is not False)
-        return next((f"--{name.replace('_', '-')}" for name in given), "")
-
-    def cluster(self) -> ClusterRequest | None:
-        """Return the nodes that burn in together; None for this machine alone. Raises UsageError."""
-        from spark_build.measure.cluster import parse_nodes
-
-        if self.nodes is None:
-            if self.rank is not None or self.bus_bandwidth is not None:
-                raise click.UsageError("--rank and --bus-bandwidth are about several nodes: add --nodes")
-            return None
-        if self.rounds is not None or self.swap is not None:
-            raise click.UsageError("with --nodes each node measures one environment once")
-        least = None if self.bus_bandwidth is None else self.bus_bandwidth * 1e9
-        return parse_nodes(self.nodes, self.rank, least)
-
-    def needs_wheelhouse(self) -> bool:
-        """Return whether an arm is the wheelhouse, by choice or by default."""
-        from spark_build.measure.arms import parse_arms
-
-        return not self.arm or any(wish.what == "wheelhouse" for wish in parse_arms(self.arm))
-
-    def wish(self, *, cuda: bool) -> BurnInRequest:
-        """As the burn-in understands it; `cuda`: whether the target has a GPU."""
-        from spark_build.measure.arms import parse_arms
-        from spark_build.measure.session import BurnInRequest
-
-        if self.sweep and self.size:
-            raise click.UsageError("--sweep chooses the sizes: leave --size away")
-        device: Device = self.device or ("cuda" if cuda else "cpu")
-        quick = device == "cpu" if self.quick is None else self.quick
-        return BurnInRequest(
-            device=device,
-            mode="quick" if quick else "full",
-            arms=parse_arms(self.arm),
-            swap=self.swap or "",
-            seed=self.seed,
-            dtypes=self.dtype,
-            sizes=SWEEP[device] if self.sweep else self.size,
-            layouts=LAYOUTS[self.layout or "ab"],
-            pairs=self.rounds,
-            window=self.duration,
-            patience=self.patience,
-        )
 
 
 def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a burn-in, handed on as one BurnInOptions."""
-    decorated = as_one(BurnInOptions, "asked")(function)
+    """Add the options of a burn-in, handed on as one BurnInRequest."""
+    decorated = as_one(BurnInRequest, "asked")(function)  # long, and nothing but a list
     positive = click.FloatRange(min=0, min_open=True)
     for declare in (
         click.option(
@@ -169,7 +106,7 @@ COMMANDS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class VerifyOutcome:
     """Result of a verification: JSON fields, lines for people, exit code."""
 
@@ -193,17 +130,18 @@ class VerifyOutcome:
 @shared
 @click.pass_context
 def verify(
-    context: click.Context, options: Options, burn_in: bool, asked: BurnInOptions, reverify: bool
+    context: click.Context, options: Options, burn_in: bool, asked: BurnInRequest, reverify: bool
 ) -> int | None:
     """Install the wheels into a fresh environment and check them; --burn-in measures them."""
     if context.invoked_subcommand is not None:
         return None
-    if asked.said and not burn_in:
-        raise click.UsageError(f"{asked.said} is about a burn-in: add --burn-in")
-    from spark_build.cli.render import running
+    if (given := _given(asked)) and not burn_in:
+        raise click.UsageError(f"{given} is about a burn-in: add --burn-in")
+    if asked.sweep and asked.size:
+        raise click.UsageError("--sweep chooses the sizes: leave --size away")
     from spark_build.cli.wheelhouse import current
 
-    generation = current(options) if asked.needs_wheelhouse() else None
+    generation = current(options) if asked.needs_wheelhouse else None
     setting = options.setting()
     with running(options, setting.home.runs) as (folder, emit):
         judged = judge(
@@ -219,6 +157,27 @@ def verify(
     for line in judged.lines if options.verbosity >= 0 else judged.in_short:
         print(line)
     return nothing_checked(*judged.unchecked) if judged.unchecked else judged.code
+
+
+def _given(asked: BurnInRequest) -> str:
+    """Return the first option of a burn-in that was given; "" when none was."""
+    values = {one.name: getattr(asked, one.name) for one in fields(asked)}
+    given = (name for name, value in values.items() if value not in (None, ()) and value is not False)
+    return next((f"--{name.replace('_', '-')}" for name in given), "")
+
+
+def _cluster(asked: BurnInRequest) -> ClusterRequest | None:
+    """Return the nodes that burn in together; None for this machine alone. Raises UsageError."""
+    if asked.nodes is None:
+        if asked.rank is not None or asked.bus_bandwidth is not None:
+            raise click.UsageError("--rank and --bus-bandwidth are about several nodes: add --nodes")
+        return None
+    if asked.rounds is not None or asked.swap is not None:
+        raise click.UsageError("with --nodes each node measures one environment once")
+    from spark_build.measure.cluster import parse_nodes
+
+    least = None if asked.bus_bandwidth is None else asked.bus_bandwidth * 1e9
+    return parse_nodes(asked.nodes, asked.rank, least)
 
 
 def _rows(checks: list[dict[str, str]]) -> list[list[str]]:
@@ -241,10 +200,10 @@ def judge(
     emit: Emit,
     *,
     reverify: bool = False,
-    burn_in: BurnInOptions | None = None,
+    burn_in: BurnInRequest | None = None,
 ) -> VerifyOutcome:
     """Verify a generation unless it was; burn in what was asked for."""
-    cluster = burn_in.cluster() if burn_in else None
+    cluster = _cluster(burn_in) if burn_in else None
     wheelless = burn_in is not None and burn_in.arm and generation is None
     if not wheelless and (generation is None or not generation.built()):
         return _unchecked("no wheel here was built by spark-build", ours("plan"))
@@ -258,10 +217,14 @@ def judge(
     if burn_in is None:
         return checked
     checks = tuple(_check(row) for row in checked.document["checks"])
+    from spark_build.measure import session
+
+    wish = burn_in.on(cuda=bool(setting.target.cuda_architectures))
+    site = session.MeasureSite(home=setting.home, train=setting.train.name, generation=generation, emit=emit)
     if cluster is not None:
-        return _of_cluster(setting, generation, folder, emit, checks, (burn_in, cluster))
-    measured = _burn_in(setting, generation, emit, checks, burn_in)
-    document = {"checks": [dataclasses.asdict(check) for check in measured.checks]}
+        return _of_cluster(site, wish, cluster, checks, folder)
+    measured = session.measure_burn_in(site, wish, setting.catalogue.recipes, checks)
+    document = {"checks": [asdict(check) for check in measured.checks]}
     return _with_burn_in(document, checked.lines, measured)
 
 
@@ -285,7 +248,6 @@ def _checked(
     setting: Context, generation: Generation | None, folder: Path, emit: Emit, *, reverify: bool
 ) -> VerifyOutcome:
     """Functional checks of a generation; without one there is nothing to check."""
-    from spark_build.errors import VerificationError
     from spark_build.wheelhouse.generations import checks_of
 
     if generation is None:
@@ -297,7 +259,7 @@ def _checked(
 
         recipes = setting.catalogue.recipes
         found, now = check_all(setting.home, recipes, generation, folder, emit, again=reverify)
-        checks = [dataclasses.asdict(check) for check in found]
+        checks = [asdict(check) for check in found]
     failed = [check for check in checks if check["status"] == "fail"]
     done = sum(check["status"] == "ok" for check in checks)
     when = "" if now else " (earlier; --reverify repeats it)"
@@ -308,39 +270,17 @@ def _checked(
     document: dict[str, Any] = {"checks": checks}
     if not done and not failed:
         every = f"every check was skipped ({checks[0]['evidence']})" if checks else "no recipe names a check"
-        return dataclasses.replace(_unchecked(every, ours("doctor")), document=document, lines=lines)
+        return replace(_unchecked(every, ours("doctor")), document=document, lines=lines)
     return VerifyOutcome(document=document, lines=lines, code=VerificationError.exit_code if failed else 0)
 
 
-def _burn_in(
-    setting: Context,
-    generation: Generation | None,
-    emit: Emit,
-    checks: tuple[Check, ...],
-    asked: BurnInOptions,
-) -> BurnIn:
-    """Measure; an interrupted measurement of the same things goes on."""
-    from spark_build.measure import session
-
-    wish = asked.wish(cuda=bool(setting.target.cuda_architectures))
-    site = session.MeasureSite(home=setting.home, train=setting.train.name, generation=generation, emit=emit)
-    return session.measure_burn_in(site, wish, setting.catalogue.recipes, checks)
-
-
 def _of_cluster(
-    setting: Context,
-    generation: Generation | None,
-    folder: Path,
-    emit: Emit,
-    checks: tuple[Check, ...],
-    asked: tuple[BurnInOptions, ClusterRequest],
+    site: MeasureSite, wish: BurnInRequest, nodes: ClusterRequest, checks: tuple[Check, ...], folder: Path
 ) -> VerifyOutcome:
     """Measure this node together with the others; what is said is the same on all of them."""
-    from spark_build.measure import cluster, session
+    from spark_build.measure import cluster
 
-    site = session.MeasureSite(home=setting.home, train=setting.train.name, generation=generation, emit=emit)
-    wish = asked[0].wish(cuda=bool(setting.target.cuda_architectures))
-    found = cluster.burn_in_cluster(site, wish, asked[1], checks, folder)
+    found = cluster.burn_in_cluster(site, wish, nodes, checks, folder)
     rows = cluster.table_of(found)
     lines = [f"burn-in: {found['verdict']}"]
     lines += [f"  {why}" for why in dict.fromkeys((*found["why"], *found["findings"]))]
@@ -352,7 +292,7 @@ def _of_cluster(
         link, count = found["link"], len(found["nodes"])
         lines.append(f"  all_reduce by {link['backend']} of {count}: {found['bus'] / 1e9:.4g} GB/s; {bound}")
     lines.append(f"  report: {folder / 'cluster.md'}")
-    document = {"checks": [dataclasses.asdict(check) for check in checks], "cluster": found}
+    document = {"checks": [asdict(check) for check in checks], "cluster": found}
     return VerifyOutcome(document=document, lines=lines, code=found["exit_code"], table=rows)
 
 
@@ -403,7 +343,7 @@ def compare(options: Options, old: Path, new: Path, arm: str | None) -> int:
 
     crossed = compare_runs(_read(old), _read(new), arm)
     if options.json:
-        render.print_json({**dataclasses.asdict(crossed), "exit_code": 0})
+        render.print_json({**asdict(crossed), "exit_code": 0})
         return 0
     rows = [
         [
@@ -435,7 +375,6 @@ def gate(options: Options, new: Path | None, min_ratio: float, against: Path | N
 
     Exits 0 when it is, 9 when not, 11 when unknown.
     """
-    from spark_build.errors import InconclusiveError, VerificationError
     from spark_build.measure.compare_runs import gate_run
 
     file = new or _last(options)
@@ -455,7 +394,6 @@ def gate(options: Options, new: Path | None, min_ratio: float, against: Path | N
 @shared
 def history(options: Options) -> int:
     """Show this machine's burn-ins over time, and how much they vary from run to run."""
-    from spark_build.errors import SparkBuildError
     from spark_build.measure.compare_runs import history_of
 
     documents = []
@@ -467,7 +405,7 @@ def history(options: Options) -> int:
     groups = history_of(documents)
     code = 0 if groups else NothingCheckedError.exit_code
     if options.json:
-        render.print_json({"arms": [dataclasses.asdict(each) for each in groups], "exit_code": code})
+        render.print_json({"arms": [asdict(each) for each in groups], "exit_code": code})
     if not groups:
         return nothing_checked(
             f"there is no burn-in in {options.home().runs}", ours("verify --burn-in --full")
@@ -487,7 +425,6 @@ def history(options: Options) -> int:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    from spark_build.cli.options import json_of
     from spark_build.files import text_of
     from spark_build.measure.compare_runs import HINT, check_document
 
@@ -495,8 +432,6 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _last(options: Options) -> Path:
-    from spark_build.errors import UsageError
-
     runs = options.home().runs
     found = sorted(runs.glob("*/burn-in.json"), key=lambda file: file.stat().st_mtime)
     if not found:

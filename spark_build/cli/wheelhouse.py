@@ -15,7 +15,8 @@ from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
 from spark_build.cli.options import Options, command, shared
-from spark_build.errors import Hint, ours
+from spark_build.errors import Hint, StoreError, ours
+from spark_build.events import Progress
 from spark_build.text import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ def wheelhouse(_options: Options) -> None:
 
 def current(options: Options) -> Generation:
     """Return the current generation of the selected view."""
-    from spark_build.errors import StoreError
     from spark_build.wheelhouse import generations as wheelhouse_generations
 
     setting = options.setting()
@@ -147,7 +147,6 @@ def generations(options: Options) -> None:
 
 def _described(view: Path, state: KeptGeneration) -> dict[str, Any]:
     """Return a generation as JSON; an unreadable manifest is reported in it."""
-    from spark_build.errors import StoreError
     from spark_build.wheelhouse import generations as wheelhouse_generations
     from spark_build.wheelhouse.gc import generation_changes
 
@@ -183,7 +182,6 @@ def _described(view: Path, state: KeptGeneration) -> dict[str, Any]:
 
 def _before(view: Path, found: Generation) -> Generation | None:
     """Return the generation to compare with: the one it was made from, else the next older readable one."""
-    from spark_build.errors import StoreError
     from spark_build.wheelhouse import generations as wheelhouse_generations
 
     older = [number for number in reversed(wheelhouse_generations.numbers(view)) if number < found.number]
@@ -401,7 +399,6 @@ def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> i
     Exits 10 for faults, 12 where there is nothing to check.
     """
     from spark_build.environments.closure import unresolved
-    from spark_build.events import Progress
     from spark_build.recipes.loader import load
     from spark_build.wheelhouse import fsck
 

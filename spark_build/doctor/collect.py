@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from spark_build.build import compiler_cache
@@ -346,9 +346,6 @@ def _folders(access: MachineAccess, *wanted: str) -> list[str]:
 def survey_gpus(access: MachineAccess) -> tuple[Driver, tuple[GpuFacts, ...]]:
     """Return the driver and the state of each GPU."""
     module = probe.driver_module(access.read("/proc/driver/nvidia/version"))
-    nvml = access.nvml()
-    if nvml is not None:
-        return _driver(nvml, module), through_nvml(nvml)
     if not access.which_all("nvidia-smi", access.environ.get("PATH", "")):
         return Driver(module=module), ()
     said = access.ask(["nvidia-smi", "-q", "-x"], check=False)
@@ -358,51 +355,6 @@ def survey_gpus(access: MachineAccess) -> tuple[Driver, tuple[GpuFacts, ...]]:
         return Driver(module=module, libraries=libraries, problem=problem), ()
     libraries, cuda, gpus = answer
     return Driver(module=module, libraries=libraries, cuda=cuda), gpus
-
-
-def _driver(nvml: Any, module: str) -> Driver:
-    number = _ask(nvml, "nvmlSystemGetCudaDriverVersion") or 0
-    cuda = f"{number // 1000}.{number % 1000 // 10}" if number else ""
-    return Driver(module=module, libraries=str(_ask(nvml, "nvmlSystemGetDriverVersion") or ""), cuda=cuda)
-
-
-def through_nvml(nvml: Any) -> tuple[GpuFacts, ...]:
-    """Return all GPUs as NVML describes them; values it does not support stay unknown."""
-    count = _ask(nvml, "nvmlDeviceGetCount") or 0
-    handles = [_ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
-    return tuple(_gpu(nvml, handle) for handle in handles if handle is not None)
-
-
-def _gpu(nvml: Any, handle: Any) -> GpuFacts:
-    clock = getattr(nvml, "NVML_CLOCK_SM", 1)
-    power, limit = (
-        _ask(nvml, name, handle) for name in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit")
-    )
-    rates = _ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
-    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
-    running = _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
-    state = _ask(nvml, "nvmlDeviceGetPerformanceState", handle)
-    reasons = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle) or 0
-    return GpuFacts(
-        name=str(_ask(nvml, "nvmlDeviceGetName", handle) or ""),
-        clock_mhz=_ask(nvml, "nvmlDeviceGetClockInfo", handle, clock),
-        max_clock_mhz=_ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, clock),
-        watts=None if power is None else power / 1000,
-        limit_watts=None if limit is None else limit / 1000,
-        state=f"P{state}" if state is not None and 0 <= state < 16 else "",  # 32: unknown
-        utilisation=None if rates is None else rates.gpu / 100,
-        processes=None if running is None else len(running),
-        used_mib=None if memory is None else memory.used >> 20,
-        reasons=tuple(words for bit, _, words in REASONS if reasons & bit),
-    )
-
-
-def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
-    """Return an answer of NVML; None where the GPU or an old driver does not support the question."""
-    try:
-        return getattr(nvml, function)(*arguments)
-    except (nvml.NVMLError, AttributeError):
-        return None
 
 
 def failure(text: str) -> tuple[str, str]:

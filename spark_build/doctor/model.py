@@ -30,7 +30,7 @@ class HostLibrary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuFacts:
-    """A GPU as NVML or nvidia-smi describe it now."""
+    """A GPU as nvidia-smi describes it now."""
 
     name: str
     clock_mhz: int | None = None  # of the SMs

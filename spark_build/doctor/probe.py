@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import locale
 import os
@@ -15,7 +14,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import spark_build
 from spark_build import probe
@@ -79,15 +77,6 @@ class MachineAccess:
     def ask(self, args: Sequence[str], *, check: bool = True) -> str | None:
         """Return a command's output; None when it is missing, hangs or (`check`) fails."""
         return capture(args, env={**self.environ, "LC_ALL": "C"}, timeout=TIMEOUT, check=check)
-
-    def nvml(self) -> Any:
-        """Return NVML, initialised; None without the package, the driver or its library."""
-        try:
-            module = importlib.import_module("pynvml")
-            module.nvmlInit()
-        except Exception:  # noqa: BLE001  whatever is wrong, nvidia-smi will name it
-            return None
-        return module
 
     def sandbox(self) -> Sandbox:
         """Return the strongest sandbox that works."""

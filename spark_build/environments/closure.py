@@ -14,13 +14,13 @@ from typing import Any
 from packaging.tags import Tag, sys_tags
 
 from spark_build.environments import interpreters
-from spark_build.environments.installed import choose_installer, installer_error
+from spark_build.environments.installed import choose_installer
 from spark_build.errors import Hint, SourceError, StoreError, ours
 from spark_build.files import make_folder, sha256_of
 from spark_build.paths import Home
 from spark_build.process import run
 from spark_build.recipes.model import Target
-from spark_build.venv import clean_environment, find_uv, unconfigured
+from spark_build.venv import clean_environment, error_in, find_uv, unconfigured
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import resolve as wheelhouse_resolve
 from spark_build.wheelhouse import store as stores
@@ -93,10 +93,8 @@ def _download(
         ]
     done = run([*pip_for(foreign), *options, *wheels], env=clean_environment())
     if done.returncode != 0:
-        errors = [line for line in done.output.splitlines() if line.startswith("ERROR:")]
         raise SourceError(
-            "the closure (public wheels that the built ones need) cannot be had: "
-            + (errors[0].removeprefix("ERROR: ") if errors else done.output[-300:]),
+            f"the closure (public wheels that the built ones need) cannot be had: {error_in(done.output)}",
             hint=Hint(
                 "the built wheels are safe in the store; go on with the network, or without the closure: ",
                 ours("all --no-closure"),
@@ -197,7 +195,7 @@ def _resolve(folder: Path, wheels: Sequence[StoredWheel], target: Target, tool: 
         command = (_uv if tool == "uv" else _pip)(target, Path(scratch))
         sources = ["--no-index", "--find-links", str(folder), "--only-binary", ":all:"]
         done = run([*command, *sources, *_file(tool, wanted)], cwd=Path(scratch), env=unconfigured())
-    return "" if done.returncode == 0 else installer_error(done.output)
+    return "" if done.returncode == 0 else error_in(done.output)
 
 
 def _file(tool: str, wanted: Path) -> list[str]:

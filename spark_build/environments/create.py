@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from spark_build import venv
@@ -65,7 +65,6 @@ def choose(
     everything: all that is here for its own sake, too; so it is by default without names.
     """
     from packaging.markers import default_environment
-    from packaging.requirements import InvalidRequirement
 
     try:
         wanted = everything or (everything is None and not names)

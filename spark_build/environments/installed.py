@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from spark_build import venv
+from spark_build.decoding import decoder
 from spark_build.errors import AGAIN, Hint, HostError, StoreError, UsageError, ours, rm
 from spark_build.files import remove_tree, write_atomically
 from spark_build.process import run
@@ -205,10 +206,10 @@ def read(folder: Path) -> State:
     try:
         if raw.pop("schema") != SCHEMA:
             raise ValueError("written by a newer spark-build")
-        raw |= {name: tuple(raw[name]) for name in ("asked", "bundled", "doubtful", "files")}
-        return State(**{**raw, "packages": tuple(Installed(**row) for row in raw["packages"])})
+        state: State = decoder(State)(raw)
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(folder, error) from error
+    return state
 
 
 def _unreadable(folder: Path, error: Exception) -> StoreError:
@@ -341,18 +342,10 @@ def fill(installer: InstallerName, folder: Path, source: Path, wheels: Sequence[
         if os.strerror(errno.ENOSPC) in done.output:
             raise HostError(f"the disk is full ({folder})", hint=Hint("free some space, then ", AGAIN))
         raise StoreError(
-            f"{installer} refuses the wheels: {installer_error(done.output)}",
+            f"{installer} refuses the wheels: {venv.error_in(done.output)}",
             where=str(source),
             hint=ours("wheelhouse list"),
         )
-
-
-def installer_error(output: str) -> str:
-    """Return the reason that pip or uv prints, on one line."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR:")]
-    first = next((at for at, line in enumerate(lines) if line.startswith(("error:", "\u00d7"))), 0)  # uv's
-    return errors[0] if errors else " ".join(lines[first:])[:400]
 
 
 def add_pip(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import re
 import secrets
@@ -11,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -160,7 +159,7 @@ class Connection:
                 raise HostError(f"not all workers came within {COMING:.0f} s")
             time.sleep(WAIT)
         self._check()
-        answers = self._client.run(examine, dataclasses.asdict(asked), on_error="return")
+        answers = self._client.run(examine, asdict(asked), on_error="return")
         lost = {"problem": "it was lost meanwhile", "findings": []}
         return [
             {"node": address, **lost} if isinstance(answer, BaseException) else answer
@@ -184,7 +183,7 @@ class Connection:
         try:
             future = client.submit(
                 function,
-                dataclasses.asdict(order.task),
+                asdict(order.task),
                 key=f"{order.task.recipe}-{secrets.token_hex(8)}",
                 resources=dict(order.demands),
                 priority=order.priority,
@@ -231,7 +230,7 @@ def _leave(client: Client) -> None:
 
 
 class Farm:
-    """What the scheduler asks for each recipe in place of building it here."""
+    """Workers that the scheduler asks for each recipe in place of building it here."""
 
     def __init__(self, setting: Context, planned: Plan, common: Task, emit: Emit) -> None:
         self._setting, self._common, self._emit = setting, common, emit

@@ -53,7 +53,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workplace:
-    """Where a worker's builds run and how they are started.
+    """Place of a worker's builds, and the program that does them.
 
     program: what begins its command lines; record_in: variable that names the folder for their events.
     """
@@ -250,7 +250,7 @@ async def _work(worker: Worker, tell: Tell) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReachedFarm:
-    """How a farm is reached; `check` raises HostError when a farm that we started can do nothing any more.
+    """Way to a farm; `check` raises HostError when a farm that we started can do nothing any more.
 
     alive: how many of the workers that we started still run.
     """

@@ -1,4 +1,4 @@
-"""What a worker does with a task: run spark-build as a child process, pass on what it says, answer."""
+"""Do a task on a worker: run spark-build as a child process, pass on what it says, answer."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class TaskAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Examination:
-    """What a worker's doctor is to look at, as plain data; without a train or target its own."""
+    """Order for a worker's doctor, as plain data; without a train or target its own."""
 
     recipes: list[str] = field(default_factory=list)
     train: str | None = None

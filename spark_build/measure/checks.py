@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from spark_build import __version__
 from spark_build.environments.create import install
 from spark_build.errors import RecipeError
-from spark_build.events import Emit, Note, StageFinished, StageResult, StageStarted
+from spark_build.events import Emit, StageFinished, StageResult, StageStarted
 from spark_build.files import locked, remove_tree
 from spark_build.measure.model import Check
 from spark_build.paths import Home
@@ -39,11 +39,7 @@ def verify(
 ) -> tuple[tuple[Check, ...], bool]:
     """Return the checks and whether they ran now; a verified generation keeps its result unless `again`."""
     lock = generation.folder.parent.parent / "verify.lock"
-
-    def waiting(holder: str) -> None:
-        emit(Note(message=f"waiting for another spark-build: {holder}"))
-
-    with locked(lock, purpose=f"verifying generation {generation.number}", waiting=waiting):
+    with locked(lock, purpose=f"verifying generation {generation.number}"):
         known = None if again else generations.checks_of(generation)
         if known is not None:
             return tuple(Check(**row) for row in known), False

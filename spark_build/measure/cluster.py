@@ -17,11 +17,11 @@ from spark_build.events import Emit, Note
 from spark_build.files import write_atomically
 from spark_build.measure.gates import ABOVE_NOMINAL, CAPPED, FREE_MIB_WARN, OTHERS_WARN, STEAL_WARN, judge
 from spark_build.measure.model import Arm, Check, Reference, Round, Settings, Slot
+from spark_build.measure.request import BurnInRequest
 from spark_build.measure.rounds import bare, burn_in_program, run_rounds, variables_of
 from spark_build.measure.session import (
     PUBLIC,
     WHEELHOUSE,
-    BurnInRequest,
     MeasureSite,
     arms_of,
     has_torch,

@@ -132,13 +132,7 @@ def trial_from_rows(
         raise UsageError(
             "; ".join(dict.fromkeys(found.said["left out"])) or "a table without rows", where=where, hint=HINT
         )
-    metrics = {each.metric for each in found.series.values()}
-    for option, given in (("lower", lower), ("higher", higher)):
-        if unknown := [name for name in given if name.casefold() not in map(str.casefold, metrics)]:
-            raise UsageError(
-                f"--{option}-is-better {unknown[0]}: no such metric in {where}",
-                hint=f"there are {_cut(', '.join(sorted(metrics)))}",
-            )
+    _refuse_unknown({each.metric for each in found.series.values()}, where, lower=lower, higher=higher)
     arms = tuple(found.arms)
     trial = Trial(
         arms=arms,
@@ -159,6 +153,16 @@ def trial_from_rows(
     if apart and drifts:
         return replace(trial, doubts=(*trial.doubts, *apart, *drifts))
     return replace(trial, notes=(*trial.notes, *apart, *drifts))
+
+
+def _refuse_unknown(metrics: set[str], where: str, **options: Sequence[str]) -> None:
+    """Raise UsageError for a metric that is said to be better one way and is not there."""
+    for option, given in options.items():
+        if unknown := [name for name in given if name.casefold() not in map(str.casefold, metrics)]:
+            raise UsageError(
+                f"--{option}-is-better {unknown[0]}: no such metric in {where}",
+                hint=f"there are {_cut(', '.join(sorted(metrics)))}",
+            )
 
 
 def _notes(found: _Rows, by: str) -> tuple[str, ...]:

@@ -202,7 +202,7 @@ def _measure(
     keep: Sequence[int],
     hear: Callable[[str], None],
 ) -> R:
-    """One process; whatever happens to it ends as a file."""
+    """One process; whatever happens to it ends as a file, whose fields make this long."""
     report = place / f".report-{slot.index:03d}.json"
     report.unlink(missing_ok=True)
     settings = program.settings

@@ -18,14 +18,7 @@ from spark_build.errors import HostError, RecipeError, UsageError, ours
 from spark_build.events import BurnInFinished, BurnInStarted, Emit, Gate, Note
 from spark_build.files import locked, remove_tree, write_atomically
 from spark_build.journal import new_run
-from spark_build.measure.arms import (
-    ArmWish,
-    baseline_arm,
-    container_arm,
-    control_of,
-    derived_arm,
-    environment_arm,
-)
+from spark_build.measure.arms import baseline_arm, container_arm, control_of, derived_arm, environment_arm
 from spark_build.measure.checks import check_recipes
 from spark_build.measure.gates import judge
 from spark_build.measure.model import (
@@ -44,6 +37,7 @@ from spark_build.measure.model import (
     Settings,
     burn_in_json,
 )
+from spark_build.measure.request import LAYOUTS, ArmWish, BurnInRequest, MeasureRequest
 from spark_build.measure.rounds import burn_in_program, name_kernels, run_rounds
 from spark_build.measure.statistics import balanced_order
 from spark_build.measure.telemetry import ArmMonitor, prepare_memory, probes_for
@@ -65,29 +59,6 @@ from spark_build.venv import compile_packages
 from spark_build.wheelhouse.generations import Generation
 
 PUBLIC, WHEELHOUSE = ArmWish(name="public", what="public"), ArmWish(name="wheelhouse", what="wheelhouse")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MeasureRequest:
-    """Options of any measuring program; empty or None: the default of mode and device."""
-
-    device: Device
-    mode: Mode
-    arms: tuple[ArmWish, ...] = ()
-    seed: int | None = None
-    pairs: int | None = None
-    window: float | None = None
-    patience: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BurnInRequest(MeasureRequest):
-    """MeasureRequest of a burn-in."""
-
-    swap: str = ""  # a library to swap between the first two arms
-    dtypes: tuple[str, ...] = ()
-    sizes: tuple[int, ...] = ()
-    layouts: tuple[str, ...] = ("ab",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +84,7 @@ def measure_burn_in(
         settings = plan_burn_in(replace(wish, seed=seed), script)
         arms = _arms(site, folder, wish)
         begun(settings.seed)
-        battery = _battery(site, recipes, arms, folder, wish.mode) if wish.arms else ()
+        battery = _battery(site, recipes, arms, folder, wish.mode) if wish.arm else ()
         return burn_in(settings, arms, folder, site.emit, checks=(*checks, *battery), references=references)
 
 
@@ -142,7 +113,7 @@ def arms_of(site: MeasureSite, folder: Path, wish: MeasureRequest, usual: Sequen
     roles: tuple[Role, ...] = ("baseline", "candidate", "variant")
     found: list[Arm] = []
     for each in wish.arms or usual:
-        arm = _arm(site, folder, wish.device, each)
+        arm = _arm(site, folder, wish.computes, each)
         given = {**({"threads": each.threads} if each.threads else {}), **each.env}
         origin = arm.origin + "".join(f", {name}={value}" for name, value in given.items())
         role, env = roles[min(len(found), 2)], {**arm.env, **each.env}
@@ -236,6 +207,7 @@ def waits(what: str, emit: Emit) -> Callable[[str], None]:
 
 NO_FP16 = "FP16 is left out: a CPU computes it at 1 GFLOP/s or less, which says nothing about a build"
 QUICK_PAIRS, MOST_PAIRS = 6, 20
+SWEEP = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192, 16384)}
 START = 6.0  # seconds of a round before its first warm-up: Python, torch, the checks
 # warm-up, window, tick in seconds; sizes
 PROTOCOL: dict[tuple[Device, Mode], tuple[float, float, float, tuple[int, ...]]] = {
@@ -251,34 +223,34 @@ def plan_burn_in(wish: BurnInRequest, script: Path) -> Settings:
 
     Raises UsageError for FP16 on a CPU, or for a full run of fewer than ten pairs.
     """
-    mode, device = wish.mode, wish.device
-    if device == "cpu" and {"fp16", "tf32", "fp4"} & set(wish.dtypes):
+    mode, device = wish.mode, wish.computes
+    if device == "cpu" and {"fp16", "tf32", "fp4"} & set(wish.dtype):
         raise UsageError(NO_FP16, hint="burn in fp32 and bf16 here")
     warmup, window, tick, usual = PROTOCOL[device, mode]
-    chosen = wish.dtypes or (("fp32", "bf16") if device == "cpu" else ("fp16", "bf16"))
+    chosen = wish.dtype or (("fp32", "bf16") if device == "cpu" else ("fp16", "bf16"))
     cases = tuple(
         Case(dtype=dtype, size=size, layout=layout)
         for dtype in dict.fromkeys(chosen)
-        for size in dict.fromkeys(wish.sizes or usual)
-        for layout in (("scaled",) if dtype in SCALED else dict.fromkeys(wish.layouts))
+        for size in dict.fromkeys(SWEEP[device] if wish.sweep else wish.size or usual)
+        for layout in (("scaled",) if dtype in SCALED else LAYOUTS[wish.layout or "ab"])
     )
     return Settings(
         **common_settings(wish, script, warmup, window),
         cases=cases,
         headline=name_headline(device, cases),
-        pairs=_enough(mode, wish.pairs),
-        most=0 if wish.pairs or mode == "quick" else MOST_PAIRS,
-        tick=min(tick, (wish.window or window) / 5),
+        pairs=_enough(mode, wish.rounds),
+        most=0 if wish.rounds or mode == "quick" else MOST_PAIRS,
+        tick=min(tick, (wish.duration or window) / 5),
         notes=(NO_FP16,) if device == "cpu" else (),
     )
 
 
 def common_settings(wish: MeasureRequest, script: Path, warmup: float, window: float) -> dict[str, Any]:
     """Return the settings of any program; a random seed unless one is given."""
-    window = wish.window or window
+    window = wish.duration or window
     return {
         "mode": wish.mode,
-        "device": wish.device,
+        "device": wish.computes,
         "seed": secrets.randbelow(2**31) if wish.seed is None else wish.seed,
         "threads": len(os.sched_getaffinity(0)),
         "warmup": min(warmup, window),
@@ -310,6 +282,7 @@ def burn_in(
     Leaves rounds, burn-in.json and report.html in `folder`; run again with the same settings it
     goes on where it stopped. `checks` of the operator battery count in the verdict.
     """
+    # In one piece: what is measured and judged here holds under one lock.
     require_packages("a burn-in")
     everyone = _with_control(arms)
     order = balanced_order([arm.name for arm in everyone], settings.pairs, settings.seed, settings.most)

@@ -77,9 +77,9 @@ def above(effect: Effect, limit: float) -> float:
     return below(Effect(offset=-effect.offset, error=effect.error, freedom=effect.freedom), -limit)
 
 
-def outside(effect: Effect, margin: float = MARGIN) -> float:
-    """Return the p of an effect of ±`margin` or more (TOST); small: it is shown to lie within."""
-    reach = math.log1p(margin)
+def outside(effect: Effect) -> float:
+    """Return the p of an effect of ±MARGIN or more (TOST); small: it is shown to lie within."""
+    reach = math.log1p(MARGIN)
     return max(above(effect, -reach), below(effect, reach))
 
 

@@ -20,7 +20,6 @@ from spark_build.errors import Hint, HostError, UsageError, ours
 from spark_build.events import Emit, Note
 from spark_build.files import locked, write_atomically
 from spark_build.measure import session
-from spark_build.measure.arms import ArmWish
 from spark_build.measure.comparison import LARGEST
 from spark_build.measure.csv_io import csv_of
 from spark_build.measure.model import (
@@ -37,6 +36,7 @@ from spark_build.measure.model import (
 )
 from spark_build.measure.report.suite_report import suite_report
 from spark_build.measure.report.suite_view import view_of
+from spark_build.measure.request import ArmWish, SuiteRequest
 from spark_build.measure.rounds import (
     Program,
     bare,
@@ -65,43 +65,34 @@ MOST_CASES = 60  # of one workload, for the last resort against a script that ha
 PRELUDE = "prelude.run"  # of the script: that the device can be used at all
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SuiteOptions(session.MeasureRequest):
-    """Options of the suite."""
-
-    workloads: tuple[str, ...] = ()
-    cool: float | None = None
-    inject: str = ""
-
-
 def workloads_of(script: Path) -> dict[str, str]:
     """Return name -> what it is, as its file says it; read, not imported: torch is not here."""
     files = sorted((script.parent / "workloads").glob("[!_]*.py"))
     return {file.stem: (ast.get_docstring(ast.parse(file.read_text())) or "") for file in files}
 
 
-def plan_suite(wish: SuiteOptions, script: Path) -> BenchSettings:
+def plan_suite(wish: SuiteRequest, script: Path) -> BenchSettings:
     """Return a run's settings. Raises UsageError for an unknown workload."""
     known = workloads_of(script)
-    if unknown := [name for name in wish.workloads if name not in known]:
+    if unknown := [name for name in wish.workload if name not in known]:
         raise UsageError(f"no workload {unknown[0]!r}", hint=f"there are {', '.join(known)}")
-    several = 2 if len(wish.arms) > 1 else 1
+    several = 2 if len(wish.arm) > 1 else 1
     return BenchSettings(
-        **session.common_settings(wish, script, *PROTOCOL[wish.device, wish.mode]),
-        workloads=tuple(dict.fromkeys(wish.workloads)) or tuple(known),
-        pairs=wish.pairs or max(several, ROUNDS[wish.mode]),
+        **session.common_settings(wish, script, *PROTOCOL[wish.computes, wish.mode]),
+        workloads=tuple(dict.fromkeys(wish.workload)) or tuple(known),
+        pairs=wish.rounds or max(several, ROUNDS[wish.mode]),
         cool=wish.cool,
         inject=wish.inject,
     )
 
 
-def arms_of(site: session.MeasureSite, folder: Path, wish: SuiteOptions) -> list[Arm]:
+def arms_of(site: session.MeasureSite, folder: Path, wish: SuiteRequest) -> list[Arm]:
     """Return the arms asked for; by default the wheelhouse's environment or else the public one."""
     own = session.WHEELHOUSE if session.has_torch(site.generation) else session.PUBLIC
     return session.arms_of(site, folder, wish, (own,))
 
 
-def measure_suite(site: session.MeasureSite, wish: SuiteOptions) -> Bench:
+def measure_suite(site: session.MeasureSite, wish: SuiteRequest) -> Bench:
     """Run the suite in the arms and leave its pages in a folder of `home.runs`.
 
     An unfinished run of the same wish is taken up again.

@@ -32,6 +32,7 @@ from spark_build.recipes.lint_data import (
 from spark_build.recipes.model import Pin, Recipe, Source, Target, Train, Variable
 from spark_build.recipes.parse import parse_recipe, parse_target, parse_train
 from spark_build.recipes.toml_positions import Path, Positions, allows, version_of
+from spark_build.recipes.validation import recipe_file
 from spark_build.text import did_you_mean
 
 # Where a remark holds: (train, target); empty: it does not depend on it.
@@ -550,11 +551,6 @@ def _pins(
     if recipe.pin is not None:
         others = [train for train in trains.values() if name not in train.components]
         yield recipe_file(name), ("pin",), recipe.pin, others
-
-
-def recipe_file(name: str) -> str:
-    """Return the display name of a recipe's file."""
-    return f"recipes/{name}.toml"
 
 
 def train_file(name: str) -> str:

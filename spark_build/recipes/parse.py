@@ -8,23 +8,14 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, partial
+from functools import cache
 from types import GenericAlias, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from spark_build.decoding import decoder
 from spark_build.errors import Finding, Hint, RecipeError, ours, problem
 from spark_build.recipes.fields import SHAPE_ONLY
 from spark_build.recipes.model import Recipe, Target, Train
@@ -110,66 +101,6 @@ def _name_findings(raw: Mapping[str, Any], file: str) -> Iterable[Mistake]:
 
 
 @cache
-def _reader(hint: Any) -> Callable[[Any], Any]:
-    """Return what makes a value of this type of a raw one.
-
-    It takes what pydantic takes. For anything else it raises TypeError or LookupError, and says not why.
-    """
-    origin, arguments = get_origin(hint), get_args(hint)
-    if is_dataclass(hint):
-        hints = get_type_hints(hint, include_extras=True)
-        return partial(_table, hint, {name: _reader(one) for name, one in hints.items()})
-    if origin is Annotated:
-        return partial(_checked, _reader(arguments[0]), arguments[1].problem)
-    if origin in (Union, UnionType):  # X | None: TOML has no null
-        return _reader(arguments[0])
-    if origin is tuple:
-        return partial(_array, _reader(arguments[0]))
-    if origin is dict:
-        return partial(_named, _reader(arguments[0]), _reader(arguments[1]))
-    return partial(_choice, arguments) if origin is Literal else partial(_single, hint)
-
-
-def _table(kind: Any, readers: Mapping[str, Callable[[Any], Any]], value: Any) -> Any:
-    if type(value) is not dict:
-        raise TypeError(value)
-    return kind(**{name: readers[name](one) for name, one in value.items()})
-
-
-def _checked(read: Callable[[Any], Any], problem: Callable[[Any], str], value: Any) -> Any:
-    found = read(value)
-    if problem(found):
-        raise TypeError(value)
-    return found
-
-
-def _array(read: Callable[[Any], Any], value: Any) -> Any:
-    if type(value) is not list:
-        raise TypeError(value)
-    return tuple(map(read, value))
-
-
-def _named(read_key: Callable[[Any], Any], read: Callable[[Any], Any], value: Any) -> Any:
-    if type(value) is not dict:
-        raise TypeError(value)
-    return {read_key(key): read(one) for key, one in value.items()}
-
-
-def _choice(choices: Sequence[str], value: Any) -> Any:
-    if type(value) is not str or value not in choices:
-        raise TypeError(value)
-    return value
-
-
-def _single(kind: type, value: Any) -> Any:
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise TypeError(value)
-    return value
-
-
-@cache
 def _adapter(kind: type, extra: Literal["forbid", "ignore"] = "forbid") -> TypeAdapter[Any]:
     """Return the adapter that checks shape and types; its list type configures every class inside."""
     from pydantic import ConfigDict, TypeAdapter
@@ -185,8 +116,8 @@ def _validate(raw: Mapping[str, Any], kind: type[T]) -> tuple[T | None, list[Mis
     """
     key: Any = kind
     # Pydantic explains mistakes; importing it and making its schemas takes a fourth of a plan.
-    with contextlib.suppress(LookupError, TypeError):
-        return _reader(key)(raw), []
+    with contextlib.suppress(LookupError, TypeError, ValueError):
+        return decoder(key)(raw), []
     from pydantic import ValidationError
 
     text = json.dumps([raw], default=lambda _: {})

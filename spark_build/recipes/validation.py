@@ -378,7 +378,7 @@ def _needs_without_recipe(recipes: Mapping[str, Recipe]) -> Iterator[tuple[str, 
         for index, need in enumerate(recipe.needs):
             if need.name not in recipes:
                 hint = did_you_mean(need.name, recipes.keys() - {name})
-                yield _file(name), ("needs", index, "name"), f"no recipe is named '{need.name}'{hint}"
+                yield recipe_file(name), ("needs", index, "name"), f"no recipe is named '{need.name}'{hint}"
 
 
 def _circle(recipes: Mapping[str, Recipe]) -> Iterator[tuple[str, Path, str]]:
@@ -389,7 +389,7 @@ def _circle(recipes: Mapping[str, Recipe]) -> Iterator[tuple[str, Path, str]]:
         # graphlib lists each one before the one that needs it; first and last are the same.
         circle = list(reversed(error.args[1]))
         path: Path = ("needs", graph[circle[0]].index(circle[1]), "name")
-        yield _file(circle[0]), path, f"the needs go round in a circle: {' -> '.join(circle)}"
+        yield recipe_file(circle[0]), path, f"the needs go round in a circle: {' -> '.join(circle)}"
 
 
 def _pins_without_recipe(
@@ -403,6 +403,6 @@ def _pins_without_recipe(
                 yield file, ("components", name), f"no recipe is named '{name}'{hint}"
 
 
-def _file(recipe: str) -> str:
+def recipe_file(name: str) -> str:
     """Return the display name of a recipe's file; parse_recipe checked that it is its name."""
-    return f"recipes/{recipe}.toml"
+    return f"recipes/{name}.toml"

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from spark_build.decoding import decoder
 from spark_build.events import ExpectedUsage
 from spark_build.files import locked, write_atomically
 from spark_build.paths import Home
@@ -313,20 +314,6 @@ def _read(path: Path) -> list[BuildUsage]:
         content = json.loads(path.read_text())
         if content["format"] != FORMAT:
             return []
-        return [_taken(row) for row in content["builds"]]
+        return [*map(decoder(BuildUsage, newer=True), content["builds"])]
     except (OSError, ValueError, KeyError, TypeError):
         return []
-
-
-def _taken(raw: dict[str, Any]) -> BuildUsage:
-    kinds: dict[str, Callable[[Any], Any]] = {
-        "peak_mib_per_job": int,
-        "peak_mib": int,
-        "seconds": float,
-        "jobs": int,
-        "target": str,
-        "version": str,
-        "steps": int,
-        "curve": lambda points: tuple(float(point) for point in points),
-    }
-    return BuildUsage(**{name: kind(raw[name]) for name, kind in kinds.items() if name in raw})

@@ -103,7 +103,7 @@ _CAUSES: tuple[tuple[str, str, Hint | str, bool], ...] = (
     (
         r"[Cc]ould not resolve|name resolution|unable to look up",
         "the name cannot be resolved",
-        "check the network; `build --offline` works with what is here",
+        "check the network; --offline works with what is here",
         True,
     ),
     (

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
 import json
 import os
 import platform
 import re
-import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,7 +18,7 @@ from typing import BinaryIO
 from urllib.parse import urldefrag, urlsplit
 
 import requests
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 from pypi_simple import ACCEPT_JSON_PREFERRED, ProjectPage, RepositoryPage, UnsupportedRepoVersionError
 
@@ -392,13 +390,13 @@ def install(
     Where that index does not answer, pip's own decides, after its size was said. Raises SourceError.
     """
     indexes = configured().local() if offline else configured()
-    if not offline and not indexes.config.no_index and (uv := _uv()):
+    if not offline and not indexes.config.no_index and (uv := venv.find_uv()):
         index_url = indexes.config.index_url
         options = ["--default-index", index_url] if index_url else []
         where = ["--python", str(venv.python_of(folder)), "--torch-backend", backend]
         emit(Note(message=f"installing {' '.join(wanted)}, public wheels, the {backend} build"))
         quick = {"UV_HTTP_TIMEOUT": os.environ.get("UV_HTTP_TIMEOUT", "10"), "UV_HTTP_RETRIES": "1"}
-        command = [*uv, "pip", "install", *where, *options, *wanted]
+        command = [uv, "pip", "install", *where, *options, *wanted]
         if run(command, env=venv.clean_environment(quick), log=log).returncode == 0:
             return
         emit(Note(message=f"the index of {backend} builds does not answer; asking the one that pip uses"))
@@ -415,13 +413,6 @@ def install(
             hint="put the wheels into a folder and set PIP_FIND_LINKS to it",
             log=log.name,
         )
-
-
-def _uv() -> list[str]:
-    if importlib.util.find_spec("uv") is not None:
-        return [sys.executable, "-m", "uv"]
-    found = shutil.which("uv")
-    return [found] if found else []
 
 
 def announcement(project: str, version: str, indexes: Indexes, backend: str) -> str:
@@ -443,7 +434,6 @@ def best_file(files: Sequence[IndexFile], version: str) -> IndexFile | None:
     """Return the wheel that pip takes for ==version: newest (local versions win), then best tags."""
     from packaging.specifiers import SpecifierSet
     from packaging.tags import sys_tags
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     wanted = SpecifierSet(f"=={version}", prereleases=True)
     order = {tag: place for place, tag in enumerate(sys_tags())}

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from packaging.metadata import parse_email
+from packaging.requirements import InvalidRequirement
 
 from spark_build import __version__
 from spark_build.environments.closure import pip_for, tags
@@ -106,8 +107,6 @@ def select(
     wheels: Sequence[StoredWheel], names: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[tuple[StoredWheel, ...], tuple[str, ...]]:
     """Return the wheels that `names` need (default: all), and the requirements that none of them meets."""
-    from packaging.requirements import InvalidRequirement
-
     try:
         chosen, missing = needed(names or [wheel.name for wheel in wheels], wheels, environment)
         absent = [name for name in names if name in missing]
@@ -135,31 +134,27 @@ def pack(
     `python` (the ABI) and `options` (which select the view) are for INSTALL.txt; `key` signs the manifest,
     which has the sha256 of every other file.
     """
+    # In one piece: sums and manifest list all that is made before them.
     view = generation.folder.parent.parent.name
     chosen = generation.wheels if wheels is None else tuple(wheels)
     content = [one for wheel in chosen for one in _of_wheel(store, wheel)]
     own = [_from_file(f"{TOOL}/{path.name}", path) for path in sorted(tool)]
-    title = f"Wheels of {view}, generation {generation.number}"
     pins = pins_of(store, chosen)
     names = [wheel.name for wheel in chosen if wheel.origin != "public"] or [wheel.name for wheel in chosen]
-    texts = {
-        "INSTALL.txt": render_template(
-            "INSTALL.txt",
-            title=title,
-            count=len(chosen),
-            names=" ".join(names),
-            python=f"{python[2]}.{python[3:].rstrip('t')}" if python else "",
-            with_tool=bool(own),
-            view=options,  # the options that select the wheels' view
-            pins=sorted(pins),  # of what is not handed on
-            signed=bool(key),
-        ),
-        **pins,
-        "NOTICE.txt": license_notice(
-            [store / wheel.key[:2] / wheel.key / wheel.filename for wheel in chosen]
-        ),
-        **generations.artifacts(chosen),
-    }
+    install = render_template(
+        "INSTALL.txt",
+        title=f"Wheels of {view}, generation {generation.number}",
+        count=len(chosen),
+        names=" ".join(names),
+        python=f"{python[2]}.{python[3:].rstrip('t')}" if python else "",
+        with_tool=bool(own),
+        view=options,  # the options that select the wheels' view
+        pins=sorted(pins),  # of what is not handed on
+        signed=bool(key),
+    )
+    paths = [store / wheel.key[:2] / wheel.key / wheel.filename for wheel in chosen]
+    notices = {"NOTICE.txt": license_notice(paths), **generations.artifacts(chosen)}
+    texts = {"INSTALL.txt": install, **pins, **notices}
     papers = [_from_bytes(name, text.encode()) for name, text in texts.items() if text]
     listed = [*papers, *content, *own]
     sums = "".join(f"{one.sha256}  {one.name}\n" for one in listed)

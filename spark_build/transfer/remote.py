@@ -17,11 +17,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
+from spark_build.decoding import decoder
 from spark_build.errors import AGAIN, Hint, HostError, SparkBuildError, StoreError, UsageError, ours
 from spark_build.files import locked, open_made, write_atomically
 from spark_build.paths import Home
@@ -85,9 +86,9 @@ def configured(wheelhouse: Path) -> tuple[Remote, ...]:
     """Return the remote stores in the order in which they are asked. Raises UsageError for a damaged list."""
     path = wheelhouse / FILE
     try:
-        found = tuple(Remote(**row) for row in json.loads(path.read_text())["remotes"])
+        found = tuple(map(decoder(Remote), json.loads(path.read_text())["remotes"]))
         for one in found:
-            _check_types(one)
+            one.url.encode()
             _check(one.name, one.url)
     except FileNotFoundError:
         return ()
@@ -98,15 +99,6 @@ def configured(wheelhouse: Path) -> tuple[Remote, ...]:
             hint="mend that entry, or remove the file and add the stores again",
         ) from error
     return found
-
-
-def _check_types(one: Remote) -> None:
-    """Raise TypeError or UnicodeError for a row of the list that this program did not write."""
-    for each in fields(one):
-        value = getattr(one, each.name)
-        if type(value) is not (bool if each.name == "push" else str):
-            raise TypeError(f"{each.name} is {value!r}")
-    one.url.encode()
 
 
 def _check(name: str, url: str) -> None:

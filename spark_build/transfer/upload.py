@@ -272,7 +272,7 @@ def parse_destination(url: str) -> Node:
 
 def send_by_ssh(parcel: Bundle, node: Node, progress: Progress, emit: Emit) -> None:
     """Send what is not there yet, and prove all of it there; HostError when that fails."""
-    place = _quoted(node.path)
+    place = shlex.quote(node.path)
     # An earlier export's signature would hold for no manifest of this one.
     stale = "" if _is_signed(parcel) else f"rm -f -- {place}/{SIGNATURE} && "
     answer = _ask(node, f"mkdir -p -- {place} && {stale}echo rsync=$(command -v rsync)")
@@ -300,10 +300,6 @@ def send_by_ssh(parcel: Bundle, node: Node, progress: Progress, emit: Emit) -> N
         emit(Note(message=f"there are other wheels, which installers would see: {', '.join(others)}"))
 
 
-def _quoted(path: str) -> str:
-    return shlex.quote(path)
-
-
 def _ask(node: Node, script: str) -> list[str]:
     """Return the lines that a script prints on the node."""
     lines: list[str] = []
@@ -326,7 +322,7 @@ def _require(done: Completed, node: Node) -> None:
 def _wrong(parcel: Bundle, node: Node) -> list[Member]:
     """Return the members that are missing or differ on the node."""
     there = {}
-    script = f"cd -- {_quoted(node.path)} && find . -type f -exec sha256sum {{}} +"
+    script = f"cd -- {shlex.quote(node.path)} && find . -type f -exec sha256sum {{}} +"
     for line in _ask(node, script):
         match = _SUM.fullmatch(line)
         if match:
@@ -399,7 +395,7 @@ def _by_tar(parcel: Bundle, node: Node, counter: Counter) -> None:
         except BaseException as error:  # noqa: BLE001  raised again below
             failures.append(error)
 
-    script = f"cd -- {_quoted(node.path)} && tar -xf -"
+    script = f"cd -- {shlex.quote(node.path)} && tar -xf -"
     command = [*node.ssh(), "--", node.login, script]
     thread = threading.Thread(target=feed, daemon=True)
     thread.start()

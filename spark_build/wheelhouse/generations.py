@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import Version
 
 from spark_build.errors import Hint, HintStep, HostError, StoreError, UsageError, ours, rm
@@ -108,8 +109,7 @@ def read(folder: Path) -> Generation:
             wheels=wheels,
             closure_key=raw["closure_key"],
             created=raw["created"],
-            # Manifests of earlier versions do not say it.
-            before=raw.get("before", raw["generation"] - 1),
+            before=raw["before"],
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
@@ -323,8 +323,7 @@ def verdict_of(generation: Generation) -> dict[str, Any] | None:
 def checks_of(generation: Generation) -> list[dict[str, Any]] | None:
     """Return the rows of the checks of a generation's verification; None before it."""
     known = verdict_of(generation)
-    # Earlier versions did not write the package.
-    return None if known is None else [{"package": "", **row} for row in known["checks"]]
+    return None if known is None else list(known["checks"])
 
 
 def write_verdict(generation: Generation, verdict: dict[str, Any]) -> None:
@@ -493,8 +492,6 @@ def remove(
 
 def _named(generation: Generation, names: Sequence[str]) -> list[StoredWheel]:
     """Return the wheels of a generation with these names. Raises UsageError for unknown ones."""
-    from packaging.utils import canonicalize_name, canonicalize_version
-
     found: list[StoredWheel] = []
     for text in names:
         name, _, version = text.partition("==")

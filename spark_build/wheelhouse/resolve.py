@@ -64,8 +64,6 @@ def _walk(
 
 
 def _preference(wheel: StoredWheel) -> tuple[object, ...]:
-    from packaging.utils import parse_wheel_filename
-
     _, version, build, _ = parse_wheel_filename(wheel.filename)
     return (version, build)
 
@@ -88,16 +86,11 @@ def roots(wheels: Sequence[StoredWheel]) -> tuple[tuple[StoredWheel, ...], ...]:
     """Return sets that should install: the newest build of all made here, then each older one alone."""
     own = [wheel for wheel in wheels if wheel.origin != "public"]
     by_version: dict[str, dict[str, StoredWheel]] = defaultdict(dict)
-    for wheel in sorted(own, key=_newest, reverse=True):
+    for wheel in sorted(own, key=_preference, reverse=True):
         by_version[wheel.name].setdefault(wheel.version, wheel)
     together = tuple(next(iter(by_version[name].values())) for name in sorted(by_version))
     older = [wheel for name in sorted(by_version) for wheel in list(by_version[name].values())[1:]]
     return tuple(group for group in (together, *((wheel,) for wheel in older)) if group)
-
-
-def _newest(wheel: StoredWheel) -> tuple[object, ...]:
-    _, version, build, _ = parse_wheel_filename(wheel.filename)
-    return (version, build)
 
 
 def gaps(
@@ -162,7 +155,7 @@ def _needs(
                 requirement, usable.get(name, ())
             )
             if fitting:
-                best = max(fitting, key=_newest)
+                best = max(fitting, key=_preference)
                 pending.append((best, frozenset(requirement.extras)))
 
 

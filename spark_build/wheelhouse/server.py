@@ -37,8 +37,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError, ours
 from spark_build.text import format_size, render_template
 from spark_build.wheelhouse import generations
-from spark_build.wheelhouse.simple_index import HTML, INDEX, JSON, JSON_FORM, METADATA, add_index, negotiate
+from spark_build.wheelhouse.simple_index import HTML, INDEX, JSON, JSON_FORM, METADATA, negotiate
 from spark_build.wheelhouse.store import entry_folder
+from spark_build.wheels.model import StoredWheel
 from spark_build.wheels.rules_device import order
 
 # As long as file systems take.
@@ -74,15 +75,14 @@ class Shelf:
         return sorted(path.parent.name for path in self.views.glob("*/current"))
 
     def prepare(self) -> None:
-        """Refuse to serve nothing; write the index of a generation that an older version published."""
+        """Refuse to serve nothing."""
         if not self.names():
             raise StoreError("nothing is published yet", where=str(self.views), hint=ours("all"))
         for name in self.names():
             try:
-                folder = self.folder(name, None)
+                self.folder(name, None)
             except HTTPException as error:
                 raise StoreError(f"{name} has no such generation", where=str(self.views / name)) from error
-            add_index(folder, self.views / name, generations.read(folder).wheels, self.store)
 
     def folder(self, view: str, number: int | None) -> Path:
         """Return a generation's folder, by default the current one's; 404 when there is none."""
@@ -213,23 +213,16 @@ class _Handlers:
         fixed = f"{root}/{view}/{generation.number}/"
         host = request.url.hostname or ""
         trusted = "" if request.url.scheme == "https" or is_loopback(host) else host
-        manifest = json.loads(_bytes(generation.folder / generations.MANIFEST))
         return ShownView(
             name=view,
             number=generation.number,
-            created=str(manifest["created"])[:16].replace("T", " ") + " UTC",
+            created=generation.created[:16].replace("T", " ") + " UTC",
             verdict=verdict(generations.verdict_of(generation)),
-            index=f"{own}simple/",
             fixed=fixed,
             install=install_lines(f"{own}simple/", token=bool(self.shelf.token), trusted=trusted),
             wheels=tuple(
                 ShownWheel(
-                    name=wheel.name,
-                    version=wheel.version,
-                    filename=wheel.filename,
-                    sha256=wheel.sha256,
-                    size=wheel.size,
-                    origin=wheel.shown_origin,
+                    wheel=wheel,
                     url=f"{fixed}simple/{wheel.name}/{wheel.filename.replace('+', '%2B')}",
                     devices=_devices(entry_folder(self.shelf.store, wheel.key)),
                     papers=_papers(entry_folder(self.shelf.store, wheel.key), root),
@@ -624,12 +617,7 @@ PAPERS = {"provenance.json": "provenance", "sbom.json": "SBOM", "audit.json": "a
 class ShownWheel:
     """A line of the table. `devices`: what its code for GPUs is for; `papers`: (label, URL)."""
 
-    name: str
-    version: str
-    filename: str
-    sha256: str
-    size: int
-    origin: str  # as people are told it
+    wheel: StoredWheel
     url: str
     devices: tuple[str, ...] = ()
     papers: tuple[tuple[str, str], ...] = ()
@@ -637,13 +625,12 @@ class ShownWheel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShownView:
-    """A generation of a view. `index`: the URL for installers; `fixed`: its own, which never changes."""
+    """A generation of a view. `fixed`: its URL, which never changes."""
 
     name: str
     number: int
     created: str
     verdict: tuple[str, str]  # tone, text
-    index: str
     fixed: str
     install: tuple[str, ...]  # lines to copy
     wheels: tuple[ShownWheel, ...]
@@ -653,9 +640,9 @@ class ShownView:
         """Wheels by the title of their table, those built here first."""
         titles = {"built": "Built here", "public": "Public, to complete them"}
         groups: dict[str, list[ShownWheel]] = {title: [] for title in titles.values()}
-        for wheel in self.wheels:
-            title = titles.get(wheel.origin, wheel.origin[:1].upper() + wheel.origin[1:])
-            groups.setdefault(title, []).append(wheel)
+        for one in self.wheels:
+            origin = one.wheel.shown_origin
+            groups.setdefault(titles.get(origin, origin[:1].upper() + origin[1:]), []).append(one)
         return {title: wheels for title, wheels in groups.items() if wheels}
 
 

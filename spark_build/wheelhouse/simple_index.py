@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from packaging.version import Version
 
-from spark_build.files import locked, make_folder, remove_tree, sync_folder, sync_tree
+from spark_build.files import make_folder, remove_tree, sync_folder, sync_tree
 from spark_build.wheelhouse.store import RECORD, entry_folder
 from spark_build.wheels.model import StoredWheel
 
@@ -50,24 +50,6 @@ def write_index(generation: Path, view: Path, wheels: Sequence[StoredWheel], sto
         os.symlink(f"../../../{PAGES}/{digest}", f"{index}/{project}")  # noqa: PTH211 - a string
     for name, data in root_pages(sorted(projects)).items():
         (index / name).write_bytes(data)
-
-
-def add_index(generation: Path, view: Path, wheels: Sequence[StoredWheel], store: Path) -> None:
-    """Add an index to a generation that was published without one."""
-    if (generation / INDEX).is_dir():
-        return
-    with locked(view / "lock", purpose="writing an index"):
-        if (generation / INDEX).is_dir():
-            return
-        # At the depth of a generation, where publishing removes what a killed process left.
-        temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=generation.parent))
-        try:
-            write_index(temporary, view, wheels, store)
-            sync_tree(temporary)
-            (temporary / INDEX).rename(generation / INDEX)
-            sync_folder(generation)
-        finally:
-            remove_tree(temporary)
 
 
 def _digest(wheels: Sequence[StoredWheel]) -> str:
@@ -113,11 +95,7 @@ def indexed(store: Path, wheel: StoredWheel) -> IndexedWheel:
         metadata = archive.read(f"{dist_info(archive, wheel.filename)}/METADATA")
     committed = datetime.fromisoformat(json.loads((folder / RECORD).read_text())["committed"])
     return IndexedWheel(
-        name=wheel.name,
-        version=wheel.version,
-        filename=wheel.filename,
-        sha256=wheel.sha256,
-        size=wheel.size,
+        wheel=wheel,
         uploaded=committed.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         metadata=metadata,
     )
@@ -145,11 +123,7 @@ _FORMS: tuple[tuple[str, Form], ...] = (
 class IndexedWheel:
     """An index entry of a wheel; `uploaded`: UTC as in PEP 700; `metadata`: METADATA's bytes."""
 
-    name: str  # normalised
-    version: str
-    filename: str
-    sha256: str
-    size: int
+    wheel: StoredWheel
     uploaded: str
     metadata: bytes
 
@@ -161,32 +135,33 @@ def root_pages(projects: Sequence[str]) -> dict[str, bytes]:
     return {HTML: _html("Simple index", links), JSON: _json(listed)}
 
 
-def project_pages(project: str, wheels: Sequence[IndexedWheel]) -> dict[str, bytes]:
+def project_pages(project: str, indexed: Sequence[IndexedWheel]) -> dict[str, bytes]:
     """Return one project's page in both forms, and its wheels' metadata files."""
-    ordered = sorted(wheels, key=lambda wheel: (Version(wheel.version), wheel.filename))
-    rows = [_row(wheel) for wheel in ordered]
+    ordered = sorted(indexed, key=lambda one: (Version(one.wheel.version), one.wheel.filename))
+    rows = [_row(one) for one in ordered]
     listed = {
         "meta": {"api-version": VERSION},
         "name": project,
-        "versions": list(dict.fromkeys(wheel.version for wheel in ordered)),
+        "versions": list(dict.fromkeys(one.wheel.version for one in ordered)),
         "files": rows,
     }
     pages = {HTML: _html(f"Links for {project}", "".join(map(_link, rows))), JSON: _json(listed)}
-    return pages | {f"{wheel.filename}{METADATA}": wheel.metadata for wheel in ordered}
+    return pages | {f"{one.wheel.filename}{METADATA}": one.metadata for one in ordered}
 
 
-def _row(wheel: IndexedWheel) -> dict[str, Any]:
+def _row(indexed: IndexedWheel) -> dict[str, Any]:
     from packaging.metadata import parse_email
 
-    needed = parse_email(wheel.metadata)[0].get("requires_python")
+    needed = parse_email(indexed.metadata)[0].get("requires_python")
+    wheel = indexed.wheel
     return {
         "filename": wheel.filename,
         "url": quote(wheel.filename),
         "hashes": {"sha256": wheel.sha256},
         **({"requires-python": needed} if needed else {}),
         "size": wheel.size,
-        "upload-time": wheel.uploaded,
-        "core-metadata": {"sha256": hashlib.sha256(wheel.metadata).hexdigest()},
+        "upload-time": indexed.uploaded,
+        "core-metadata": {"sha256": hashlib.sha256(indexed.metadata).hexdigest()},
         "yanked": False,
     }
 

@@ -11,11 +11,18 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
+
+from packaging.utils import (
+    InvalidWheelFilename,
+    canonicalize_name,
+    canonicalize_version,
+    parse_wheel_filename,
+)
 
 from spark_build import __version__
 from spark_build.errors import Finding, Hint, StoreError, rm
@@ -155,14 +162,6 @@ def entry_of(folder: Path, record: Mapping[str, Any]) -> StoreEntry:
         ) from error
 
 
-def entries(store: Path) -> Iterator[StoreEntry]:
-    """Yield all committed entries, in order of key."""
-    for record in sorted(store.glob(f"[0-9a-f][0-9a-f]/*/{RECORD}")):
-        found = read(store, record.parent.name)
-        if found is not None:
-            yield found
-
-
 def commit(
     store: Path,
     *,
@@ -182,33 +181,15 @@ def commit(
     for name in papers:
         if name in ("", ".", "..", RECORD, PREFIX, wheel and wheel.name) or "/" in name:
             raise StoreError(f"{name!r} is no name for a paper")
-    with shared_lock(store, "taking in a wheel"):
-        existing = read(store, key)
-        if existing is not None:
-            with contextlib.suppress(OSError):  # young again: who takes it in is about to need it
-                os.utime(existing.folder / RECORD)
-            return _completed(existing, prefix)
-        return _committed(store, key, wheel, described, papers, prefix, sha256)
 
-
-def _committed(
-    store: Path,
-    key: str,
-    wheel: Path | None,
-    described: Mapping[str, Any],
-    papers: Mapping[str, bytes],
-    prefix: Path | None,
-    sha256: str,
-) -> StoreEntry:
-    temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=store))
-    try:
+    def fill(folder: Path) -> dict[str, Any]:
         if wheel is not None:
-            copy_or_link(wheel, temporary / wheel.name)
+            copy_or_link(wheel, folder / wheel.name)
         if prefix is not None:
-            _take(prefix, temporary / PREFIX)
+            _take(prefix, folder / PREFIX)
         for name, content in papers.items():
-            (temporary / name).write_bytes(content)
-        record = {
+            (folder / name).write_bytes(content)
+        return {
             "schema": SCHEMA,
             **described,
             "filename": wheel.name if wheel else "",
@@ -218,12 +199,30 @@ def _committed(
             "papers": {name: hashlib.sha256(content).hexdigest() for name, content in papers.items()},
             "committed": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        (temporary / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+    with shared_lock(store, "taking in a wheel"):
+        existing = read(store, key)
+        if existing is not None:
+            with contextlib.suppress(OSError):  # young again: who takes it in is about to need it
+                os.utime(existing.folder / RECORD)
+            return _completed(existing, prefix)
+        return _made(store, key, fill)
+
+
+def _made(store: Path, key: str, fill: Callable[[Path], dict[str, Any]]) -> StoreEntry:
+    """Return a new entry: `fill` writes into its folder and returns its record."""
+    temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=store))
+    try:
+        (temporary / RECORD).write_text(_record_text(fill(temporary)))
         _seal(temporary)
         return _appear(temporary, entry_folder(store, key))
     except BaseException:
         remove_tree(temporary)
         raise
+
+
+def _record_text(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, indent=1, sort_keys=True) + "\n"
 
 
 def again(
@@ -234,29 +233,22 @@ def again(
     changed: papers that are new; kept_as: under what name the old ones of those names stay. An entry that
     has the key already is kept.
     """
-    with shared_lock(store, "taking over an entry"):
-        existing = read(store, key)
-        if existing is not None:
-            return existing
+
+    def fill(folder: Path) -> dict[str, Any]:
         record = record_of(entry.folder)
-        temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=store))
-        try:
-            papers = dict(record["papers"])
-            for name in [*papers, *([entry.wheel.filename] if entry.wheel else [])]:
-                copy_or_link(entry.folder / name, temporary / kept_as.get(name, name))
-            if entry.prefix is not None:
-                _take(entry.prefix, temporary / PREFIX)
-            papers |= {new: papers[old] for old, new in kept_as.items()}
-            for name, content in changed.items():
-                (temporary / name).write_bytes(content)
-                papers[name] = hashlib.sha256(content).hexdigest()
-            text = json.dumps({**record, "papers": papers}, indent=1, sort_keys=True) + "\n"
-            (temporary / RECORD).write_text(text)
-            _seal(temporary)
-            return _appear(temporary, entry_folder(store, key))
-        except BaseException:
-            remove_tree(temporary)
-            raise
+        papers = dict(record["papers"])
+        for name in [*papers, *([entry.wheel.filename] if entry.wheel else [])]:
+            copy_or_link(entry.folder / name, folder / kept_as.get(name, name))
+        if entry.prefix is not None:
+            _take(entry.prefix, folder / PREFIX)
+        papers |= {new: papers[old] for old, new in kept_as.items()}
+        for name, content in changed.items():
+            (folder / name).write_bytes(content)
+            papers[name] = hashlib.sha256(content).hexdigest()
+        return {**record, "papers": papers}
+
+    with shared_lock(store, "taking over an entry"):
+        return read(store, key) or _made(store, key, fill)
 
 
 def _take(prefix: Path, destination: Path) -> None:
@@ -279,7 +271,7 @@ def _completed(entry: StoreEntry, prefix: Path | None) -> StoreEntry:
         remove_tree(entry.folder / PREFIX)
         Path(scratch, PREFIX).rename(entry.folder / PREFIX)
     record = json.loads((entry.folder / RECORD).read_text())
-    text = json.dumps({**record, "prefix": True}, indent=1, sort_keys=True) + "\n"
+    text = _record_text({**record, "prefix": True})
     replace_file(store, entry.folder / RECORD, io.BytesIO(text.encode()))
     os.utime(entry.folder.parent)  # the index looks again
     return replace(entry, prefix=entry.folder / PREFIX)
@@ -391,13 +383,6 @@ def last_build(store: Path, recipe: str, target: Target) -> Mapping[str, Any] | 
 
 def next_serial(store: Path, name: str, version: str) -> int:
     """Return the serial of the next build of this version: newer builds sort above older ones."""
-    from packaging.utils import (
-        InvalidWheelFilename,
-        canonicalize_name,
-        canonicalize_version,
-        parse_wheel_filename,
-    )
-
     wanted = (canonicalize_name(name), canonicalize_version(version))
     serials = [0]
     for row in index_rows(store):

@@ -11,9 +11,10 @@ from itertools import chain, product
 
 from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from spark_build.errors import Finding, Severity
+from spark_build.recipes.toml_positions import version_of
 from spark_build.text import printable
 from spark_build.wheels.elf import library_origin
 from spark_build.wheels.model import DEVICE_MACHINES, UNREADABLE, WheelFacts
@@ -52,11 +53,6 @@ def audit(facts: WheelFacts, expected: AuditExpectation) -> tuple[Finding, ...]:
     )
 
 
-def blocks(findings: Sequence[Finding]) -> bool:
-    """Return whether these findings forbid publishing."""
-    return any(finding.severity == "error" for finding in findings)
-
-
 def _name_version(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation]:
     wanted = canonicalize_name(expected.distribution)
     if facts.name != wanted:
@@ -68,23 +64,16 @@ def _name_version(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Obs
     except InvalidWheelFilename as error:
         yield "error", str(error)
         return
-    if name != facts.name or version != _parsed(facts.version):
+    if name != facts.name or version != version_of(facts.version):
         yield "error", f"the file name says {name} {version}, METADATA says {facts.name} {facts.version}"
 
 
 def _satisfies(version: str, wanted: str) -> bool:
     """Return whether versions are equal, or equal with a local label on top."""
-    have, want = _parsed(version), _parsed(wanted)
+    have, want = version_of(version), version_of(wanted)
     if have is None or want is None:
         return False
     return Version(have.public) == Version(want.public) and want.local in (None, have.local)
-
-
-def _parsed(version: str) -> Version | None:
-    try:
-        return Version(version)
-    except InvalidVersion:
-        return None
 
 
 def _tags(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation]:
@@ -98,7 +87,7 @@ def _tags(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation
     if "any" in platforms and host_libraries(facts):
         yield "error", "the platform tag is any, but there is machine code inside"
     # Static programs are tagged for other C libraries too: one fitting tag is enough there.
-    fitting = {tag for tag in platforms if tag == "any" or _agrees(tag, expected)}
+    fitting = {tag for tag in platforms if tag == "any" or _agrees(tag, expected.platform)}
     for tag in sorted(platforms - fitting):
         if not fitting or not tag.endswith(f"_{expected.machine}"):
             yield "error", f"platform tag {tag} is not for {expected.platform}"
@@ -106,18 +95,10 @@ def _tags(facts: WheelFacts, expected: AuditExpectation) -> Iterator[Observation
 
 def fits(tags: Sequence[str], *, platform: str, python: str) -> bool:
     """Return whether one of a wheel's tags ("cp312-cp312-linux_aarch64") is for this platform and Python."""
-    expected = AuditExpectation(
-        distribution="",
-        version="",
-        platform=platform,
-        python=python,
-        provided=(),
-        system_libraries=frozenset(),
-    )
     usable = _usable_by(python)
     for tag in tags:
         interpreter, abi, where = tag.split("-")
-        if (interpreter, abi) in usable and (where == "any" or _agrees(where, expected)):
+        if (interpreter, abi) in usable and (where == "any" or _agrees(where, platform)):
             return True
     return False
 
@@ -143,10 +124,10 @@ def _platform_tags(facts: WheelFacts) -> set[str]:
     return {tag.rpartition("-")[2] for tag in facts.filename_tags}
 
 
-def _agrees(tag: str, expected: AuditExpectation) -> bool:
-    system = expected.platform.partition("-")[0]
+def _agrees(tag: str, platform: str) -> bool:
+    system, _, machine = platform.partition("-")
     families = (f"{system}_", "manylinux") if system == "linux" else (f"{system}_",)
-    return tag.startswith(families) and tag.endswith(f"_{expected.machine}")
+    return tag.startswith(families) and tag.endswith(f"_{machine}")
 
 
 def _manylinux(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:

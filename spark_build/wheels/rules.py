@@ -15,7 +15,7 @@ from spark_build.errors import Severity
 from spark_build.recipes.model import External, Target
 from spark_build.wheels import model as wheels_model
 from spark_build.wheels.elf import beside_library, leads_to, library_origin
-from spark_build.wheels.model import DEVICE_MACHINES, Library, Payload, WheelFacts
+from spark_build.wheels.model import DEVICE_MACHINES, Library, WheelFacts
 from spark_build.wheels.payload import is_one_place
 
 
@@ -320,7 +320,6 @@ HOST_RULES: tuple[tuple[str, Rule], ...] = (
 _COMMON = re.compile(
     "benchmarks?|bin|build|data|docs?|etc|examples?|include|lib(64)?|scripts|share|src|tests?|tools|utils?"
 )
-_MIB = 1 << 20
 
 
 def _dist_info(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
@@ -454,18 +453,6 @@ def _parsed(requires: tuple[str, ...]) -> Iterator[Requirement]:
 
 def _names_one_build(requirement: Requirement) -> bool:
     return any(one.operator in ("==", "===") and "+" in one.version for one in requirement.specifier)
-
-
-def sizes(payload: Payload) -> tuple[str, ...]:
-    """Return the size report: the total, then the largest files."""
-    return (
-        f"{payload.files} files, {_mib(payload.unpacked)} unpacked, {_mib(payload.packed)} in the zip",
-        *(f"{_mib(one.size)} ({_mib(one.packed)} in the zip)  {one.path}" for one in payload.largest),
-    )
-
-
-def _mib(count: int) -> str:
-    return f"{count / _MIB:.1f} MiB"
 
 
 PACKAGING_RULES: tuple[tuple[str, Rule], ...] = (

@@ -81,8 +81,7 @@ def test_the_hunk_and_the_nearest_place_are_named(patch: Path, tmp_path: Path) -
     changed = "// more\n" * 4 + SOURCE.replace("int value_30 = 30;", "long value_30 = 30;")
     tree = fill(tmp_path / "tree", {"src/a.c": changed})
     state = check(patch, tree)
-    assert (state.state, state.file, state.hunk, state.line) == ("does-not-apply", "src/a.c", 2, 31)
-    assert 0.9 < state.similarity < 1
+    assert state.state == "does-not-apply"
     assert "src/a.c: hunk 2 (line 27) does not match; nearest is line 31, 9" in state.detail
     with pytest.raises(PatchError, match=r"0001-change.patch does not apply: src/a.c: hunk 2") as caught:
         apply(patch, tree, None)
@@ -93,14 +92,14 @@ def test_the_hunk_and_the_nearest_place_are_named(patch: Path, tmp_path: Path) -
 def test_half_of_it_upstream_is_said(patch: Path, tmp_path: Path) -> None:
     half = SOURCE.replace("value_10 = 10", "value_10 = 100")
     state = check(patch, fill(tmp_path / "tree", {"src/a.c": half}))
-    assert (state.state, state.hunk) == ("does-not-apply", 1)
-    assert "is in the source already, other parts" in state.detail
+    assert state.state == "does-not-apply"
+    assert "hunk 1 (line 7) is in the source already, other parts" in state.detail
 
 
 def test_a_missing_file_is_named(patch: Path, tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     state = check(patch, tmp_path / "tree")
-    assert state == PatchState(state="does-not-apply", detail="src/a.c is not in the source", file="src/a.c")
+    assert state == PatchState(state="does-not-apply", detail="src/a.c is not in the source")
 
 
 def test_files_come_go_move_and_become_executable(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def pushed(lab: Lab, name: str) -> str:
 def test_a_target_that_its_name_does_not_tell_is_refused(lab: Lab) -> None:
     """`auto` makes up a target that no file names. Another Python than the file's is part of the name."""
     setting = setting_of(lab)
-    where = FarmOptions(address="local:1", certificates=None, jobs=None, memory_mib=None, ignore_memory=False)
+    where = FarmOptions(farm="local:1")
     for changes in ({"name": "cuda-sm89"}, {"cuda_architectures": ("8.9",)}):
         other = replace(setting, target=replace(setting.target, **changes))
         with (

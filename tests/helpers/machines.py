@@ -11,10 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-
-import pynvml
 
 from spark_build.build import plan
 from spark_build.build.compiler_cache import Cache
@@ -34,32 +31,10 @@ PROVIDED = {"cuda": "/usr/local/cuda"}
 MACHINES = Path(__file__).parents[1] / "data" / "machines"
 
 
-class Nvml:
-    """Answers of NVML, recorded; "Not Supported" is the error that the real package raises."""
-
-    NVMLError = pynvml.NVMLError
-    NVML_CLOCK_SM = pynvml.NVML_CLOCK_SM
-
-    def __init__(self, answers: dict[str, Any]) -> None:
-        self.answers = {"nvmlDeviceGetCount": 1, "nvmlDeviceGetHandleByIndex": 0, **answers}
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in self.answers:
-            raise AttributeError(name)
-
-        def answer(*_arguments: Any) -> Any:
-            found = self.answers[name]
-            if found == "Not Supported":
-                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-            return SimpleNamespace(**found) if isinstance(found, dict) else found
-
-        return answer
-
-
 class Simulated(MachineAccess):
     """One of these machines; `changes` replace entries of its machine.json."""
 
-    def __init__(self, name: str, *, with_nvml: bool = True, **changes: Any) -> None:
+    def __init__(self, name: str, **changes: Any) -> None:
         super().__init__()
         self.folder = MACHINES / name
         self.data: dict[str, Any] = {**json.loads((self.folder / "machine.json").read_text()), **changes}
@@ -67,7 +42,6 @@ class Simulated(MachineAccess):
         self.environ = self.data["environ"]
         self.uid = self.data["uid"]
         self.python = self.data["python_version"]
-        self.with_nvml = with_nvml
         self.locale_usable = self.data["locale_usable"]
 
     def ask(self, args: Sequence[str], *, check: bool = True) -> str | None:
@@ -77,10 +51,6 @@ class Simulated(MachineAccess):
             return recorded.read_text() if recorded.exists() else None
         found = self.data["commands"].get(line)
         return None if found is None else str(found)
-
-    def nvml(self) -> Any:
-        recorded = self.folder / "nvml.json"
-        return Nvml(json.loads(recorded.read_text())) if self.with_nvml and recorded.exists() else None
 
     def sandbox(self) -> Sandbox:
         return Sandbox(kind=self.data["sandbox"], reason=self.data["sandbox_reason"])

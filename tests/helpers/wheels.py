@@ -12,11 +12,18 @@ from pathlib import Path
 
 from packaging.tags import parse_tag
 
+from spark_build.errors import Finding
+
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 PYTHON = "cp" + VERSION.replace(".", "")
 Moment = tuple[int, int, int, int, int, int]
 LONG_AGO: Moment = (1999, 12, 31, 23, 59, 58)
 PURE = {"demo/__init__.py": b"VALUE = 1\n", "demo/data.bin": bytes(range(256))}
+
+
+def blocks(findings: Sequence[Finding]) -> bool:
+    """Whether these findings forbid publishing."""
+    return any(one.severity == "error" for one in findings)
 
 
 def row(name: str, data: bytes, algorithm: str = "sha256") -> str:

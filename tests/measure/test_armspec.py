@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_build.errors import UsageError
-from spark_build.measure.arms import ArmWish, parse_arm, parse_arms
+from spark_build.measure.request import ArmWish, parse_arm, parse_arms
 
 
 def test_what_can_be_said() -> None:

@@ -15,6 +15,7 @@ from spark_build.events import Event, Note, Progress
 from spark_build.measure import arms, session
 from spark_build.measure.checks import run_checks
 from spark_build.measure.model import Arm, BurnIn, Settings, burn_in_json
+from spark_build.measure.request import BurnInRequest
 from spark_build.measure.verdict import exit_code
 from spark_build.paths import Home
 
@@ -29,12 +30,12 @@ def test_the_baseline_is_made_once(torch_home: Home, baseline: Arm) -> None:
     assert events == []  # reused
 
 
-def asked(**more: Any) -> session.BurnInRequest:
-    return session.BurnInRequest(**{"device": "cpu", "mode": "quick", **more})
+def asked(**more: Any) -> BurnInRequest:
+    return BurnInRequest(**{"device": "cpu", "quick": True, **more})
 
 
 def tiny(**changes: object) -> Settings:
-    given = session.plan_burn_in(asked(seed=5, sizes=(128,), pairs=2), SCRIPT)
+    given = session.plan_burn_in(asked(seed=5, size=(128,), rounds=2), SCRIPT)
     given = dataclasses.replace(given, warmup=0.1, window=0.4, tick=0.05)
     return dataclasses.replace(given, **changes)  # type: ignore[arg-type] # by name
 
@@ -188,9 +189,9 @@ def test_a_failed_round_is_measured_again_and_remembered(baseline: Arm, tmp_path
 
 def test_what_a_burn_in_refuses(torch_home: Home, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="FP16"):
-        session.plan_burn_in(asked(dtypes=("fp16",)), SCRIPT)
+        session.plan_burn_in(asked(dtype=("fp16",)), SCRIPT)
     with pytest.raises(UsageError, match="too few"):
-        session.plan_burn_in(asked(mode="full", pairs=6), SCRIPT)
+        session.plan_burn_in(asked(quick=False, rounds=6), SCRIPT)
     with pytest.raises(UsageError, match="no baseline"):
         arms.baseline_arm(torch_home, "1.0", tmp_path / "env", lambda _: None)
     with pytest.raises(UsageError, match="torch"):

@@ -8,8 +8,8 @@ import pytest
 
 from spark_build.errors import HostError, UsageError
 from spark_build.measure import arms
-from spark_build.measure.arms import parse_arm
 from spark_build.measure.model import Arm
+from spark_build.measure.request import parse_arm
 from tests.conftest import CLI
 from tests.helpers.commands import invoke
 from tests.helpers.faulty_bench import verify

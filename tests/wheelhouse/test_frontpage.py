@@ -10,18 +10,23 @@ from spark_build.wheelhouse.server import (
     render_front_page,
     verdict,
 )
+from spark_build.wheels.model import Origin, StoredWheel
 
 NASTY = "<b onload='x'>&\""
 
 
-def shown(name: str = "demo", *, origin: str = "built") -> ShownWheel:
+def shown(name: str = "demo", *, origin: Origin = "built", imported: str = "") -> ShownWheel:
     return ShownWheel(
-        name=name,
-        version="1.0",
-        filename=f"{name}-1.0-py3-none-any.whl",
-        sha256="0" * 64,
-        size=2048,
-        origin=origin,
+        wheel=StoredWheel(
+            name=name,
+            version="1.0",
+            filename=f"{name}-1.0-py3-none-any.whl",
+            sha256="0" * 64,
+            size=2048,
+            key="0" * 64,
+            origin=origin,
+            imported=imported,
+        ),
         url=f"/simple/{name}.whl",
         devices=("sm_121a",),
         papers=((name, f"/papers/{name}"),),
@@ -34,7 +39,6 @@ def view(*wheels: ShownWheel, name: str = "view") -> ShownView:
         number=3,
         created=name,
         verdict=("good", name),
-        index="/simple/",
         fixed=f"/{name}/3/",
         install=(name,),
         wheels=wheels,
@@ -67,7 +71,7 @@ def test_what_a_page_shows() -> None:
 
 def test_a_page_tells_what_was_built_elsewhere() -> None:
     page = render_front_page(
-        [view(shown("helper", origin="imported (Alice)"), shown("loose", origin="third-party"))]
+        [view(shown("helper", origin="imported", imported="Alice"), shown("loose", origin="foreign"))]
     )
     assert "<h3>Imported (Alice) " in page
     assert "<h3>Third-party " in page

@@ -371,16 +371,6 @@ def test_one_generation_only(tmp_path: Path) -> None:
     assert (refused.returncode, "no such generation" in refused.stderr) == (10, True)
 
 
-def test_a_generation_from_before_there_were_indexes_gets_one(tmp_path: Path) -> None:
-    home, generation = demo_house(tmp_path)
-    for path in sorted((generation.folder / INDEX).iterdir()):
-        path.unlink()
-    (generation.folder / INDEX).rmdir()
-    with served(tmp_path) as server:
-        assert server.get(f"{SIMPLE}demo/{WHEEL}").status_code == 200
-    assert list((home.views / VIEW / "generations").glob(".tmp-*")) == []
-
-
 @pytest.mark.parametrize(
     ("login", "status"),
     [

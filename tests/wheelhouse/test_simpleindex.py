@@ -16,6 +16,7 @@ from spark_build.wheelhouse.simple_index import (
     project_pages,
     root_pages,
 )
+from spark_build.wheels.model import StoredWheel
 
 UPLOADED = "2026-11-21T06:00:00.000000Z"
 
@@ -27,11 +28,15 @@ def wheel(
     python = f"Requires-Python: {requires_python}\n" if requires_python else ""
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{python}\nA description.\n"
     return IndexedWheel(
-        name=name,
-        version=version,
-        filename=filename,
-        sha256=hashlib.sha256(filename.encode()).hexdigest(),
-        size=len(filename),
+        wheel=StoredWheel(
+            name=name,
+            version=version,
+            filename=filename,
+            sha256=hashlib.sha256(filename.encode()).hexdigest(),
+            size=len(filename),
+            key="0" * 64,
+            origin="built",
+        ),
         uploaded=UPLOADED,
         metadata=metadata.encode(),
     )
@@ -58,9 +63,7 @@ PYTHONS = st.sampled_from(["", ">=3.9", ">=3.9,<4", '!=3.0.*,>=2.7 , <"odd">&'])
 @given(st.dictionaries(VERSIONS, PYTHONS, min_size=1, max_size=5))
 def test_both_forms_tell_an_independent_client_the_same(versions: dict[str, str]) -> None:
     wheels = {
-        wheel(f"demo-{version}-py3-none-any.whl", requires_python=python).filename: wheel(
-            f"demo-{version}-py3-none-any.whl", requires_python=python
-        )
+        f"demo-{version}-py3-none-any.whl": wheel(f"demo-{version}-py3-none-any.whl", requires_python=python)
         for version, python in versions.items()
     }
     pages = project_pages("demo", list(wheels.values()))
@@ -70,20 +73,20 @@ def test_both_forms_tell_an_independent_client_the_same(versions: dict[str, str]
     assert {one.filename for one in html.packages} == set(wheels)
     for seen in (*html.packages, *as_json.packages):
         meant = wheels[seen.filename]
-        assert seen.digests == {"sha256": meant.sha256}
+        assert seen.digests == {"sha256": meant.wheel.sha256}
         assert (seen.requires_python or "").split() == _python(meant).split()
         # Beside its page, plus signs and all.
         assert seen.url.partition("#")[0] == (
-            "https://example.org/simple/demo/" + meant.filename.replace("+", "%2B")
+            "https://example.org/simple/demo/" + meant.wheel.filename.replace("+", "%2B")
         )
         assert seen.has_metadata
         assert seen.metadata_digests == {"sha256": hashlib.sha256(meant.metadata).hexdigest()}
-        assert pages[f"{meant.filename}.metadata"] == meant.metadata
+        assert pages[f"{meant.wheel.filename}.metadata"] == meant.metadata
     for seen in as_json.packages:
-        assert seen.size == wheels[seen.filename].size
+        assert seen.size == wheels[seen.filename].wheel.size
         assert seen.upload_time is not None
         assert seen.upload_time.isoformat() == "2026-11-21T06:00:00+00:00"
-    assert set(as_json.versions or ()) == {one.version for one in wheels.values()}
+    assert set(as_json.versions or ()) == {one.wheel.version for one in wheels.values()}
 
 
 def _python(meant: IndexedWheel) -> str:

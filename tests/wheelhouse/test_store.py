@@ -19,7 +19,6 @@ from spark_build.wheelhouse.store import (
     RECORD,
     StoreEntry,
     commit,
-    entries,
     entry_folder,
     index_rows,
     next_serial,
@@ -61,6 +60,11 @@ for key in sys.stdin:
     entry = commit(store, key=key.strip(), wheel=wheel, described=described, papers=papers)
     print(entry.wheel.sha256, flush=True)
 """
+
+
+def entries(store: Path) -> list[StoreEntry]:
+    """All committed entries, in order of key."""
+    return [entry for row in index_rows(store) if (entry := read(store, row["key"]))]
 
 
 def wheel_of(entry: StoreEntry) -> StoredWheel:

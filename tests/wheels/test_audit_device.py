@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.wheels.audit import as_vendor, blocks
+from spark_build.wheels.audit import as_vendor
 from spark_build.wheels.model import Code, DeviceCode
 from spark_build.wheels.rules_device import FITS, DeviceDemand, best, device_findings, fit, listed, order
 from tests.helpers.devicefacts import SPARK, code, holding, said, wheel
+from tests.helpers.wheels import blocks
 
 
 # What NVIDIA's tables say of the architectures that nvcc 13.0 offers.

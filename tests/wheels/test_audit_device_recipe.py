@@ -9,10 +9,11 @@ import pytest
 from spark_build.errors import RecipeError
 from spark_build.recipes.model import Audit, Build, DeviceRule, Recipe, Requires, Target
 from spark_build.recipes.parse import parse_recipe
-from spark_build.wheels.audit import as_vendor, blocks
+from spark_build.wheels.audit import as_vendor
 from spark_build.wheels.model import DeviceCode
 from spark_build.wheels.rules_device import DeviceDemand, demand, device_findings
 from tests.helpers.devicefacts import SPARK, holding, wheel
+from tests.helpers.wheels import blocks
 
 
 def rule(library: str = "_c.so", **changes: tuple[str, ...]) -> DeviceRule:

@@ -9,9 +9,9 @@ import pytest
 from spark_build.errors import Finding
 from spark_build.wheels.audit import as_vendor, audit
 from spark_build.wheels.elf import explain_library
-from spark_build.wheels.model import HostCode, Library, Payload, WheelFacts
+from spark_build.wheels.model import HostCode, Library, WheelFacts
 from spark_build.wheels.payload import ZipEntry, file_summary
-from spark_build.wheels.rules import HOST_RULES, PACKAGING_RULES, AuditExpectation, sizes
+from spark_build.wheels.rules import HOST_RULES, PACKAGING_RULES, AuditExpectation
 from tests.wheels.test_audit import MANYLINUX, SOUND, SYSTEM
 
 TAG = "manylinux_2_28_x86_64"
@@ -244,12 +244,3 @@ def test_each_needed_library_is_explained() -> None:
     assert by["liba.so"] == ("d.libs/liba.so", "demo/_c.so")
     assert by["libz.so"] == ("demo/_c.so",)
     assert "repair.exclude has libb*" in {one.soname: one.reason for one in found}["libb.so"]
-
-
-def test_the_size_report() -> None:
-    entries = [ZipEntry(name=f"f{n}", size=n << 20, packed=1 << 20, mode=0) for n in range(12)]
-    report = sizes(file_summary(entries, dist_info=INFO, texts={}))
-    assert report[0] == "12 files, 66.0 MiB unpacked, 12.0 MiB in the zip"
-    assert report[1] == "11.0 MiB (1.0 MiB in the zip)  f11"
-    assert len(report) == 11
-    assert sizes(Payload()) == ("0 files, 0.0 MiB unpacked, 0.0 MiB in the zip",)

@@ -21,12 +21,12 @@ from spark_build import venv
 from spark_build.errors import AuditError
 from spark_build.recipes.model import Repair
 from spark_build.wheels.attestation_formats import WheelContent
-from spark_build.wheels.audit import audit, blocks
+from spark_build.wheels.audit import audit
 from spark_build.wheels.reader import content_digest, read_facts
 from spark_build.wheels.repair import repair as repair_and_tell
 from spark_build.wheels.repair import system_libraries
 from spark_build.wheels.rules import AuditExpectation
-from tests.helpers.wheels import PURE, PYTHON, compiled, entries_of, write_wheel, write_zip
+from tests.helpers.wheels import PURE, PYTHON, blocks, compiled, entries_of, write_wheel, write_zip
 
 INFO = "demo-1.0.dist-info"
 MACHINE = os.uname().machine

@@ -15,7 +15,6 @@ from packaging.utils import parse_wheel_filename
 
 from spark_build import venv
 from spark_build.build.context import Job, Outputs, Provided
-from spark_build.environments.installed import installer_error
 from spark_build.errors import AGAIN, CHECK_NETWORK, Hint, HostError, SourceError, StageError, ours, rm
 from spark_build.files import remove_tree, sha256_of
 from spark_build.sources import simple_api
@@ -125,7 +124,7 @@ def _install_files(job: Job, wheels: Sequence[str], cache: Path) -> list[dict[st
     done = venv.uv(job.environment, options, cache=cache, log=job.log, pass_fds=job.keep)
     if done.returncode != 0:
         raise SourceError(
-            f"the build environment cannot be filled: {installer_error(done.output)}",
+            f"the build environment cannot be filled: {venv.error_in(done.output)}",
             hint=Hint("if the disk is full, free some space; then ", AGAIN),
         )
     found = []
@@ -145,7 +144,7 @@ def _install_public(job: Job, requirement: str) -> list[dict[str, str]]:
     done = venv.pip(job.environment, [*options, requirement], log=job.log, pass_fds=job.keep)
     if done.returncode != 0:
         raise SourceError(
-            f"the build environment cannot be filled: {installer_error(done.output)}",
+            f"the build environment cannot be filled: {venv.error_in(done.output)}",
             hint=CHECK_NETWORK,
         )
     return [

@@ -1,4 +1,4 @@
-"""What the report of a burn-in holds."""
+"""Contents of a burn-in's report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from spark_build.measure.report.page import (
     conditions,
     contrasts,
     environments,
-    folded,
     listing,
     method_of,
     p_value,
@@ -159,10 +158,14 @@ def _raw(result: BurnIn) -> list[Part]:
     )
     links = (
         '<p><a href="burn-in.json">burn-in.json</a>, in this page the element <code>#raw</code>; telemetry '
-        f"and environment of each round:</p>{folded(f'{len(result.rounds)} files', f'<ol>{files}</ol>')}"
-        f'<script type="application/json" id="raw">{document}</script>'
+        "and environment of each round:</p>"
     )
-    return ["Every tick is in burn-in.json beside this page.", Html(text=links)]
+    return [
+        "Every tick is in burn-in.json beside this page.",
+        Html(text=links),
+        Html(text=f"<ol>{files}</ol>", folded=f"{len(result.rounds)} files"),
+        Html(text=f'<script type="application/json" id="raw">{document}</script>'),
+    ]
 
 
 def normal(result: BurnIn) -> ReportTable:

@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_build.measure.bounds import WORDS
 from spark_build.measure.model import Contrast, Launch, Round, Work
-from spark_build.measure.report.page import Part, picture
+from spark_build.measure.report.page import Html, Part
 from spark_build.measure.report.suite_view import SuiteView
 from spark_build.measure.statistics import LEAST
 from spark_build.text import format_quantity, three_digits
@@ -67,7 +67,7 @@ def all_charts(
     if known := known_panels(rounds, PANELS):
         text = "What was read while the rounds ran; coloured by the arm that was running."
         charts.append(("Clocks, power, temperature", text, traces(view, rounds, known)))
-    return [picture(*chart) for chart in charts]
+    return [(head, [Html(text=svg, caption=text, wide=head)]) for head, text, svg in charts]
 
 
 def series(view: SuiteView, rounds: Sequence[Round]) -> str:

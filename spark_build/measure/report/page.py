@@ -10,39 +10,13 @@ from typing import Any
 from spark_build.events import Gate
 from spark_build.measure.model import Arm, Check, Contrast, Launch, RateFinding
 from spark_build.measure.statistics import POWER_AT
+from spark_build.text import render_template
 
 WIDE = 5  # columns, from which on a table scrolls on a narrow screen instead of folding every cell
 TONES = {
     "faster": "good", "equivalent": "good", "slower": "bad", "unclear": "unsure",
     "ok": "good", "warn": "unsure", "fail": "bad",
 }  # fmt: skip
-STYLE = """
-:root { color-scheme: light dark; --page: #fff; --ink: #1d2127; --dim: #5d6672; --line: #d5d9df;
-  --card: #f5f6f8; --good: #1a7f37; --bad: #c62828; --unsure: #8f5f00; }
-@media (prefers-color-scheme: dark) { :root { --page: #14171b; --ink: #e4e7eb; --dim: #9aa3af;
-  --line: #3a414b; --card: #1d2127; --good: #57c26d; --bad: #ff7b72; --unsure: #e0ae45; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 62rem; padding: 1.5rem 1rem 4rem; background: var(--page);
-  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1rem; font-weight: 600; color: var(--dim); margin: 0 0 .8rem; }
-h2 { font-size: 1.15rem; margin: 2.4rem 0 .5rem; }
-p { margin: .4rem 0; } .dim { color: var(--dim); } small { color: var(--dim); }
-.good { color: var(--good); } .bad { color: var(--bad); } .unsure { color: var(--unsure); }
-.verdict { background: var(--card); border-left: .4rem solid currentColor; border-radius: .4rem;
-  padding: 1rem 1.2rem; }
-.verdict strong { font-size: 1.5rem; line-height: 1.25; display: block; } .verdict p { color: var(--ink); }
-.tag { display: inline-block; border: 1px solid currentColor; border-radius: 1rem; padding: 0 .7rem;
-  font-size: .85rem; }
-.scroll { overflow-x: auto; }
-.scroll table.wide { min-width: 52rem; }
-.scroll svg { display: block; width: 100%; min-width: 34rem; height: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; overflow-wrap: normal; }
-th, td { text-align: left; vertical-align: top; padding: .35rem .8rem .35rem 0;
-  border-bottom: 1px solid var(--line); }
-th { color: var(--dim); font-weight: 600; } td.n { font-variant-numeric: tabular-nums; white-space: nowrap; }
-td:first-child { min-width: 8rem; } details { margin: .6rem 0; } summary { cursor: pointer; }
-pre { background: var(--card); padding: .8rem; border-radius: .4rem; overflow-x: auto; font-size: .8rem; }
-"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,27 +29,6 @@ class ReportTable:
     state: int = -1  # the column whose first word is coloured
     note: str = ""
     folded: str = ""  # what stands in its place until it is opened; it is not in Markdown
-
-    def html(self) -> str:
-        """Return the table with its note."""
-        top = "".join(f'<th scope="col">{escape(head)}</th>' for head in self.heads)
-        body = "".join(
-            "<tr>" + "".join(self._cell(at, cell) for at, cell in enumerate(row)) + "</tr>"
-            for row in self.rows
-        )
-        wide = " class=wide" if len(self.heads) >= WIDE else ""
-        table = f"<table{wide}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-        table = scrolled(f"table: {', '.join(filter(None, self.heads))}", table) if self.rows else ""
-        note = f'<p class="dim">{escape(self.note)}</p>' if self.note else ""
-        return folded(self.folded, table + note) if self.folded else table + note
-
-    def _cell(self, column: int, text: str) -> str:
-        head, *rest = map(escape, text.split("\n"))
-        if column == self.state:
-            head = f'<span class="{TONES.get(head.split(",")[0], "dim")}">{head}</span>'
-        below = "".join(f"<br>{line}" for line in rest)
-        below = f"<br><small>{below.removeprefix('<br>')}</small>" if below and not column else below
-        return f"<td{' class=n' if column in self.numbers else ''}>{head}{below}</td>"
 
     def markdown(self) -> str:
         """Return the table with its note; nothing of what is folded."""
@@ -92,6 +45,9 @@ class Html:
     """A part that Markdown leaves out: a picture, a list of files, a long text."""
 
     text: str  # HTML already
+    caption: str = ""
+    wide: str = ""  # what is in it, where it may be wider than the screen
+    folded: str = ""  # as of a table
 
 
 Part = str | ReportTable | Html  # a sentence is plain text
@@ -116,23 +72,7 @@ class Report:
 
     def html(self) -> str:
         """Return the whole page."""
-        tag = '<span class="tag">indicative only</span>' if self.indicative else ""
-        lines = "".join(
-            f'<p><span class="{tone}">●</span> {escape(line)}</p>' if tone else f"<p>{escape(line)}</p>"
-            for tone, line in self.said
-        )
-        sections = "".join(
-            f"<section><h2>{escape(head)}</h2>{''.join(map(_html, parts))}</section>"
-            for head, parts in self.sections
-        )
-        return (
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{escape(self.claim)}: {self.name}</title><style>{STYLE}</style></head>"
-            f"<body><main><h1>{self.name}</h1>"
-            f'<div class="verdict {self.tone}"><strong>{escape(self.claim)}</strong>{tag}{lines}'
-            f'<p class="dim">{escape(self.holds())}</p></div>{sections}</main></body></html>\n'
-        )
+        return render_template("report.html", report=self, tones=TONES, wide=WIDE)
 
     def markdown(self) -> str:
         """Return the same without pictures and what is folded."""
@@ -145,43 +85,22 @@ class Report:
         return "\n\n".join(parts) + "\n"
 
 
-def _html(part: Part) -> str:
-    if isinstance(part, str):
-        return f"<p>{escape(part)}</p>"
-    return part.text if isinstance(part, Html) else part.html()
-
-
 def _markdown(part: Part) -> str:
     if isinstance(part, str):
         return part
     return "" if isinstance(part, Html) else part.markdown()
 
 
-def scrolled(label: str, body: str) -> str:
-    """Return what may be wider than the screen; the keyboard reaches it, too."""
-    return f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(label)}">{body}</div>'
-
-
-def folded(summary: str, body: str) -> str:
-    """Return what is shown on demand; `body` is HTML already."""
-    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
-
-
 def listing(summary: str, text: str) -> Html:
     """Return a long text, folded away."""
-    return Html(text=folded(summary, f"<pre>{escape(text)}</pre>"))
-
-
-def picture(head: str, text: str, svg: str) -> tuple[str, Sequence[Part]]:
-    """Return a section with a picture and its caption; `svg` is markup already."""
-    return head, [Html(text=f'<p class="dim">{escape(text)}</p>{scrolled(head, svg)}')]
+    return Html(text=f"<pre>{escape(text)}</pre>", folded=summary)
 
 
 def method_of(how: str, notes: Sequence[str], rounds: Sequence[Launch]) -> list[Part]:
     """Return how it was measured, with notes, and the arms in the order in which they ran."""
     order = " ".join(each.slot.arm for each in rounds)
     told = (f"- {note.rstrip('.')}." for note in notes)
-    return [how, *told, Html(text=folded("Order of rounds", f"<p>{escape(order)}</p>"))]
+    return [how, *told, Html(text=f"<p>{escape(order)}</p>", folded="Order of rounds")]
 
 
 def p_value(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What a report of the wider suite holds."""
+"""Contents of a report of the wider suite."""
 
 from __future__ import annotations
 
