@@ -27,6 +27,7 @@ from spark_build.reporting import reporter
 CHUNK = 120 << 10
 MOUNTS = Path("/proc/self/mountinfo")
 _LOCAL = re.compile(r"nfs4? .*\b(nolock|local_lock=(all|flock))\b")
+GONE = (errno.ENOENT, errno.ESTALE)  # ESTALE: of NFS, where another machine removed it
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of NFS without its daemon, 9p, FUSE
 
 
@@ -248,10 +249,17 @@ def _tidy(path: Path) -> None:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether the open file is still the one at `path`."""
+    """Return whether the open file is still the one at `path`.
+
+    On NFS names are remembered for a minute. To open a folder asks the server: for the lock, and for what
+    stands beside it and is read under the lock.
+    """
     try:
+        os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in GONE:
+            raise
         return False
 
 
@@ -263,11 +271,23 @@ def _lock_file(path: Path) -> int:
         if error.errno != errno.ELOOP:
             raise
         raise _no_lock(path, "a link") from error
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise _no_lock(path, "a link" if stat.S_ISREG(found.st_mode) else "no file")
+    except BaseException:
         os.close(descriptor)
-        raise _no_lock(path, "a link" if stat.S_ISREG(found.st_mode) else "no file")
+        raise
     return descriptor
+
+
+def _holder(descriptor: int) -> str:
+    """Return who wrote their name into a lock."""
+    try:
+        said = os.pread(descriptor, 400, 0).decode(errors="replace").strip()
+    except OSError:  # on NFS: they removed it just now
+        said = ""
+    return said or "another process"
 
 
 def _no_lock(path: Path, what: str) -> HostError:
@@ -282,31 +302,41 @@ def _acquire(path: Path, waiting: Callable[[str], None] | None, kind: int, timeo
         refuse_cancelled()
         make_folder(path.parent)
         try:
-            descriptor = _lock_file(path)
-        except FileNotFoundError:  # somebody removed the empty folder just now
-            continue
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-            # The holder before may have removed the file between our open and our lock.
-            if _is_at(descriptor, path):
-                _tell_of_own_locks(os.fstat(descriptor).st_dev)
-                return descriptor
-        except BlockingIOError:
-            holder = os.pread(descriptor, 400, 0).decode(errors="replace").strip() or "another process"
-            if time.monotonic() >= deadline:
-                os.close(descriptor)
-                raise LockTimeout(holder) from None
-            if not told:
-                (waiting or reporter().waiting)(holder)
-                told = True
-            time.sleep(0.1)
-        except BaseException as error:
-            os.close(descriptor)
-            if isinstance(error, OSError) and error.errno in NO_LOCKS:
-                raise HostError(
-                    f"this file system has no locks: {error.strerror}",
-                    where=str(path),
-                    hint="mount it with locks, or choose another with --root DIR or SPARK_BUILD_HOME=DIR",
-                ) from error
-            raise
+            descriptor, holder = _try(path, kind)
+        except OSError as error:
+            if error.errno not in GONE:
+                raise
+            continue  # somebody removed it, or the empty folder, just now
+        if not holder:
+            _tell_of_own_locks(os.fstat(descriptor).st_dev)
+            return descriptor
+        if time.monotonic() >= deadline:
+            raise LockTimeout(holder)
+        if not told:
+            (waiting or reporter().waiting)(holder)
+            told = True
+        time.sleep(0.1)
+
+
+def _try(path: Path, kind: int) -> tuple[int, str]:
+    """Return a descriptor of the lock now at `path`, and who else holds it. Raise OSError where it went."""
+    descriptor = _lock_file(path)
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        # The holder before may have removed the file between our open and our lock.
+        if not _is_at(descriptor, path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    except BlockingIOError:
+        holder = _holder(descriptor)
         os.close(descriptor)
+        return descriptor, holder
+    except BaseException as error:
+        os.close(descriptor)
+        if isinstance(error, OSError) and error.errno in NO_LOCKS:
+            raise HostError(
+                f"this file system has no locks: {error.strerror}",
+                where=str(path),
+                hint="mount it with locks, or choose another with --root DIR or SPARK_BUILD_HOME=DIR",
+            ) from error
+        raise
+    return descriptor, ""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from spark_build.errors import UsageError
+from spark_build.text import digest
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -21,6 +23,7 @@ class Home:
     sources: Path
     runs: Path
     cache: Path  # of the compilers; may be deleted at any time
+    is_strange: bool = False  # nobody named the folder of the recipes: it may be anybody's
 
     @property
     def store(self) -> Path:
@@ -55,14 +58,17 @@ def folder_given(text: str, where: str) -> Path:
         raise UsageError(f"{text}: there is no such user here", where=where, hint="give a path") from error
 
 
-def locate(root: str | None) -> Home:
+def locate(root: str | None, *, is_named: bool = True) -> Home:
     """Return the folders to use.
 
     State: --root, else SPARK_BUILD_HOME, else a working directory with recipes/, else the checkout, else
     the user's data and cache folders. Recipes in --root or in the working directory come first.
+    is_named: whether the user said `root`, and not the working directory's own file.
     """
     shipped, working = _shipped(), Path.cwd()
-    at_work = any((working / "recipes").glob("*.toml"))
+    at_work = root is None and any((working / "recipes").glob("*.toml"))
+    if at_work:
+        refuse_planted(working / "recipes")
     if root is not None:
         state = folder_given(root, "--root").absolute()
         if state.exists() and not state.is_dir():
@@ -75,10 +81,23 @@ def locate(root: str | None) -> Home:
         state = shipped
     else:
         return _user_home(shipped)
-    return _rooted(state, shipped, (working,) if at_work and root is None else ())
+    return _rooted(state, shipped, working if at_work else None, is_named=is_named)
 
 
-def _rooted(state: Path, shipped: Path, first: tuple[Path, ...]) -> Home:
+def refuse_planted(path: Path) -> None:
+    """Raise UsageError for another user's file in a folder like /tmp, where everybody may put some."""
+    around, owner = path.parent.stat().st_mode, path.stat().st_uid
+    if around & stat.S_ISVTX and around & stat.S_IWOTH and owner not in (0, os.geteuid()):
+        raise UsageError(f"{path} is another user's", hint="cd to a folder of your own")
+
+
+def _rooted(state: Path, shipped: Path, working: Path | None, *, is_named: bool = True) -> Home:
+    is_strange = not is_named or working not in (None, shipped)
+    # What a stranger's recipes compile is nothing that recipes of the same name elsewhere take.
+    cache = state / "cache"
+    if is_strange and working not in (None, state):
+        cache /= digest(str(working))[:16]
+    first = () if working is None else (working,)
     own = [base for base in dict.fromkeys((*first, state)) if (base / "recipes").is_dir() and base != shipped]
     return Home(
         data=(*own, shipped),
@@ -86,7 +105,8 @@ def _rooted(state: Path, shipped: Path, first: tuple[Path, ...]) -> Home:
         build=state / "build",
         sources=state / "sources",
         runs=state / "runs",
-        cache=state / "cache",
+        cache=cache,
+        is_strange=is_strange,
     )
 
 

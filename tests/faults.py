@@ -88,6 +88,22 @@ FAULTS = (
         ),
     ),
     Fault(
+        name="a lock's file that NFS calls stale ends the command",
+        module="spark_build.files",
+        old="GONE = (errno.ENOENT, errno.ESTALE)",
+        new="GONE = (errno.ENOENT,)",
+        tests=("test_a_lock_that_another_machine_removed_is_taken_anew",),
+        attacks=("two machines publish on NFS",),
+    ),
+    Fault(
+        name="what an NFS client remembers of a lock believed",
+        module="spark_build.files",
+        old="        os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))\n        return",
+        new="        return",
+        tests=("test_a_lock_that_another_machine_has_made_anew_is_seen",),
+        attacks=("two machines publish on NFS",),
+    ),
+    Fault(
         name="--require-hashes left out",
         module="spark_build.environments.installed",
         old='"--no-deps", "--require-hashes", "-r"',

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from spark_build.errors import HostError, UsageError
-from spark_build.files import open_made, read_made, remove_any, write_atomically
+from spark_build.errors import HostError, UsageError, rm
+from spark_build.files import open_made, read_made, remove_any, replacing
+from spark_build.paths import Home
 from spark_build.process import capture
 from spark_build.text import render_template
 
@@ -24,6 +25,7 @@ Kind = Literal["ccache", "sccache", "none"]
 CHOICE = "SPARK_BUILD_CACHE"
 LINKS = "compiler-cache"  # a build's folder for wrappers, the log and fresh objects, in its tree
 MAX_SIZE = "20G"
+MOST_SHARED = 20 << 30  # bytes that one build hands on
 # Any of these makes sccache use a remote cache.
 REMOTES = (
     "SCCACHE_AZURE_CONNECTION_STRING",
@@ -56,6 +58,7 @@ class Cache:
     version: str = ""
     remote: bool = False  # others write what is taken from it
     shared: Path | None = None  # ccache's remote storage: a folder with one for each recipe
+    unshared: str = ""  # why that is not used
     reason: str = ""
 
     @property
@@ -109,6 +112,15 @@ def choose(environ: Mapping[str, str]) -> Cache:
     if found is None and wanted:
         raise HostError(f"{CHOICE} asks for ccache, but it is not installed", hint=INSTALL)
     return found or Cache(kind="none", reason="; ".join(filter(None, (refused, "ccache is not installed"))))
+
+
+def chosen_for(home: Home, environ: Mapping[str, str]) -> Cache:
+    """Return `choose`; what a folder's recipes compile is shared with others only if the user named it."""
+    cache = choose(environ)
+    if cache.shared is None or not home.is_strange:
+        return cache
+    told = "nobody named the folder of these recipes, as --root DIR does"
+    return replace(cache, remote=False, shared=None, unshared=told)
 
 
 def _shared(wanted: str, environ: Mapping[str, str]) -> Cache:
@@ -183,6 +195,8 @@ def prepare(
         fresh.mkdir(exist_ok=True)
         # Read there, write here: what others will take waits for the audit (`share`).
         taken = cache.shared / folder.name
+        if taken.is_symlink():  # others write there: it could show builds any folder of the user's
+            raise HostError("a link is in the place of shared objects", where=str(taken), hint=rm(taken))
         variables["CCACHE_REMOTE_STORAGE"] = f"{_url(taken)}|read-only {_url(fresh)}"
         writable, readable = (*writable, fresh), (*readable, taken)
     return Setup(
@@ -212,13 +226,41 @@ def share(cache: Cache, recipe: str, links: Path) -> None:
     """
     if cache.shared is None:
         return
+    left = MOST_SHARED
     for path in sorted(fresh_in(links).glob("??/*")):
         name = f"{path.parent.name}/{path.name}"
-        # The build could write here: a link may lead anywhere.
+        # The build could write here: a link may lead anywhere, a file with holes be larger than the disk.
         if not ENTRY.fullmatch(name) or path.parent.is_symlink() or path.is_symlink():
             continue
-        with open_made(path) as file:
-            write_atomically(cache.shared / recipe / name, file.read())
+        left -= path.lstat().st_size
+        if left < 0:
+            return
+        with (
+            open_made(path) as file,
+            _folder_in(cache.shared, recipe, path.parent.name) as there,
+            replacing(there / path.name, mode=0o644, folder=there, prefix=".new-") as out,
+        ):
+            shutil.copyfileobj(file, out)
+
+
+@contextlib.contextmanager
+def _folder_in(shared: Path, *parts: str) -> Iterator[Path]:
+    """Yield a folder below the shared one, made where it is missing. Raise OSError for a link on the way.
+
+    Others write there, and a link could lead into /etc/cron.d: so it is opened, and named by its descriptor.
+    """
+    place = os.open(shared, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, dir_fd=place)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            inner = os.open(part, flags, dir_fd=place)
+            os.close(place)
+            place = inner
+        yield Path(f"/proc/self/fd/{place}")
+    finally:
+        os.close(place)
 
 
 def _unusable(folder: Path) -> str:

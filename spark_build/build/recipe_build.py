@@ -242,7 +242,7 @@ def _share_objects(run: Run, step: Step, work: Path) -> None:
     if not (run.options.cached and step.recipe.is_compiled):
         return
     try:
-        cache = compiler_cache.choose(os.environ)
+        cache = compiler_cache.chosen_for(run.setting.home, os.environ)
         compiler_cache.share(cache, step.recipe.name, work / compiler_cache.LINKS)
     except (OSError, SparkBuildError) as error:  # the folder went away meanwhile
         told = f"warning: what was compiled is not shared: {error}"

@@ -89,8 +89,10 @@ def _of_file(folder: str, files: Sequence[tuple[str, str]]) -> dict[str, Setting
         from pathlib import Path
 
         from spark_build.files import text_of
+        from spark_build.paths import refuse_planted
 
         file = Path(path)
+        refuse_planted(file)
         return _checked(file, _parsed(file, text_of(file, HINT), table))
     return {}
 
@@ -139,6 +141,8 @@ def apply(options: Options, found: dict[str, Setting]) -> dict[str, Any]:
         if name in found:
             setattr(options, name, found[name].value)
     options.settings = dict(found)
+    files = (f"{_working()}/{FILE}", f"{_working()}/{PROJECT}")
+    options.root_of_folder = "root" in found and found["root"].origin in files
     limits: dict[str, str] = {name: found[name].value for name in ("jobs", "memory") if name in found}
     if "sandbox" in found and found["sandbox"].value == "require":
         limits["require_sandbox"] = "true"

@@ -29,6 +29,7 @@ class Options:
 
     def __init__(self) -> None:
         self.root: str | None = None
+        self.root_of_folder = False  # whether a file of the working directory says it
         self.target = "auto"
         self.train: str | None = None
         self.json = False
@@ -46,7 +47,7 @@ class Options:
         """Folders to work with."""
         from spark_build.paths import locate
 
-        return locate(self.root)
+        return locate(self.root, is_named="root" in self.typed or not self.root_of_folder)
 
     def setting(self) -> Context:
         """Recipes, machine, target and train."""

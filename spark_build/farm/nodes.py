@@ -9,6 +9,7 @@ import re
 import secrets
 import shutil
 import signal
+import stat
 import tarfile
 import tempfile
 import time
@@ -29,6 +30,7 @@ from spark_build.errors import HostError, UsageError, ours
 from spark_build.files import write_atomically
 from spark_build.machine import Machine
 from spark_build.paths import Home, locate
+from spark_build.reporting import reporter
 from spark_build.text import render_template
 from spark_build.transfer import remote
 from spark_build.transfer.upload import Node, parse_destination
@@ -71,9 +73,9 @@ def make_certificate(folder: Path) -> None:
         raise UsageError(f"{folder} has a certificate already", hint=f"remove {folder / CERTIFICATE} first")
     made = Security.temporary()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    key = os.open(folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    (folder / KEY).unlink(missing_ok=True)  # it may be another's, who would read what is written into it
+    key = os.open(folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(key, "w") as file:
-        os.fchmod(file.fileno(), 0o600)
         file.write(str(made.tls_client_key))
     write_atomically(folder / CERTIFICATE, str(made.tls_ca_file))
 
@@ -85,6 +87,8 @@ def security(folder: Path) -> Security:
             f"{folder} has no certificate of a farm",
             hint=ours("farm init", str(folder)),
         )
+    if (folder / KEY).stat().st_mode & stat.S_IROTH:
+        reporter().message(f"warning: every user of this machine can read {folder / KEY}: chmod 600 it")
     pair = {"cert": str(folder / CERTIFICATE), "key": str(folder / KEY)}
     named = {
         f"tls_{role}_{part}": path

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from spark_build import __version__
 from spark_build.errors import InconclusiveError, UsageError, VerificationError
 from spark_build.events import Emit, Note
 from spark_build.files import write_atomically
@@ -121,8 +122,9 @@ def burn_in_cluster(
     own = cluster.names[cluster.rank]
     others = ", ".join(name for name in cluster.names if name != own)
     site.emit(Note(message=f"waiting for {others} at {cluster.hosts[0]}:{cluster.port}"))
-    said = {"rank": cluster.rank, "name": own}
+    said = {"rank": cluster.rank, "name": own, "spark_build": __version__}
     met = meeting.hold("arrival", said)
+    met["problem"] = met["problem"] or other_version(met["nodes"])
     if not met["missing"] and not met["problem"]:
         met = meeting.hold("link", {**said, **_measured(meeting, checks, references)}, "--link")
     device = next((node["device"] for node in met["nodes"] if "device" in node), "")
@@ -130,6 +132,12 @@ def burn_in_cluster(
     write_atomically(folder / "cluster.json", json.dumps(found))
     write_atomically(folder / "cluster.md", render_template("cluster.md", **found, table=table_of(found)))
     return found
+
+
+def other_version(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """Say which node runs another spark-build, whose words mean something else; "" for none."""
+    others = (node["name"] for node in nodes if node.get("spark_build") != __version__)
+    return next((f"{name} runs another version of spark-build than {__version__}" for name in others), "")
 
 
 class Meeting:

@@ -592,9 +592,9 @@ def test_of_a_private_root_only_its_own_pins_are_asked_for(tmp_path: Path) -> No
     (shipped / "recipes" / "trains" / "t.toml").write_text(
         "default = true\n[components.vendor]\nversion = '1'\n"
     )
-    home = _rooted(own, shipped, ())
+    home = _rooted(own, shipped, None)
     assert [site.recipe for site in pins.sites(home, None, ())] == ["mine"]
     assert [site.recipe for site in pins.sites(home, None, ("vendor",))] == ["vendor"]
-    assert [site.recipe for site in pins.sites(_rooted(tmp_path / "empty", shipped, ()), None, ())] == [
+    assert [site.recipe for site in pins.sites(_rooted(tmp_path / "empty", shipped, None), None, ())] == [
         "vendor"
     ]

@@ -27,7 +27,7 @@ PRINTS = "def work():\n    print('--   USE_X : ON', flush=True)\n"
 
 def home_in(folder: Path) -> Home:
     names = ("wheelhouse", "build", "sources", "runs", "cache")
-    return Home(data=(), **{name: folder / name for name in names})
+    return Home(data=(), is_strange=False, **{name: folder / name for name in names})
 
 
 def older(home: Home, **sandbox: Any) -> tuple[str, dict[str, Any]]:

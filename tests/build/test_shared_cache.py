@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 
 from spark_build.build import compiler_cache
 from spark_build.errors import HostError, UsageError
-from tests.conftest import Root
+from tests.conftest import CLI, Root
 from tests.helpers import recipe_roots
+from tests.helpers.commands import invoke
 
 COMPILES = """
 def work():
@@ -41,6 +43,23 @@ def work():
     with open(f"{fresh}/8c/NOT-AN-ENTRY", "w") as file:
         file.write("planted")
 """
+ENTRY = "d8172hpj4tgs1bef9t1msip8nnau1b0"
+PLANTS_A_FILE = f"""
+import urllib.parse
+
+def work():
+    fresh = urllib.parse.unquote(os.environ["CCACHE_REMOTE_STORAGE"].split()[1].removeprefix("file:"))
+    os.mkdir(fresh + "/8c")
+    with open(fresh + "/8c/{ENTRY}", "wb") as file:
+        file.truncate(10)
+"""
+READS = """
+import urllib.parse
+
+def work():
+    there = urllib.parse.unquote(os.environ["CCACHE_REMOTE_STORAGE"].split("|")[0].removeprefix("file:"))
+    print(open(there + "/key").read(), flush=True)
+"""
 
 
 def rooted(tmp_path: Path, code: str) -> Root:
@@ -51,6 +70,13 @@ def rooted(tmp_path: Path, code: str) -> Root:
     return replace(made, env={compiler_cache.CHOICE: shared})
 
 
+def twin(root: Root, folder: Path) -> Root:
+    """Another machine's root with the same recipes."""
+    folder.mkdir(parents=True)
+    (folder / "recipes").symlink_to(root.folder / "recipes")
+    return replace(root, folder=folder)
+
+
 def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
 
@@ -58,9 +84,7 @@ def files(folder: Path) -> list[str]:
 def test_what_one_root_compiled_another_takes(tmp_path: Path) -> None:
     """Whatever their paths are called."""
     one = rooted(tmp_path, COMPILES)
-    two = replace(one, folder=tmp_path / "another place" / "two")
-    (two.folder / "recipes").parent.mkdir(parents=True)
-    (two.folder / "recipes").symlink_to(one.folder / "recipes")
+    two = twin(one, tmp_path / "another place" / "two")
     (first,) = one.json("build", "a", "--no-closure")["results"]
     assert first["cache"].startswith("0 of 1 ")
     assert {name.count("/") for name in files(tmp_path / "sha red")} == {2}
@@ -96,6 +120,25 @@ def test_what_a_changed_header_makes_is_shared_too(tmp_path: Path) -> None:
     assert uses == [0, 1, 0, 1]
 
 
+def test_what_a_strangers_recipes_compile_is_not_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recipes of the working directory, though its own settings name a root."""
+    root = rooted(tmp_path, COMPILES)
+    monkeypatch.chdir(root.folder)
+    words = ["--train", "t", "--target", "host-cpu", "build", "a", "--no-closure"]
+    Path("spark-build.toml").write_text('root = "."\n')
+    done = invoke([*CLI, *words], env=root.environment())
+    assert (done.returncode, "objects are not shared: nobody named" in done.stderr) == (0, True), done.stderr
+    assert files(tmp_path / "sha red") == []
+    shutil.rmtree("wheelhouse")
+    shutil.rmtree("cache")
+    Path("spark-build.toml").unlink()
+    done = invoke([*CLI, "--root", ".", *words], env=root.environment())
+    assert (done.returncode, "not shared" in done.stderr) == (0, False), done.stderr
+    assert files(tmp_path / "sha red") != []
+
+
 def test_what_was_not_published_is_not_shared(tmp_path: Path) -> None:
     root = rooted(tmp_path, FAILS)
     done = root.run("build", "a", "--no-closure")
@@ -110,6 +153,42 @@ def test_a_build_puts_nothing_of_its_own_there(tmp_path: Path) -> None:
     (tmp_path / "secret" / "d8172hpj4tgs1bef9t1msip8nnau1b0").write_text("of somebody")
     done = root.run("build", "a", "--no-closure")
     assert (done.returncode, "is not shared" in done.stderr) == (0, False), done.stderr
+    assert files(tmp_path / "sha red") == []
+
+
+def test_a_link_of_somebody_who_writes_there_leads_nowhere(tmp_path: Path) -> None:
+    """Neither may what was compiled land in /etc/cron.d, nor may builds see the user's folders."""
+    root = rooted(tmp_path, PLANTS_A_FILE)
+    elsewhere = tmp_path / "of the user"
+    elsewhere.mkdir()
+    (tmp_path / "sha red" / "a" / "8c").symlink_to(elsewhere)
+    done = root.run("build", "a", "--no-closure")
+    assert (done.returncode, "what was compiled is not shared" in done.stderr) == (0, True), done.stderr
+    assert files(elsewhere) == []
+    (tmp_path / "sha red" / "a" / "8c").unlink()
+    assert twin(root, tmp_path / "two").run("build", "a", "--no-closure").returncode == 0
+    assert files(tmp_path / "sha red") == [f"a/8c/{ENTRY}"], "it is taken where no link is"
+
+
+def test_a_build_sees_no_folder_by_a_link_of_somebody_who_writes_there(tmp_path: Path) -> None:
+    root = rooted(tmp_path, READS)
+    elsewhere = tmp_path / "of the user"
+    elsewhere.mkdir()
+    (elsewhere / "key").write_text("secret")
+    (tmp_path / "sha red" / "a").rmdir()
+    (tmp_path / "sha red" / "a").symlink_to(elsewhere)
+    done = root.run("build", "a", "--no-closure")
+    assert (done.returncode, "a link is in the place of shared objects" in done.stderr) == (4, True), (
+        done.stderr
+    )
+    assert not any("secret" in path.read_text(errors="replace") for path in root.folder.rglob("build.log"))
+
+
+def test_a_build_fills_no_shared_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not by files with holes."""
+    monkeypatch.setattr(compiler_cache, "MOST_SHARED", 1 << 20)
+    root = rooted(tmp_path, PLANTS_A_FILE.replace("truncate(10)", "truncate(1 << 30)"))
+    assert root.run("build", "a", "--no-closure").returncode == 0
     assert files(tmp_path / "sha red") == []
 
 

@@ -54,6 +54,38 @@ def test_what_counts_most(
     assert found["target"] == ("gb10", str(file))
 
 
+def test_a_root_that_a_folder_names_is_not_the_users_choice(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that its recipes share no objects with others: `Home.is_strange`."""
+    (place / "spark-build.toml").write_text('root = "here"\n')
+
+    def strange(*words: str) -> bool:
+        options = Options()
+        assert main([*words, "config", "show"], options) == 0
+        capsys.readouterr()
+        return options.home().is_strange
+
+    assert strange()
+    assert not strange("--root", str(place / "here"))
+    monkeypatch.setenv("SPARK_BUILD_ROOT", str(place / "here"))
+    assert not strange()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("name", ["spark-build.toml", "pyproject.toml"])
+def test_a_file_that_another_user_put_where_everybody_may(
+    place: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """As in /tmp, where somebody comes by."""
+    (place / name).write_text('root = "evil"\n' if name == "spark-build.toml" else "[tool.spark-build]\n")
+    os.chown(place / name, 65534, 65534)
+    shown(capsys)
+    place.chmod(0o1777)
+    assert main(["config", "show"], Options()) == 2
+    assert f"{place / name} is another user's" in capsys.readouterr().err
+
+
 def test_they_reach_the_commands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What each command gets: root, target and train in its Options, the others as its own options."""
     (place / "spark-build.toml").write_text('target = "gb10"\njobs = 3\nsandbox = "require"\n')

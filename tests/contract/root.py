@@ -130,7 +130,9 @@ def measurements() -> None:
     state = PLACE / "torch"
     folders = {name: state / name for name in ("wheelhouse", "build", "sources", "runs", "cache")}
     with installing():
-        baseline_arm(Home(data=(harness.CHECKOUT,), **folders), "2.13", PLACE / "public", print)
+        baseline_arm(
+            Home(data=(harness.CHECKOUT,), is_strange=False, **folders), "2.13", PLACE / "public", print
+        )
     arms = ("--arm", f"a={PLACE / 'public'}", "--arm", f"b={PLACE / 'public'}")
     short = ("--rounds", "2", "--seed", "3")
     say("verify", "--burn-in", "--quick", *arms, *short, "--size", "128", "--duration", "0.3", expect=(0, 11))

@@ -19,7 +19,9 @@ from pathlib import Path
 import pytest
 
 from spark_build import __version__
+from spark_build.farm import nodes
 from spark_build.files import sha256_of
+from spark_build.reporting import Reporter, reporting
 from tests.conftest import Root
 from tests.helpers import farms, processes
 from tests.helpers.exports import make_key
@@ -126,6 +128,25 @@ def test_who_is_refused(tmp_path: Path) -> None:
         assert other.returncode == 4, other.stderr
         assert f"runs spark-build {__version__}, this is spark-build 0.0.1" in other.stderr
     assert not entries(lab)
+
+
+def test_a_key_that_others_can_read(tmp_path: Path) -> None:
+    """One that was there before `farm init` may be open elsewhere; one that was copied may have lost its mode."""
+    folder, key = tmp_path / "farm", tmp_path / "farm" / "farm.key"
+    folder.mkdir()
+    key.touch()
+    key.chmod(0o666)
+    with key.open() as held:
+        nodes.make_certificate(folder)
+        assert held.read() == ""
+    assert key.stat().st_mode & 0o777 == 0o600
+    told: list[str] = []
+    with reporting(Reporter(told.append)):
+        nodes.security(folder)
+        assert told == []
+        key.chmod(0o644)
+        nodes.security(folder)
+    assert told == [f"warning: every user of this machine can read {key}: chmod 600 it"]
 
 
 def test_what_a_farm_cannot_do_is_refused(tmp_path: Path) -> None:

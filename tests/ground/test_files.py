@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import random
 import signal
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -352,3 +356,43 @@ def test_locks_of_one_machine_are_told_once(
                 pass
     files._tell_of_own_locks.cache_clear()
     assert [said in text and "/mnt/lab" in text for text in told] == [True] * bool(said)
+
+
+def test_a_lock_that_another_machine_removed_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On NFS its file is stale then, wherever it is next looked at."""
+    real = os.fstat
+    for count in (1, 2):
+        looks = iter(range(1, count + 1))
+
+        def fstat(descriptor: int, looks: Iterator[int] = looks, last: int = count) -> os.stat_result:
+            if next(looks, None) == last:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            return real(descriptor)
+
+        monkeypatch.setattr(os, "fstat", fstat)
+        with locked(tmp_path / "lock", purpose="testing"):
+            assert (tmp_path / "lock").is_file()
+        assert next(looks, None) is None, "it was stale"
+
+
+def test_a_lock_that_another_machine_has_made_anew_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS client remembers names for a minute; it asks the server about a folder that is opened."""
+    done: list[str] = []
+    real_open, real_flock = os.open, fcntl.flock
+
+    def opened(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        done.append("asks" if flags & os.O_DIRECTORY and Path(path) == tmp_path else "opens")
+        return real_open(path, flags, *more, **named)
+
+    def flock(descriptor: int, kind: int) -> None:
+        real_flock(descriptor, kind)
+        done.append("locks")
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with locked(tmp_path / "lock", purpose="testing"):
+        assert done == ["opens", "locks", "asks"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,32 @@ def test_root_is_alone(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_root_that_is_a_file(project: Path) -> None:
     with pytest.raises(UsageError, match="is not a folder"):
         locate(str(project / "recipes/mine.toml"))
+
+
+def test_what_a_strangers_recipes_compile_is_taken_by_no_others(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a working directory with recipes; all of them, as its trains may name other sources for ours."""
+    state = project.parent / "state"
+    assert (locate(None).is_strange, locate(None).cache) == (True, project / "cache")
+    assert not locate(str(project)).is_strange
+    assert locate(str(project), is_named=False).is_strange
+    monkeypatch.setenv("SPARK_BUILD_HOME", str(state))
+    here = locate(None)
+    assert here.is_strange
+    assert here.cache.parent == state / "cache"
+    monkeypatch.chdir(project.parent)
+    own = locate(None)
+    assert (own.is_strange, own.cache) == (False, state / "cache")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_recipes_that_another_user_put_where_everybody_may(project: Path) -> None:
+    """As in /tmp. Not in a folder that others cannot write to."""
+    os.chown(project / "recipes", 65534, 65534)
+    assert locate(None).is_strange
+    project.chmod(0o1777)
+    with pytest.raises(UsageError, match="another user's"):
+        locate(None)
+    os.chown(project / "recipes", 0, 0)
+    assert locate(None).is_strange

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from spark_build import __version__
 from spark_build.errors import UsageError
-from spark_build.measure.cluster import CODES, conclude, parse_nodes, table_of, why_slow
+from spark_build.measure.cluster import CODES, conclude, other_version, parse_nodes, table_of, why_slow
 from spark_build.measure.model import Arm, Reference, Telemetry
 from spark_build.measure.verdict import parse_reference
 from spark_build.recipes.toml_positions import read_toml
@@ -74,6 +75,17 @@ def test_what_is_concluded(found: dict[str, Any], least: float | None, word: str
     assert result["verdict"] == word
     assert result["exit_code"] == {"PASS": 0, "FAIL": 9, "INCONCLUSIVE": 11}[word] == CODES[word]
     assert any(why in each for each in result["why"]) or (not why and not result["why"])
+
+
+def test_nodes_of_two_versions_are_not_compared() -> None:
+    """What one of an older version says has another form."""
+    here, older = {"rank": 0, "name": "one", "spark_build": __version__}, {"rank": 1, "name": "two"}
+    assert other_version([here]) == ""
+    problem = other_version([here, older])
+    assert problem.startswith("two runs another version")
+    result = conclude(met(here, older, problem=problem, link=None), CASE, 18e9, None)
+    assert (result["verdict"], result["why"]) == ("INCONCLUSIVE", [problem])
+    assert [row[0] for row in table_of(result)[1:]] == ["one", "two"]
 
 
 def test_a_slow_node_is_named_even_where_nothing_may_be_claimed() -> None:

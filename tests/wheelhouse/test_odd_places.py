@@ -344,3 +344,49 @@ def test_sshfs_that_follows_no_links(sshfs: Callable[..., Path], tmp_path: Path)
         publish(home, [wheel])
     assert "no_contain_symlinks" in str(caught.value.hint)
     assert whole(home) == ()
+
+
+# Two mounts of one export with nosharecache are two clients of the server.
+NFS = os.environ.get("SPARK_BUILD_TEST_NFS", "").split(":")
+NEEDS_NFS = pytest.mark.skipif(
+    len(NFS) < 2, reason="SPARK_BUILD_TEST_NFS=MOUNT:MOUNT names two mounts of NFS"
+)
+
+
+@pytest.fixture
+def shared() -> Iterator[list[Path]]:
+    """A new folder, as each mount shows it."""
+    name = f"spark-build-{os.getpid()}"
+    Path(NFS[0], name).mkdir()
+    yield [Path(mount, name) for mount in NFS]
+    shutil.rmtree(Path(NFS[0], name))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@NEEDS_NFS
+def test_two_mounts_of_nfs(shared: list[Path]) -> None:
+    """Four processes publish at once, two on each; then each is killed, and the other mount goes on."""
+    processes = [start(PUBLISHER, shared[n % 2], "abcd"[n], 8) for n in range(4)]
+    assert [hear(one) for one in processes] == ["ready"] * 4
+    for one in processes:
+        tell(one)
+    for one in processes:
+        end(one, timeout=900)
+    wanted = {f"{prefix}{number}" for prefix in "abcd" for number in range(8)}
+    homes = [home_in(folder) for folder in shared]
+    for home in homes:
+        assert {Path(name).name.partition("-")[0] for name in state(home)[VIEW][1]} == wanted
+        assert whole(home) == ()
+    for count in range(20):
+        process = start(PUBLISHER, shared[count % 2], f"k{count}-", 4)
+        hear(process)
+        tell(process)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=count / 20)
+        process.kill()
+        process.communicate()
+        assert {fault.finding.rule for fault in whole(homes[(count + 1) % 2])} <= {"unfinished"}
+    put_another(homes[0])
+    collect_all(homes[1])
+    assert [whole(home) for home in homes] == [(), ()]

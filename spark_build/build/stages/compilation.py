@@ -237,10 +237,9 @@ def _compiler_cache(job: Job) -> Iterator[compiler_cache.Setup]:
     """Yield the compiler cache, ready for this build."""
     placed = job.places[job.work] != job.work
     work = None if placed else job.work
+    asked = compiler_cache.Cache(kind="none", reason="as asked")
     setup = compiler_cache.prepare(
-        compiler_cache.choose(os.environ)
-        if job.cached
-        else compiler_cache.Cache(kind="none", reason="as asked"),
+        compiler_cache.chosen_for(job.home, os.environ) if job.cached else asked,
         folder=job.compiler_cache,
         work=work,
         links=job.work / compiler_cache.LINKS,
@@ -249,6 +248,9 @@ def _compiler_cache(job: Job) -> Iterator[compiler_cache.Setup]:
     )
     if setup.cache.kind == "sccache":
         told = "sccache compiles in its server, outside the sandbox"
+        job.emit(Note(recipe=job.step.recipe.name, message=told))
+    if setup.cache.unshared:
+        told = f"objects are not shared: {setup.cache.unshared}"
         job.emit(Note(recipe=job.step.recipe.name, message=told))
     with compiler_cache.serving(setup, work=work, environ=os.environ) as ready:
         yield ready
