@@ -766,7 +766,7 @@ DEFENCES = (
     ),
     Fault(
         name="anything taken for a machine that ssh reaches",
-        module="spark_build.farm.nodes",
+        module="spark_build.farm.address",
         old='.path == "/-":',
         new=".path:",
         tests=("test_a_machine_that_ssh_does_not_reach_is_named",),
@@ -775,8 +775,8 @@ DEFENCES = (
     Fault(
         name="the certificate of a worker by ssh left there",
         module="spark_build.farm.nodes",
-        old='render_template("ssh_worker.sh", folder=quote(there), port=port)',
-        new='f"spark-build farm worker tls://127.0.0.1:{port} --certificates {quote(there)}"',
+        old='render_template("ssh_worker.sh", port=port)',
+        new="f'exec spark-build farm worker tls://127.0.0.1:{port} --certificates \"${{0%/*}}\"'",
         tests=(
             "test_all_ends_with_a_client_that_is_killed",
             "test_two_machines_build_and_nothing_is_left_there",

@@ -126,8 +126,8 @@ def _examine_farm(options: Options, recipes: tuple[str, ...], cluster: bool, whe
         given = {"train": options.train, "target": options.target}
         asked = Examination(recipes=list(recipes), cluster=cluster, **given)
         nodes = sorted(ask_all(there, asked), key=lambda node: str(node["node"]))
-    kind, _, hosts = where.address.partition(":")
-    if kind == "ssh" and len(nodes) < (wanted := len(hosts.split(","))):
+    wanted = len(where.address.nodes)
+    if len(nodes) < wanted:
         gone = {"problem": "the worker ended before it was asked", "findings": []}
         nodes.append({"node": f"{wanted - len(nodes)} of {wanted}", **gone})
     code = HostError.exit_code if any(worst_of(node)[0] == "fail" for node in nodes) else 0

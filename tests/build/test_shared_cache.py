@@ -132,3 +132,17 @@ def test_the_choice_of_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         compiler_cache.choose({**environ, compiler_cache.CHOICE: "redis://head"})
     assert "builds reach no server" in str(refused.value.hint)
+    for relative in ("file:objects", "file:", "file:~/objects"):
+        with pytest.raises(UsageError, match="must begin with /"):
+            compiler_cache.choose({**environ, compiler_cache.CHOICE: relative})
+
+
+def test_a_wrong_choice_ends_a_build_before_it_begins(tmp_path: Path) -> None:
+    root = rooted(tmp_path, COMPILES)
+    for wrong, code in (("file:objects", 2), ("rcache", 2), (f"file:{tmp_path}/nothing", 4)):
+        done = replace(root, env={compiler_cache.CHOICE: wrong}).run("build", "a", "--no-closure")
+        assert (done.returncode, f"{compiler_cache.CHOICE}={wrong}" in done.stderr) == (code, True), (
+            done.stderr
+        )
+        assert "next: " in done.stderr
+    assert not (root.folder / "build").exists()
