@@ -715,6 +715,14 @@ DEFENCES = (
         tests=("test_a_clock_that_was_set_back",),
         attacks=("the clock was set back",),
     ),
+    Fault(
+        name="links followed in a folder that serve hands out",
+        module="spark_build.files",
+        old="            at = os.open(name, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)\n",
+        new="            at = os.open(name, os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)\n",
+        tests=("test_what_serve_hands_out_is_enough",),
+        attacks=("puts links or pipes into a folder",),
+    ),
     # --- farms --------------------------------------------------------------------------------------
     Fault(
         name="a farm's key for everybody to read",
