@@ -146,3 +146,24 @@ def test_a_wrong_choice_ends_a_build_before_it_begins(tmp_path: Path) -> None:
         )
         assert "next: " in done.stderr
     assert not (root.folder / "build").exists()
+
+
+def test_sccaches_server_is_told_paths_that_it_knows(tmp_path: Path) -> None:
+    """It compiles outside the sandbox, where nothing lies at the places that builds usually see."""
+    root = rooted(tmp_path, COMPILES)
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "sccache"
+    program.write_text(
+        "#!/bin/sh\n# SCCACHE_SERVER_UDS\ncase $1 in\n    --version) echo sccache 0.16.0 ;;\n"
+        '    --*) echo "{}" ;;\n    *) echo "compiled in $PWD, told $*"; exec "$@" ;;\nesac\n'
+    )
+    program.chmod(0o755)
+    path = f"{program.parent}:{os.environ['PATH']}"
+    done = replace(root, env={compiler_cache.CHOICE: "sccache", "PATH": path}).run(
+        "build", "a", "--no-closure"
+    )
+    assert done.returncode == 0, done.stderr
+    (log,) = root.folder.glob("wheelhouse/store/*/*/build.log")
+    (line,) = [line for line in log.read_text().splitlines() if line.startswith("compiled in")]
+    assert line.startswith(f"compiled in {root.folder}/build/a/")
+    assert "/run/spark-build" not in line
