@@ -164,7 +164,7 @@ def measure(count: int, workers: int, address: str, folder: Path, head: int) -> 
     farm = Sleeping(setting, plan, common, lambda _event: None)
     farm.function = sleep
     before, began = used(os.getpid())[0], used(head)[0]
-    with farm.at(address, nodes.security(folder)):
+    with farm.at(nodes.ReachedFarm(address=address, security=nodes.security(folder))):
         while farm.slots() < workers:
             time.sleep(0.1)
         start = time.monotonic()

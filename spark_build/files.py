@@ -144,10 +144,25 @@ def read_made(path: Path, most: int) -> bytes:
 
 def open_made(path: Path) -> BinaryIO:
     """Open a file as `read_made` does."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    return _open_regular(str(path))
+
+
+def open_below(folder: Path, *names: str) -> BinaryIO:
+    """Open a file as `open_made` does; no folder on the way from `folder` may be a link either."""
+    with contextlib.ExitStack() as opened:
+        at = os.open(folder, os.O_DIRECTORY | os.O_CLOEXEC)
+        opened.callback(os.close, at)
+        for name in names[:-1]:
+            at = os.open(name, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            opened.callback(os.close, at)
+        return _open_regular(names[-1], at)
+
+
+def _open_regular(path: str, at: int | None = None) -> BinaryIO:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", path)
     return os.fdopen(descriptor, "rb")
 
 

@@ -103,12 +103,13 @@ def run(  # noqa: PLR0913 - as subprocess has them, by name
     pass_fds: Sequence[int] = (),
     nice: int = 0,
     on_start: Callable[[int], None] | None = None,
+    stdin: int = subprocess.DEVNULL,
 ) -> Completed:
     """Run a long command under supervision, so that no process of it outlives this one.
 
     Output goes line by line to `log` and `on_line`; `pass_fds` are descriptors (locks) the command
-    inherits; `on_start` gets the process id above all that it starts. Raises HostError when the program
-    does not exist, Cancelled after `cancel_all`.
+    inherits; `on_start` gets the process id above all that it starts; `stdin` is a descriptor. Raises
+    HostError when the program does not exist, Cancelled after `cancel_all`.
     """
     refuse_cancelled()
     start = time.monotonic()
@@ -120,7 +121,7 @@ def run(  # noqa: PLR0913 - as subprocess has them, by name
     lifeline, held = os.pipe()
     try:
         with os.fdopen(lifeline, "rb"):
-            process = _start(args, cwd, env, lifeline, pass_fds, nice)
+            process = _start(args, cwd, env, (lifeline, *pass_fds), nice, stdin)
         with _ended_on_failure(process):
             if on_start is not None:
                 on_start(process.pid)
@@ -142,18 +143,18 @@ def _start(
     args: Sequence[str],
     cwd: Path | None,
     env: Mapping[str, str] | None,
-    lifeline: int,
-    pass_fds: Sequence[int],
+    descriptors: tuple[int, ...],
     nice: int,
+    stdin: int,
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(SUPERVISOR), str(lifeline), str(nice), "--", *args],
+        [sys.executable, "-I", "-S", str(SUPERVISOR), str(descriptors[0]), str(nice), "--", *args],
         cwd=cwd,
         env=env,
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        pass_fds=(lifeline, *pass_fds),
+        pass_fds=descriptors,
         # Ctrl-C must reach the command through us, in order, not through the terminal.
         start_new_session=True,
     )

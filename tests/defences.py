@@ -777,6 +777,14 @@ DEFENCES = (
         ),
         attacks=("another user puts settings",),
     ),
+    Fault(
+        name="links followed in a folder that serve hands out",
+        module="spark_build.files",
+        old="            at = os.open(name, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)\n",
+        new="            at = os.open(name, os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)\n",
+        tests=("test_what_serve_hands_out_is_enough",),
+        attacks=("puts links or pipes into a folder",),
+    ),
     # --- farms --------------------------------------------------------------------------------------
     Fault(
         name="a farm's key for everybody to read",
@@ -843,7 +851,7 @@ DEFENCES = (
     ),
     Fault(
         name="anything taken for a machine that ssh reaches",
-        module="spark_build.farm.nodes",
+        module="spark_build.farm.address",
         old='.path == "/-":',
         new=".path:",
         tests=("test_a_machine_that_ssh_does_not_reach_is_named",),
@@ -852,8 +860,8 @@ DEFENCES = (
     Fault(
         name="the certificate of a worker by ssh left there",
         module="spark_build.farm.nodes",
-        old='render_template("ssh_worker.sh", folder=quote(there), port=port)',
-        new='f"spark-build farm worker tls://127.0.0.1:{port} --certificates {quote(there)}"',
+        old='render_template("ssh_worker.sh", port=port)',
+        new="f'exec spark-build farm worker tls://127.0.0.1:{port} --certificates \"${{0%/*}}\"'",
         tests=(
             "test_all_ends_with_a_client_that_is_killed",
             "test_two_machines_build_and_nothing_is_left_there",

@@ -125,8 +125,11 @@ def chosen_for(home: Home, environ: Mapping[str, str]) -> Cache:
 
 def _shared(wanted: str, environ: Mapping[str, str]) -> Cache:
     """Return ccache with a folder that several machines share."""
+    place = wanted.removeprefix("file:")
+    if not place.startswith("/"):
+        raise UsageError(f"{CHOICE}={wanted}: the folder must begin with /", hint=f"{CHOICE}=file:/FOLDER")
     found = choose({**environ, CHOICE: "ccache"})
-    shared = Path("/", wanted.removeprefix("file:").lstrip("/"))
+    shared = Path("/", place.lstrip("/"))
     if not shared.is_dir():
         raise HostError(f"{CHOICE}={wanted}: there is no folder {shared}", hint="mount it, or mkdir -p it")
     if [*map(int, re.findall(r"\d+", found.version)[:2])] < [4, 7]:

@@ -224,12 +224,12 @@ def _fetched(run: Run, step: Step, inputs: Mapping[str, Any]) -> KeptResult | No
 
 def _refuse_weak_sandbox(run: Run, step: Step) -> None:
     """Raise HostError when this build could reach more than its own files, or the network."""
-    from spark_build.build import compiler_cache, sandbox
+    from spark_build.build import sandbox
 
     why = sandbox.choose().limits
     if step.recipe.build.network:
         why = why or f"recipes/{step.recipe.name}.toml lets it use the network"
-    if run.options.cached and compiler_cache.choose(os.environ).kind == "sccache":
+    if _compiles_outside(run):
         why = why or "sccache compiles outside the sandbox"
     if why:
         raise HostError(f"no full sandbox, and --require-sandbox was given: {why}", hint=ours("doctor"))
@@ -377,15 +377,25 @@ def _job(
             emit=run.emit,
             provided=provided,
             keep=(held,),
-            places=_places(work, provided),
+            places=_places(work, provided, outside=_compiles_outside(run)),
         )
 
 
-def _places(work: Path, provided: tuple[Provided, ...]) -> dict[Path, Path]:
-    """Return the paths of the tree and of the needs' prefixes as build commands see them."""
+def _compiles_outside(run: Run) -> bool:
+    """Return whether the compiler cache's server runs the compilers, outside the sandbox."""
+    from spark_build.build import compiler_cache
+
+    return run.options.cached and compiler_cache.choose(os.environ).kind == "sccache"
+
+
+def _places(work: Path, provided: tuple[Provided, ...], *, outside: bool) -> dict[Path, Path]:
+    """Return the paths of the tree and of the needs' prefixes as build commands see them.
+
+    outside: compilers that are run outside the sandbox are told the same paths.
+    """
     from spark_build.build import sandbox
 
-    chosen = sandbox.choose()
+    chosen = sandbox.Sandbox(kind="none") if outside else sandbox.choose()
     places = {work: sandbox.place_of(chosen, "tree", work)}
     for one in provided:
         if one.prefix is not None and one.site is None:

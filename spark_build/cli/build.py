@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -11,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from spark_build.cli import render
-from spark_build.cli.farm import CERTIFICATES, FarmOptions, opened
+from spark_build.cli.farm import CERTIFICATES, FarmOptions, farm_option, opened, refuse_certificates
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.history import start_background
 from spark_build.cli.options import SIZE, Options, Renamed, as_one, command, local_sources, shared
@@ -66,21 +67,20 @@ class BuildRequest(FarmOptions):
         return setting
 
     def refuse_here(self, **others: bool) -> None:
-        """Raise UsageError for options that a farm cannot do; `others`: of one command."""
+        """Raise UsageError for what a farm cannot do and for a wrong niceness; `others`: of one command."""
         named = {"source": bool(self.source), "stop_after": bool(self.stop_after), **others}
         for name, given in named.items():
             if self.farm and given:
                 raise click.UsageError(f"--{name.replace('_', '-')} works on this machine only: no --farm")
-        away = bool(self.farm) and not str(self.farm).startswith("local:")
+        away = self.farm is not None and self.farm.kind != "local"
         source = click.get_current_context().get_parameter_source
         for name, there in (("jobs", "`farm worker --jobs N`"), ("memory", "`farm worker --memory SIZE`")):
             if away and source(name) is ParameterSource.COMMANDLINE:  # settings are for many commands
                 raise click.UsageError(f"--{name} is an option of the worker: {there}")
-        if (
-            not (away and not str(self.farm).startswith("ssh:"))
-            and source("certificates") is ParameterSource.COMMANDLINE
-        ):
-            raise click.UsageError("--certificates belongs to --farm tls://HOST:PORT")
+        refuse_certificates(self.farm)
+        from spark_build.process import niceness
+
+        niceness(os.environ)
 
     def build_options(self) -> BuildOptions:
         """Return the options for the scheduler."""
@@ -130,11 +130,7 @@ def building_options(function: Command) -> Command:
         ),
         click.option("--detach", is_flag=True, help="Run in the background; `attach` shows it."),
         CERTIFICATES,
-        click.option(
-            "--farm",
-            metavar="ADDRESS",
-            help="Build on the workers of tls://HOST:PORT; ssh:HOSTS and local:N start some.",
-        ),
+        farm_option("Build on the workers of tls://HOST:PORT; ssh:HOSTS and local:N start some."),
         local_sources,
     ):
         decorated = declare(decorated)
@@ -145,7 +141,10 @@ def names_of(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return the names of all values, each of which may have several with commas between them."""
-    return tuple(name for text in values for name in text.replace(",", " ").split())
+    named = [text.replace(",", " ").split() for text in values]
+    if not all(named):
+        raise click.BadParameter("it names nothing")
+    return tuple(name for names in named for name in names)
 
 
 also_built = click.option(
@@ -292,8 +291,10 @@ def make_ready(
     planned = scheduler.plan(setting, recipes, also)
     if wish.farm or not any(step.decision == "BUILD" for step in planned.steps):
         return planned
+    from spark_build.build import compiler_cache
     from spark_build.doctor import collect as doctors
 
+    compiler_cache.choose(os.environ)  # what is wrong there would end the first build after minutes
     failures = [
         one
         for one in doctors.examine(setting.home, planned, setting.machine, setting.limits)

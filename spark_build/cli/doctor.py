@@ -12,7 +12,7 @@ import click
 
 from spark_build import __version__
 from spark_build.cli import render
-from spark_build.cli.farm import FarmOptions, farm_options, reached
+from spark_build.cli.farm import FarmOptions, farm_options, reached, refuse_certificates
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.options import Options, command, shared
 from spark_build.errors import Finding, HostError, NothingCheckedError, Severity, UsageError, ours
@@ -45,6 +45,7 @@ def doctor(
     where: FarmOptions,
 ) -> int:
     """Check this machine for what builds need; each finding comes with its fix."""
+    refuse_certificates(where.farm)
     if where.farm:
         _refuse_away(fix=fix, bundle=bundle is not None)
         return _examine_farm(options, recipes, cluster, where)
@@ -123,8 +124,8 @@ def _examine_farm(options: Options, recipes: tuple[str, ...], cluster: bool, whe
         given = {"train": options.train, "target": options.target}
         asked = Examination(recipes=list(recipes), cluster=cluster, **given)
         nodes = sorted(ask_all(there, asked), key=lambda node: str(node["node"]))
-    kind, _, hosts = str(where.farm).partition(":")
-    if kind == "ssh" and len(nodes) < (wanted := len(hosts.split(","))):
+    wanted = len(where.address.nodes)
+    if len(nodes) < wanted:
         gone = {"problem": "the worker ended before it was asked", "findings": []}
         nodes.append({"node": f"{wanted - len(nodes)} of {wanted}", **gone})
     code = HostError.exit_code if any(worst_of(node)[0] == "fail" for node in nodes) else 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from spark_build.cli.options import DETACHED, SIZE, Options, as_one, group, shared
 from spark_build.errors import HostError, UsageError, shell
@@ -18,6 +19,7 @@ from spark_build.events import Emit, Note
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
+    from spark_build.farm.address import FarmAddress
     from spark_build.farm.client import Farm
     from spark_build.farm.nodes import ReachedFarm, Workplace
     from spark_build.paths import Home
@@ -131,11 +133,39 @@ def _site(options: Options, home: Home, jobs: int | None, memory_mib: int | None
 class FarmOptions:
     """Options of a command that may use a farm."""
 
-    farm: str | None = None
+    farm: FarmAddress | None = None
     certificates: Path | None = None
     jobs: int | None = None
     memory: int | None = None  # MiB
     insist: bool = False
+
+    @property
+    def address(self) -> FarmAddress:
+        """Return the farm that was named. Raise UsageError when none was."""
+        if self.farm is None:
+            raise UsageError("no farm was named", hint="--farm ADDRESS")
+        return self.farm
+
+
+def _parse(_context: click.Context, _parameter: click.Parameter, text: str | None) -> FarmAddress | None:
+    """Return the address that --farm names. Raise UsageError for what is none."""
+    if text is None:
+        return None
+    from spark_build.farm.address import parse_address
+
+    return parse_address(text)
+
+
+def farm_option(meaning: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add --farm."""
+    return click.option("--farm", metavar="ADDRESS", callback=_parse, help=meaning)
+
+
+def refuse_certificates(address: FarmAddress | None) -> None:
+    """Raise UsageError for --certificates on a command line where nothing would read them."""
+    source = click.get_current_context().get_parameter_source("certificates")
+    if source is ParameterSource.COMMANDLINE and (address is None or address.kind != "tls"):
+        raise click.UsageError("--certificates belongs to --farm tls://HOST:PORT")
 
 
 def farm_options(meaning: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -143,7 +173,7 @@ def farm_options(meaning: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         decorated = as_one(FarmOptions, "where")(function)
-        return CERTIFICATES(click.option("--farm", metavar="ADDRESS", help=meaning)(decorated))
+        return CERTIFICATES(farm_option(meaning)(decorated))
 
     return decorate
 
@@ -187,7 +217,7 @@ def opened(
         )
         farm = client.Farm(setting, planned, common, emit)
         there = stack.enter_context(reached(setting.home, where, lambda text: emit(Note(message=text))))
-        yield stack.enter_context(farm.at(there.address, there.security, there.check))
+        yield stack.enter_context(farm.at(there))
 
 
 @contextlib.contextmanager
@@ -196,15 +226,12 @@ def reached(home: Home, where: FarmOptions, tell: Callable[[str], None]) -> Iter
     with _dask(), contextlib.ExitStack() as stack:
         from spark_build.farm import nodes
 
-        address = str(where.farm)
-        kind, _, rest = address.partition(":")
-        if kind == "ssh":
-            yield stack.enter_context(nodes.by_ssh(rest, tell))
-        elif kind == "local":
-            if not rest.isdecimal() or int(rest) < 1:
-                raise UsageError(f"--farm {address}: write local:N, N workers")
+        address = where.address
+        if address.kind == "ssh":
+            yield stack.enter_context(nodes.by_ssh(address.nodes, tell))
+        elif address.kind == "local":
             site = _site(Options(), home, where.jobs, where.memory)
-            yield stack.enter_context(nodes.local(home, site, int(rest)))
+            yield stack.enter_context(nodes.local(home, site, address.count))
         else:
             keeping = nodes.security(_folder(home, where.certificates))
-            yield nodes.ReachedFarm(address=nodes.address_of(address), security=keeping)
+            yield nodes.ReachedFarm(address=address.scheduler, security=keeping)

@@ -126,7 +126,8 @@ def matrix(
     """Build and publish RECIPES for all combinations of trains, targets and Pythons.
 
     One after another, on a farm all at once; a failed one does not stop the others. Those that this machine
-    cannot build are left out. Where a list is not given, --train, --target and the target's Python hold.
+    cannot build are left out. Nothing is verified: `verify` does that. Where a list is not given, --train,
+    --target and the target's Python hold.
     """
     from spark_build.build.scheduler import in_order
     from spark_build.wheelhouse.store import shared_lock
@@ -198,7 +199,7 @@ def _combinations(
 
 def _is_lasting(wish: BuildRequest) -> bool:
     """Return whether the farm is there already; others start anew for each combination."""
-    return bool(wish.farm) and str(wish.farm).startswith("tls:")
+    return wish.farm is not None and wish.farm.kind == "tls"
 
 
 def _abi(text: str) -> str:
@@ -219,7 +220,7 @@ def _left_out(
         return "blocked", told
     building = (step.recipe.name for step in planned.steps if step.decision == "BUILD")
     foreign = ", ".join(name for name in building if name not in here)
-    if foreign and (not wish.farm or wish.farm.startswith("local:")):
+    if foreign and (wish.farm is None or wish.farm.kind == "local"):
         machine = setting.machine
         return "skipped", (f"this machine ({machine.platform}, {machine.python}) cannot build {foreign}",)
     return "", told
@@ -295,6 +296,8 @@ def _conclude(options: Options, ended: Sequence[Ended]) -> int:
     else:
         print()
         _print_results(ended)
+        if not idle:
+            _say_unverified(ended)
     for one in ended:
         options.train, options.target = one.of.names[0], one.of.target
         print_failures(one.results)
@@ -305,6 +308,18 @@ def _conclude(options: Options, ended: Sequence[Ended]) -> int:
     if code or not idle:
         return code
     return nothing_checked("no combination can be built here", ours("plan"))
+
+
+def _say_unverified(ended: Sequence[Ended]) -> None:
+    """Print that nothing was verified, and what to type for what runs here."""
+    lines = [
+        typeable(ours("verify", options=("--train", one.of.names[0], "--target", one.of.target)))
+        for one in ended
+        if one.status in DONE and one.of.setting.is_here
+    ]
+    print("nothing of this was verified" + (":" if lines else ": that is for machines of these targets"))
+    for line in lines:
+        print(f"  {line}")
 
 
 def _print_results(ended: Sequence[Ended]) -> None:

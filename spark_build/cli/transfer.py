@@ -337,15 +337,18 @@ class ServeOptions:
 def serve(options: Options, asked: ServeOptions) -> int:
     """Serve the wheels to pip, uv and browsers on other nodes, until it is interrupted.
 
-    Serves all views, and what is published meanwhile, unless --generation names one.
+    Serves all views, what is published meanwhile, and the remote stores in folders that are pushed to, unless
+    --generation names one.
     """
+    from spark_build.transfer.remote import configured
     from spark_build.wheelhouse import server
     from spark_build.wheelhouse.server import Shelf, application
 
     tls, token = asked.tls(), server.read_token(asked.token_file)
     home = options.home()
     only = (options.setting().view.name, asked.generation) if asked.generation else None
-    shelf = Shelf(views=home.views, store=home.store, only=only, token=token)
+    folders = tuple(one.folder for one in configured(home.wheelhouse) if one.push and one.folder)
+    shelf = Shelf(views=home.views, store=home.store, only=only, token=token, remotes=() if only else folders)
     shelf.prepare()
     limits = server.ClientLimits(connections=asked.connections)
     with server.bind(asked.host, asked.port, limits) as listening:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from distributed import Client, Security
+from distributed import Client
 from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
@@ -22,9 +22,9 @@ from distributed.scheduler import KilledWorker
 from spark_build.build import plan, scheduler
 from spark_build.build.context import Context
 from spark_build.build.recipe_build import LOG, Run, build_recipe, result_of
-from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError, ours
+from spark_build.errors import Hint, HostError, SparkBuildError, StoreError, UsageError, ours
 from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, decode
-from spark_build.farm.nodes import VERSION, WHO, ReachedFarm, address_of, refuse_other
+from spark_build.farm.nodes import MEMORY, VERSION, WHO, ReachedFarm, node_of, refuse_other, why
 from spark_build.farm.task import TOPIC, Examination, Task, TaskAnswer, examine, perform
 from spark_build.files import write_atomically
 from spark_build.process import refuse_cancelled
@@ -36,6 +36,9 @@ LOOK_EVERY = 1.0  # seconds between two looks at the workers
 WAIT = 0.5  # seconds between two looks at whether to go on waiting
 COMING = 120.0  # seconds for workers that were just started
 PATIENCE = 600.0  # seconds that a scheduler may be away
+FITTING = 600.0  # seconds for a worker that can take a recipe
+FACTS = 8  # workers whose facts a message has
+WAITING = 100  # recipes that may wait for a better worker beside those that are built
 GONE = (OSError, RuntimeError, KeyError, CancelledError, ClosedClientError)  # of a scheduler that is away
 BUILD_KEY = re.compile("[0-9a-f]{64}")
 
@@ -62,8 +65,17 @@ def demands(step: Step, target: Target) -> dict[str, float]:
     if any(one.need == "cuda" and one.provider == "path" for one in step.provisions):
         wanted["CUDA toolkit"] = 1.0
     if step.estimate is not None and step.recipe.is_compiled:
-        wanted["memory MiB"] = float(step.estimate.memory_per_job_mib)
+        wanted[MEMORY] = float(step.estimate.memory_per_job_mib)
     return wanted
+
+
+def named(resources: Mapping[str, float]) -> str:
+    """Return Dask resources as people read them."""
+    units = {MEMORY: "MiB of memory"}
+    return ", ".join(
+        name if amount == 1 and name not in units else f"{amount:.0f} {units.get(name, name)}"
+        for name, amount in resources.items()
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,28 +90,25 @@ class Order:
 class Connection:
     """A client of a scheduler, made again when that was away."""
 
-    def __init__(
-        self, address: str, keeping: Security, hear: Callable[[Any], None], check: Callable[[], None]
-    ) -> None:
-        self._address, self._keeping = address_of(address), keeping
-        self._hear, self._check = hear, check
+    def __init__(self, there: ReachedFarm, hear: Callable[[Any], None]) -> None:
+        self._there, self._hear = there, hear
         self._away: HostError | None = None  # given up
         self._lock = threading.RLock()
         self._looked = 0.0
-        self._workers: dict[str, Mapping[str, float]] = {}
+        self._workers: dict[str, tuple[str, Mapping[str, float]]] = {}  # machine and resources, by address
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         self._client = self._connect()
 
     def _connect(self) -> Client:
         with contextlib.ExitStack() as failed:
             try:
-                client = Client(self._address, security=self._keeping, set_as_default=False)
+                client = Client(self._there.address, security=self._there.security, set_as_default=False)
                 failed.callback(_leave, client)
                 said = client.get_metadata([WHO], default="")
                 client.subscribe_topic(TOPIC, self._hear)
             except (*GONE, ValueError) as error:
                 raise HostError(
-                    f"the farm at {self._address} does not answer: {error}",
+                    f"the farm at {self._there.address} does not answer: {why(error)}",
                     hint="is its scheduler running, and is the certificate that farm's?",
                 ) from error
             refuse_other(said)
@@ -127,7 +136,7 @@ class Connection:
                     if time.monotonic() > deadline:
                         self._away = error
                         raise
-                    self._check()
+                    self._there.check()
                     refuse_cancelled()
                     time.sleep(WAIT)
                 else:
@@ -139,26 +148,39 @@ class Connection:
             if time.monotonic() - self._looked > LOOK_EVERY:
                 with contextlib.suppress(*GONE):
                     rows = self._client.scheduler_info(n_workers=-1)["workers"]
-                    self._workers = {address: row["resources"] for address, row in rows.items()}
+                    self._workers = {
+                        address: (node_of(row["name"]), row["resources"]) for address, row in rows.items()
+                    }
                 self._looked = time.monotonic()
         return [
             address
-            for address, has in self._workers.items()
+            for address, (_, has) in self._workers.items()
             if all(has.get(name, 0) >= amount for name, amount in wanted.items())
         ]
 
-    def ask_all(self, asked: Examination, least: Callable[[], int]) -> list[dict[str, Any]]:
-        """Have every worker examined beside its builds, once there are `least`; return their answers.
+    def facts(self) -> str:
+        """Say what each worker has."""
+        shown = [*dict.fromkeys(f"{node} has {named(has)}" for node, has in self._workers.values())]
+        more = [f"and {len(shown) - FACTS} more"] if len(shown) > FACTS else []
+        return "; ".join([*shown[:FACTS], *more]) or "the farm has no worker"
 
-        Raise HostError where a worker does not come in time.
+    def coming(self) -> int | None:
+        """Return how many workers that we started are still to come; None for a farm that others started."""
+        alive = self._there.alive()
+        return max(0, alive - len(self._workers)) if alive else None
+
+    def ask_all(self, asked: Examination) -> list[dict[str, Any]]:
+        """Have every worker examined beside its builds, once those that we started came.
+
+        Return their answers. Raise HostError where a worker does not come in time.
         """
         deadline = time.monotonic() + COMING
-        while len(self._client.scheduler_info(n_workers=-1)["workers"]) < least():
-            self._check()
+        while len(self._client.scheduler_info(n_workers=-1)["workers"]) < self._there.alive():
+            self._there.check()
             if time.monotonic() > deadline:
                 raise HostError(f"not all workers came within {COMING:.0f} s")
             time.sleep(WAIT)
-        self._check()
+        self._there.check()
         answers = self._client.run(examine, asdict(asked), on_error="return")
         lost = {"problem": "it was lost meanwhile", "findings": []}
         return [
@@ -194,7 +216,7 @@ class Connection:
             try:
                 while future.status == "pending" and not done.wait(WAIT):
                     refuse_cancelled()
-                    self._check()
+                    self._there.check()
                     waiting()
                     if client is not self._client or (
                         allowed and not {*allowed} & {*self.workers(order.demands)}
@@ -217,9 +239,9 @@ class Connection:
 
 def ask_all(there: ReachedFarm, asked: Examination) -> list[dict[str, Any]]:
     """Have every worker of a farm examined."""
-    connection = Connection(there.address, there.security, lambda _: None, there.check)
+    connection = Connection(there, lambda _: None)
     try:
-        return connection.ask_all(asked, there.alive)
+        return connection.ask_all(asked)
     finally:
         connection.close()
 
@@ -236,14 +258,14 @@ class Farm:
         self._setting, self._common, self._emit = setting, common, emit
         self._ahead = plan.critical_paths(planned)
         self._connection: Connection | None = None
-        self._lonely = False
-        self._looked_at: set[str] = set()
+        # Recipes that no worker can take: since when, and whether it was said that workers are still coming.
+        self._unfit: dict[str, tuple[float, bool | None]] = {}
         self.function: Callable[..., TaskAnswer] = perform
 
     @contextlib.contextmanager
-    def at(self, address: str, keeping: Security, check: Callable[[], None] = lambda: None) -> Iterator[Farm]:
-        """Work with the farm at an address during the block; `check` raises what ends all waiting."""
-        self._connection = Connection(address, keeping, self._hear, check)
+    def at(self, there: ReachedFarm) -> Iterator[Farm]:
+        """Work with a farm during the block."""
+        self._connection = Connection(there, self._hear)
         try:
             yield self
         finally:
@@ -268,13 +290,9 @@ class Farm:
         return {VERSION: 1, f"platform {self._setting.target.platform}": 1}
 
     def slots(self) -> int:
-        """Return the workers for this target, one at least: who waits for the first, waits in the farm."""
-        target = self._setting.target
+        """Return the workers for this target, one at least, and what waits for others than these."""
         able = len(self._there.workers(self._base))
-        if not able and not self._lonely:
-            self._emit(Note(message=f"waiting for a worker of {target.platform} with {VERSION}"))
-        self._lonely = not able
-        return max(1, able)
+        return able + min(len(self._unfit), WAITING) if able else 1
 
     def build(self, run: Run, step: Step, results: Mapping[str, RecipeResult]) -> RecipeResult:
         """Return a recipe's result: of a remote store that has it, of this machine, else of a worker."""
@@ -292,6 +310,7 @@ class Farm:
             result = self._elsewhere(step)
         except SparkBuildError as error:
             result = result_of(step, "failed", error=error)
+        self._unfit.pop(step.recipe.name, None)
         return replace(result, seconds=result.seconds or time.monotonic() - start)
 
     def _elsewhere(self, step: Step) -> RecipeResult:
@@ -308,7 +327,7 @@ class Farm:
             if refused and not allowed:
                 return [*refused.values()][-1]
             answer = self._there.ask(
-                self.function, order, allowed if refused else (), partial(self._say_lack, order)
+                self.function, order, allowed if refused else (), partial(self._expect_worker, order)
             )
             if answer is None:
                 told = "its scheduler or its workers went away"
@@ -323,16 +342,23 @@ class Farm:
             told = f"{answer.worker} cannot: {result.error.message}"
             self._emit(Note(recipe=step.recipe.name, message=told))
 
-    def _say_lack(self, order: Order) -> None:
-        """Say once what a worker must have for a task, where there are workers and none has it."""
+    def _expect_worker(self, order: Order) -> None:
+        """Say at once what no worker has for a task. Raise HostError when none that has it comes in time."""
         recipe, there = order.task.recipe, self._there
-        if recipe in self._looked_at or not there.workers(self._base):
+        coming = there.coming()  # asked before: who comes meanwhile must not be missed
+        if there.workers(order.demands):
+            self._unfit.pop(recipe, None)
             return
-        self._looked_at.add(recipe)
-        if not there.workers(order.demands):
-            rest = {name: amount for name, amount in order.demands.items() if name not in self._base}
-            listed = ", ".join(f"{amount:g} {name}" if amount > 1 else name for name, amount in rest.items())
-            self._emit(Note(recipe=recipe, message=f"waiting for a worker with {listed}"))
+        since, said = self._unfit.get(recipe, (time.monotonic(), None))
+        told = f"no worker can take {recipe}: it needs {named(order.demands)}; {there.facts()}"
+        if coming == 0 or time.monotonic() - since >= FITTING:
+            raise HostError(told, hint=Hint("on a machine that can: ", ours("farm worker ADDRESS")))
+        wait = "waiting for the workers that were just started"
+        if not coming:
+            wait = f"{told}; waiting {FITTING / 60:.0f} min for one that can"
+        if bool(coming) != said:
+            self._emit(Note(message=wait))
+        self._unfit[recipe] = since, bool(coming)
 
     def _taken(self, step: Step, answer: TaskAnswer) -> RecipeResult:
         """Return an answer as a result of this machine."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import io
 import logging
 import os
 import re
 import secrets
 import shutil
 import signal
+import ssl
 import stat
 import tarfile
 import tempfile
@@ -18,27 +21,30 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import dask
 from distributed import Scheduler, Security, Worker
 from distributed.comm.core import connect
 
 from spark_build import __version__, process
-from spark_build.errors import HostError, UsageError, ours
+from spark_build.build import compiler_cache
+from spark_build.errors import Hint, HostError, UsageError, ours, shell
+from spark_build.farm.address import address_of
 from spark_build.files import write_atomically
 from spark_build.machine import Machine
 from spark_build.paths import Home, locate
 from spark_build.reporting import reporter
 from spark_build.text import render_template
 from spark_build.transfer import remote
-from spark_build.transfer.upload import Node, parse_destination
+from spark_build.transfer.upload import Node
 from spark_build.wheelhouse import trust
 
 CERTIFICATE, KEY = "farm.pem", "farm.key"
 VERSION = f"spark-build {__version__}"  # a resource of every worker, and the scheduler's answer to who it is
 WHO = "spark-build"
+MEMORY = "memory MiB"  # a resource
+SSH_FAILED = 255  # of ssh itself, not of what it runs
 PAUSE = 1.0  # seconds before a worker looks for its scheduler again; ten times that in the end
 
 # Dask's web pages are neither encrypted nor asked for a certificate: there are none.
@@ -47,8 +53,6 @@ NO_PAGES: dict[str, list[str]] = {
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }
-
-_ADDRESS = re.compile(r"(?:tls://)?([\w.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", re.ASCII)
 
 Tell = Callable[[str], None]
 
@@ -90,6 +94,7 @@ def security(folder: Path) -> Security:
     if (folder / KEY).stat().st_mode & stat.S_IROTH:
         reporter().message(f"warning: every user of this machine can read {folder / KEY}: chmod 600 it")
     pair = {"cert": str(folder / CERTIFICATE), "key": str(folder / KEY)}
+    _refuse_unusable(folder)
     named = {
         f"tls_{role}_{part}": path
         for role in ("client", "scheduler", "worker")
@@ -98,12 +103,24 @@ def security(folder: Path) -> Security:
     return Security(require_encryption=True, tls_ca_file=pair["cert"], **named)
 
 
-def address_of(text: str) -> str:
-    """Return tls://HOST:PORT. Raise UsageError for what is none, or not encrypted."""
-    found = _ADDRESS.fullmatch(text)
-    if not found or not 0 < int(found[2]) < 1 << 16:
-        raise UsageError(f"{text!r} is no address of a farm", hint="tls://HOST:PORT, ssh:HOSTS or local:N")
-    return f"tls://{found[1]}:{found[2]}"
+def _refuse_unusable(folder: Path) -> None:
+    """Raise UsageError for a certificate and key that no connection can be made with."""
+    from cryptography import x509
+
+    again = ours("farm init NEW_FOLDER")
+    try:
+        ssl.create_default_context().load_cert_chain(folder / CERTIFICATE, folder / KEY)
+        found = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
+    except PermissionError as error:
+        raise HostError(f"{error.filename or folder / KEY} cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        told = f"the certificate and key in {folder} are damaged or no pair"
+        raise UsageError(told, hint=again) from error
+    now, first, last = dt.datetime.now(dt.UTC), found.not_valid_before_utc, found.not_valid_after_utc
+    if not first <= now <= last:
+        told = f"the certificate in {folder} holds from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"
+        hint = Hint(again, ", and copy it to all machines of the farm") if now > last else "set this clock"
+        raise UsageError(f"{told}, and it is {now:%Y-%m-%d %H:%M} here", hint=hint)
 
 
 def abilities(machine: Machine) -> dict[str, float]:
@@ -112,11 +129,16 @@ def abilities(machine: Machine) -> dict[str, float]:
         VERSION: 1,
         f"platform {machine.platform}": 1,
         f"python {machine.python}": 1,
-        "memory MiB": machine.memory_mib,
+        MEMORY: machine.memory_mib,
         "CUDA toolkit": int("cuda" in machine.prefixes),
         "GPU": len(machine.gpus),
     }
     return {name: float(value) for name, value in facts.items() if value}
+
+
+def node_of(worker: object) -> str:
+    """Return the machine that a worker's name begins with."""
+    return str(worker).rsplit("-", 2)[0]
 
 
 class BuildWorker(Worker):
@@ -139,7 +161,7 @@ def _quiet(level: int) -> None:
     logging.getLogger("distributed").setLevel(level)
 
 
-def _why(error: BaseException) -> str:
+def why(error: BaseException) -> str:
     """Return the reason that Dask wraps, where it has words."""
     return re.sub("^in <[^>]*>: ", "", str(error.__cause__ or "") or str(error))
 
@@ -168,7 +190,7 @@ def run_scheduler(folder: Path, host: str, port: int, tell: Tell) -> None:
                 tell(f"the farm's scheduler is at {scheduler.address}")
                 await scheduler.finished()
         except (OSError, RuntimeError) as error:  # Dask wraps what hinders its start
-            told = f"the scheduler cannot listen at {host}:{port}: {_why(error)}"
+            told = f"the scheduler cannot listen at {host}:{port}: {why(error)}"
             raise HostError(told, hint="--host NAME --port PORT, of this machine and free") from error
 
     async def main() -> None:
@@ -189,7 +211,12 @@ def refuse_other(said: object) -> None:
 
 
 def run_worker(address: str, folder: Path, site: Workplace, machine: Machine, tell: Tell) -> None:
-    """Run a worker until a signal ends it; when its scheduler ends, it waits for the next one."""
+    """Run a worker until a signal ends it; when its scheduler ends, it waits for the next one.
+
+    Raise UsageError or HostError for settings that would end every build.
+    """
+    process.niceness(os.environ)
+    compiler_cache.choose(os.environ)
     keeping, where = security(folder), address_of(address)
     if not any(one.push for one in remote.configured(site.home.wheelhouse)):
         raise UsageError(
@@ -214,7 +241,7 @@ def run_worker(address: str, folder: Path, site: Workplace, machine: Machine, te
                     await _work(worker, tell)
                     tell("the scheduler is gone")
                 except (OSError, RuntimeError) as error:
-                    tell(f"no work for the scheduler: {_why(error)}")
+                    tell(f"no work for the scheduler: {why(error)}")
             await asyncio.sleep(PAUSE)
 
     async def main() -> None:
@@ -233,7 +260,7 @@ async def _look(where: str, keeping: Security, tell: Tell) -> None:
         try:
             there = await connect(where, **keeping.get_connection_args("worker"))
         except OSError as error:  # after a while: Dask tries again and again
-            reason = f"the scheduler at {where} does not answer: {_why(error)}"
+            reason = f"the scheduler at {where} does not answer: {why(error)}"
             if reason != told:
                 tell(reason)
             told = reason
@@ -287,8 +314,8 @@ def local(home: Home, site: Workplace, count: int) -> Iterator[ReachedFarm]:
         with _running(commands) as workers:
 
             def check() -> None:
-                for why in workers.ended().values():
-                    raise HostError(f"a worker of this machine ended: {why}")
+                for done in workers.ended().values():
+                    raise HostError(f"a worker of this machine ended: {done.output or 'without a word'}")
 
             yield ReachedFarm(
                 address=address, security=security(folder), check=check, alive=lambda: workers.alive
@@ -318,37 +345,38 @@ def _scheduler(host: str | None) -> Iterator[tuple[str, Path]]:
             yield cluster.scheduler_address, folder
 
 
-SSH_FOLDER = 'umask 077 && folder=$(mktemp -d) && tar -xf - -C "$folder" && echo "$folder"'
+# One line without ', ! and backslash: any login shell hands it on as it is.
+UNPACK = (
+    'umask 077; folder=$(mktemp -d) || exit; head -c {size} | tar -xf - -C "$folder" && '
+    'exec /bin/sh "$folder/worker.sh"; rm -rf -- "$folder"; exit 1'
+)
 
 
 @contextmanager
-def by_ssh(hosts: str, tell: Tell) -> Iterator[ReachedFarm]:
-    """Run a scheduler here and a worker on each of [USER@]HOST[:PORT],...; they end with the block.
+def by_ssh(nodes: Sequence[Node], tell: Tell) -> Iterator[ReachedFarm]:
+    """Run a scheduler here and a worker on each node; they end with the block.
 
     A worker that ends is told and the others go on. Raise HostError once all have ended.
     """
-    nodes = [_ssh_node(host) for host in hosts.split(",")]
     with _scheduler(None) as (address, folder):
         port = address.rpartition(":")[2]
-        with ThreadPoolExecutor(len(nodes)) as pool:
-            folders = list(pool.map(lambda node: _hand_over(node, folder), nodes))
-        # It asks ssh for the client's address as seen from there. With the connection its terminal goes, and
-        # the hangup reaches only the shell.
-        scripts = [render_template("ssh_worker.sh", folder=quote(there), port=port) for there in folders]
-        commands = [
-            [*node.ssh(), "-tt", "--", node.login, f"exec sh -c {quote(script)}"]
-            for node, script in zip(nodes, scripts, strict=True)
-        ]
+        # It asks ssh for the client's address as seen from there.
+        packed = _packed(folder, render_template("ssh_worker.sh", port=port))
+        commands = [node.command(UNPACK.format(size=len(packed)), "-T") for node in nodes]
         told: set[int] = set()
-        with _running(commands) as workers:
+        with _running(commands, packed) as workers:
 
             def check() -> None:
                 ended = workers.ended()
-                for number in ended.keys() - told:
+                for number in sorted(ended.keys() - told):
                     told.add(number)
-                    tell(f"the worker on {nodes[number].login} ended: {ended[number]}")
+                    tell(_parted(nodes[number], ended[number]))
                 if len(ended) == len(nodes):
-                    raise HostError(f"no worker is left: {nodes[0].login}: {ended[0]}")
+                    first = nodes[0]
+                    port = ("-p", first.port) if first.port else ()
+                    tried = shell("ssh", *port, first.login, "spark-build", "--version")
+                    hint = Hint(tried, "  (it must work without a password)")
+                    raise HostError(f"no worker is left: {_parted(nodes[0], ended[0])}", hint=hint)
 
             here = f"tls://127.0.0.1:{port}"
             yield ReachedFarm(
@@ -356,27 +384,24 @@ def by_ssh(hosts: str, tell: Tell) -> Iterator[ReachedFarm]:
             )
 
 
-def _ssh_node(text: str) -> Node:
-    with suppress(UsageError):
-        if (node := parse_destination(f"ssh://{text}/-")).path == "/-":
-            return node
-    raise UsageError(f"--farm ssh: {text!r} is no machine", hint="--farm ssh:[USER@]HOST[:PORT],...")
+def _packed(folder: Path, script: str) -> bytes:
+    """Return a tar of the certificate, its key and the script that runs a worker with them."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name in (CERTIFICATE, KEY):
+            archive.add(folder / name, name)
+        row = tarfile.TarInfo("worker.sh")
+        row.size = len(script.encode())
+        archive.addfile(row, io.BytesIO(script.encode()))
+    return out.getvalue()
 
 
-def _hand_over(node: Node, folder: Path) -> str:
-    """Put the certificate and its key into a new folder on a node, readable by its owner; return its path."""
-    with tempfile.TemporaryFile(dir=folder) as packed:
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            for name in (CERTIFICATE, KEY):
-                archive.add(folder / name, name)
-        packed.seek(0)
-        said = process.capture([*node.ssh(), "--", node.login, SSH_FOLDER], stdin=cast("BinaryIO", packed))
-    path = (said or "").strip().rpartition("\n")[2]
-    if not path.startswith("/"):
-        port = f" -p {node.port}" if node.port else ""
-        hint = f"`ssh{port} {node.login} mktemp -d` must work without a password (ssh-copy-id)"
-        raise HostError(f"{node.login} cannot be reached by ssh", hint=hint)
-    return path
+def _parted(node: Node, done: process.Completed) -> str:
+    """Say how a node's worker ended."""
+    said = done.output.strip() or "without a word"
+    if done.returncode == SSH_FAILED:
+        return f"{node.login} cannot be reached by ssh: {said}"
+    return f"the worker on {node.login} ended: {said}"
 
 
 def _shared(home: Home) -> remote.Remote:
@@ -427,22 +452,21 @@ class Children:
         """Return how many still run."""
         return sum(not child.done() for child in self._children)
 
-    def ended(self) -> dict[int, str]:
-        """Return what those that ended said, by their number."""
-        return {
-            number: child.result().output or "without a word"
-            for number, child in enumerate(self._children)
-            if child.done()
-        }
+    def ended(self) -> dict[int, process.Completed]:
+        """Return those that ended, by their number."""
+        return {number: child.result() for number, child in enumerate(self._children) if child.done()}
 
 
 @contextmanager
-def _running(commands: list[list[str]]) -> Iterator[Children]:
-    """Run commands beside the block, and end them after it; they end with this process in any case."""
+def _running(commands: list[list[str]], given: bytes = b"") -> Iterator[Children]:
+    """Run commands beside the block, and end them after it; they end with this process in any case.
+
+    given: how their standard input begins; its end comes with theirs, or with ours.
+    """
     pids: list[list[int]] = [[] for _ in commands]
     with ThreadPoolExecutor(len(commands)) as pool:
         children = [
-            pool.submit(process.run, words, on_start=started.append)
+            pool.submit(_fed, words, given, started.append)
             for words, started in zip(commands, pids, strict=True)
         ]
         try:
@@ -450,6 +474,17 @@ def _running(commands: list[list[str]]) -> Iterator[Children]:
         finally:
             for child, started in zip(children, pids, strict=True):
                 end(child, started)
+
+
+def _fed(words: Sequence[str], given: bytes, on_start: Callable[[int], None]) -> process.Completed:
+    """Run a command whose standard input begins with `given`, which must fit into a pipe."""
+    theirs, ours = os.pipe()
+    try:
+        os.write(ours, given)
+        return process.run(words, stdin=theirs, on_start=on_start)
+    finally:
+        os.close(theirs)
+        os.close(ours)
 
 
 def end(child: Future[Any], pids: list[int]) -> None:

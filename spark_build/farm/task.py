@@ -21,7 +21,7 @@ from spark_build.build import background, scheduler
 from spark_build.build.context import resolve_context
 from spark_build.errors import HostError, SparkBuildError, from_os_error
 from spark_build.events import Event, Progress, RecipeFinished, RecipeResult, Usage, encode
-from spark_build.farm.nodes import VERSION, BuildWorker, Workplace, end
+from spark_build.farm.nodes import VERSION, BuildWorker, Workplace, end, node_of
 from spark_build.journal import new_run
 from spark_build.recipes.loader import load
 from spark_build.recipes.model import Step
@@ -103,7 +103,7 @@ async def examine(raw: Mapping[str, Any], dask_worker: Any) -> dict[str, Any]:
     """Return what a worker's doctor says, also while it builds, or the problem that kept it from that."""
     command = Examination(**raw).command(dask_worker.site)
     said = await asyncio.to_thread(process.capture, command, timeout=EXAMINED, check=False)
-    answer: dict[str, Any] = {"node": str(dask_worker.name).rsplit("-", 2)[0], "problem": "", "findings": []}
+    answer: dict[str, Any] = {"node": node_of(dask_worker.name), "problem": "", "findings": []}
     try:
         document = json.loads(said or "")
     except ValueError:

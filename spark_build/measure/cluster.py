@@ -15,7 +15,7 @@ from typing import Any
 from spark_build import __version__
 from spark_build.errors import InconclusiveError, UsageError, VerificationError
 from spark_build.events import Emit, Note
-from spark_build.files import write_atomically
+from spark_build.files import locked, write_atomically
 from spark_build.measure.gates import ABOVE_NOMINAL, CAPPED, FREE_MIB_WARN, OTHERS_WARN, STEAL_WARN, judge
 from spark_build.measure.model import Arm, Check, Reference, Round, Settings, Slot
 from spark_build.measure.request import BurnInRequest
@@ -30,6 +30,7 @@ from spark_build.measure.session import (
     references_of,
     scope_of,
     script_of,
+    waits,
 )
 from spark_build.measure.telemetry import prepare_memory
 from spark_build.measure.verdict import broken, place_in_reference, reference_for
@@ -109,9 +110,22 @@ def burn_in_cluster(
 ) -> dict[str, Any]:
     """Measure this node at the same time as the others; return what all of them found, with a verdict.
 
-    Every node returns the same, and leaves it in `folder`: cluster.json, cluster.md.
+    Every node returns the same, and leaves it in `folder`: cluster.json, cluster.md. A rank of this
+    machine measures once at a time.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    lock = site.home.runs / f".cluster-{cluster.rank}.lock"
+    with locked(lock, purpose="burn-in", waiting=waits("burn-in", site.emit)):
+        return _burn_in(site, wish, cluster, checks, folder)
+
+
+def _burn_in(
+    site: MeasureSite,
+    wish: BurnInRequest,
+    cluster: ClusterRequest,
+    checks: Sequence[Check],
+    folder: Path,
+) -> dict[str, Any]:
     usual = (WHEELHOUSE if has_torch(site.generation) else PUBLIC,)
     arms = arms_of(site, folder, wish, usual)
     if len(arms) != 1 or arms[0].image:

@@ -447,7 +447,10 @@ class _Publication:
                 self.path,
                 f"it is generation {number} of {self.view.name} ({_by(self.signer)}), older than {last}, "
                 f"which was taken in before, and would replace {gone[0].name} {gone[0].version}",
-                hint=ours("wheelhouse import --allow-downgrade", self.path),
+                hint=Hint(
+                    ours("wheelhouse import --allow-downgrade", self.path),
+                    "  (two machines that sign with one key count apart: give each its own)",
+                ),
             )
         return {**taken, self.signer.key: number if gone else max(number, last)}
 

@@ -59,6 +59,12 @@ class Remote:
     signer: str = ""
     asked: str = ""
 
+    @property
+    def folder(self) -> Path | None:
+        """Return the folder that it is, None for other places."""
+        scheme, _, path = self.url.partition("://")
+        return Path(path) if scheme == "file" else None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteEntry:

@@ -252,6 +252,10 @@ class Node:
         base = shlex.split(os.environ.get("RSYNC_RSH", "")) or ["ssh"]
         return [*base, "-o", "BatchMode=yes", *(["-p", str(self.port)] if self.port else [])]
 
+    def command(self, script: str, *options: str) -> list[str]:
+        """Return what runs a script there, whatever the login shell is."""
+        return [*self.ssh(), *options, "--", self.login, f"exec /bin/sh -c {quote(script)}"]
+
 
 def parse_destination(url: str) -> Node:
     """Parse ssh://[user@]node[:port]/path; /~/path is relative to the home folder."""
@@ -303,7 +307,7 @@ def send_by_ssh(parcel: Bundle, node: Node, progress: Progress, emit: Emit) -> N
 def _ask(node: Node, script: str) -> list[str]:
     """Return the lines that a script prints on the node."""
     lines: list[str] = []
-    done = run([*node.ssh(), "--", node.login, script], on_line=lines.append)
+    done = run(node.command(script), on_line=lines.append)
     _require(done, node)
     return lines
 
@@ -396,11 +400,10 @@ def _by_tar(parcel: Bundle, node: Node, counter: Counter) -> None:
             failures.append(error)
 
     script = f"cd -- {shlex.quote(node.path)} && tar -xf -"
-    command = [*node.ssh(), "--", node.login, script]
     thread = threading.Thread(target=feed, daemon=True)
     thread.start()
     try:
-        done = run(["sh", "-c", f'exec "$@" </dev/fd/{theirs}', "sh", *command], pass_fds=(theirs,))
+        done = run(node.command(script), stdin=theirs)
     finally:
         os.close(theirs)
         thread.join()

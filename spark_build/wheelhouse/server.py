@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import errno
 import functools
 import hashlib
@@ -18,23 +19,24 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.staticfiles import NotModifiedResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spark_build.errors import HostError, SparkBuildError, StoreError, UsageError, ours
+from spark_build.files import open_below
 from spark_build.text import format_size, render_template
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse.simple_index import HTML, INDEX, JSON, JSON_FORM, METADATA, negotiate
@@ -48,6 +50,7 @@ PROJECT = re.compile(r"(?=.{1,255}$)[a-z0-9]+(-[a-z0-9]+)*")
 FILE = re.compile(r"(?=.{1,255}$)[A-Za-z0-9_.+!~-]+\.whl(\.metadata)?")
 GENERATIONS = 10**9
 KEY = re.compile(r"[0-9a-f]{64}")
+ENTRY = re.compile(r"[0-9a-f]{32}\.tar")
 # Our build tag: other bytes never bear this name. What a public wheel is called, a foreign one may be, too.
 OURS = re.compile(r"[^-]+-[^-]+-\d+_[0-9a-f]{8}-.*")
 LISTS = ("requirements.txt", "constraints.txt", generations.MANIFEST)
@@ -61,12 +64,16 @@ SAFE = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shelf:
-    """Generations to serve; `only`: one view and generation, else all views' current ones."""
+    """Generations to serve; `only`: one view and generation, else all views' current ones.
+
+    remotes: folders of remote stores whose entries are handed on; others may write there.
+    """
 
     views: Path
     store: Path
     only: tuple[str, int] | None = None
     token: str = ""
+    remotes: tuple[Path, ...] = ()
 
     def names(self) -> list[str]:
         """Return the views that have a current generation."""
@@ -116,6 +123,13 @@ class Shelf:
                 return Path(found)
         raise HTTPException(404, "no such file")
 
+    def entry(self, build_key: str, name: str) -> BinaryIO:
+        """Open an entry of a remote store; 404 when there is none."""
+        for folder in self.remotes:
+            with contextlib.suppress(OSError):
+                return open_below(folder, "entries", build_key[:2], build_key, name)
+        raise HTTPException(404, "no such entry")
+
 
 class _Wheel(FileResponse):
     chunk_size: ClassVar[int] = 1 << 20  # type: ignore[misc] # Starlette's are 64 KiB: half as fast
@@ -124,7 +138,11 @@ class _Wheel(FileResponse):
 def application(shelf: Shelf) -> ASGIApp:
     """Return the ASGI application."""
     handlers = _Handlers(shelf)
-    routes = [Route("/", handlers.front), Route("/papers/{key}/{name}", handlers.paper)]
+    routes = [
+        Route("/", handlers.front),
+        Route("/papers/{key}/{name}", handlers.paper),
+        Route("/entries/{start}/{key}/{name}", handlers.entry),
+    ]
     for prefix in ("/{view}", "/{view}/{number:int}"):
         routes += [
             Route(f"{prefix}/", handlers.view),
@@ -206,6 +224,16 @@ class _Handlers:
         data = _bytes(entry_folder(self.shelf.store, key) / name)
         return _answer(request, data, "application/json", FOR_GOOD)
 
+    def entry(self, request: Request) -> Response:
+        """Return an entry of a remote store: a signed export of one build."""
+        start, key, name = (request.path_params[one] for one in ("start", "key", "name"))
+        if not KEY.fullmatch(key) or start != key[:2] or not ENTRY.fullmatch(name):
+            raise HTTPException(404, "no such entry")
+        file = self.shelf.entry(key, name)
+        size = os.fstat(file.fileno()).st_size
+        headers = {"Content-Length": str(size), "Cache-Control": ASK_AGAIN, **SAFE}
+        return StreamingResponse(_chunks(file, size), headers=headers, media_type="application/x-tar")
+
     def _shown(self, request: Request, view: str, number: int | None) -> ShownView:
         generation = generations.read(self.shelf.folder(view, number))
         root = f"{request.url.scheme}://{request.url.netloc}"
@@ -230,6 +258,14 @@ class _Handlers:
                 for wheel in generation.wheels
             ),
         )
+
+
+def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield so many bytes, and close the file."""
+    with file:
+        while data := file.read(min(size, _Wheel.chunk_size)):
+            size -= len(data)
+            yield data
 
 
 @functools.lru_cache(maxsize=20_000)

@@ -138,6 +138,7 @@ def test_a_build_server_may_give_builds_the_priority_of_others(tmp_path: Path) -
     for wrong in ("20", "-1", "low"):
         failed = replace(root, env={"SPARK_BUILD_NICE": wrong}).run("build", "a")
         assert (failed.returncode, f"SPARK_BUILD_NICE={wrong} is no niceness" in failed.stderr) == (2, True)
+    assert not (root.folder / "runs").exists(), "it is an error before anything begins"
     document = replace(root, env={"SPARK_BUILD_NICE": "0"}).json("build", "a")
     log = Path(document["results"][0]["log"]).read_text()
     assert f" NICE {os.nice(0)}\n" in log

@@ -211,3 +211,38 @@ def test_the_choice_of_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         compiler_cache.choose({**environ, compiler_cache.CHOICE: "redis://head"})
     assert "builds reach no server" in str(refused.value.hint)
+    for relative in ("file:objects", "file:", "file:~/objects"):
+        with pytest.raises(UsageError, match="must begin with /"):
+            compiler_cache.choose({**environ, compiler_cache.CHOICE: relative})
+
+
+def test_a_wrong_choice_ends_a_build_before_it_begins(tmp_path: Path) -> None:
+    root = rooted(tmp_path, COMPILES)
+    for wrong, code in (("file:objects", 2), ("rcache", 2), (f"file:{tmp_path}/nothing", 4)):
+        done = replace(root, env={compiler_cache.CHOICE: wrong}).run("build", "a", "--no-closure")
+        assert (done.returncode, f"{compiler_cache.CHOICE}={wrong}" in done.stderr) == (code, True), (
+            done.stderr
+        )
+        assert "next: " in done.stderr
+    assert not (root.folder / "build").exists()
+
+
+def test_sccaches_server_is_told_paths_that_it_knows(tmp_path: Path) -> None:
+    """It compiles outside the sandbox, where nothing lies at the places that builds usually see."""
+    root = rooted(tmp_path, COMPILES)
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "sccache"
+    program.write_text(
+        "#!/bin/sh\n# SCCACHE_SERVER_UDS\ncase $1 in\n    --version) echo sccache 0.16.0 ;;\n"
+        '    --*) echo "{}" ;;\n    *) echo "compiled in $PWD, told $*"; exec "$@" ;;\nesac\n'
+    )
+    program.chmod(0o755)
+    path = f"{program.parent}:{os.environ['PATH']}"
+    done = replace(root, env={compiler_cache.CHOICE: "sccache", "PATH": path}).run(
+        "build", "a", "--no-closure"
+    )
+    assert done.returncode == 0, done.stderr
+    (log,) = root.folder.glob("wheelhouse/store/*/*/build.log")
+    (line,) = [line for line in log.read_text().splitlines() if line.startswith("compiled in")]
+    assert line.startswith(f"compiled in {root.folder}/build/a/")
+    assert "/run/spark-build" not in line

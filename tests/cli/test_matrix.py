@@ -110,6 +110,19 @@ def test_wrong_names_are_told_before_anything_is_built(root: Root) -> None:
     assert not (root.folder / "wheelhouse").exists()
 
 
+def test_that_nothing_was_verified_is_said(root: Root) -> None:
+    """With what to type; a list that names nothing is no default."""
+    done = root.run("matrix", "a", "--trains", "t,v", "--no-closure")
+    assert done.returncode == 0, done.stderr
+    said = done.stdout[done.stdout.index("nothing of this was verified:") :]
+    assert [line.rpartition("--train ")[2] for line in said.splitlines()[1:]] == [
+        f"{train} --target host-cpu verify" for train in "tv"
+    ]
+    for empty in ("", ","):
+        done = root.run("matrix", "a", "--trains", empty)
+        assert (done.returncode, "it names nothing" in done.stderr) == (2, True), done.stderr
+
+
 def test_where_nothing_can_be_built_nothing_was_checked(root: Root) -> None:
     rows = outcome(root, "a", "--targets", "gb10,thor-cp311", code=12)
     assert fates(rows) == {"gb10-t-cp312": "skipped", "thor-t-cp311": "skipped"}

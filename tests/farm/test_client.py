@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -23,8 +24,9 @@ from spark_build.cli.options import Options
 from spark_build.errors import HostError, StoreError, UsageError
 from spark_build.events import RecipeFinished, encode
 from spark_build.farm import client, nodes
+from spark_build.farm.address import FarmAddress, parse_address
 from spark_build.farm.client import Connection, Farm, Order
-from spark_build.farm.nodes import Workplace
+from spark_build.farm.nodes import VERSION, ReachedFarm, Workplace
 from spark_build.farm.task import Task, TaskAnswer, perform
 from spark_build.paths import locate
 from spark_build.recipes.loader import load
@@ -35,6 +37,8 @@ from tests.helpers import farms
 from tests.helpers.exports import make_key
 from tests.helpers.farms import Lab
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
+
 TASK = Task(run="", recipe="a", plan_key="", train="t", target="host-cpu")
 NO_RUN = cast("Run", None)  # nothing is built here
 
@@ -43,6 +47,7 @@ NO_RUN = cast("Run", None)  # nothing is built here
 def lab(tmp_path: Path) -> Iterator[Lab]:
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
         yield farms.make(tmp_path, {"a": "", "b": ""})
+    gc.collect()  # Dask leaves a socket open that it cannot close in time: not to the next test's harm
 
 
 def setting_of(lab: Lab) -> Context:
@@ -53,6 +58,10 @@ def setting_of(lab: Lab) -> Context:
 def step_of(setting: Context, name: str = "a") -> Step:
     (step,) = plan(setting, [name]).steps
     return step
+
+
+def reached(lab: Lab) -> ReachedFarm:
+    return ReachedFarm(address=lab.address, security=nodes.security(lab.certificates))
 
 
 def pushed(lab: Lab, name: str) -> str:
@@ -66,7 +75,7 @@ def pushed(lab: Lab, name: str) -> str:
 def test_a_target_that_its_name_does_not_tell_is_refused(lab: Lab) -> None:
     """`auto` makes up a target that no file names. Another Python than the file's is part of the name."""
     setting = setting_of(lab)
-    where = FarmOptions(farm="local:1")
+    where = FarmOptions(farm=parse_address("local:1"))
     for changes in ({"name": "cuda-sm89"}, {"cuda_architectures": ("8.9",)}):
         other = replace(setting, target=replace(setting.target, **changes))
         with (
@@ -86,7 +95,7 @@ def test_a_worker_of_this_machine_that_ends_is_an_error_with_its_words(lab: Lab)
     planned = plan(setting, ["a"])
     with (
         nodes.local(setting.home, site, 1) as local,
-        Farm(setting, planned, TASK, lambda _: None).at(local.address, local.security, local.check) as farm,
+        Farm(setting, planned, TASK, lambda _: None).at(local) as farm,
     ):
         result = farm.build(NO_RUN, planned.steps[0], {})
     assert isinstance(result.error, HostError)
@@ -118,7 +127,7 @@ def test_a_scheduler_that_is_away_is_looked_for_once(lab: Lab, monkeypatch: pyte
     """A closed connection is made again; where that was given up, nobody waits another time."""
     scheduler = lab.scheduler()
     order = Order(task=TASK, demands={}, priority=0)
-    there = Connection(lab.address, nodes.security(lab.certificates), lambda _: None, lambda: None)
+    there = Connection(reached(lab), lambda _: None)
     there.close()
     assert there.workers({}) == []
     assert there.ask(perform, order, (), lambda: None) is None, "connected again"
@@ -143,13 +152,23 @@ def test_a_scheduler_that_is_away_is_looked_for_once(lab: Lab, monkeypatch: pyte
         "tls://head:70000",
         "tcp://head:1",
         "tls://a b:1",
+        "",
     ],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="no address of a farm"):
-        nodes.address_of(text)
-    assert nodes.address_of("head:8786") == "tls://head:8786"
-    assert nodes.address_of("tls://[::1]:8786") == "tls://[::1]:8786"
+        parse_address(text)
+    assert parse_address("head:8786") == FarmAddress(kind="tls", scheduler="tls://head:8786")
+    assert parse_address("tls://[::1]:8786").scheduler == "tls://[::1]:8786"
+
+
+@pytest.mark.parametrize(
+    "text", ["local:", "local:0", "local:-1", "local:999", "local:1e1", "local: 1", "local:²"]
+)
+def test_so_many_workers_are_refused(text: str) -> None:
+    """A thousand would take the machine's memory."""
+    with pytest.raises(UsageError, match="one worker or more, and at most"):
+        parse_address(text)
 
 
 @pytest.mark.parametrize("call", ["get_metadata", "subscribe_topic"])
@@ -162,7 +181,7 @@ def test_a_connection_that_breaks_at_once_does_not_answer(
     lab.scheduler()
     monkeypatch.setattr(Client, call, broken)
     with pytest.raises(HostError, match="does not answer: it broke"):
-        Connection(lab.address, nodes.security(lab.certificates), lambda _: None, lambda: None)
+        Connection(reached(lab), lambda _: None)
 
 
 def test_a_remote_store_that_was_away_is_asked_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,9 +209,16 @@ class Answering:
 
     answer: TaskAnswer
     lacks: str = ""
+    comes: int | None = None
 
     def workers(self, wanted: Mapping[str, float]) -> list[str]:
         return [] if self.lacks in wanted else [self.answer.address]
+
+    def facts(self) -> str:
+        return "w has nothing"
+
+    def coming(self) -> int | None:
+        return self.comes
 
     def ask(self, *given: Any) -> TaskAnswer:
         for _ in range(2):
@@ -200,17 +226,70 @@ class Answering:
         return self.answer
 
 
-def test_what_no_worker_has_is_named_once(lab: Lab) -> None:
+def test_what_no_worker_has_is_named_once_beside_what_they_have(lab: Lab) -> None:
     setting = setting_of(lab)
     planned = plan(setting, ["a"])
     lack = f"python {setting.target.python}"
-    for lacks, told in ((lack, [f"waiting for a worker with {lack}, 100 memory MiB"]), ("GPU", [])):
+    needs = f"{VERSION}, platform {setting.target.platform}, {lack}, 100 MiB of memory"
+    told = f"no worker can take a: it needs {needs}; w has nothing"
+    for lacks, expected in ((lack, [f"{told}; waiting 10 min for one that can"]), ("GPU", [])):
         said: list[Any] = []
         farm = Farm(setting, planned, TASK, said.append)
         answer = TaskAnswer(worker="w", address="tls://w:1", problem="it ends here")
         farm._connection = cast("Connection", Answering(answer, lacks))
         farm.build(NO_RUN, planned.steps[0], {})
-        assert [one.message for one in said if "waiting" in one.message] == told
+        assert [one.message for one in said if "no worker" in one.message] == expected
+
+
+def test_nobody_waits_for_ever_for_a_worker_that_can(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is over, or all workers of a farm of ours are there; meanwhile others may use all workers."""
+    setting = setting_of(lab)
+    planned = plan(setting, ["a"])
+    answer = TaskAnswer(worker="w", address="tls://w:1", problem="it ends here")
+    for fitting, comes in ((0.0, None), (0.0, 1), (600.0, 0)):
+        monkeypatch.setattr(client, "FITTING", fitting)
+        farm = Farm(setting, planned, TASK, lambda _: None)
+        lacking = Answering(answer, f"python {setting.target.python}", comes=comes)
+        farm._connection = cast("Connection", lacking)
+        result = farm.build(NO_RUN, planned.steps[0], {})
+        assert isinstance(result.error, HostError)
+        assert result.error.message.startswith("no worker can take a: it needs spark-build"), result.error
+        assert farm.slots() == 1
+    slots = []
+
+    def ask(_self: Answering, *given: Any) -> TaskAnswer:
+        given[-1]()
+        slots.append(farm.slots())
+        return answer
+
+    lacking.comes = None
+    monkeypatch.setattr(Answering, "ask", ask)
+    farm.build(NO_RUN, planned.steps[0], {})
+    assert [*slots, farm.slots()] == [2, 1], "it waits beside what others have workers for"
+
+
+def test_workers_that_were_just_started_are_waited_for(lab: Lab) -> None:
+    setting = setting_of(lab)
+    planned = plan(setting, ["a"])
+    said: list[Any] = []
+    farm = Farm(setting, planned, TASK, said.append)
+    answer = TaskAnswer(worker="w", address="tls://w:1", problem="it ends here")
+    coming = Answering(answer, f"python {setting.target.python}", comes=2)
+    farm._connection = cast("Connection", coming)
+    farm.build(NO_RUN, planned.steps[0], {})
+    assert [one.message for one in said][:-1] == ["waiting for the workers that were just started"]
+
+
+def test_machines_of_one_kind_are_named_once_and_not_all(lab: Lab) -> None:
+    lab.scheduler()
+    there = Connection(reached(lab), lambda _: None)
+    assert there.facts() == "the farm has no worker"
+    there._workers = {
+        str(number): (f"n{number // 2}", {"memory MiB": 1.0, "GPU": 2.0}) for number in range(20)
+    }
+    assert there.facts().startswith("n0 has 1 MiB of memory, 2 GPU; n1 has")
+    assert there.facts().endswith("; and 2 more")
+    there.close()
 
 
 def test_another_build_than_the_recipes_is_not_taken(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_build.farm import nodes
+from spark_build.farm.address import parse_address
 from tests.conftest import Root
 from tests.helpers import farms
 from tests.helpers.farms import SHORT, Lab, building, built_by, commands_with, held, release, until
@@ -126,11 +129,38 @@ def test_a_machine_that_ssh_does_not_reach_is_named(machines: Machines) -> None:
     assert (closed.returncode, "127.0.0.1 cannot be reached by ssh" in closed.stderr) == (4, True), (
         closed.stderr
     )
-    for hosts in ("", "-oProxyCommand=x", "a,,b", "a/b", "a;b"):
+    assert "next: ssh -p 1 127.0.0.1 spark-build --version  (it must work without" in closed.stderr
+    for hosts in ("", "-oProxyCommand=x", "-l@a", "a,,b", "a/b", "a;b", "a b", "a,-x", "a@"):
         refused = machines.lab.client.run("build", "a", "--farm", f"ssh:{hosts}")
         assert (refused.returncode, "is no machine" in refused.stderr) == (2, True), refused.stderr
     words = ("--farm", machines.address, "--certificates", str(machines.lab.certificates))
     assert machines.lab.client.run("build", "a", *words).returncode == 2
+
+
+def test_the_others_work_and_nothing_is_left_where_one_is_not_reached(machines: Machines) -> None:
+    client = machines.lab.build("a", where=("--farm", f"{machines.address.partition(',')[0]},localhost:1"))
+    until(lambda: any(building(root, "a") for root in machines.roots))
+    for root in machines.roots:
+        release(root, "a")
+    _, err = client.communicate(timeout=240)
+    assert (client.returncode, "localhost cannot be reached by ssh" in err) == (0, True), err
+    until(lambda: not machines.left(), machines.left)
+
+
+def test_nothing_is_left_of_what_did_not_arrive_whole(machines: Machines) -> None:
+    """The client may be killed while it hands the key over."""
+    (node,) = parse_address(machines.address.partition(",")[0]).nodes
+    command = [*shlex.split(machines.sshd.rsh), *node.command(nodes.UNPACK.format(size=10240), "-T")[1:]]
+    sent = subprocess.run(command, input=b"half", capture_output=True, check=False, timeout=60)
+    assert (sent.returncode, machines.left()) == (1, []), sent.stderr
+
+
+def test_any_login_shell_hands_the_script_on() -> None:
+    """In single quotes only these mean something to csh or fish."""
+    (node,) = parse_address("ssh:me@a").nodes
+    *_, login, script = node.command(nodes.UNPACK.format(size=1))
+    assert (login, script.startswith("exec /bin/sh -c '"), script[-1]) == ("me@a", True, "'")
+    assert not {*script[len("exec /bin/sh -c '") : -1]} & {*"'!\\\n"}
 
 
 def test_the_doctors_of_machines_without_a_farm(machines: Machines) -> None:

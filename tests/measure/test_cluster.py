@@ -17,9 +17,23 @@ import pytest
 
 from spark_build import __version__
 from spark_build.errors import UsageError
-from spark_build.measure.cluster import CODES, conclude, other_version, parse_nodes, table_of, why_slow
+from spark_build.events import Event, Note
+from spark_build.files import locked
+from spark_build.measure.cluster import (
+    CODES,
+    ClusterRequest,
+    burn_in_cluster,
+    conclude,
+    other_version,
+    parse_nodes,
+    table_of,
+    why_slow,
+)
 from spark_build.measure.model import Arm, Reference, Telemetry
+from spark_build.measure.request import BurnInRequest
+from spark_build.measure.session import MeasureSite
 from spark_build.measure.verdict import parse_reference
+from spark_build.paths import locate
 from spark_build.recipes.toml_positions import read_toml
 from tests.helpers.wheelhouse import eventually
 
@@ -146,6 +160,26 @@ def test_nodes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
                        ("two,two", None), ("one,two;ls", 0), ("one:0,two", 0), ("one:65536,two", 0)):  # fmt: skip
         with pytest.raises(UsageError):
             parse_nodes(text, rank, None)
+
+
+def test_a_second_burn_in_of_the_same_rank_waits(tmp_path: Path) -> None:
+    """Two at once would measure each other; ranks of one machine must meet."""
+
+    class WaitsError(Exception):
+        pass
+
+    def heard(event: Event) -> None:
+        if isinstance(event, Note) and "another burn-in is going on" in event.message:
+            raise WaitsError
+
+    home = locate(str(tmp_path))
+    site = MeasureSite(home=home, train="t", generation=None, emit=heard)
+    wish = BurnInRequest(device="cpu", quick=True, arm=(f"x={tmp_path}",))
+    with locked(home.runs / ".cluster-1.lock", purpose="burn-in"):
+        for rank, expected in ((1, WaitsError), (0, UsageError)):
+            request = ClusterRequest(hosts=("one", "two"), port=1, rank=rank)
+            with pytest.raises(expected):
+                burn_in_cluster(site, wish, request, (), tmp_path / "run")
 
 
 def test_this_machine_is_known_by_its_addresses() -> None:

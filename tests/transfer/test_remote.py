@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import http.server
 import json
 import os
@@ -36,6 +37,7 @@ from spark_build.wheelhouse.generations import Generation
 from spark_build.wheels.model import StoredWheel
 from tests.helpers import faults
 from tests.helpers.exports import import_unsigned, make_key, member, members, sealed, taken_apart, written
+from tests.helpers.servers import Served, served
 from tests.helpers.wheelhouse import (
     VIEW,
     end,
@@ -697,6 +699,45 @@ def test_a_plain_web_server_is_enough(house: House, given: Path, tmp_path: Path)
         assert remotes.find(house.built[0].key) is None
     assert len(told) == 1
     assert "cannot be used: connection refused" in told[0]
+
+
+def test_what_serve_hands_out_is_enough(house: House, given: Path, tmp_path: Path) -> None:
+    """Of the folders that are pushed to; of one generation alone, nothing."""
+    store = house.pushes_to(lab(tmp_path / "lab"))
+    Remotes(house.home).push(store, house.generation)
+    root = house.home.wheelhouse.parent
+    with served(root) as server:
+        home = puller(given, tmp_path / "other", server.url)
+        assert Remotes(home).find("0" * 64) is None
+        assert taken(house, home) == []
+        first, *_ = house.built
+        name = entry_name(first.key, store.signer)
+        answer = server.get(name)
+        assert hashlib.sha256(answer.content).hexdigest() == sha256_of(tmp_path / "lab" / name)
+        entry = tmp_path / "lab" / name
+        for wrong in (entry.name[:-1], f"{entry.name}.part", f"..%2f{entry.name}", "%2e%2e"):
+            assert server.get(f"{name.rpartition('/')[0]}/{wrong}").status_code == 404, wrong
+        assert server.get(name.replace("entries/", "entries/0")).status_code == 404
+        plant_links(entry, tmp_path / "secret", server)
+    publish(house.home, house.built, view=f"host-cpu-2.13-{HERE.python}")
+    with served(root, "--generation", "1", "--target", "host-cpu", "--train", "2.13") as server:
+        assert server.get(name).status_code == 404
+
+
+def plant_links(entry: Path, secret: Path, server: Served) -> None:
+    """Who may write to the folder leads the server to no other file, and stops it with no pipe."""
+    secret.mkdir()
+    (secret / entry.name).write_bytes(b"of the machine")
+    path = "/".join(entry.parts[-4:])
+    entry.unlink()
+    os.mkfifo(entry)
+    assert server.get(path).status_code == 404
+    entry.unlink()
+    entry.symlink_to(secret / entry.name)
+    assert server.get(path).status_code == 404
+    shutil.rmtree(entry.parent)
+    entry.parent.symlink_to(secret)
+    assert server.get(path).status_code == 404
 
 
 @contextlib.contextmanager
