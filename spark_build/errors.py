@@ -6,6 +6,7 @@ The exit codes are a contract (docs/exit-codes.md); one cause has one code.
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -46,6 +47,11 @@ def shell(*words: object, safe: bool = False) -> HintStep:
 def rm(folder: object) -> HintStep:
     """Return the line that removes a folder."""
     return shell("rm", "-r", folder)
+
+
+def pip_install(*packages: str) -> HintStep:
+    """Return the line that installs packages beside this program, whatever `pip` is on PATH."""
+    return shell(sys.executable, "-m", "pip", "install", *packages)
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli.options import DETACHED, SIZE, Options, group, shared
-from spark_build.errors import HostError, UsageError, shell
+from spark_build.errors import HostError, UsageError, pip_install
 from spark_build.events import Note
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _dask() -> Iterator[None]:
         import distributed
     except ImportError as error:
         raise HostError(
-            f"a farm needs dask.distributed: {error}", hint=shell("pip", "install", "spark-build[farm]")
+            f"a farm needs dask.distributed: {error}", hint=pip_install("spark-build[farm]")
         ) from error
     del cryptography, distributed
     yield
@@ -212,5 +212,6 @@ def reached(home: Home, where: FarmOptions, tell: Callable[[str], None]) -> Iter
             site = _site(Options(), home, where.jobs, where.memory_mib)
             yield stack.enter_context(nodes.local(home, site, int(rest)))
         else:
+            address = nodes.address_of(where.address)
             keeping = nodes.security(_folder(home, where.certificates))
-            yield nodes.ReachedFarm(address=nodes.address_of(where.address), security=keeping)
+            yield nodes.ReachedFarm(address=address, security=keeping)

@@ -264,7 +264,11 @@ def json_of(text: str, where: str, hint: str) -> Any:
 EXAMPLES = {
     "": ("spark-build all", "spark-build --target gb10 plan", "spark-build build --help"),
     "all": ("spark-build all", "spark-build --target gb10 all --detach", "spark-build all torch --burn-in"),
-    "doctor": ("spark-build doctor torch", "spark-build doctor --fix"),
+    "doctor": (
+        "spark-build doctor torch",
+        "spark-build doctor --fix",
+        "spark-build doctor --farm ssh:spark1,spark2",
+    ),
     "plan": ("spark-build --target gb10 plan", "spark-build --provide torch=public plan onnx"),
     "build": (
         "spark-build build torch --jobs 8 --memory 64G --detach",
@@ -352,7 +356,11 @@ EXAMPLES = {
     ),
     "env update": ("spark-build env update ~/torch --dry-run",),
     "env check": ("spark-build env check ~/torch",),
-    "verify": ("spark-build verify", "spark-build verify --burn-in --full --dtype bf16"),
+    "verify": (
+        "spark-build verify",
+        "spark-build verify --burn-in --full --dtype bf16",
+        "spark-build verify --burn-in --nodes spark1,spark2",
+    ),
     "verify compare": ("spark-build verify compare OLD.json NEW.json",),
     "verify gate": ("spark-build verify gate --min-ratio 1.0",),
     "verify history": ("spark-build verify history",),

@@ -25,7 +25,7 @@ from distributed import Scheduler, Security, Worker
 from distributed.comm.core import connect
 
 from spark_build import __version__, process
-from spark_build.errors import HostError, UsageError, ours
+from spark_build.errors import Hint, HostError, UsageError, ours
 from spark_build.files import write_atomically
 from spark_build.machine import Machine
 from spark_build.paths import Home, locate
@@ -81,9 +81,9 @@ def make_certificate(folder: Path) -> None:
 def security(folder: Path) -> Security:
     """Return mutual TLS by the folder's certificate, whatever Dask's own settings are. Raise UsageError."""
     if not all((folder / name).is_file() for name in (CERTIFICATE, KEY)):
+        copied = "name a copy of the farm's with --certificates DIR; for a new farm: "
         raise UsageError(
-            f"{folder} has no certificate of a farm",
-            hint=ours("farm init", str(folder)),
+            f"{folder} has no certificate of a farm", hint=Hint(copied, ours("farm init", folder))
         )
     pair = {"cert": str(folder / CERTIFICATE), "key": str(folder / KEY)}
     named = {
@@ -186,7 +186,7 @@ def refuse_other(said: object) -> None:
 
 def run_worker(address: str, folder: Path, site: Workplace, machine: Machine, tell: Tell) -> None:
     """Run a worker until a signal ends it; when its scheduler ends, it waits for the next one."""
-    keeping, where = security(folder), address_of(address)
+    where, keeping = address_of(address), security(folder)
     if not any(one.push for one in remote.configured(site.home.wheelhouse)):
         raise UsageError(
             "a worker hands on what it builds by a remote store that it pushes to, and there is none",
