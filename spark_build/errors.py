@@ -225,7 +225,7 @@ def joint_exit_code(errors: Sequence[SparkBuildError]) -> int:
 
 
 def from_os_error(error: OSError) -> SparkBuildError | None:
-    """Return the HostError for an OSError that a user can fix; None for anything else."""
+    """Return the error for an OSError that a user can fix; None for anything else."""
     place = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostError(
@@ -237,4 +237,8 @@ def from_os_error(error: OSError) -> SparkBuildError | None:
             f"no permission to write{place}: {error.strerror}",
             hint="choose another place with --root DIR or SPARK_BUILD_HOME=DIR",
         )
+    if error.errno == errno.ENOTDIR:
+        return UsageError(f"a file stands where a folder would have to be{place}")
+    if error.errno == errno.ENAMETOOLONG:
+        return UsageError(f"a name is too long for the file system: {str(error.filename or '')[:60]}...")
     return None

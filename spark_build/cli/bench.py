@@ -12,7 +12,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
-from spark_build.cli.options import Options, Renamed, as_one, command, shared
+from spark_build.cli.options import NOT_NEGATIVE, POSITIVE, Options, Renamed, as_one, command, shared
 from spark_build.errors import Hint, ours
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def bench(_options: Options) -> None:
 
 
 Device = Literal["cpu", "cuda"]
-POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -345,7 +344,7 @@ class ReadOptions:
 @click.option("--higher-is-better", "higher", multiple=True, metavar="METRIC",
               help="More of METRIC is better.")  # fmt: skip
 @click.option(
-    "--fail-above", "--fail-over", "fail_over", cls=Renamed, type=click.FloatRange(min=0), metavar="PERCENT",
+    "--fail-above", "--fail-over", "fail_over", cls=Renamed, type=NOT_NEGATIVE, metavar="PERCENT",
     help="Exit 9 when a case takes that much longer.",
 )  # fmt: skip
 @as_one(ReadOptions, "asked")

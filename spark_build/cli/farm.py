@@ -146,6 +146,8 @@ def farm_options(meaning: str) -> Callable[[Callable[..., Any]], Callable[..., A
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def command(*arguments: Any, **named: Any) -> Any:
             address, certificates = named.pop("farm"), named.pop("certificates")
+            if certificates is not None and (address is None or address.startswith(("ssh:", "local:"))):
+                raise click.UsageError("--certificates belongs to --farm tls://HOST:PORT")
             where = None if address is None else FarmOptions(address=address, certificates=certificates)
             return function(*arguments, where=where, **named)
 

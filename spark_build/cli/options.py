@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import fields
@@ -85,7 +86,7 @@ class _Size(click.ParamType[int]):
         number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "m")
         try:
             mib = int(float(number) * UNITS[unit])
-        except ValueError:
+        except (ValueError, OverflowError):  # inf
             mib = 0
         if mib < 1:
             self.fail(f"{value!r} is no size: write 64G or 65536M")
@@ -94,6 +95,19 @@ class _Size(click.ParamType[int]):
 
 UNITS = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
 SIZE = _Size()
+
+
+class _Finite(click.FloatRange):
+    """Parameter type for a number from 0 on. A NaN is in every range of click's, and passes every gate."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no number to compare with", param, ctx)
+        return number
+
+
+NOT_NEGATIVE, POSITIVE = _Finite(min=0), _Finite(min=0, min_open=True)
 
 
 def local_sources(function: Callable[..., Any]) -> Callable[..., Any]:
