@@ -6,6 +6,7 @@ The exit codes are a contract (docs/exit-codes.md); one cause has one code.
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -46,6 +47,11 @@ def shell(*words: object, safe: bool = False) -> HintStep:
 def rm(folder: object) -> HintStep:
     """Return the line that removes a folder."""
     return shell("rm", "-r", folder)
+
+
+def pip_install(*packages: str) -> HintStep:
+    """Return the line that installs packages beside this program, whatever `pip` is on PATH."""
+    return shell(sys.executable, "-m", "pip", "install", *packages)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -239,7 +245,7 @@ def joint_exit_code(errors: Sequence[SparkBuildError]) -> int:
 
 
 def from_os_error(error: OSError) -> SparkBuildError | None:
-    """Return the HostError for an OSError that a user can fix; None for anything else."""
+    """Return the error for an OSError that a user can fix; None for anything else."""
     place = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostError(
@@ -251,4 +257,8 @@ def from_os_error(error: OSError) -> SparkBuildError | None:
             f"no permission to write{place}: {error.strerror}",
             hint="choose another place with --root DIR or SPARK_BUILD_HOME=DIR",
         )
+    if error.errno == errno.ENOTDIR:
+        return UsageError(f"a file stands where a folder would have to be{place}")
+    if error.errno == errno.ENAMETOOLONG:
+        return UsageError(f"a name is too long for the file system: {str(error.filename or '')[:60]}...")
     return None

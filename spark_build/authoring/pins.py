@@ -109,7 +109,9 @@ def sites(home: Home, train: str | None, names: Sequence[str]) -> list[Site]:
             found[one] = Site(recipe=one, path=path, keys=("pin",), raw=pin)
     for wanted in names:
         if wanted not in found:
-            raise UsageError(f"train {name} has no pin of '{wanted}'{nearest(wanted, found)}")
+            raise UsageError(
+                f"train {name} has no pin of '{wanted}'{nearest(wanted, found)}", hint=ours("recipes list")
+            )
     shipped = home.data[-1] / "recipes"
     own = [one for one, site in found.items() if not site.path.is_relative_to(shipped)]
     return [found[name] for name in sorted(names or own or found)]

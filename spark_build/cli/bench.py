@@ -13,7 +13,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
-from spark_build.cli.options import Options, Renamed, as_one, command, json_of, shared
+from spark_build.cli.options import NOT_NEGATIVE, POSITIVE, Options, Renamed, as_one, command, json_of, shared
 from spark_build.cli.render import running
 from spark_build.errors import (
     Hint,
@@ -43,9 +43,6 @@ COMMANDS = {
 @shared
 def bench(_options: Options) -> None:
     """Measure which workloads gain, what a container costs, where the memory goes."""
-
-
-POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 MAXIMUM = ".maximum"
@@ -303,7 +300,7 @@ class ReadOptions:
 @click.option("--higher-is-better", "higher", multiple=True, metavar="METRIC",
               help="More of METRIC is better.")  # fmt: skip
 @click.option(
-    "--fail-above", "--fail-over", "fail_over", cls=Renamed, type=click.FloatRange(min=0), metavar="PERCENT",
+    "--fail-above", "--fail-over", "fail_over", cls=Renamed, type=NOT_NEGATIVE, metavar="PERCENT",
     help="Exit 9 when a case takes that much longer.",
 )  # fmt: skip
 @as_one(ReadOptions, "asked")

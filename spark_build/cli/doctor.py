@@ -15,7 +15,7 @@ from spark_build.cli import render
 from spark_build.cli.farm import FarmOptions, farm_options, reached, refuse_certificates
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.options import Options, command, shared
-from spark_build.errors import Finding, HostError, NothingCheckedError, Severity, UsageError, ours
+from spark_build.errors import Finding, Hint, HostError, NothingCheckedError, Severity, UsageError, ours
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
@@ -134,7 +134,8 @@ def _examine_farm(options: Options, recipes: tuple[str, ...], cluster: bool, whe
     if options.json:
         render.print_json({"nodes": nodes, "differences": differing, "exit_code": code})
     if not nodes:
-        return nothing_checked("the farm has no worker", ours("farm worker ADDRESS"))
+        worker = ours("farm worker", where.address, elsewhere=True)
+        return nothing_checked("the farm has no worker", Hint("on each machine that builds: ", worker))
     if options.json:
         return code
     render.print_table(COLUMNS, [_row(node) for node in nodes])

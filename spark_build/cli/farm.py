@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from spark_build.cli.options import DETACHED, SIZE, Options, as_one, group, shared
-from spark_build.errors import HostError, UsageError, shell
+from spark_build.errors import HostError, UsageError, pip_install
 from spark_build.events import Emit, Note
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _dask() -> Iterator[None]:
         import distributed
     except ImportError as error:
         raise HostError(
-            f"a farm needs dask.distributed: {error}", hint=shell("pip", "install", "spark-build[farm]")
+            f"a farm needs dask.distributed: {error}", hint=pip_install("spark-build[farm]")
         ) from error
     del cryptography, distributed
     yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import fields
@@ -86,7 +87,7 @@ class _Size(click.ParamType[int]):
         number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "m")
         try:
             mib = int(float(number) * UNITS[unit])
-        except ValueError:
+        except (ValueError, OverflowError):  # inf
             mib = 0
         if mib < 1:
             self.fail(f"{value!r} is no size: write 64G or 65536M")
@@ -95,6 +96,19 @@ class _Size(click.ParamType[int]):
 
 UNITS = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
 SIZE = _Size()
+
+
+class _Finite(click.FloatRange):
+    """Parameter type for a number from 0 on. A NaN is in every range of click's, and passes every gate."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no number to compare with", param, ctx)
+        return number
+
+
+NOT_NEGATIVE, POSITIVE = _Finite(min=0), _Finite(min=0, min_open=True)
 
 
 def local_sources(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -266,7 +280,11 @@ def json_of(text: str, where: str, hint: str) -> Any:
 EXAMPLES = {
     "": ("spark-build all", "spark-build --target gb10 plan", "spark-build build --help"),
     "all": ("spark-build all", "spark-build --target gb10 all --detach", "spark-build all torch --burn-in"),
-    "doctor": ("spark-build doctor torch", "spark-build doctor --fix"),
+    "doctor": (
+        "spark-build doctor torch",
+        "spark-build doctor --fix",
+        "spark-build doctor --farm ssh:spark1,spark2",
+    ),
     "plan": ("spark-build --target gb10 plan", "spark-build --provide torch=public plan onnx"),
     "build": (
         "spark-build build torch --jobs 8 --memory 64G --detach",
@@ -354,7 +372,11 @@ EXAMPLES = {
     ),
     "env update": ("spark-build env update ~/torch --dry-run",),
     "env check": ("spark-build env check ~/torch",),
-    "verify": ("spark-build verify", "spark-build verify --burn-in --full --dtype bf16"),
+    "verify": (
+        "spark-build verify",
+        "spark-build verify --burn-in --full --dtype bf16",
+        "spark-build verify --burn-in --nodes spark1,spark2",
+    ),
     "verify compare": ("spark-build verify compare OLD.json NEW.json",),
     "verify gate": ("spark-build verify gate --min-ratio 1.0",),
     "verify history": ("spark-build verify history",),

@@ -94,7 +94,7 @@ def lint(options: Options, recipes: tuple[str, ...]) -> int:
     names = {Path(file).stem for file in texts if file.count("/") == 1}
     for name in recipes:
         if name not in names:
-            raise UsageError(f"no recipe is named '{name}'{nearest(name, names)}")
+            raise UsageError(f"no recipe is named '{name}'{nearest(name, names)}", hint=ours("recipes list"))
     problems: tuple[Finding, ...] = ()
     try:
         load(data)
@@ -446,6 +446,8 @@ def _new_set(options: Options, file: Path, base: Path, *, force: bool) -> int:
     home = options.home()
     wanted = parse_requirements(file.read_text(errors="replace"), str(file))
     if not wanted:
+        if options.json:
+            render.print_json({"recipes": [], "kept": [], "failed": {}, "next": ""})
         return nothing_checked(f"{file} names no project", "one NAME or NAME==VERSION on a line")
     with render.open_view(options.verbosity) as view:
         done = create_set(wanted, base, home, load(home.data), view.emit, force=force)

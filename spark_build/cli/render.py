@@ -63,7 +63,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, always: int | None = None) -> None:
-    """Print a table on stdout; plain output folds the last column where it knows the width.
+    """Print a table on stdout, on a terminal in colours; what does not fit stands below its row.
 
     always: how many columns are shown though they are empty (default: all).
     """
@@ -72,34 +72,47 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, always
     if always is not None:
         kept = [at for at in range(len(headers)) if at < always or any(row[at] for row in rows)]
         headers, rows = [headers[at] for at in kept], [[row[at] for at in kept] for row in rows]
+    table = [list(headers), *([printable(cell) for cell in row] for row in rows)]
     if is_plain(sys.stdout):
-        table = [list(headers), *([printable(cell) for cell in row] for row in rows)]
-        widths = [max(len(line[column]) for line in table) for column in range(len(headers))]
-        before, width = sum(widths[:-1]) + 2 * len(widths[:-1]), columns()
-        if before + widths[-1] > width >= before + SHORTEST:
-            folded = [_folded(line[-1], width - before) for line in table]
-        elif before + widths[-1] > width > 0:  # below the row
-            folded = [["", *_folded(line[-1], width - 4)] for line in table]
-            before = 4
-        else:
-            folded = [[line[-1]] for line in table]
-        for line, (first, *more) in zip(table, folded, strict=True):
-            start = "".join(f"{cell.ljust(each)}  " for cell, each in zip(line[:-1], widths, strict=False))
-            print(f"{start}{first}".rstrip())
-            for rest in filter(None, more):
-                print(f"{'':{before}}{rest}")
+        for parts in _laid_out(table, columns()):
+            print("".join(parts).rstrip())
         # Progress follows on stderr: keep the order when both go to one place.
         sys.stdout.flush()
         return
-    from rich.table import Table
     from rich.text import Text
 
-    fancy = Table(box=None, header_style="bold", pad_edge=False)
-    for header in headers:
-        fancy.add_column(header, overflow="fold")
-    for row in rows:
-        fancy.add_row(*(_coloured(printable(cell), Text) for cell in row))
-    console().print(fancy)
+    terminal = console()
+    for number, parts in enumerate(_laid_out(table, columns())):
+        styles = ["bold" if number == 0 else STYLES.get(part.rstrip(), "") for part in parts]
+        line = Text.assemble(*zip(parts, styles, strict=True))
+        line.rstrip()
+        terminal.print(line, soft_wrap=True)
+
+
+def _laid_out(table: Sequence[Sequence[str]], width: int) -> Iterator[list[str]]:
+    """Yield lines of padded cells. The last column folds; where it has no room, it stands below the row.
+
+    So do the columns before it that have none, by their names. width: 0 for any.
+    """
+    headers, last = table[0], len(table[0]) - 1
+    widths = [max(len(row[column]) for row in table) for column in range(last + 1)]
+    kept, indent = last, sum(widths[:-1]) + 2 * last
+    is_below = indent + widths[-1] > width > 0 and width < indent + SHORTEST
+    if is_below:
+        indent = 4
+        while kept > 1 and sum(widths[:kept]) + 2 * (kept - 1) > width:
+            kept -= 1
+    for row in table:
+        cells = [f"{cell.ljust(each)}  " for cell, each in zip(row[:kept], widths, strict=False)]
+        named = zip(headers[kept:last], row[kept:last], strict=True)
+        more = [f"{name.lower()} {cell}" for name, cell in named if cell and row is not headers]
+        first, *others = _folded("  ".join([*more, row[last]]), width - indent if width else 0)
+        if is_below:
+            yield cells
+            others = [first, *others]
+        else:
+            yield [*cells, first]
+        yield from ([f"{'':{indent}}{rest}"] for rest in others if rest)
 
 
 def columns() -> int:
@@ -141,10 +154,6 @@ STYLES = {
     "warn": "yellow",
     "fail": "bold red",
 }
-
-
-def _coloured(cell: str, text: Any) -> Any:
-    return text(cell, style=STYLES.get(cell, ""))
 
 
 class RunView(Protocol):

@@ -13,7 +13,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import carry_over, nothing_checked
 from spark_build.cli.lazy_group import LazyGroup
-from spark_build.cli.options import Options, Renamed, as_one, command, json_of, shared
+from spark_build.cli.options import POSITIVE, Options, Renamed, as_one, command, json_of, shared
 from spark_build.cli.render import running
 from spark_build.errors import (
     Hint,
@@ -42,11 +42,10 @@ DTYPES = ("fp16", "bf16", "tf32", "fp32", "fp8", "fp4")
 def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a burn-in, handed on as one BurnInRequest."""
     decorated = as_one(BurnInRequest, "asked")(function)  # long, and nothing but a list
-    positive = click.FloatRange(min=0, min_open=True)
     for declare in (
         click.option(
             "--bus-bandwidth",
-            type=positive,
+            type=POSITIVE,
             metavar="GB/S",
             help="With --nodes: wanted of all-reduce between them.",
         ),
@@ -62,7 +61,7 @@ def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--patience",
             "patience",
             cls=Renamed,
-            type=positive,
+            type=POSITIVE,
             help="Seconds after which a round counts as hung, a node as missing.",
         ),
         click.option("--seed", type=int, help="Seed of data and order (default: random, recorded)."),
@@ -70,7 +69,7 @@ def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--rounds", type=click.IntRange(min=2), help="Rounds of each arm; 10 or more for --full."
         ),
-        click.option("--duration", type=positive, help="Seconds of one timed window."),
+        click.option("--duration", type=POSITIVE, help="Seconds of one timed window."),
         click.option(
             "--layout", type=click.Choice(list(LAYOUTS)), help="Measure a@b (ab), F.linear, or both."
         ),
@@ -363,7 +362,7 @@ def compare(options: Options, old: Path, new: Path, arm: str | None) -> int:
 
 @command()
 @click.argument("new", type=FILE, required=False)
-@click.option("--min-ratio", type=click.FloatRange(min=0, min_open=True), default=0.98, show_default=True,
+@click.option("--min-ratio", type=POSITIVE, default=0.98, show_default=True,
               help="Least acceptable rate, relative to the baseline.")  # fmt: skip
 @click.option(
     "--against", type=FILE, metavar="OLD.json", help="Compare with this run, not with the baseline."

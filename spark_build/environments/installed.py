@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 from spark_build import venv
 from spark_build.decoding import decoder
-from spark_build.errors import AGAIN, Hint, HostError, StoreError, UsageError, ours, rm
+from spark_build.errors import AGAIN, Hint, HostError, StoreError, UsageError, ours, pip_install, rm
 from spark_build.files import remove_tree, write_atomically
 from spark_build.process import run
 from spark_build.wheelhouse.generations import Generation, requirements
@@ -319,7 +319,10 @@ def choose_installer(wanted: str = "auto") -> InstallerName:
         return "uv"
     if wanted == "uv":
         oldest = ".".join(map(str, venv.OLDEST_UV))
-        raise HostError(f"there is no uv {oldest} or newer", hint="pip install uv, or --installer pip")
+        raise HostError(
+            f"there is no uv {oldest} or newer",
+            hint=Hint(pip_install(f"uv>={oldest}"), ", or --installer pip"),
+        )
     return "pip"
 
 

@@ -87,9 +87,9 @@ def make_certificate(folder: Path) -> None:
 def security(folder: Path) -> Security:
     """Return mutual TLS by the folder's certificate, whatever Dask's own settings are. Raise UsageError."""
     if not all((folder / name).is_file() for name in (CERTIFICATE, KEY)):
+        copied = "name a copy of the farm's with --certificates DIR; for a new farm: "
         raise UsageError(
-            f"{folder} has no certificate of a farm",
-            hint=ours("farm init", str(folder)),
+            f"{folder} has no certificate of a farm", hint=Hint(copied, ours("farm init", folder))
         )
     if (folder / KEY).stat().st_mode & stat.S_IROTH:
         reporter().message(f"warning: every user of this machine can read {folder / KEY}: chmod 600 it")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_build.environments.create import install
-from spark_build.errors import HostError, RecipeError, UsageError, ours
+from spark_build.errors import HostError, RecipeError, UsageError, ours, pip_install
 from spark_build.events import BurnInFinished, BurnInStarted, Emit, Gate, Note
 from spark_build.files import locked, remove_tree, write_atomically
 from spark_build.journal import new_run
@@ -376,7 +376,7 @@ def require_packages(what: str) -> None:
     """Raise HostError where the extra `verify` is not installed: now, not after minutes of measuring."""
     missing = [name for name in ("scipy", "matplotlib") if importlib.util.find_spec(name) is None]
     if missing:
-        raise HostError(f"{what} needs {' and '.join(missing)}", hint="pip install 'spark-build[verify]'")
+        raise HostError(f"{what} needs {' and '.join(missing)}", hint=pip_install("spark-build[verify]"))
 
 
 def _with_control(arms: Sequence[Arm]) -> tuple[Arm, ...]:

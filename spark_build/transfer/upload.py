@@ -18,7 +18,16 @@ from shlex import quote
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from spark_build.errors import AGAIN, GOES_ON, Hint, HintStep, HostError, SparkBuildError, UsageError
+from spark_build.errors import (
+    AGAIN,
+    GOES_ON,
+    Hint,
+    HintStep,
+    HostError,
+    SparkBuildError,
+    UsageError,
+    pip_install,
+)
 from spark_build.events import Emit, Note
 from spark_build.files import CHUNK
 from spark_build.process import Completed, run
@@ -136,9 +145,7 @@ def _lacking(url: str, error: ImportError) -> HostError:
     else:
         name = error.name if error.name in ("fsspec", "paramiko") else ""
     if name:
-        return HostError(
-            f"--to {display_url(url)} needs {name}", hint=f"{quote(sys.executable)} -m pip install {name}"
-        )
+        return HostError(f"--to {display_url(url)} needs {name}", hint=pip_install(name))
     hint = Hint(f"install what it names for {sys.executable}, then ", AGAIN)
     return HostError(f"--to {display_url(url)}: {said}", hint=hint)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Root
 from tests.helpers.commands import CLI, invoke
 
 
@@ -30,6 +31,27 @@ def test_as_a_process(words: tuple[str, ...], tmp_path: Path) -> None:
     here = invoke([*CLI, *words], env=env, cwd=tmp_path)
     there = subprocess.run([*CLI, *words], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (here.returncode, here.stdout, here.stderr) == (there.returncode, there.stdout, there.stderr)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("wheelhouse", "inspect", "LONG"),
+        ("env", "create", "LONG"),
+        ("farm", "init", "BELOW"),
+        ("farm", "init", "LONG"),
+        ("env", "create", "env", "--python", "LONG"),
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_no_file_system_has_is_a_mistake_and_no_bug(
+    words: tuple[str, ...], built: Root, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    names = {"LONG": f"{tmp_path}/{'a' * 300}", "BELOW": f"{tmp_path}/file/folder"}
+    done = built.run(*(names.get(word, word) for word in words))
+    told = "a file stands where" if "BELOW" in words else "a name is too long"
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
 
 
 def test_everything_is_put_back(tmp_path: Path) -> None:

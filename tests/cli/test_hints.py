@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
 from spark_build.cli.hints import carry_over, typeable
 from spark_build.cli.lazy_group import COMMANDS
-from spark_build.cli.main import _program
+from spark_build.cli.main import _program, main
 from spark_build.cli.options import CALLED, Options
 from spark_build.cli.recipes import _to_build
 from spark_build.errors import AGAIN, GOES_ON, Hint, as_hint, ours, rm, shell
@@ -118,6 +120,16 @@ def test_what_does_not_build_is_not_told_it() -> None:
 
 def test_a_line_may_repeat_the_folder_only() -> None:
     assert typeable(ours("attach"), ALL, ("--root",)) == "spark-build --root 'my wheels' attach"
+
+
+def test_what_is_missing_is_installed_beside_this_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The pip on PATH is another Python's, in a checkout most of all."""
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert main(["farm", "init", str(tmp_path)]) == 4
+    line = shlex.join([sys.executable, "-m", "pip", "install", "spark-build[farm]"])
+    assert capsys.readouterr().err.endswith(f"  next: {line}\n")
 
 
 def test_what_recipes_new_and_list_say_next_is_called_as_they_were(tmp_path: Path) -> None:

@@ -152,6 +152,13 @@ def test_a_history_of_nothing(root: Path, capsys: pytest.CaptureFixture[str]) ->
     assert document == {"arms": [], "exit_code": CODE}
 
 
+def test_a_file_that_names_no_project(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "requirements.txt").write_text("# later\n")
+    why, document = unchecked(capsys, root, "recipes", "new", "-r", str(tmp_path / "requirements.txt"))
+    assert "requirements.txt names no project" in why
+    assert (document["recipes"], document["failed"]) == ([], {})
+
+
 def test_all_says_that_nothing_was_verified(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "recipes/trains/t.toml").write_text(
         'name = "t"\nsummary = "a train"\n[components.tiny]\nversion = "1"\nsources = []\n'

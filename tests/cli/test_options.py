@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from spark_build.cli import main
+from spark_build.cli.options import SIZE
 from tests.conftest import NATIVE, PROJECT, RECIPE, Root, make_root
+from tests.contract.harness import commands
 
 OPTION = """
 compile_flags = ["-DANSWER={option:answer}"]
@@ -98,3 +101,22 @@ def test_an_option_reaches_the_compiler(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (log,) = root.folder.glob("wheelhouse/store/*/*/build.log")
     assert "-DANSWER=7" in log.read_text(errors="replace")
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1e999"])
+def test_no_option_takes_a_number_that_compares_with_nothing(text: str) -> None:
+    """A gate would let everything pass."""
+    found = 0
+    for words in commands():
+        command: click.Command = main.cli
+        for word in words:
+            assert isinstance(command, click.Group)
+            inner = command.get_command(click.Context(command), word)
+            assert inner is not None
+            command = inner
+        for one in command.params:
+            if isinstance(one.type, click.types.FloatParamType) or one.type is SIZE:
+                found += 1
+                with pytest.raises(click.BadParameter):
+                    one.type(text, one)
+    assert found > 8

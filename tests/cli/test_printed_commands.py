@@ -26,7 +26,7 @@ PAGES = ("spark_build/measure/report/suite_report.py", "spark_build/authoring/sc
 OURS = re.compile(r"(?<![\w./:@=\[-])(?:\./|~/spark-build/bin/|\.venv/bin/)?spark-build (?P<rest>[^\n`]*)")
 # What ends a line that stands in a sentence or has a remark behind it.
 END = re.compile(r"  |;|,(?=\s|$)| \(|\)| #|(?<!\.)[.:](?=\s|$)|<|\||\"|\\|&&|>")
-GROUPS = [name for name in COMMANDS if name in ("recipes", "patches", "wheelhouse", "env", "verify", "bench")]
+GROUPS = [name for name in COMMANDS if isinstance(cli.get_command(click.Context(cli), name), click.Group)]
 # `wheelhouse export FILE` in prose; `build requirement` is none
 SPAN = re.compile(
     rf"`(?P<rest>(?:{'|'.join(GROUPS)}) [^`\n]*|(?:{'|'.join(COMMANDS)}) [^`\n]*(?:--|[A-Z])[^`\n]*)`"

@@ -50,6 +50,47 @@ def test_a_table_takes_cells_of_blanks(
     assert capsys.readouterr().out == "NAME  SUMMARY\ndemo\n"
 
 
+@pytest.mark.parametrize("plain", [True, False], ids=["elsewhere", "terminal"])
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (70, ["TRAIN  TARGET    BUILD  ESTIMATE     LEFT OUT",
+              "2.13   host-cpu  1",
+              "2.15   gb10             about 4 min  xformers has no use for a machine",
+              "                                     without a GPU"]),
+        (44, ["TRAIN  TARGET    BUILD  ESTIMATE",
+              "    LEFT OUT",
+              "2.13   host-cpu  1",
+              "2.15   gb10             about 4 min",
+              "    xformers has no use for a machine",
+              "    without a GPU"]),
+        (24, ["TRAIN  TARGET    BUILD",
+              "    LEFT OUT",
+              "2.13   host-cpu  1",
+              "2.15   gb10",
+              "    estimate about 4 min",
+              "    xformers has no use",
+              "    for a machine",
+              "    without a GPU"]),
+    ],
+)  # fmt: skip
+def test_a_table_keeps_its_words_whole_on_any_terminal(
+    width: int,
+    lines: list[str],
+    plain: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("spark_build.cli.render.is_plain", lambda _: plain)
+    long = "xformers has no use for a machine without a GPU"
+    print_table(
+        ["TRAIN", "TARGET", "BUILD", "ESTIMATE", "LEFT OUT"],
+        [["2.13", "host-cpu", "1", "", ""], ["2.15", "gb10", "", "about 4 min", long]],
+    )
+    assert capsys.readouterr().out.splitlines() == lines
+
+
 def test_events_as_lines() -> None:
     done = StageResult(stage="build", status="done", seconds=3.21)
     assert describe(StageFinished(recipe="onnx", result=done)) == "onnx: build done in 3.2 s"

@@ -102,7 +102,7 @@ CASES = (
     *_both("farm init {root}/farm"),
     *_json("farm scheduler --certificates {root}/nowhere", "farm worker tls://127.0.0.1:1 --certificates {root}/nowhere"),
     *_json("build tiny --farm local:2", "build tiny --farm local:2 --shell"),
-    *_json("doctor --farm ssh:-x", "build tiny --farm ssh:a --certificates {root}/nowhere", "doctor --farm nothing", "doctor --farm local:2 --fix"),
+    *_json("doctor --farm ssh:-x", "build tiny --farm ssh:a --certificates {root}/nowhere", "doctor --farm nothing", "doctor --farm local:2 --fix", "doctor --certificates {root}/nowhere"),
     # environments
     *_both("env check {root}/env", "env update {root}/env --dry-run", "env update {root}/env --dry-run --generation 1"),
     *_json("env update {root}/env --dry-run", before=("wheelhouse rollback 1",)),

@@ -29,6 +29,7 @@ def test_every_worker_answers_also_while_it_builds(tmp_path: Path) -> None:
     lab.scheduler()
     code, document, said = asked(lab)
     assert (code, document["nodes"], "has no worker" in said) == (12, [], True)
+    assert f": spark-build farm worker {lab.address}\n" in said
     roots = lab.roots("one", "two")
     lab.workers(*roots)
     client = lab.build("a")

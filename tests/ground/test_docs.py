@@ -14,6 +14,7 @@ import pytest
 
 from spark_build import errors
 from spark_build.cli.main import cli
+from tests.contract.harness import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -97,6 +98,16 @@ def rows(heading: str) -> list[list[str]]:
     text = (DOCS / "exit-codes.md").read_text().partition(f"# {heading}\n")[2].partition("\n## ")[0]
     lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return lines[1:]
+
+
+def test_the_readme_lists_every_command() -> None:
+    table = (ROOT / "README.md").read_text().partition("\n## Commands\n")[2].partition("\n## ")[0]
+    listed = [
+        set(re.findall(r"[a-z-]+", line.split(" | ")[0]))
+        for line in table.splitlines()
+        if line.startswith("| `")
+    ]
+    assert [words for words in commands() if not any(set(words[:2]) <= row for row in listed)] == []
 
 
 def kinds(base: type[errors.SparkBuildError]) -> Iterator[type[errors.SparkBuildError]]:
