@@ -134,7 +134,7 @@ def _examine_farm(options: Options, recipes: tuple[str, ...], cluster: bool, whe
     if options.json:
         render.print_json({"nodes": nodes, "differences": differing, "exit_code": code})
     if not nodes:
-        worker = ours("farm worker", where.address, elsewhere=True)
+        worker = ours("farm worker", where.address.scheduler, elsewhere=True)
         return nothing_checked("the farm has no worker", Hint("on each machine that builds: ", worker))
     if options.json:
         return code
