@@ -6,6 +6,10 @@
 #            installed      the pyproject.toml that was installed, written last: without it .venv is half
 #                           made (a kill, a power cut) and is made again
 #            installed-dev  the same for the test extras; installed-dev,docs for those and the site's
+#            lock-EXTRAS    the tools/locks/EXTRAS.txt that was installed
+#
+# tools/locks/ has the sha256 of each file that is installed; tools/lock writes it. With SPARK_BUILD_UNLOCKED=1
+# pip takes what its index offers and pyproject.toml allows instead.
 
 venv=${here:?}/.venv
 log=$venv/install.log
@@ -20,7 +24,7 @@ die() {
     exit 4
 }
 
-# --- every start: builtins, and one cmp -----------------------------------------------------------
+# --- every start: builtins, and two of cmp ----------------------------------------------------------
 
 # Was .venv made here, from the Python asked for, and does that still exist?
 is_ours() {
@@ -34,8 +38,14 @@ is_ours() {
 
 # is_installed [EXTRAS]
 is_installed() {
-    is_ours && cmp -s -- "$here/pyproject.toml" "$venv/installed" &&
-        { [ "${1:-verify}" = verify ] || cmp -s -- "$here/pyproject.toml" "$venv/installed-$1"; }
+    is_ours && cmp -s -- "$here/pyproject.toml" "$venv/installed" && is_lock_known verify &&
+        { [ "${1:-verify}" = verify ] ||
+            { cmp -s -- "$here/pyproject.toml" "$venv/installed-$1" && is_lock_known "$1"; }; }
+}
+
+# is_lock_known EXTRAS: also of a project without a lock
+is_lock_known() {
+    [ ! -e "$here/tools/locks/$1.txt" ] || cmp -s -- "$here/tools/locks/$1.txt" "$venv/lock-$1"
 }
 
 # --- Python ---------------------------------------------------------------------------------------
@@ -181,16 +191,34 @@ install_package() {
     rm -f -- "$venv/replaced"
     cp -- "$here/pyproject.toml" "$venv/installing" || return
     [ ! -e "$venv/installed" ] || mv -- "$venv/installed" "$venv/replaced" || return
-    if ! "$venv/bin/python" -m pip --disable-pip-version-check --no-input install --progress-bar off \
-        -e "${here}[$1]" >>"$log" 2>&1 </dev/null; then
+    if ! install_locked "$1"; then
         [ ! -e "$venv/replaced" ] || mv -- "$venv/replaced" "$venv/installed"
         return 1
     fi
     # pip compiles what it copies; our own files would otherwise be compiled by the first start, and by
     # every start of a user with PYTHONDONTWRITEBYTECODE.
     "$venv/bin/python" -m compileall -q "$here/spark_build" >>"$log" 2>&1 || :
+    for extras in verify "$1"; do
+        [ ! -e "$here/tools/locks/$extras.txt" ] ||
+            cp -- "$here/tools/locks/$extras.txt" "$venv/lock-$extras" || return
+    done
     [ "$1" = verify ] || cp -- "$venv/installing" "$venv/installed-$1" || return
     mv -- "$venv/installing" "$venv/installed"
+}
+
+# The locked files and no others, then ourselves by the build backend among them.
+install_locked() {
+    if [ -n "${SPARK_BUILD_UNLOCKED:-}" ] || [ ! -e "$here/tools/locks/$1.txt" ]; then
+        pip_install -e "${here}[$1]"
+    else
+        pip_install --require-hashes -r "$here/tools/locks/$1.txt" &&
+            pip_install --no-deps --no-build-isolation -e "$here"
+    fi
+}
+
+pip_install() {
+    "$venv/bin/python" -m pip --disable-pip-version-check --no-input install --progress-bar off "$@" \
+        >>"$log" 2>&1 </dev/null
 }
 
 failed() {
@@ -199,5 +227,6 @@ failed() {
         say "all of it: $log"
     fi
     die "could not set up $venv: mend what is said above (without a network: PIP_NO_INDEX=1" \
-        "PIP_FIND_LINKS=DIR), then try again"
+        "PIP_FIND_LINKS=DIR; where the index has other files than tools/locks: SPARK_BUILD_UNLOCKED=1)," \
+        "then try again"
 }

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from spark_build.files import sha256_of
 from tests.helpers import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER_FILES = ("spark-build", "tools/setup.sh")
 # What a connected machine types to prepare a folder for others (the launcher's own header says so).
-PREPARE = ("wheel", "--wheel-dir", "DIR", ".[verify]", "hatchling", "editables")
+PREPARE = ("download", "--dest", "DIR", "--require-hashes", "-r", "tools/locks/verify.txt")
 
 TINY_PYPROJECT = """\
 [build-system]
@@ -252,6 +253,35 @@ def test_a_failed_installation_leaves_no_half_environment(tiny: Path, user: dict
     assert start(tiny, user).returncode == 0
 
 
+def lock_for(tiny: Path, wheels: Path, digest: str = "") -> None:
+    """Lock what the tiny project is installed with, the build backend; `digest`: another one for all of it."""
+    (tiny / "tools/locks").mkdir(exist_ok=True)
+    needed = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove_classifiers")
+    lines = []
+    for path in sorted(wheels.glob("*.whl")):
+        name, version = path.name.split("-")[:2]
+        if name in needed:
+            lines.append(f"{name}=={version} --hash=sha256:{digest or sha256_of(path)}")
+    assert len(lines) == len(needed)
+    (tiny / "tools/locks/verify.txt").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.slow  # makes environments of its own
+def test_only_locked_files_are_installed(tiny: Path, user: dict[str, str], wheels: Path) -> None:
+    """Other bytes of the same name and version are refused, unless the user asks for them."""
+    lock_for(tiny, wheels, "0" * 64)
+    refused = start(tiny, user)
+    assert (refused.returncode, "SPARK_BUILD_UNLOCKED=1" in refused.stderr) == (4, True), refused.stderr
+    assert "DO NOT MATCH THE HASHES" in (tiny / ".venv/install.log").read_text()
+    asked = start(tiny, user | {"SPARK_BUILD_UNLOCKED": "1"})
+    assert asked.returncode == 0, asked.stderr
+    assert start(tiny, user).stderr == ""
+    lock_for(tiny, wheels)
+    updated = start(tiny, user)
+    assert (updated.returncode, updated.stderr) == (0, "spark-build: updating .venv\n")
+    assert start(tiny, user).stderr == ""
+
+
 @pytest.mark.slow  # makes an environment of its own
 def test_a_killed_installation_is_repaired(tiny: Path, user: dict[str, str]) -> None:
     first = processes.start(
@@ -366,4 +396,4 @@ def test_this_project_starts_offline_from_a_prepared_folder(project: Path, user:
 
 
 def test_the_launcher_says_how_to_prepare_a_folder() -> None:
-    assert " ".join(PREPARE[1:]).replace(".[verify]", "'.[verify]'") in (ROOT / "spark-build").read_text()
+    assert " ".join(PREPARE[1:]) in (ROOT / "spark-build").read_text()
