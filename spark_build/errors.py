@@ -146,7 +146,7 @@ class SparkBuildError(Exception):
         named = globals().get(str(dict(raw).get("type")))
         kind = named if isinstance(named, type) and issubclass(named, SparkBuildError) else SparkBuildError
         # Journals of earlier versions have a text.
-        parts = decoder(tuple[HintStep | str, ...] | str | None)(raw.get("hint")) or ()
+        parts = decoder(tuple[HintStep | str, ...] | str | None, newer=True)(raw.get("hint")) or ()
         hint = Hint(*([parts] if isinstance(parts, str) else parts)) if parts else None
         error: SparkBuildError = kind(str(raw.get("message", "")), where=raw.get("where"), hint=hint)
         error.log = raw.get("log")
@@ -258,7 +258,11 @@ def from_os_error(error: OSError) -> SparkBuildError | None:
             hint="choose another place with --root DIR or SPARK_BUILD_HOME=DIR",
         )
     if error.errno == errno.ENOTDIR:
-        return UsageError(f"a file stands where a folder would have to be{place}")
+        return UsageError(
+            f"a file stands where a folder would have to be{place}",
+            hint="name another place, or move the file",
+        )
     if error.errno == errno.ENAMETOOLONG:
-        return UsageError(f"a name is too long for the file system: {str(error.filename or '')[:60]}...")
+        told = f"a name is too long for the file system: {str(error.filename or '')[:60]}..."
+        return UsageError(told, hint="give a shorter one, or work on another file system by --root DIR")
     return None

@@ -270,7 +270,8 @@ def _is_at(descriptor: int, path: Path) -> bool:
     stands beside it and is read under the lock.
     """
     try:
-        os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        with contextlib.suppress(PermissionError):  # one may write there and not read
+            os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError as error:
         if error.errno not in GONE:

@@ -75,6 +75,7 @@ def locate(root: str | None, *, is_named: bool = True) -> Home:
             raise UsageError(f"--root {root} is not a folder", hint="give a folder to work in")
     elif os.environ.get("SPARK_BUILD_HOME"):
         state = folder_given(os.environ["SPARK_BUILD_HOME"], "SPARK_BUILD_HOME").absolute()
+        at_work = at_work and state != working  # else the user named it
     elif at_work:
         state = working
     elif shipped != PACKAGE / "data":
@@ -86,7 +87,7 @@ def locate(root: str | None, *, is_named: bool = True) -> Home:
 
 def refuse_planted(path: Path) -> None:
     """Raise UsageError for another user's file in a folder like /tmp, where everybody may put some."""
-    around, owner = path.parent.stat().st_mode, path.stat().st_uid
+    around, owner = path.parent.stat().st_mode, path.lstat().st_uid  # a link is its maker's
     if around & stat.S_ISVTX and around & stat.S_IWOTH and owner not in (0, os.geteuid()):
         raise UsageError(f"{path} is another user's", hint="cd to a folder of your own")
 

@@ -143,5 +143,7 @@ def error_in(output: str) -> str:
     """Return the reason that pip or uv prints, on one line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    first = next((at for at, line in enumerate(lines) if line.startswith(("error:", "\u00d7"))), 0)  # uv's
-    return errors[0] if errors else " ".join(lines[first:])[:400]
+    of_uv = [at for at, line in enumerate(lines) if line.startswith(("error:", "\u00d7"))]
+    if errors:
+        return errors[0]
+    return " ".join(lines[of_uv[0] :])[:400] if of_uv else " ".join(lines)[-400:]

@@ -8,7 +8,7 @@
 #            installed-dev  the same for the test extras; installed-dev,docs for those and the site's
 #            lock-EXTRAS    the tools/locks/EXTRAS.txt that was installed
 #
-# tools/locks/ has the sha256 of each file that is installed; tools/lock writes it. With SPARK_BUILD_UNLOCKED=1
+# tools/locks/ has the sha256 of each file that is installed; tools/lock.py writes it. With SPARK_BUILD_UNLOCKED=1
 # pip takes what its index offers and pyproject.toml allows instead.
 
 venv=${here:?}/.venv

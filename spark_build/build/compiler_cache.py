@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -119,7 +120,7 @@ def chosen_for(home: Home, environ: Mapping[str, str]) -> Cache:
     cache = choose(environ)
     if cache.shared is None or not home.is_strange:
         return cache
-    told = "nobody named the folder of these recipes, as --root DIR does"
+    told = "the recipes are of the working directory; --root . says that they are yours"
     return replace(cache, remote=False, shared=None, unshared=told)
 
 
@@ -237,7 +238,7 @@ def share(cache: Cache, recipe: str, links: Path) -> None:
             continue
         left -= path.lstat().st_size
         if left < 0:
-            return
+            raise OSError(errno.EFBIG, f"one build may leave {MOST_SHARED >> 30} GiB there")
         with (
             open_made(path) as file,
             _folder_in(cache.shared, recipe, path.parent.name) as there,

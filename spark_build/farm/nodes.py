@@ -216,7 +216,9 @@ def run_worker(address: str, folder: Path, site: Workplace, machine: Machine, te
     Raise UsageError or HostError for settings that would end every build.
     """
     process.niceness(os.environ)
-    compiler_cache.choose(os.environ)
+    if told := _why_alone(site.home):  # its builds are told their root, as if the user had
+        os.environ[compiler_cache.CHOICE] = "ccache"
+        tell(f"objects are not shared: {told}")
     keeping, where = security(folder), address_of(address)
     if not any(one.push for one in remote.configured(site.home.wheelhouse)):
         raise UsageError(
@@ -310,7 +312,9 @@ def local(home: Home, site: Workplace, count: int) -> Iterator[ReachedFarm]:
         words += ["--jobs", str(max(1, (site.jobs or len(os.sched_getaffinity(0))) // count))]
         words += ["--memory", f"{site.memory_mib // count}M"] if site.memory_mib else []
         roots = [_root(home, shared, number) for number in range(count)]
-        commands = [[*site.program, "--root", str(root), *words] for root in roots]
+        # Their roots are named; whether the user named ours decides what is shared.
+        alone = ["env", f"{compiler_cache.CHOICE}=ccache"] if _why_alone(home) else []
+        commands = [[*alone, *site.program, "--root", str(root), *words] for root in roots]
         with _running(commands) as workers:
 
             def check() -> None:
@@ -421,9 +425,15 @@ def _shared(home: Home) -> remote.Remote:
     return pushed[0]
 
 
+def _why_alone(home: Home) -> str:
+    """Return why the objects of this home's recipes are not shared though the user shares objects; or ""."""
+    return compiler_cache.chosen_for(home, os.environ).unshared
+
+
 def _root(home: Home, shared: remote.Remote, number: int) -> Path:
     """Make the root of a worker of this machine: our recipes, our remote store, whom we trust."""
-    root = home.build / "farm" / str(number)
+    # What a stranger's recipes compile is nothing that our own take: as the cache, a folder of their own.
+    root = home.build / "farm" / (f"{home.cache.name}-{number}" if home.is_strange else str(number))
     root.mkdir(parents=True, exist_ok=True)
     for name in ("recipes", "patches"):
         own, link = home.data[0] / name, root / name

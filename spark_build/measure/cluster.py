@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import re
 import socket
 from collections.abc import Mapping, Sequence
@@ -114,7 +115,8 @@ def burn_in_cluster(
     machine measures once at a time.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = site.home.runs / f".cluster-{cluster.rank}.lock"
+    # By its machine: several may share the folder.
+    lock = site.home.runs / f".cluster-{platform.node()}-{cluster.rank}.lock"
     with locked(lock, purpose="burn-in", waiting=waits("burn-in", site.emit)):
         return _burn_in(site, wish, cluster, checks, folder)
 

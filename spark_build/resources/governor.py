@@ -309,11 +309,15 @@ def _path(home: Home, recipe: str) -> Path:
 
 
 def _read(path: Path) -> list[BuildUsage]:
-    """Return the history; an unreadable file counts as empty."""
+    """Return the history; an unreadable file counts as empty, an unreadable row as missing."""
+    row_of, rows = decoder(BuildUsage, newer=True), []
     try:
         content = json.loads(path.read_text())
         if content["format"] != FORMAT:
             return []
-        return [*map(decoder(BuildUsage, newer=True), content["builds"])]
-    except (OSError, ValueError, KeyError, TypeError):
+        for raw in content["builds"]:
+            with contextlib.suppress(ValueError, LookupError, TypeError):
+                rows.append(row_of(raw))
+    except (OSError, ValueError, LookupError, TypeError):
         return []
+    return rows

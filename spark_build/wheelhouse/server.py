@@ -232,6 +232,9 @@ class _Handlers:
         file = self.shelf.entry(key, name)
         size = os.fstat(file.fileno()).st_size
         headers = {"Content-Length": str(size), "Cache-Control": ASK_AGAIN, **SAFE}
+        if request.method == "HEAD":
+            file.close()
+            return Response(headers=headers, media_type="application/x-tar")
         return StreamingResponse(_chunks(file, size), headers=headers, media_type="application/x-tar")
 
     def _shown(self, request: Request, view: str, number: int | None) -> ShownView:

@@ -560,13 +560,17 @@ def test_one_project_that_fails_leaves_the_others(root: Root) -> None:
         ("a\n./here\n", 2, "requirement 2: './here' names no project of an index"),
         ("a @ https://example.org/a.whl\n", 2, "a is given by a URL"),
         ("a; python_version ~= 'x'\n", 2, "names no project of an index"),
-        ("# nothing\n", 12, "names no project"),
     ],
 )
 def test_a_file_that_names_other_things(root: Root, text: str, code: int, said: str) -> None:
-    found, message = from_file(alone(root), text)
+    found, document = from_file(alone(root), text)
     assert found == code
-    assert said in (message["error"]["message"] if isinstance(message, dict) else message)
+    assert said in document["error"]["message"]
+
+
+def test_a_file_that_names_nothing(root: Root) -> None:
+    code, document = from_file(alone(root), "# nothing\n")
+    assert (code, document) == (12, {"recipes": [], "kept": [], "failed": {}, "next": ""})
 
 
 def test_projects_are_looked_into_side_by_side_and_counted() -> None:

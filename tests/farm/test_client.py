@@ -36,6 +36,7 @@ from spark_build.wheels.model import StoredWheel
 from tests.helpers import farms
 from tests.helpers.exports import make_key
 from tests.helpers.farms import Lab
+from tests.helpers.wheelhouse import eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
 
@@ -121,6 +122,22 @@ def test_a_worker_of_this_machine_has_the_remote_store_and_recipes_of_now(lab: L
         assert (root / "recipes").samefile(home.data[0] / "recipes")
         (root / "recipes").unlink()
         (root / "recipes").symlink_to(lab.folder)
+
+
+@pytest.mark.parametrize("is_strange", [False, True])
+def test_what_a_strangers_recipes_compile_on_workers_is_taken_by_no_others(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, is_strange: bool
+) -> None:
+    """The roots of workers are named; what counts is whether the user named theirs."""
+    lab.share()
+    monkeypatch.setenv("SPARK_BUILD_CACHE", f"file:{lab.folder}")
+    home, said = replace(setting_of(lab).home, is_strange=is_strange), lab.folder / "said"
+    program = ("sh", "-c", f'echo "$SPARK_BUILD_CACHE" "$2" >>{said}', "sh")
+    with nodes.local(home, Workplace(home=home, program=program, record_in=""), 1):
+        assert eventually(said.exists, seconds=20)
+    name = f"{home.cache.name}-0" if is_strange else "0"
+    cache = "ccache" if is_strange else f"file:{lab.folder}"
+    assert said.read_text() == f"{cache} {home.build / 'farm' / name}\n"
 
 
 def test_a_scheduler_that_is_away_is_looked_for_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,9 @@ def test_what_a_strangers_recipes_compile_is_taken_by_no_others(
     here = locate(None)
     assert here.is_strange
     assert here.cache.parent == state / "cache"
+    monkeypatch.setenv("SPARK_BUILD_HOME", str(project))
+    assert not locate(None).is_strange, "the user named it"
+    monkeypatch.setenv("SPARK_BUILD_HOME", str(state))
     monkeypatch.chdir(project.parent)
     own = locate(None)
     assert (own.is_strange, own.cache) == (False, state / "cache")
@@ -74,3 +77,8 @@ def test_recipes_that_another_user_put_where_everybody_may(project: Path) -> Non
         locate(None)
     os.chown(project / "recipes", 0, 0)
     assert locate(None).is_strange
+    (project / "recipes").rename(project / "theirs")
+    (project / "recipes").symlink_to("theirs")
+    os.lchown(project / "recipes", 65534, 65534)
+    with pytest.raises(UsageError, match="another user's"):
+        locate(None)

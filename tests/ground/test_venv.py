@@ -100,3 +100,10 @@ def test_packages_are_compiled_without_running_their_code(tmp_path: Path) -> Non
     compiled = {path.name.partition(".")[0] for path in packages.glob("__pycache__/*.pyc")}
     assert compiled == {"good", "sitecustomize"}
     assert not ran.exists()
+
+
+def test_the_reason_that_an_installer_gives() -> None:
+    long = "Collecting one\n" * 100
+    assert venv.error_in(f"{long}ERROR: no match\nERROR: No matching distribution") == "no match"
+    assert venv.error_in(f"Resolved\nerror: no such\n  hint: {long}").startswith("error: no such hint")
+    assert venv.error_in(f"{long}Killed").endswith("Collecting one Killed")

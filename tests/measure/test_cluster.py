@@ -3,6 +3,7 @@
 import contextlib
 import datetime as dt
 import json
+import platform
 import socket
 import subprocess
 import sys
@@ -175,7 +176,7 @@ def test_a_second_burn_in_of_the_same_rank_waits(tmp_path: Path) -> None:
     home = locate(str(tmp_path))
     site = MeasureSite(home=home, train="t", generation=None, emit=heard)
     wish = BurnInRequest(device="cpu", quick=True, arm=(f"x={tmp_path}",))
-    with locked(home.runs / ".cluster-1.lock", purpose="burn-in"):
+    with locked(home.runs / f".cluster-{platform.node()}-1.lock", purpose="burn-in"):
         for rank, expected in ((1, WaitsError), (0, UsageError)):
             request = ClusterRequest(hosts=("one", "two"), port=1, rank=rank)
             with pytest.raises(expected):

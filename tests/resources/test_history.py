@@ -105,3 +105,12 @@ for peak in range(5):
     assert [process.wait(timeout=60) for process in running] == [0] * 4
     assert sorted(peaks(home, "tiny")) == sorted([*range(5)] * 4)
     assert [path.name for path in file_of(home).parent.iterdir()] == ["tiny.json"]
+
+
+def test_a_row_that_cannot_be_read_is_left_out(home: Home) -> None:
+    for peak in (300, 200):
+        governor.record_build(home, "tiny", taken(peak))
+    content = json.loads(file_of(home).read_text())
+    content["builds"][0]["peak_mib_per_job"] = "many"
+    file_of(home).write_text(json.dumps(content))
+    assert peaks(home, "tiny") == (200,)
