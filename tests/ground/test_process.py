@@ -40,10 +40,10 @@ wait
 def alive(mark: str) -> list[int]:
     """Living processes with that argument; zombies have none."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if mark.encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
+            if mark.encode() in (path / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(path.name))
     return found
 
 

@@ -189,11 +189,11 @@ def _address(text: str) -> str:
 def commands_with(text: str) -> list[int]:
     """Processes whose command line has this text."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            words = path.read_bytes()
+            words = (path / "cmdline").read_bytes()  # not by the pattern: it fails for one that ends meanwhile
         except OSError:
             continue
-        if text.encode() in words and int(path.parent.name) != os.getpid():
-            found.append(int(path.parent.name))
+        if text.encode() in words and int(path.name) != os.getpid():
+            found.append(int(path.name))
     return found
