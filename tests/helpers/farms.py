@@ -191,7 +191,7 @@ def commands_with(text: str) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            words = (path / "cmdline").read_bytes()  # not by the pattern: it fails for one that ends meanwhile
+            words = (path / "cmdline").read_bytes()  # in the pattern it fails for one that ends meanwhile
         except OSError:
             continue
         if text.encode() in words and int(path.name) != os.getpid():
