@@ -785,6 +785,14 @@ DEFENCES = (
         tests=("test_what_serve_hands_out_is_enough",),
         attacks=("puts links or pipes into a folder",),
     ),
+    Fault(
+        name="all CMake files of an sdist read",
+        module="spark_build.authoring.scaffold",
+        old="            left -= len(content)\n",
+        new="            left -= 0\n",
+        tests=("test_cmake_files_fill_no_memory",),
+        attacks=("an sdist's CMake files stall",),
+    ),
     # --- farms --------------------------------------------------------------------------------------
     Fault(
         name="a farm's key for everybody to read",

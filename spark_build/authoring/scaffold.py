@@ -242,6 +242,7 @@ def _one_line(text: str) -> str:
 
 
 MAX_TEXT = 4 << 20  # bytes read of a file that describes a project
+MAX_TEXTS = 32 << 20  # of all such files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -358,13 +359,15 @@ def read_sources(top: Path) -> Sources:
     for folder, folders, names in os.walk(top):
         folders[:] = [name for name in folders if name != ".git"]
         paths += [str(Path(folder, name).relative_to(top)) for name in names]
-    texts = {}
+    texts, left = {}, MAX_TEXTS
     for name in describing(paths):
         file = top / name
         # A link out of the tree would show something of this machine.
         if file.is_file() and file.resolve().is_relative_to(top.resolve()):
             with file.open("rb") as stream:
-                texts[name] = stream.read(MAX_TEXT).decode(errors="replace")
+                content = stream.read(min(MAX_TEXT, left))
+            left -= len(content)
+            texts[name] = content.decode(errors="replace")
     return Sources(paths=tuple(sorted(paths)), texts=texts)
 
 

@@ -350,8 +350,9 @@ def _notes(
         yield "it is compiled by Rust: system.apt needs cargo and rustc"
 
 
+# Possessive: a name of megabytes without an end would otherwise be tried from each of its letters.
 _DOWNLOAD = re.compile(
-    r"(?i)\b(FetchContent|ExternalProject)_(?:Declare|Populate|Add)\s*\(\s*([\w.-]+)([^()]*)\)"
+    r"(?i)\b(FetchContent|ExternalProject)_(?:Declare|Populate|Add)\s*+\(\s*+([\w.-]++)([^()]*+)\)"
 )
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_build.authoring import scaffold
 from spark_build.authoring.scaffold import draft, read_sources, render
 from spark_build.authoring.sdist_metadata import Sources, Survey, survey, version_in
 from spark_build.errors import RecipeError, SourceError
@@ -146,6 +147,22 @@ def test_what_cmake_downloads_is_told() -> None:
     assert added.startswith("CMake downloads beta (ExternalProject)")
     recipe = draft("x", found, sdist_pin("x", "1", "0" * 64), (), found.needs)
     assert recipe.build.variants[0].env["TORCH_CUDA_ARCH_LIST"].value == "{arch_list:cpp_extension}"
+
+
+def test_cmake_files_stall_nobody() -> None:
+    """A name that never ends, which a pattern could try from each of its letters for hours."""
+    for text in (f"FetchContent_Declare({'a' * 1_000_000}", "FetchContent_Declare" + " " * 1_000_000):
+        assert survey(Sources(paths=("CMakeLists.txt",), texts={"CMakeLists.txt": text}), {}).notes == ()
+
+
+def test_cmake_files_fill_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaffold, "MAX_TEXTS", 1000)
+    (tmp_path / "pyproject.toml").write_text("# first\n")
+    for number in range(10):
+        (tmp_path / f"{number}.cmake").write_text("a" * 400)
+    found = read_sources(tmp_path).texts
+    assert found["pyproject.toml"] == "# first\n"
+    assert sum(map(len, found.values())) == 1000
 
 
 def test_cmake_files_of_a_tree_are_read(tmp_path: Path) -> None:
