@@ -27,7 +27,7 @@ from spark_build.cli.build import (
 )
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.history import start_background
-from spark_build.cli.options import Options, command, shared
+from spark_build.cli.options import Options, as_one, command, shared
 from spark_build.cli.render import running
 from spark_build.errors import (
     NothingCheckedError,
@@ -47,6 +47,16 @@ if TYPE_CHECKING:
 
 DONE = ("built", "configured", "stopped", "reused")
 DECISIVE_FIRST = ("failed", *DONE, "blocked", "skipped")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatrixOptions:
+    """Options of the matrix; an empty list stands for what is usual."""
+
+    trains: tuple[str, ...]
+    targets: tuple[str, ...]
+    pythons: tuple[str, ...]
+    dry_run: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +123,7 @@ def _list(name: str, values: str, text: str) -> Callable[[Command], Command]:
 @_list("--pythons", "X.Y[,X.Y]", "Pythons, in place of the targets'.")
 @_list("--targets", "NAME[,NAME]", "Machines to build for.")
 @_list("--trains", "NAME[,NAME]", "Sets of versions to build.")
+@as_one(MatrixOptions, "asked")
 @building_options
 @also_built
 @shared
@@ -121,7 +132,7 @@ def matrix(
     recipes: tuple[str, ...],
     wish: BuildRequest,
     also: tuple[str, ...],
-    **wanted: Any,
+    asked: MatrixOptions,
 ) -> int:
     """Build and publish RECIPES for all combinations of trains, targets and Pythons.
 
@@ -133,11 +144,11 @@ def matrix(
     from spark_build.wheelhouse.store import shared_lock
 
     wish.refuse_here()
-    home, dry_run = options.home(), wanted.pop("dry_run")
-    chosen = {one.setting.view.name: one for one in _combinations(options, wish, recipes, also, **wanted)}
-    if dry_run or (not options.json and options.verbosity >= 0 and options.background is None):
+    home = options.home()
+    chosen = {one.setting.view.name: one for one in _combinations(options, wish, recipes, also, asked)}
+    if asked.dry_run or (not options.json and options.verbosity >= 0 and options.background is None):
         _show_plan(options, chosen)
-    if dry_run:
+    if asked.dry_run:
         return 0
     if wish.detach and options.background is None:
         return start_background(options, home.runs, lambda _: None)
@@ -161,20 +172,17 @@ def _combinations(
     wish: BuildRequest,
     recipes: Sequence[str],
     also: Sequence[str],
-    *,
-    trains: Sequence[str],
-    targets: Sequence[str],
-    pythons: Sequence[str],
+    asked: MatrixOptions,
 ) -> Iterator[Combination]:
     """Plan each combination. Raise UsageError for a name that there is not."""
     from spark_build.build.plan import total
     from spark_build.build.scheduler import plan
     from spark_build.recipes.evaluation import machine_of
 
-    abis = [_abi(text) for text in pythons]
+    abis = [_abi(text) for text in asked.pythons]
     lists: tuple[Sequence[str | None], ...] = (
-        trains or [options.train],
-        targets or [options.target],
+        asked.trains or [options.train],
+        asked.targets or [options.target],
         abis or [""],
     )
     for train, target, abi in product(*lists):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import click
 from spark_build.cli import render
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.lazy_group import LazyGroup
-from spark_build.cli.options import Options, command, shared
+from spark_build.cli.options import Options, as_one, command, shared
 from spark_build.errors import CHECK_NETWORK, Finding, RecipeError, UsageError, ours
 from spark_build.text import nearest
 
@@ -377,6 +377,15 @@ def _block(title: str, lines: list[str]) -> None:
             print(f"  {line}")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceOptions:
+    """Options of where a new recipe's source is, and what it needs."""
+
+    sdist: str = ""
+    git: str = ""
+    needs: tuple[str, ...] = ()
+
+
 @command("new")
 @click.argument("name", default="")
 @click.option("--sdist", metavar="PKG==VER", default="", help="A source release on the configured index.")
@@ -394,9 +403,16 @@ def _block(title: str, lines: list[str]) -> None:
     "--in", "folder", metavar="DIR", type=click.Path(file_okay=False), help="Write DIR/recipes/NAME.toml."
 )
 @click.option("--force", is_flag=True, help="Replace a recipe of that name.")
+@as_one(SourceOptions, "source")
 @shared
 def new(
-    options: Options, name: str, requirements: Path | None, folder: str | None, *, force: bool, **wanted: Any
+    options: Options,
+    name: str,
+    source: SourceOptions,
+    requirements: Path | None,
+    folder: str | None,
+    *,
+    force: bool,
 ) -> int:
     """Write a pinned recipe for any library that has an sdist or a repository.
 
@@ -408,16 +424,16 @@ def new(
     home = options.home()
     base = Path(folder).expanduser().absolute() if folder else _own_folder(home)
     if requirements is not None:
-        if name or any(wanted.values()):
+        if name or source != SourceOptions():
             raise UsageError(
                 "-r stands alone: each project is named in the file", hint=ours("recipes new -r FILE")
             )
         return _new_set(options, requirements, base, force=force)
-    if not name or bool(wanted["sdist"]) == bool(wanted["git"]):
+    if not name or bool(source.sdist) == bool(source.git):
         raise UsageError(
             "give a name and one source", hint="NAME --sdist PKG==VER, NAME --git URL@TAG, or -r FILE"
         )
-    request = Request(name=name, base=base, force=force, **wanted)
+    request = Request(name=name, base=base, force=force, **asdict(source))
     catalogue = load(home.data)
     with render.open_view(options.verbosity) as view:
         created = create(request, home, catalogue, view.emit)
