@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -226,7 +225,7 @@ def share(cache: Cache, recipe: str, links: Path) -> None:
     """Put what a build compiled into the shared folder, once its result is published.
 
     Only what ccache names like this; manifests that were read there come back with a line more. Raise OSError
-    where the folder takes nothing.
+    where the folder takes nothing, HostError for more than one build may hand on.
     """
     if cache.shared is None:
         return
@@ -238,7 +237,7 @@ def share(cache: Cache, recipe: str, links: Path) -> None:
             continue
         left -= path.lstat().st_size
         if left < 0:
-            raise OSError(errno.EFBIG, f"one build may leave {MOST_SHARED >> 30} GiB there")
+            raise HostError(f"this build left more than the {MOST_SHARED >> 30} GiB that one may hand on")
         with (
             open_made(path) as file,
             _folder_in(cache.shared, recipe, path.parent.name) as there,

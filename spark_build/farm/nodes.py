@@ -377,8 +377,8 @@ def by_ssh(nodes: Sequence[Node], tell: Tell) -> Iterator[ReachedFarm]:
                     tell(_parted(nodes[number], ended[number]))
                 if len(ended) == len(nodes):
                     first = nodes[0]
-                    port = ("-p", first.port) if first.port else ()
-                    tried = shell("ssh", *port, first.login, "spark-build", "--version")
+                    option = ("-p", first.port) if first.port else ()
+                    tried = shell("ssh", *option, first.login, "spark-build", "--version")
                     hint = Hint(tried, "  (it must work without a password)")
                     raise HostError(f"no worker is left: {_parted(nodes[0], ended[0])}", hint=hint)
 
