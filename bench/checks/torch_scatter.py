@@ -211,8 +211,9 @@ def check_composites() -> str:
             extra = {"dim_size": size} if name == "logsumexp" else {}
             operator = functools.partial(getattr(torch_scatter, f"scatter_{name}"), **options, **extra)
             exact = functools.partial(plain_composite, name, index=index, size=size)
-            # At the maximum the gradient is what is left of 1 less a rounded sum: 0.11 was seen in BF16.
-            compare(errors, f"{name} {shape}", operator, exact, x, times=4 if extra else 1)
+            # Gradients hold the sum of a group, rounded at each step, on a GPU in any order: of the largest,
+            # log_softmax was 0.016 off in FP16; 1 less that of logsumexp left 0.11 in BF16.
+            compare(errors, f"{name} {shape}", operator, exact, x, times=4)
     return str(errors)
 
 
