@@ -171,6 +171,8 @@ class Decoder(nn.Module):
             return QUANTISED[dtype](plain) if dtype in QUANTISED else plain
 
         self.tokens = nn.Embedding(shape.vocabulary, shape.width, device=device, dtype=kind)
+        # As GPT's: beside the usual 1 what the layers add would hardly count, and a wrong cache not be seen.
+        nn.init.normal_(self.tokens.weight, std=0.02)
         self.blocks = nn.ModuleList(Block(shape, linear) for _ in range(shape.layers))
         self.last = nn.RMSNorm(shape.width, eps=1e-5)
         for part in self.modules():

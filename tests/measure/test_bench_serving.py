@@ -177,6 +177,14 @@ server.begin()
 server.advance()
 told["graph"] = server.difference(server.step)
 told["not a number"] = server.difference(lambda: server.step() * float("nan"))
+rounded = serving.Server(SimpleNamespace(seed=0, device="cpu"), shape, "bf16", 2, 16, 16 + serving.NEW)
+told["rounded"] = rounded.difference(rounded.step) / serving.TOLERANCE["bf16"]
+
+def forgetful():
+    rounded.caches[..., :8, :] = 0
+    return rounded.step()
+
+told["forgetful"] = rounded.difference(forgetful) / serving.TOLERANCE["bf16"]
 one = torch.ones(3)
 told["apart"] = [difference(one, one), difference(one * 3, one), difference(one / 0, one)]
 print(json.dumps({name: str(each) for name, each in told.items()}))
@@ -192,4 +200,6 @@ def test_the_scores_are_those_of_the_graph_and_numbers(baseline: Arm) -> None:
     assert float(told["plain"]) < 1e-5
     assert float(told["graph"]) < 1e-5, "the scores are those of another step"
     assert told["not a number"] == "inf"
+    assert float(told["rounded"]) < 0.5
+    assert float(told["forgetful"]) > 2, "half of the keys may be missing"
     assert told["apart"] == "[0.0, 2.0, inf]"
