@@ -176,8 +176,7 @@ def all_(
 
     Safe to repeat: finished work is kept.
     """
-    from spark_build.cli.verify import judge
-    from spark_build.measure.request import BurnInRequest
+    from spark_build.cli.judgement import judge
     from spark_build.wheelhouse.store import shared_lock
 
     wish.refuse_here()
@@ -195,9 +194,12 @@ def all_(
         if not options.json and options.verbosity >= 0:
             print_plan(planned)
         results, generation = carry_out(options, setting, planned, emit, wish, named=recipes)
-        judged = None
+        judged, asked = None, None
+        if burn_in:
+            from spark_build.measure.request import BurnInRequest
+
+            asked = BurnInRequest()
         if not wish.stop_after:
-            asked = BurnInRequest() if burn_in else None
             judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=asked)
     built = document(results, generation)
     if judged is None:
