@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import fields
-from html import escape
-from pathlib import Path
 from statistics import geometric_mean
 
 from spark_build.measure.model import (
@@ -36,9 +34,9 @@ from spark_build.measure.report.page import (
     method_of,
     p_value,
 )
-from spark_build.measure.report.suite_view import view_of
+from spark_build.measure.report.suite_view import SuiteView
 from spark_build.measure.verdict import place_in_reference
-from spark_build.text import format_flops
+from spark_build.text import format_flops, render_template
 
 BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5}
 RESULT = {"fp8": 2.0, "fp4": 2.0}  # bytes of one element of the result, where it differs
@@ -52,7 +50,7 @@ OWN = "a file in wheelhouse/reference/ changes that (docs/verdict.md)"
 def burn_in_report(result: BurnIn) -> Report:
     """Return the report of a burn-in."""
     verdict, settings = result.verdict, result.settings
-    view = view_of(bench_of(result))
+    view = SuiteView(bench=bench_of(result))
     ratios = [
         (f"{each.case}\n{each.second}{' ★' if each.headline else ''}",
          each.ratios, each.comparison, view.paint[each.second])
@@ -151,21 +149,8 @@ def _cases(result: BurnIn) -> list[Part]:
 
 def _raw(result: BurnIn) -> list[Part]:
     document = json.dumps(burn_in_json(result, raw=True)).replace("<", "\\u003c")  # no tag ends the element
-    files = "".join(
-        f'<li><a href="{escape(Path(each.file).relative_to(result.folder).as_posix())}">'
-        f"round {each.slot.index + 1}, {escape(each.slot.arm)}</a></li>"
-        for each in result.rounds
-    )
-    links = (
-        '<p><a href="burn-in.json">burn-in.json</a>, in this page the element <code>#raw</code>; telemetry '
-        "and environment of each round:</p>"
-    )
-    return [
-        "Every tick is in burn-in.json beside this page.",
-        Html(text=links),
-        Html(text=f"<ol>{files}</ol>", folded=f"{len(result.rounds)} files"),
-        Html(text=f'<script type="application/json" id="raw">{document}</script>'),
-    ]
+    text = render_template("raw.html", rounds=result.rounds, folder=result.folder, document=document)
+    return ["Every tick is in burn-in.json beside this page.", Html(text=text)]
 
 
 def normal(result: BurnIn) -> ReportTable:
