@@ -18,7 +18,7 @@ from spark_build.errors import InconclusiveError, UsageError, VerificationError
 from spark_build.events import Emit, Note
 from spark_build.files import locked, write_atomically
 from spark_build.measure.gates import ABOVE_NOMINAL, CAPPED, FREE_MIB_WARN, OTHERS_WARN, STEAL_WARN, judge
-from spark_build.measure.model import Arm, Check, Reference, Round, Settings, Slot
+from spark_build.measure.model import Arm, Check, Reference, Settings, Slot
 from spark_build.measure.request import BurnInRequest
 from spark_build.measure.rounds import bare, burn_in_program, run_rounds, variables_of
 from spark_build.measure.session import (
@@ -118,31 +118,23 @@ def burn_in_cluster(
     # By its machine: several may share the folder.
     lock = site.home.runs / f".cluster-{platform.node()}-{cluster.rank}.lock"
     with locked(lock, purpose="burn-in", waiting=waits("burn-in", site.emit)):
-        return _burn_in(site, wish, cluster, checks, folder)
-
-
-def _burn_in(
-    site: MeasureSite,
-    wish: BurnInRequest,
-    cluster: ClusterRequest,
-    checks: Sequence[Check],
-    folder: Path,
-) -> dict[str, Any]:
-    usual = (WHEELHOUSE if has_torch(site.generation) else PUBLIC,)
-    arms = arms_of(site, folder, wish, usual)
-    if len(arms) != 1 or arms[0].image:
-        raise UsageError("a cluster burns in one environment, and no container", hint="one --arm NAME=FOLDER")
-    references = references_of(site.home)
-    settings = replace(plan_burn_in(wish, script_of(site.home, "gemm")), pairs=1, most=0)
-    meeting = Meeting(cluster, arms[0], settings, folder, site.emit)
-    own = cluster.names[cluster.rank]
-    others = ", ".join(name for name in cluster.names if name != own)
-    site.emit(Note(message=f"waiting for {others} at {cluster.hosts[0]}:{cluster.port}"))
-    said = {"rank": cluster.rank, "name": own, "spark_build": __version__}
-    met = meeting.hold("arrival", said)
-    met["problem"] = met["problem"] or other_version(met["nodes"])
-    if not met["missing"] and not met["problem"]:
-        met = meeting.hold("link", {**said, **_measured(meeting, checks, references)}, "--link")
+        usual = (WHEELHOUSE if has_torch(site.generation) else PUBLIC,)
+        arms = arms_of(site, folder, wish, usual)
+        if len(arms) != 1 or arms[0].image:
+            raise UsageError(
+                "a cluster burns in one environment, and no container", hint="one --arm NAME=FOLDER"
+            )
+        references = references_of(site.home)
+        settings = replace(plan_burn_in(wish, script_of(site.home, "gemm")), pairs=1, most=0)
+        meeting = Meeting(cluster, arms[0], settings, folder, site.emit)
+        own = cluster.names[cluster.rank]
+        others = ", ".join(name for name in cluster.names if name != own)
+        site.emit(Note(message=f"waiting for {others} at {cluster.hosts[0]}:{cluster.port}"))
+        said = {"rank": cluster.rank, "name": own, "spark_build": __version__}
+        met = meeting.hold("arrival", said)
+        met["problem"] = met["problem"] or other_version(met["nodes"])
+        if not met["missing"] and not met["problem"]:
+            met = meeting.hold("link", {**said, **_measured(meeting, checks, references)}, "--link")
     device = next((node["device"] for node in met["nodes"] if "device" in node), "")
     found = conclude(met, str(settings.headline), cluster.least, reference_for(references, device))
     write_atomically(folder / "cluster.json", json.dumps(found))
@@ -233,16 +225,12 @@ def _measured(meeting: Meeting, checks: Sequence[Check], references: Sequence[Re
         "device": device,
         "torch": arm.versions.get("torch", ""),
         "measured": f"{', '.join(map(str, settings.cases))}, {settings.window:g} s",
-        "rates": _rates(rounds),
+        "rates": {str(one.case): one.rate for one in rounds[0].measurements if not rounds[0].problem},
         "place": [place_in_reference(reference, one.case, one.rate) for one in rounds[0].measurements],
         "broken": broken(rounds, checks),
         "gates": [asdict(gate) for gate in gates],
         "telemetry": asdict(rounds[0].telemetry),
     }
-
-
-def _rates(rounds: Sequence[Round]) -> dict[str, float]:
-    return {str(one.case): one.rate for one in rounds[0].measurements if not rounds[0].problem}
 
 
 def conclude(
