@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -42,6 +43,7 @@ from spark_build.measure.telemetry import (
     MARK,
     ArmMonitor,
     Sampler,
+    between,
     mean_of,
     probes_for,
     summarise,
@@ -312,7 +314,7 @@ def _problem(done: Completed, reported: bool, limit: float) -> str:
 
 
 def _file(place: Path, slot: Slot) -> Path:
-    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in slot.arm)
+    name = re.sub(r"[^\w.-]", "-", slot.arm)
     return place / f"{slot.index:03d}-{name}.json"
 
 
@@ -330,11 +332,28 @@ ENVIRONMENT = (
 def _opened(
     file: Path, what: str, references: Sequence[Reference], problem_of: Callable[..., str]
 ) -> tuple[dict[str, Any], list[tuple[float, Sample]], list[dict[str, Any]], bool]:
-    """Return a round's document, telemetry, possible measurements, and whether there were impossible ones."""
+    """Return a round's document, telemetry, possible measurements, and whether there were impossible ones.
+
+    The first of these is the document's problem then: it is shown, but nothing is claimed by such a round.
+    """
     raw = json.loads(file.read_text())
     rows = [(float(when), sample) for when, sample in raw["telemetry"]]
-    raw, invalid = _vetted(raw, what, references, (rows[0][0], rows[-1][0]), problem_of)
-    return raw, rows, raw["report"].get(what, []), invalid
+    report, within = raw["report"], (rows[0][0], rows[-1][0])
+    known = reference_for(references, str(report.get("device", {}).get("name", "")))
+    sound: list[Any] = []
+    problems: list[str] = []
+    for each in report.get(what, []):
+        try:
+            problem = problem_of(each, raw, within, known)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            problem = f"is damaged: {type(error).__name__}: {error}"
+        if problem:
+            problems.append(problem)
+        else:
+            sound.append(each)
+    if problems:
+        raw["problem"] = f"is invalid: {problems[0]}"
+    return raw, rows, sound, bool(problems)
 
 
 def read_round(file: Path, references: Sequence[Reference] = ()) -> Round:
@@ -369,33 +388,6 @@ def _launch(
         "samples": tuple((round(when - rows[0][0], 3), sample) for when, sample in rows),
         "file": str(file),
     }
-
-
-def _vetted(
-    raw: dict[str, Any],
-    what: str,
-    references: Sequence[Reference],
-    within: tuple[float, float],
-    problem_of: Callable[..., str],
-) -> tuple[dict[str, Any], bool]:
-    """Return the document without impossible measurements, the first as its problem, and if there was one."""
-    report = raw["report"]
-    known = reference_for(references, str(report.get("device", {}).get("name", "")))
-    sound: list[Any] = []
-    problems: list[str] = []
-    for each in report.get(what, []):
-        try:
-            problem = problem_of(each, raw, within, known)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            problem = f"is damaged: {type(error).__name__}: {error}"
-        if problem:
-            problems.append(problem)
-        else:
-            sound.append(each)
-    if not problems:
-        return raw, False
-    # Shown, but nothing is claimed by a round with a problem.
-    return {**raw, "problem": f"is invalid: {problems[0]}", "report": {**report, what: sound}}, True
 
 
 def _case_problem(
@@ -440,11 +432,7 @@ def _measurement(
     seconds = sum(took for took, _ in window["ticks"])
     timed = _series(window["ticks"], flops, window["start"] - begin)
     rates = [rate for _, rate in timed]
-    clocks = [
-        row["clock_mhz"]
-        for when, row in rows
-        if window["start"] <= when <= window["end"] and "clock_mhz" in row
-    ]
+    clocks = between(rows, "clock_mhz", window["start"], window["end"])
     share = window["cpu_seconds"] / ((window["end"] - window["start"]) * raw["threads"])
     return Measurement(
         case=Case(dtype=case["dtype"], size=case["size"], layout=case["layout"]),
@@ -468,7 +456,7 @@ def _clock_still(case: Mapping[str, Any], device: str, rows: Sequence[tuple[floa
         return True
     end = case["window"]["start"]
     begin = end - sum(seconds for seconds, _ in case["warmup"]["ticks"][-3:])
-    clocks = [row["clock_mhz"] for when, row in rows if begin <= when <= end and "clock_mhz" in row]
+    clocks = between(rows, "clock_mhz", begin, end)
     return not clocks or max(clocks) - min(clocks) <= CLOCK_STILL
 
 
