@@ -19,6 +19,7 @@ from spark_build.events import Emit, Note, Progress
 from spark_build.files import sha256_of, write_atomically
 from spark_build.measure import arms
 from spark_build.measure.bounds import LINKS
+from spark_build.measure.checks import KILLED, guarded, problem_of
 from spark_build.measure.gates import failures, number_problem, rate_problem, window_problem
 from spark_build.measure.model import (
     JOULES,
@@ -40,7 +41,6 @@ from spark_build.measure.model import (
 )
 from spark_build.measure.statistics import drop, variation
 from spark_build.measure.telemetry import (
-    MARK,
     ArmMonitor,
     Sampler,
     between,
@@ -49,7 +49,7 @@ from spark_build.measure.telemetry import (
     summarise,
 )
 from spark_build.measure.verdict import reference_for
-from spark_build.process import Completed, run
+from spark_build.process import run
 from spark_build.text import digest
 
 SCHEMA = 1
@@ -63,7 +63,6 @@ PRELOAD = "LD_PRELOAD"
 STEP = "@step "  # then DONE and TOTAL: how a script of several steps tells how far it is
 WINOGRAD = 2.25  # times fewer products than a convolution's formula counts
 PAUSE = 60  # seconds between two rounds that are a break, whoever made it
-TIMED_OUT, KILLED = 124, 137  # exit statuses of coreutils' timeout; 137 also for SIGKILL from outside
 
 
 R = TypeVar("R", bound=Launch)
@@ -219,19 +218,18 @@ def _measure(
         command = arms.wrap_in_container(
             arm, command, device=settings.device, env=told, script=program.script, place=place, name=container
         )
-    # SIGABRT first: Python then prints where it stood.
-    guard = ["timeout", "--signal=ABRT", "--kill-after=10", f"{program.limit:.0f}"]
     try:
         with log.open("wb") as stream, Sampler(probes_for(settings.device), program.watch.look) as sampler:
             ours = bare(environment)
-            done = run([*guard, *command], cwd=place, env=ours, log=stream, on_line=hear, pass_fds=keep)
+            done = run(
+                guarded(command, program.limit), cwd=place, env=ours, log=stream, on_line=hear, pass_fds=keep
+            )
     finally:
         if container:
             arms.remove_container(arm, container)
     left: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         left = json.loads(report.read_text())
-    problem = _problem(done, bool(left), program.limit)
     envelope = {
         "schema": SCHEMA,
         "slot": asdict(slot),
@@ -239,7 +237,7 @@ def _measure(
         "started": started,
         "seconds": done.seconds,
         "exit": done.returncode,
-        "problem": problem,
+        "problem": problem_of(done, program.limit, is_reported=bool(left)),
         "killed": done.returncode == KILLED and done.seconds < program.limit,
         "threads": arm.threads or settings.threads,
         "device": settings.device,
@@ -299,18 +297,6 @@ def time_limit(settings: Settings) -> float:
     if settings.patience is not None:
         return settings.patience
     return 120 + 3 * len(settings.cases) * (3 * settings.warmup + settings.window + 5)
-
-
-def _problem(done: Completed, reported: bool, limit: float) -> str:
-    said = [line for line in done.output.strip().split("\n") if MARK not in line]
-    last = said[-1][:300] if said else ""
-    if done.returncode == TIMED_OUT or (done.returncode == KILLED and done.seconds >= limit):
-        return f"hung: no end after {limit:.0f} s"
-    if done.returncode == KILLED:
-        return "was killed (SIGKILL)"
-    if done.returncode != 0:
-        return f"crashed with exit status {done.returncode}: {last}"
-    return "" if reported else "left no report"
 
 
 def _file(place: Path, slot: Slot) -> Path:
