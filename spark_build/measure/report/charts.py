@@ -361,17 +361,31 @@ def _sweeps(works: Sequence[Work]) -> dict[tuple[str, str], dict[str, list[Work]
     return {key: rows for key, rows in swept.items() if rows}
 
 
+def _points(view: SuiteView, arm: str, works: Sequence[Work]) -> list[tuple[int, float]]:
+    """Return (size, mean rate) of the cases that an arm has figures of."""
+    found = [(work.size or 0, view.trial.values.get((arm, work.name), {})) for work in works]
+    return [(size, statistics.fmean(rates.values())) for size, rates in found if rates]
+
+
 def lines(view: SuiteView, sweeps: dict[tuple[str, str], dict[str, list[Work]]]) -> str:
     """One panel for each workload, one line for each arm and kind of case."""
     figure, panels = canvas(0.4 + 2.2 * len(sweeps), len(sweeps))
     for axes, ((workload, unit), rows) in zip(panels, sweeps.items(), strict=True):
-        rates = [value for works in rows.values() for work in works for arm in view.arms
-                 for value in view.trial.values.get((arm, work.name), {}).values()]  # fmt: skip
-        scale, named = scale_of(max(rates), unit)
-        for at, works in enumerate(rows.values()):
-            for arm in view.arms:
-                _line(view, axes, arm, works, scale, STROKES[at % len(STROKES)])
-        _names(view, axes, rows, scale, f"{workload}.")
+        found = {
+            (name, arm): points
+            for name, works in rows.items()
+            for arm in view.arms
+            if (points := _points(view, arm, works))
+        }
+        scale, named = scale_of(max(rate for points in found.values() for _, rate in points), unit)
+        ends: dict[str, tuple[int, float]] = {}
+        for (name, arm), points in found.items():
+            sizes, rates = zip(*((size, rate / scale) for size, rate in points), strict=True)
+            stroke = STROKES[list(rows).index(name) % len(STROKES)]
+            line = {"color": view.paint[arm], "linestyle": stroke, "linewidth": 1.3}
+            axes.plot(sizes, rates, marker="o", markersize=3.5, **line)
+            ends[name] = max(ends.get(name, (0, 0.0)), (sizes[-1], rates[-1]))
+        _names(axes, {name.removeprefix(f"{workload}."): end for name, end in ends.items()})
         axes.set_xscale("log", base=2)
         axes.set_ylim(bottom=0)
         axes.margins(x=0.12)
@@ -381,32 +395,13 @@ def lines(view: SuiteView, sweeps: dict[tuple[str, str], dict[str, list[Work]]])
     return svg(figure, "lines", view.paint)
 
 
-def _points(view: SuiteView, arm: str, works: Sequence[Work], scale: float) -> list[tuple[int, float]]:
-    found = [(work.size or 0, view.trial.values.get((arm, work.name), {})) for work in works]
-    return [(size, statistics.fmean(rates.values()) / scale) for size, rates in found if rates]
-
-
-def _line(view: SuiteView, axes: Any, arm: str, works: Sequence[Work], scale: float, stroke: str) -> None:
-    points = _points(view, arm, works, scale)
-    axes.plot(
-        [size for size, _ in points], [rate for _, rate in points], color=view.paint[arm], linestyle=stroke,
-        marker="o", markersize=3.5, linewidth=1.3,
-    )  # fmt: skip
-
-
-def _names(view: SuiteView, axes: Any, rows: Mapping[str, Sequence[Work]], scale: float, prefix: str) -> None:
+def _names(axes: Any, ends: Mapping[str, tuple[int, float]]) -> None:
     """Each line's name at its end; those that would cover each other are moved apart."""
-    ends = {
-        name: max(points[-1] for points in found)
-        for name, works in rows.items()
-        if (found := [points for arm in view.arms if (points := _points(view, arm, works, scale))])
-    }
     gap = LINE_HEIGHT * max((rate for _, rate in ends.values()), default=0.0)
     lowest = 0.0
     for name, (size, rate) in sorted(ends.items(), key=lambda item: item[1][1]):
         place = max(rate, lowest)
         lowest = place + gap
         axes.annotate(
-            name.removeprefix(prefix), (size, place), xytext=(5, 0), textcoords="offset points",
-            fontsize=7.5, va="center",
-        )  # fmt: skip
+            name, (size, place), xytext=(5, 0), textcoords="offset points", fontsize=7.5, va="center"
+        )
