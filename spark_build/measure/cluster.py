@@ -45,7 +45,8 @@ UNEVEN = 0.05  # a node that is slower than the fastest by more is a finding
 WARMER = 5.0  # degrees Celsius that are worth telling
 KEPT = ("NCCL_", "GLOO_", "UCX_")  # an administrator's choice of interfaces
 CODES = {"PASS": 0, "FAIL": VerificationError.exit_code, "INCONCLUSIVE": InconclusiveError.exit_code}
-_NODE = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?", re.ASCII)
+_HOST = r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])"
+_NODES = re.compile(rf"({_HOST})(?::([0-9]{{1,5}}))?((?:,{_HOST})+)", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,26 +68,19 @@ class ClusterRequest:
 
 def parse_nodes(text: str, rank: int | None, least: float | None) -> ClusterRequest:
     """Parse HOST[:PORT],HOST,...; without a rank this machine is found among them. Raise UsageError."""
-    found = [_NODE.fullmatch(part) for part in text.split(",")]
-    ports = [match[2] for match in found if match and match[2]]
-    if (
-        not all(found)
-        or len(found) < 2
-        or len(ports) > 1
-        or (ports and not (found[0] and found[0][2] and 0 < int(ports[0]) < 65536))
-    ):
+    found = _NODES.fullmatch(text)
+    if not found or not 0 < (port := int(found[2] or PORT)) < 65536:
         raise UsageError(
             f"--nodes {text}: two nodes or more, the first with a port or without",
             hint="--nodes one:29400,two",
         )
-    hosts = tuple(match[1] for match in found if match)
+    hosts = (found[1], *found[3][1:].split(","))
     here = [number for number, host in enumerate(hosts) if _is_here(host)] if rank is None else [rank]
     if len(here) != 1 or here[0] >= len(hosts):
         raise UsageError(
             f"--nodes {text}: which of them is this machine?",
             hint=f"--rank 0 on {hosts[0]}, --rank 1 on {hosts[1]}, and so on",
         )
-    port = int(ports[0]) if ports else PORT
     return ClusterRequest(hosts=hosts, port=port, rank=here[0], least=least)
 
 

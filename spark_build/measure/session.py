@@ -379,12 +379,8 @@ def require_packages(what: str) -> None:
 
 
 def _with_control(arms: Sequence[Arm]) -> tuple[Arm, ...]:
-    bases = [arm for arm in arms if arm.role == "baseline"]
-    if len(bases) != 1:
-        raise UsageError(
-            f"a burn-in needs exactly one baseline, not {len(bases)}", hint="name the arms with --arm"
-        )
-    control = () if any(arm.role == "control" for arm in arms) else (control_of(bases[0]),)
+    (base,) = (arm for arm in arms if arm.role == "baseline")
+    control = () if any(arm.role == "control" for arm in arms) else (control_of(base),)
     everyone = (*arms, *control)
     if len({arm.name for arm in everyone}) != len(everyone):
         raise UsageError(f"arms need different names: {', '.join(arm.name for arm in everyone)}")
