@@ -208,15 +208,8 @@ def capture(
         with contextlib.suppress(OSError, ValueError, KeyError):
             profiles = json.loads(report.read_text())["profiles"]
         problem = "" if done.returncode == 0 else f"ended with {done.returncode}: {done.output[-300:]}"
-        found.append(
-            Captured(
-                arm=arm.name,
-                command=shlex.join(command),
-                folder=str(place),
-                problem=problem,
-                profiles=profiles,
-            )
-        )
+        told = {"command": shlex.join(command), "folder": str(place), "problem": problem}
+        found.append(Captured(arm=arm.name, profiles=profiles, **told))
     return found
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import fields
 from statistics import geometric_mean
+from typing import Any
 
 from spark_build.measure.model import (
     Bench,
@@ -16,6 +17,7 @@ from spark_build.measure.model import (
     CommonSettings,
     Figure,
     Launch,
+    MeasuredRun,
     Measurement,
     Reference,
     Work,
@@ -91,11 +93,10 @@ def burn_in_report(result: BurnIn) -> Report:
 
 def bench_of(result: BurnIn) -> Bench:
     """Return a burn-in as a run of the suite with the headline first: both are shown in one way."""
-    common = {each.name: getattr(result.settings, each.name) for each in fields(CommonSettings)}
     cases = sorted(result.settings.cases, key=lambda case: case != result.settings.headline)
     rounds = tuple(
         BenchRound(
-            **{field.name: getattr(each, field.name) for field in fields(Launch)},
+            **_fields(Launch, each),
             figures=tuple(
                 Figure(work=str(one.case), rate=one.rate, calls=(), span=one.span, steady=one.steady)
                 for one in each.measurements
@@ -104,15 +105,16 @@ def bench_of(result: BurnIn) -> Bench:
         for each in result.rounds
     )
     return Bench(
-        settings=BenchSettings(**common, workloads=("gemm",)),
-        arms=result.arms,
+        settings=BenchSettings(**_fields(CommonSettings, result.settings), workloads=("gemm",)),
         works=tuple(map(_work, cases)),
         rounds=rounds,
-        breaks=result.breaks,
-        notes=result.notes,
-        reference=result.reference,
-        scope=result.scope,
+        **_fields(MeasuredRun, result),
     )
+
+
+def _fields(kind: type[Any], value: Any) -> dict[str, Any]:
+    """Return what a value has of another class, from which it is derived."""
+    return {each.name: getattr(value, each.name) for each in fields(kind)}
 
 
 def _work(case: Case) -> Work:
