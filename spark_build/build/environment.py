@@ -6,9 +6,13 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from spark_build import venv
+from spark_build.build import keys
 from spark_build.build.context import NOWHERE, Job, Outputs, Provided
 from spark_build.errors import StageError, UsageError, ours
 from spark_build.files import sha256_of
@@ -16,7 +20,7 @@ from spark_build.probe import CUDA, SYSTEM_PATH, cuda_home
 from spark_build.process import capture
 from spark_build.recipes import evaluation
 from spark_build.recipes.evaluation import fill_placeholders
-from spark_build.recipes.model import Provision, Recipe
+from spark_build.recipes.model import Provision, Recipe, Step
 from spark_build.text import digest
 from spark_build.wheelhouse import store as stores
 
@@ -176,3 +180,22 @@ def machine_toolkit(recipe: Recipe) -> str:
     # Distributions have nvcc in /usr/bin, where the build finds it as well.
     on_path = shutil.which("nvcc", path=SYSTEM_PATH)
     return cuda_home(os.environ) or (str(Path(on_path).parents[1]) if on_path else CUDA)
+
+
+def judgement_inputs_of(step: Step) -> dict[str, Any]:
+    """Return the inputs by which a step's result is judged today."""
+    return keys.judgement_inputs(step.recipe, step.evaluated, _policies())
+
+
+@cache
+def _policies() -> str:
+    """Return the version of auditwheel, whose lists say what each platform tag may need."""
+    package = find_spec("auditwheel")  # found, not imported
+    origin = package.origin if package else None
+    found = list(Path(origin).parents[1].glob("auditwheel-*.dist-info")) if origin else []
+    if len(found) == 1:
+        return found[0].stem.replace("-", " ")
+    # Elsewhere than pip puts it; this import takes as long as a plan.
+    from importlib.metadata import version
+
+    return f"auditwheel {version('auditwheel')}"

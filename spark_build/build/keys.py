@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from spark_build.recipes.model import (
@@ -20,7 +18,6 @@ from spark_build.recipes.model import (
     Repair,
     Scons,
     Source,
-    Step,
     Target,
     Variable,
 )
@@ -282,14 +279,3 @@ def _listed(before: list[Any], now: list[Any], path: str) -> Iterator[KeyDiffere
         old = gone[place] if place < len(gone) else None
         new = come[place] if place < len(come) else None
         yield KeyDifference(f"{path}[{start + place}]", old, new)
-
-
-def judgement_inputs_of(step: Step) -> dict[str, Any]:
-    """Return the inputs by which this step's result is judged today."""
-    return judgement_inputs(step.recipe, step.evaluated, _policies())
-
-
-@cache
-def _policies() -> str:
-    # Its lists say what each platform tag may need.
-    return f"auditwheel {version('auditwheel')}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_build import probe
-from spark_build.build import environment, keys
+from spark_build.build import environment
 from spark_build.build.context import Context, Job, Outputs, Provided, Shell, Stage
 from spark_build.build.environment import locate, to_come
 from spark_build.build.keys import UNKNOWING, brought_up, build_inputs, key_changes
@@ -118,7 +118,7 @@ def kept_of(setting: Context, step: Step, inputs: Mapping[str, Any]) -> KeptResu
         entry = next((stores.read(store, one["key"]) for one in trusted), None)
     if entry is None:
         return None
-    judgement = keys.judgement_inputs_of(step)
+    judgement = environment.judgement_inputs_of(step)
     if stores.is_judged(entry, digest(judgement)):
         return KeptResult(entry=entry)
     lacking = ""
@@ -260,7 +260,7 @@ def _reused(run: Run, step: Step, inputs: Mapping[str, Any], found: KeptResult) 
     if entry.folder.name != digest(inputs) and not entry.imported:
         # Judged before: what would not be reused is not taken over.
         entry = take_over(run.setting.home.store, entry, step.key, inputs)
-    stores.note_judgement(entry, keys.judgement_inputs_of(step), findings)
+    stores.note_judgement(entry, environment.judgement_inputs_of(step), findings)
     return f"in the store, and audited again: {reasons}"
 
 
@@ -269,7 +269,7 @@ def _judge_what_was_there(run: Run, step: Step, inputs: Mapping[str, Any], work:
     found = kept_of(run.setting, step, inputs)
     if found is not None and found.stale:
         findings = _audited_again(run, step, found.entry, work / LOG)
-        stores.note_judgement(found.entry, keys.judgement_inputs_of(step), findings)
+        stores.note_judgement(found.entry, environment.judgement_inputs_of(step), findings)
 
 
 def _audited_again(run: Run, step: Step, entry: stores.StoreEntry, log: Path) -> tuple[Finding, ...]:

@@ -1,4 +1,4 @@
-"""The commands all, build and plan."""
+"""The commands all and build."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from spark_build.cli.farm import CERTIFICATES, FarmOptions, farm_option, opened,
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.history import start_background
 from spark_build.cli.options import SIZE, Options, Renamed, as_one, command, local_sources, shared
+from spark_build.cli.plan import also_built, print_plan
 from spark_build.cli.render import running
 from spark_build.errors import (
     AuditError,
@@ -31,9 +32,7 @@ from spark_build.text import format_duration, format_size
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
-    from spark_build.build.plan import PlanTotal
-    from spark_build.machine import Machine
-    from spark_build.recipes.model import BuildOptions, Plan, Step
+    from spark_build.recipes.model import BuildOptions, Plan
     from spark_build.wheelhouse.generations import Generation
 
 Command = Callable[..., Any]
@@ -137,26 +136,6 @@ def building_options(function: Command) -> Command:
     return decorated
 
 
-def names_of(
-    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return the names of all values, each of which may have several with commas between them."""
-    named = [text.replace(",", " ").split() for text in values]
-    if not all(named):
-        raise click.BadParameter("it names nothing")
-    return tuple(name for names in named for name in names)
-
-
-also_built = click.option(
-    "--with",
-    "also",
-    metavar="NAME[,NAME]",
-    multiple=True,
-    callback=names_of,
-    help="Also build these, which are not built by default.",
-)
-
-
 @command("all")
 @click.argument("recipes", nargs=-1)
 @building_options
@@ -176,8 +155,7 @@ def all_(
 
     Safe to repeat: finished work is kept.
     """
-    from spark_build.cli.verify import judge
-    from spark_build.measure.request import BurnInRequest
+    from spark_build.cli.judgement import judge
     from spark_build.wheelhouse.store import shared_lock
 
     wish.refuse_here()
@@ -195,9 +173,12 @@ def all_(
         if not options.json and options.verbosity >= 0:
             print_plan(planned)
         results, generation = carry_out(options, setting, planned, emit, wish, named=recipes)
-        judged = None
+        judged, asked = None, None
+        if burn_in:
+            from spark_build.measure.request import BurnInRequest
+
+            asked = BurnInRequest()
         if not wish.stop_after:
-            asked = BurnInRequest() if burn_in else None
             judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=asked)
     built = document(results, generation)
     if judged is None:
@@ -551,180 +532,3 @@ def print_failures(results: Sequence[RecipeResult]) -> None:
             click.echo(typeable(Hint("  look: ", ours("build", result.recipe, "--shell"))), err=True)
         following = error.hint or Hint(ours("build", result.recipe), "  (goes on where it stopped)")
         click.echo(f"  next: {typeable(following)}", err=True)
-
-
-@command()
-@click.argument("recipes", nargs=-1)
-@also_built
-@click.option("--offline", is_flag=True, help="Also list what an offline build would lack.")
-@local_sources
-@shared
-def plan(
-    options: Options,
-    recipes: tuple[str, ...],
-    source: dict[str, str],
-    also: tuple[str, ...],
-    offline: bool,
-) -> None:
-    """Show for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
-    from spark_build.build import scheduler
-    from spark_build.build.context import with_local_sources
-    from spark_build.build.plan import total
-    from spark_build.recipes.evaluation import machine_of
-
-    setting = with_local_sources(options.setting(), source)
-    setting.remotes.offline = offline
-    builder = machine_of(setting.target, setting.machine)
-    there = None if builder == setting.machine else builder
-    planned = scheduler.plan(setting, recipes, also, there)
-    if offline:  # reads indexes: its imports take a third of a plan
-        from spark_build.build.requirements import missing_sources
-    lacking = missing_sources(planned, setting.home) if offline else ()
-    lines = _lines_to_type(planned, recipes, also, is_here=there is None)
-    if options.json:
-        document: dict[str, Any] = {
-            "target": planned.target.name,
-            "train": planned.train.name,
-            "steps": [step_document(step) for step in planned.steps],
-            "machine": {"cores": builder.cores, "memory_mib": builder.memory_mib, "here": there is None},
-            "total": asdict(total(planned, setting.machine)),
-            "commands": lines,
-        }
-        missed = {"missing": [asdict(need) for need in lacking]} if offline else {}
-        render.print_json(document | missed)
-        return
-    if options.verbosity < 0:
-        print(render.counted(step.decision for step in planned.steps) or "nothing to build")
-        return
-    print_plan(planned)
-    for need in lacking:
-        print(f"missing without a network: {need.recipe}: {need.what}")
-    concerned: dict[str, list[str]] = {}
-    for step in planned.steps:
-        for warning in step.warnings:
-            concerned.setdefault(warning, []).append(step.recipe.name)
-    for warning, names in concerned.items():
-        render.print_wrapped(f"warning: {', '.join(names)}: {warning}")
-    _print_total(planned, setting.machine, lines, is_here=there is None)
-
-
-def step_document(step: Step) -> dict[str, Any]:
-    """Return the JSON document of a plan's step."""
-    estimate = step.estimate
-    return {
-        "recipe": step.recipe.name,
-        "version": step.pin.version,
-        "decision": step.decision,
-        "reasons": list(step.reasons),
-        "key": step.key,
-        "build_key": step.build_key or None,
-        "remote": step.remote or None,
-        "needs": list(step.needs),
-        "source": asdict(step.source) if step.source else None,
-        "patches": [patch.file for patch in step.patches],
-        "estimate": asdict(estimate) if estimate else None,
-        "downloads": {
-            "count": len(step.downloads),
-            "bytes": sum(one.size or 0 for one in step.downloads),
-            "unknown": sum(one.size is None for one in step.downloads),
-        },
-        "warnings": list(step.warnings),
-    }
-
-
-def _print_total(planned: Plan, here: Machine, lines: Sequence[str], *, is_here: bool) -> None:
-    """Print what the whole plan takes, what it needs besides recipes, and what to type where."""
-    from spark_build.build.plan import total
-    from spark_build.wheels.model import python_version
-
-    found, target, builder = total(planned, here), planned.target, planned.machine or here
-    if not lines:
-        return
-    measured = all(
-        step.estimate.measured for step in planned.steps if step.decision == "BUILD" and step.estimate
-    )
-    print()
-    render.print_wrapped(
-        f"in total: {'about' if measured else 'at a guess'} {format_duration(found.seconds)} "
-        f"on {builder.cores} cores with "
-        f"{_gib(builder.memory_mib)}, one recipe after the other; up to {_gib(found.memory_mib)} of memory, "
-        f"{_gib(found.disk_mib)} of disk"
-    )
-    spans = {count: format_duration(found.makespan_seconds[count]) for count in (2, 4)}
-    if spans[2] != format_duration(found.makespan_seconds[1]):
-        render.print_wrapped(f"on a farm of 2 such machines {spans[2]}, of 4 {spans[4]}")
-    _print_downloads(found, is_here=is_here)
-    needs = [f"Python {python_version(target)}"]
-    needs += [f"for the GPU a driver of CUDA {target.cuda} or newer"] if target.cuda_architectures else []
-    needs += [f"system packages: {' '.join(found.packages)}"] if found.packages else []
-    render.print_wrapped(f"it needs {'' if is_here else 'there '}{'; '.join(needs)}")
-    if not is_here:
-        mine = ", ".join(found.here) or "nothing of it"
-        render.print_wrapped(f"this machine ({here.platform}, {here.python}) can build: {mine}")
-    print(f"to type{'' if is_here else ' there'}, in this order:")
-    for line in lines:
-        print(f"  {line}")
-
-
-def _print_downloads(found: PlanTotal, *, is_here: bool) -> None:
-    """Print what is to be downloaded, how long that takes, and of how much no pin knows the size."""
-    counts = {
-        "git repositories": found.git,
-        "files": found.files,
-        "wheels to build with": found.wheels,
-        "public wheels with all they require": found.public,
-    }
-    whole, known = sum(counts.values()), sum(counts.values()) - found.downloads_unknown
-    listed = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
-    said = []
-    if known:
-        lasting = f"{format_duration(found.download_seconds)} of that time, at an assumed 100 Mbit/s"
-        said.append(f"{format_size(found.download_bytes)} ({lasting})")
-    if found.downloads_unknown:
-        said.append(f"{found.downloads_unknown} of {whole} have no known size and are not in that time")
-    if whole:
-        less = ", less what was fetched already" if is_here else ""
-        render.print_wrapped(f"downloads{less}: {listed}; {'; '.join(said)}")
-
-
-def _gib(mib: float) -> str:
-    return f"{mib / 1024:.1f} GiB"
-
-
-def _lines_to_type(planned: Plan, recipes: Sequence[str], also: Sequence[str], *, is_here: bool) -> list[str]:
-    """Return the commands that carry the plan out; none where nothing is to be built."""
-    if not any(step.decision == "BUILD" for step in planned.steps):
-        return []
-    more = [word for name in also for word in ("--with", name)]
-    view = ("--target", planned.target.name, "--train", planned.train.name)
-    return [
-        typeable(ours(command, *recipes, *options, options=view, elsewhere=not is_here))
-        for command, options in (("doctor", ()), ("all", more))
-    ]
-
-
-def print_plan(planned: Plan) -> None:
-    """Print the plan as a table."""
-    target = planned.target
-    print(f"plan for {target.name} ({target.platform}, {target.python}), train {planned.train.name}")
-    rows = []
-    for step in planned.steps:
-        cost = ""
-        if step.decision == "BUILD" and step.estimate:
-            jobs = f"{step.estimate.jobs} job{'s' if step.estimate.jobs > 1 else ''}"
-            word = "about" if step.estimate.measured else "a guess:"
-            seconds = step.estimate.seconds + step.estimate.download_seconds
-            cost = f"{word} {format_duration(seconds)}, {jobs}"
-        decision = f"{step.decision} FROM {step.remote}" if step.remote else step.decision
-        fetched = _download_text(step)
-        rows.append([step.recipe.name, step.pin.version, decision, cost, fetched, "; ".join(step.reasons)])
-    headers = ["RECIPE", "VERSION", "DECISION", "ESTIMATE", "DOWNLOAD", "WHY"]
-    render.print_table(headers, rows, always=4)
-
-
-def _download_text(step: Step) -> str:
-    """Return the size of what a step fetches, and of how many things it is unknown; "" for nothing."""
-    unknown = sum(one.size is None for one in step.downloads)
-    size = sum(one.size or 0 for one in step.downloads)
-    said = [format_size(size)] if size else []
-    return " + ".join([*said, f"{unknown} of unknown size"] if unknown else said)

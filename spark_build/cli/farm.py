@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -198,6 +197,8 @@ def opened(
 ) -> Iterator[Farm]:
     """Work with the farm that --farm names."""
     with _dask(), contextlib.ExitStack() as stack:
+        import secrets
+
         from spark_build.farm import client
         from spark_build.farm.task import Task
 

@@ -79,7 +79,7 @@ class LazyGroup(Group):
 COMMANDS = {
     "all": ("spark_build.cli.build", "all_", "Check, plan, build, publish and verify: everything."),
     "doctor": ("spark_build.cli.doctor", "doctor", "Check this machine for what the builds need."),
-    "plan": ("spark_build.cli.build", "plan", "Show what would be built, reused or skipped, and why."),
+    "plan": ("spark_build.cli.plan", "plan", "Show what would be built, reused or skipped, and why."),
     "build": ("spark_build.cli.build", "build", "Build and publish recipes."),
     "matrix": ("spark_build.cli.matrix", "matrix", "Build trains x targets x Pythons."),
     "attach": ("spark_build.cli.history", "attach", "Watch or stop a detached build."),

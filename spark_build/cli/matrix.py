@@ -16,18 +16,16 @@ from spark_build.cli.build import (
     BUILDING,
     BuildRequest,
     Command,
-    also_built,
     building_options,
     carry_out,
     document,
     make_ready,
-    names_of,
     print_failures,
-    step_document,
 )
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.history import start_background
 from spark_build.cli.options import Options, as_one, command, shared
+from spark_build.cli.plan import also_built, names_of, step_document
 from spark_build.cli.render import running
 from spark_build.errors import (
     NothingCheckedError,

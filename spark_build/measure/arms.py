@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from spark_build import venv
 from spark_build.errors import HostError, UsageError, ours
@@ -52,8 +54,10 @@ def baseline_arm(home: Home, train: str, folder: Path, emit: Emit, *, device: De
         purpose="baseline",
         waiting=lambda _: emit(Note(message=waiting)),
     ):
-        stamp = folder / STAMP
-        if _read(stamp) != key or not venv.python_of(folder).exists():
+        stamp, known = folder / STAMP, None
+        with contextlib.suppress(OSError, ValueError):
+            known = json.loads(stamp.read_text())
+        if known != key or not venv.python_of(folder).exists():
             stamp.unlink(missing_ok=True)
             venv.create(folder)
             wanted = [f"{name}=={version}" for name, version in pins.items()]
@@ -117,28 +121,26 @@ def control_of(baseline: Arm) -> Arm:
     )
 
 
+def toml_of(file: Path) -> dict[str, Any]:
+    """Return the tables of a file. Raises UsageError."""
+    try:
+        return read_toml(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"not TOML: {error}", where=str(file)) from error
+
+
 def _baseline(home: Home, train: str, device: Device) -> tuple[dict[str, str], str]:
     file = home.find(f"bench/baseline/{train}.toml")
     if file is None:
         folders = [base / "bench" / "baseline" for base in home.data]
         known = sorted({each.stem for folder in folders for each in folder.glob("*.toml")})
         raise UsageError(f"no baseline for train {train}", hint=f"there are {', '.join(known) or 'none'}")
-    try:
-        raw = read_toml(file.read_text())
-    except ValueError as error:
-        raise UsageError(f"not TOML: {error}", where=str(file)) from error
+    raw = toml_of(file)
     if raw.get("schema") != SCHEMA or raw.get("train") != train or "torch" not in raw.get("pins", {}):
         raise UsageError(
             "not a baseline of this schema", where=str(file), hint=f"schema = {SCHEMA}, train, [pins]"
         )
     return {name: str(version) for name, version in raw["pins"].items()}, str(raw["backend"][device])
-
-
-def _read(stamp: Path) -> object:
-    try:
-        return json.loads(stamp.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 ENGINES = ("docker", "podman")

@@ -17,6 +17,7 @@ from spark_build.errors import RecipeError
 from spark_build.events import Emit, StageFinished, StageResult, StageStarted
 from spark_build.files import locked, remove_tree
 from spark_build.measure.model import Check
+from spark_build.measure.telemetry import MARK
 from spark_build.paths import Home
 from spark_build.process import Completed, run
 from spark_build.recipes.model import Recipe
@@ -51,7 +52,13 @@ def verify(
             stage=STAGE, status="failed" if failed else "done", seconds=time.monotonic() - start
         )
         emit(StageFinished(recipe=f"generation {generation.number}", result=result))
-        generations.write_verdict(generation, _verdict(checks))
+        verdict = {
+            "schema": 1,
+            "spark_build": __version__,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "checks": [asdict(one) for one in checks],
+        }
+        generations.write_verdict(generation, verdict)
         return checks, True
 
 
@@ -68,15 +75,12 @@ def _run(
         evidence=f"installed offline, every file as in generation {generation.number}: "
         + ", ".join(installed),
     )
-    built = {name: recipes[name] for name in _built_recipes(home, generation) if name in recipes}
+    entries = (read_entry(home.store, wheel.key) for wheel in generation.built())
+    names = sorted({entry.recipe for entry in entries if entry is not None} & recipes.keys())
+    built = {name: recipes[name] for name in names}
     checks = check_recipes(home, built, python_of(environment), folder)
     remove_tree(environment)
     return (origin, *checks)
-
-
-def _built_recipes(home: Home, generation: Generation) -> list[str]:
-    entries = (read_entry(home.store, wheel.key) for wheel in generation.built())
-    return sorted({entry.recipe for entry in entries if entry is not None})
 
 
 def check_recipes(
@@ -101,16 +105,8 @@ def _scripts_of(home: Home, name: str, recipe: Recipe) -> list[Path]:
     return found
 
 
-def _verdict(checks: tuple[Check, ...]) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "spark_build": __version__,
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "checks": [asdict(one) for one in checks],
-    }
-
-
 LIMIT = 900  # seconds for one script
+TIMED_OUT, KILLED = 124, 137  # exit statuses of coreutils' timeout; 137 also for SIGKILL from outside
 FATAL = "FATAL: kernel"  # what a CUDA kernel prints that was not built for this GPU, and writes nothing
 
 
@@ -137,13 +133,11 @@ def _run_script(python: Path, script: Path, work: Path) -> list[Check]:
 
     # Isolated: neither the script's folder nor the user's packages may stand in for what is tested.
     command = [str(python), "-I", "-B", "-X", "faulthandler", str(script), "--out", str(out)]
-    guard = ["timeout", "--signal=ABRT", "--kill-after=10", str(LIMIT)]
     with (work / f"{name}.log").open("wb") as log:
-        done = run([*guard, *command], cwd=work, env=clean_environment(), log=log, on_line=watch)
+        done = run(guarded(command, LIMIT), cwd=work, env=clean_environment(), log=log, on_line=watch)
         fatal += _left(out.with_name(f"{out.name}.said"), log)
     checks = _report(name, out)
-    problem = _problem(done, reported=bool(checks))
-    if problem:
+    if problem := problem_of(done, LIMIT, is_reported=bool(checks)):
         checks.append(Check(name=f"{name}.run", status="fail", evidence=problem))
     if fatal and not any(FATAL in check.evidence for check in checks):
         evidence = f"{len(fatal)} times: {fatal[0].strip()[:200]}"
@@ -162,13 +156,22 @@ def _left(said: Path, log: BinaryIO) -> list[str]:
     return [line for line in text.decode(errors="replace").splitlines() if FATAL in line]
 
 
-def _problem(done: Completed, *, reported: bool) -> str:
-    last = done.output.strip().rpartition("\n")[2][:300]
-    if done.returncode == 124:
-        return f"hung: no end after {LIMIT} s"
+def guarded(command: Sequence[str], limit: float) -> list[str]:
+    """Return a command that is ended after `limit` seconds: by SIGABRT, so that Python says where it was."""
+    return ["timeout", "--signal=ABRT", "--kill-after=10", f"{limit:.0f}", *command]
+
+
+def problem_of(done: Completed, limit: float, *, is_reported: bool) -> str:
+    """Return why a guarded command left nothing that counts; "" where it did."""
+    said = [line for line in done.output.strip().split("\n") if MARK not in line]
+    last = said[-1][:300] if said else ""
+    if done.returncode == TIMED_OUT or (done.returncode == KILLED and done.seconds >= limit):
+        return f"hung: no end after {limit:.0f} s"
+    if done.returncode == KILLED:
+        return "was killed (SIGKILL)"
     if done.returncode != 0:
         return f"crashed with exit status {done.returncode}: {last}"
-    return "" if reported else f"left no checks: {last}"
+    return "" if is_reported else f"left no report: {last}".removesuffix(": ")
 
 
 def _report(name: str, out: Path) -> list[Check]:

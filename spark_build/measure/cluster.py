@@ -18,7 +18,7 @@ from spark_build.errors import InconclusiveError, UsageError, VerificationError
 from spark_build.events import Emit, Note
 from spark_build.files import locked, write_atomically
 from spark_build.measure.gates import ABOVE_NOMINAL, CAPPED, FREE_MIB_WARN, OTHERS_WARN, STEAL_WARN, judge
-from spark_build.measure.model import Arm, Check, Reference, Round, Settings, Slot
+from spark_build.measure.model import Arm, Check, Reference, Settings, Slot
 from spark_build.measure.request import BurnInRequest
 from spark_build.measure.rounds import bare, burn_in_program, run_rounds, variables_of
 from spark_build.measure.session import (
@@ -45,7 +45,8 @@ UNEVEN = 0.05  # a node that is slower than the fastest by more is a finding
 WARMER = 5.0  # degrees Celsius that are worth telling
 KEPT = ("NCCL_", "GLOO_", "UCX_")  # an administrator's choice of interfaces
 CODES = {"PASS": 0, "FAIL": VerificationError.exit_code, "INCONCLUSIVE": InconclusiveError.exit_code}
-_NODE = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?", re.ASCII)
+_HOST = r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])"
+_NODES = re.compile(rf"({_HOST})(?::([0-9]{{1,5}}))?((?:,{_HOST})+)", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,26 +68,19 @@ class ClusterRequest:
 
 def parse_nodes(text: str, rank: int | None, least: float | None) -> ClusterRequest:
     """Parse HOST[:PORT],HOST,...; without a rank this machine is found among them. Raise UsageError."""
-    found = [_NODE.fullmatch(part) for part in text.split(",")]
-    ports = [match[2] for match in found if match and match[2]]
-    if (
-        not all(found)
-        or len(found) < 2
-        or len(ports) > 1
-        or (ports and not (found[0] and found[0][2] and 0 < int(ports[0]) < 65536))
-    ):
+    found = _NODES.fullmatch(text)
+    if not found or not 0 < (port := int(found[2] or PORT)) < 65536:
         raise UsageError(
             f"--nodes {text}: two nodes or more, the first with a port or without",
             hint="--nodes one:29400,two",
         )
-    hosts = tuple(match[1] for match in found if match)
+    hosts = (found[1], *found[3][1:].split(","))
     here = [number for number, host in enumerate(hosts) if _is_here(host)] if rank is None else [rank]
     if len(here) != 1 or here[0] >= len(hosts):
         raise UsageError(
             f"--nodes {text}: which of them is this machine?",
             hint=f"--rank 0 on {hosts[0]}, --rank 1 on {hosts[1]}, and so on",
         )
-    port = int(ports[0]) if ports else PORT
     return ClusterRequest(hosts=hosts, port=port, rank=here[0], least=least)
 
 
@@ -118,31 +112,23 @@ def burn_in_cluster(
     # By its machine: several may share the folder.
     lock = site.home.runs / f".cluster-{platform.node()}-{cluster.rank}.lock"
     with locked(lock, purpose="burn-in", waiting=waits("burn-in", site.emit)):
-        return _burn_in(site, wish, cluster, checks, folder)
-
-
-def _burn_in(
-    site: MeasureSite,
-    wish: BurnInRequest,
-    cluster: ClusterRequest,
-    checks: Sequence[Check],
-    folder: Path,
-) -> dict[str, Any]:
-    usual = (WHEELHOUSE if has_torch(site.generation) else PUBLIC,)
-    arms = arms_of(site, folder, wish, usual)
-    if len(arms) != 1 or arms[0].image:
-        raise UsageError("a cluster burns in one environment, and no container", hint="one --arm NAME=FOLDER")
-    references = references_of(site.home)
-    settings = replace(plan_burn_in(wish, script_of(site.home, "gemm")), pairs=1, most=0)
-    meeting = Meeting(cluster, arms[0], settings, folder, site.emit)
-    own = cluster.names[cluster.rank]
-    others = ", ".join(name for name in cluster.names if name != own)
-    site.emit(Note(message=f"waiting for {others} at {cluster.hosts[0]}:{cluster.port}"))
-    said = {"rank": cluster.rank, "name": own, "spark_build": __version__}
-    met = meeting.hold("arrival", said)
-    met["problem"] = met["problem"] or other_version(met["nodes"])
-    if not met["missing"] and not met["problem"]:
-        met = meeting.hold("link", {**said, **_measured(meeting, checks, references)}, "--link")
+        usual = (WHEELHOUSE if has_torch(site.generation) else PUBLIC,)
+        arms = arms_of(site, folder, wish, usual)
+        if len(arms) != 1 or arms[0].image:
+            raise UsageError(
+                "a cluster burns in one environment, and no container", hint="one --arm NAME=FOLDER"
+            )
+        references = references_of(site.home)
+        settings = replace(plan_burn_in(wish, script_of(site.home, "gemm")), pairs=1, most=0)
+        meeting = Meeting(cluster, arms[0], settings, folder, site.emit)
+        own = cluster.names[cluster.rank]
+        others = ", ".join(name for name in cluster.names if name != own)
+        site.emit(Note(message=f"waiting for {others} at {cluster.hosts[0]}:{cluster.port}"))
+        said = {"rank": cluster.rank, "name": own, "spark_build": __version__}
+        met = meeting.hold("arrival", said)
+        met["problem"] = met["problem"] or other_version(met["nodes"])
+        if not met["missing"] and not met["problem"]:
+            met = meeting.hold("link", {**said, **_measured(meeting, checks, references)}, "--link")
     device = next((node["device"] for node in met["nodes"] if "device" in node), "")
     found = conclude(met, str(settings.headline), cluster.least, reference_for(references, device))
     write_atomically(folder / "cluster.json", json.dumps(found))
@@ -233,16 +219,12 @@ def _measured(meeting: Meeting, checks: Sequence[Check], references: Sequence[Re
         "device": device,
         "torch": arm.versions.get("torch", ""),
         "measured": f"{', '.join(map(str, settings.cases))}, {settings.window:g} s",
-        "rates": _rates(rounds),
+        "rates": {str(one.case): one.rate for one in rounds[0].measurements if not rounds[0].problem},
         "place": [place_in_reference(reference, one.case, one.rate) for one in rounds[0].measurements],
         "broken": broken(rounds, checks),
         "gates": [asdict(gate) for gate in gates],
         "telemetry": asdict(rounds[0].telemetry),
     }
-
-
-def _rates(rounds: Sequence[Round]) -> dict[str, float]:
-    return {str(one.case): one.rate for one in rounds[0].measurements if not rounds[0].problem}
 
 
 def conclude(

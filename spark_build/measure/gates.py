@@ -18,6 +18,7 @@ from spark_build.measure.model import (
     Check,
     Device,
     Launch,
+    Measurement,
     Reference,
     Round,
     Settings,
@@ -26,6 +27,7 @@ from spark_build.measure.model import (
 from spark_build.measure.statistics import differs, equivalent, variation
 from spark_build.text import format_flops
 
+Judged = tuple[GateStatus, str]  # with the evidence
 BUSY = 0.8  # least share of the window in which the work really ran
 OTHERS_FAIL, OTHERS_WARN = 0.10, 0.05  # processor time taken by other processes
 STEAL_FAIL, STEAL_WARN = 0.05, 0.02  # taken by the hypervisor
@@ -35,6 +37,7 @@ CAPPED = 0.01  # share of the time at the power cap that is worth telling
 FREE_MIB_FAIL, FREE_MIB_WARN = 1024, 4096
 SLACK = 0.1  # of a window: what its ticks may miss of it, or exceed it by
 IN_FLIGHT = 0.05  # seconds of a batch that was under way when a window began or ended
+UNREAD: Judged = ("unknown", "cannot be read here")
 ABOVE_NOMINAL = 1.1  # clocks beyond those of a data sheet
 # More than any device to date: FLOP per cycle of a multiprocessor or a processor core, and Hz.
 PER_CYCLE: dict[str, dict[str, int]] = {
@@ -112,17 +115,17 @@ def machine_gates(
     arms: Sequence[Arm] = (),
 ) -> tuple[Gate, ...]:
     """Judge the machine, whatever ran on it: the arm that had it worst counts."""
-    gates = [
-        _load("other processes", _by_arm(good, lambda seen: seen.others), OTHERS_WARN, OTHERS_FAIL),
-        _load("stolen time", _by_arm(good, lambda seen: seen.steal), STEAL_WARN, STEAL_FAIL),
-        _known_clock(good, reference),
-        _throttling(good),
-        _memory(good),
-        _surroundings(good, arms),
-    ]
-    if device == "cuda":
-        gates.append(_company(good))
-    return (*gates, _breaks(breaks))
+    found = {
+        "other processes": _load(_by_arm(good, lambda seen: seen.others), OTHERS_WARN, OTHERS_FAIL),
+        "stolen time": _load(_by_arm(good, lambda seen: seen.steal), STEAL_WARN, STEAL_FAIL),
+        "known clock": _known_clock(good, reference),
+        "throttling": _throttling(good),
+        "memory": _memory(good),
+        "surroundings": _surroundings(good, arms),
+        **({"GPU processes": _company(good)} if device == "cuda" else {}),
+        "interruptions": ("warn" if breaks else "ok", "; ".join(breaks) or "none"),
+    }
+    return _named(found)
 
 
 def judge(
@@ -136,14 +139,21 @@ def judge(
 ) -> tuple[Gate, ...]:
     """Return all gates of a burn-in in the order in which they are shown."""
     good = [each for each in rounds if not each.problem]
-    return (
-        _complete(planned, good, [each for each in rounds if each.killed or each.invalid]),
-        _control(cases),
-        _busy(good),
-        _clock(good),
-        _warm(good),
-        _spread(good),
-        *machine_gates(good, settings.device, breaks, reference, arms),
+    windows = [each for one in good for each in one.measurements]
+    found = {
+        "rounds": _complete(planned, good, [each for each in rounds if each.killed or each.invalid]),
+        "A/A control": _control(cases),
+        "utilisation": _busy(good),
+        "clock": _clock(good),
+        "warm-up": _warm(windows),
+        "steadiness": _spread(windows),
+    }
+    return (*_named(found), *machine_gates(good, settings.device, breaks, reference, arms))
+
+
+def _named(found: Mapping[str, Judged]) -> tuple[Gate, ...]:
+    return tuple(
+        Gate(name=name, status=status, evidence=evidence) for name, (status, evidence) in found.items()
     )
 
 
@@ -165,7 +175,7 @@ EQUAL: tuple[tuple[str, Callable[[Telemetry], float | None], float, float], ...]
 )
 
 
-def _surroundings(good: Sequence[Launch], arms: Sequence[Arm]) -> Gate:
+def _surroundings(good: Sequence[Launch], arms: Sequence[Arm]) -> Judged:
     """Judge whether all arms ran in the same; what two arms of one environment are given is the claim."""
     differing = []
     for name, value, share, least in EQUAL:
@@ -187,10 +197,8 @@ def _surroundings(good: Sequence[Launch], arms: Sequence[Arm]) -> Gate:
             if name in other and one[name] != other[name]
         ]
     if not good:
-        return _gate("surroundings", "unknown", "no round finished")
-    return _gate(
-        "surroundings", "fail" if differing else "ok", "; ".join(differing) or "the same in all arms"
-    )
+        return "unknown", "no round finished"
+    return "fail" if differing else "ok", "; ".join(differing) or "the same in all arms"
 
 
 def _told(environment: Mapping[str, Any]) -> dict[str, str]:
@@ -207,10 +215,6 @@ def same_environment(one: Arm, other: Arm) -> bool:
     return (one.python, one.image, one.swapped) == (other.python, other.image, other.swapped)
 
 
-def _gate(name: str, status: GateStatus, evidence: str) -> Gate:
-    return Gate(name=name, status=status, evidence=evidence)
-
-
 def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
@@ -219,52 +223,52 @@ def _worse(value: float, warn: float, fail: float) -> GateStatus:
     return "fail" if value > fail else "warn" if value > warn else "ok"
 
 
-def _complete(planned: int, good: Sequence[Round], spoilt: Sequence[Round]) -> Gate:
+def _complete(planned: int, good: Sequence[Round], spoilt: Sequence[Round]) -> Judged:
     if spoilt:
         said = [f"round {one.slot.index + 1} of {one.slot.arm} {one.problem}" for one in spoilt]
-        return _gate("rounds", "fail", "; ".join(said))
+        return "fail", "; ".join(said)
     status: GateStatus = "ok" if len(good) == planned else "fail"
-    return _gate("rounds", status, f"{len(good)} of {planned} rounds finished")
+    return status, f"{len(good)} of {planned} rounds finished"
 
 
-def _control(cases: Sequence[CaseResult]) -> Gate:
+def _control(cases: Sequence[CaseResult]) -> Judged:
     control = next((each for each in cases if each.headline and each.role == "control"), None)
     if control is None:
-        return _gate("A/A control", "unknown", "not measured")
+        return "unknown", "not measured"
     seen = control.comparison
     evidence = f"the same environment twice: {seen.ratio:.4f} [{seen.ci95[0]:.4f}, {seen.ci95[1]:.4f}]"
     if not differs(seen):
-        return _gate("A/A control", "ok", evidence)
-    return _gate("A/A control", "warn" if equivalent(seen) else "fail", f"{evidence}: they seem to differ")
+        return "ok", evidence
+    return "warn" if equivalent(seen) else "fail", f"{evidence}: they seem to differ"
 
 
-def _busy(good: Sequence[Round]) -> Gate:
+def _busy(good: Sequence[Round]) -> Judged:
     shares: dict[str, list[float]] = {}
     for each in good:
         told = [*(measured.busy for measured in each.measurements), each.telemetry.utilisation]
         shares.setdefault(each.slot.arm, []).extend(_known(told))
     if not any(shares.values()):
-        return _gate("utilisation", "unknown", "cannot be read here")
+        return UNREAD
     arm, middle = min(_medians(shares), key=lambda each: each[1])
     least = min(share for values in shares.values() for share in values)
     evidence = f"the work ran in {middle:.0%} of its time in {arm} (lowest {least:.0%}); wanted {BUSY:.0%}"
-    return _gate("utilisation", "ok" if middle >= BUSY else "fail", evidence)
+    return "ok" if middle >= BUSY else "fail", evidence
 
 
 def _medians(values: Mapping[str, Sequence[float]]) -> list[tuple[str, float]]:
     return [(arm, statistics.median(some)) for arm, some in values.items() if some]
 
 
-def _load(name: str, shares: Mapping[str, Sequence[float]], warn: float, fail: float) -> Gate:
+def _load(shares: Mapping[str, Sequence[float]], warn: float, fail: float) -> Judged:
     if not shares:
-        return _gate(name, "unknown", "cannot be read here")
+        return UNREAD
     arm, middle = max(_medians(shares), key=lambda each: each[1])
     most = max(share for values in shares.values() for share in values)
     evidence = f"{middle:.1%} of the processors in {arm} (highest {most:.1%}); at most {fail:.0%} allowed"
-    return _gate(name, _worse(middle, warn, fail), evidence)
+    return _worse(middle, warn, fail), evidence
 
 
-def _clock(good: Sequence[Round]) -> Gate:
+def _clock(good: Sequence[Round]) -> Judged:
     """Check that the clock is constant over rounds and within each window, by arm and case.
 
     At a power cap each case has a clock of its own: an H200 runs FP8 at 1300 MHz and FP32 at 1980. Where a
@@ -282,10 +286,10 @@ def _clock(good: Sequence[Round]) -> Gate:
         within = _known(each.telemetry.clock_cv for each in good)
     clocks = [clock for one in series.values() for clock in one]
     if len(clocks) < 2:
-        return _gate("clock", "unknown", "cannot be read here")
+        return UNREAD
     spread = max([*map(variation, series.values()), *within])
     evidence = f"{_range(clocks)}, varying by {spread:.1%} at the same work; at most {CLOCK_CV:.0%} allowed"
-    return _gate("clock", "fail" if spread > CLOCK_CV else "ok", evidence)
+    return "fail" if spread > CLOCK_CV else "ok", evidence
 
 
 def _range(clocks: Sequence[float]) -> str:
@@ -293,74 +297,61 @@ def _range(clocks: Sequence[float]) -> str:
     return f"{low:.0f} MHz" if round(low) == round(high) else f"{low:.0f} to {high:.0f} MHz"
 
 
-def _known_clock(good: Sequence[Launch], reference: Reference | None) -> Gate:
+def _known_clock(good: Sequence[Launch], reference: Reference | None) -> Judged:
     clocks = _by_arm(good, lambda seen: seen.clock_mhz)
     if not clocks or reference is None or reference.least_clock is None:
-        return _gate("known clock", "unknown", "no clock, or no reference for this device")
+        return "unknown", "no clock, or no reference for this device"
     middle = min(clock for _, clock in _medians(clocks))
     evidence = (
         f"{middle:.0f} MHz under load; a healthy {reference.name} has {reference.least_clock:.0f} or more"
     )
-    return _gate("known clock", "ok" if middle >= reference.least_clock else "fail", evidence)
+    return "ok" if middle >= reference.least_clock else "fail", evidence
 
 
-def _throttling(good: Sequence[Launch]) -> Gate:
+def _throttling(good: Sequence[Launch]) -> Judged:
     counts = _known(each.telemetry.throttled for each in good)
     reasons = sorted({reason for each in good for reason in each.telemetry.reasons})
     if not counts:
-        return _gate("throttling", "unknown", "no counters can be read here")
+        return "unknown", "no counters can be read here"
     moved = sum(count > 0 for count in counts)
     if moved:
-        return _gate("throttling", "fail", f"thermal or power-brake counters moved in {moved} rounds")
+        return "fail", f"thermal or power-brake counters moved in {moved} rounds"
     capped = _known(each.telemetry.capped for each in good)
     if reasons or any(share > CAPPED for share in capped):
         share = f" for {statistics.median(capped):.0%} of the time" if capped else ""
         named = ", ".join(reasons) or "SW power cap"
-        return _gate("throttling", "warn", f"no thermal event; clocks held down{share} by: {named}")
-    return _gate("throttling", "ok", "the counters stood still")
+        return "warn", f"no thermal event; clocks held down{share} by: {named}"
+    return "ok", "the counters stood still"
 
 
-def _memory(good: Sequence[Launch]) -> Gate:
+def _memory(good: Sequence[Launch]) -> Judged:
     free = _known(each.telemetry.free_mib for each in good)
     if not free:
-        return _gate("memory", "unknown", "cannot be read here")
+        return UNREAD
     least = min(free)
     status: GateStatus = "fail" if least < FREE_MIB_FAIL else "warn" if least < FREE_MIB_WARN else "ok"
-    return _gate("memory", status, f"at least {least:.0f} MiB were free before a round")
+    return status, f"at least {least:.0f} MiB were free before a round"
 
 
-def _company(good: Sequence[Launch]) -> Gate:
+def _company(good: Sequence[Launch]) -> Judged:
     counts = _known(each.telemetry.other_processes for each in good)
     if not counts:
-        return _gate("GPU processes", "unknown", "cannot be read here")
+        return UNREAD
     met = sum(count > 0 for count in counts)
-    return _gate(
-        "GPU processes", "fail" if met else "ok", f"others used the GPU in {met} of {len(counts)} rounds"
-    )
+    return "fail" if met else "ok", f"others used the GPU in {met} of {len(counts)} rounds"
 
 
-def _share(good: Sequence[Round], right: Callable[[bool, float], bool]) -> tuple[int, int]:
-    flags = [right(each.steady, each.cv) for one in good for each in one.measurements]
-    return sum(flags), len(flags)
+def _warm(windows: Sequence[Measurement]) -> Judged:
+    met = sum(each.steady for each in windows)
+    still = "the rate stood still (0.5% over three ticks, a GPU's clock 5 MHz)"
+    return "ok" if met == len(windows) else "warn", f"{still} before {met} of {len(windows)} windows"
 
 
-def _warm(good: Sequence[Round]) -> Gate:
-    met, total = _share(good, lambda steady, _: steady)
+def _spread(windows: Sequence[Measurement]) -> Judged:
+    met = sum(each.cv <= RATE_CV for each in windows)
+    lost = max((each.drop for each in windows), default=0.0)
     evidence = (
-        f"the rate stood still (0.5% over three ticks, a GPU's clock 5 MHz) before {met} of {total} windows"
-    )
-    return _gate("warm-up", "ok" if met == total else "warn", evidence)
-
-
-def _spread(good: Sequence[Round]) -> Gate:
-    met, total = _share(good, lambda _, cv: cv <= RATE_CV)
-    lost = max((each.drop for one in good for each in one.measurements), default=0.0)
-    evidence = (
-        f"the rate varied by at most {RATE_CV:.0%} within {met} of {total} windows; "
+        f"the rate varied by at most {RATE_CV:.0%} within {met} of {len(windows)} windows; "
         f"largest loss from the first to the last quarter of one: {max(lost, 0.0):.1%}"
     )
-    return _gate("steadiness", "ok" if met == total else "warn", evidence)
-
-
-def _breaks(breaks: Sequence[str]) -> Gate:
-    return _gate("interruptions", "warn" if breaks else "ok", "; ".join(breaks) or "none")
+    return "ok" if met == len(windows) else "warn", evidence

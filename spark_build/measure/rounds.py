@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -18,6 +19,7 @@ from spark_build.events import Emit, Note, Progress
 from spark_build.files import sha256_of, write_atomically
 from spark_build.measure import arms
 from spark_build.measure.bounds import LINKS
+from spark_build.measure.checks import KILLED, guarded, problem_of
 from spark_build.measure.gates import failures, number_problem, rate_problem, window_problem
 from spark_build.measure.model import (
     JOULES,
@@ -39,15 +41,15 @@ from spark_build.measure.model import (
 )
 from spark_build.measure.statistics import drop, variation
 from spark_build.measure.telemetry import (
-    MARK,
     ArmMonitor,
     Sampler,
+    between,
     mean_of,
     probes_for,
     summarise,
 )
 from spark_build.measure.verdict import reference_for
-from spark_build.process import Completed, run
+from spark_build.process import run
 from spark_build.text import digest
 
 SCHEMA = 1
@@ -61,7 +63,6 @@ PRELOAD = "LD_PRELOAD"
 STEP = "@step "  # then DONE and TOTAL: how a script of several steps tells how far it is
 WINOGRAD = 2.25  # times fewer products than a convolution's formula counts
 PAUSE = 60  # seconds between two rounds that are a break, whoever made it
-TIMED_OUT, KILLED = 124, 137  # exit statuses of coreutils' timeout; 137 also for SIGKILL from outside
 
 
 R = TypeVar("R", bound=Launch)
@@ -217,19 +218,18 @@ def _measure(
         command = arms.wrap_in_container(
             arm, command, device=settings.device, env=told, script=program.script, place=place, name=container
         )
-    # SIGABRT first: Python then prints where it stood.
-    guard = ["timeout", "--signal=ABRT", "--kill-after=10", f"{program.limit:.0f}"]
     try:
         with log.open("wb") as stream, Sampler(probes_for(settings.device), program.watch.look) as sampler:
             ours = bare(environment)
-            done = run([*guard, *command], cwd=place, env=ours, log=stream, on_line=hear, pass_fds=keep)
+            done = run(
+                guarded(command, program.limit), cwd=place, env=ours, log=stream, on_line=hear, pass_fds=keep
+            )
     finally:
         if container:
             arms.remove_container(arm, container)
     left: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         left = json.loads(report.read_text())
-    problem = _problem(done, bool(left), program.limit)
     envelope = {
         "schema": SCHEMA,
         "slot": asdict(slot),
@@ -237,7 +237,7 @@ def _measure(
         "started": started,
         "seconds": done.seconds,
         "exit": done.returncode,
-        "problem": problem,
+        "problem": problem_of(done, program.limit, is_reported=bool(left)),
         "killed": done.returncode == KILLED and done.seconds < program.limit,
         "threads": arm.threads or settings.threads,
         "device": settings.device,
@@ -299,20 +299,8 @@ def time_limit(settings: Settings) -> float:
     return 120 + 3 * len(settings.cases) * (3 * settings.warmup + settings.window + 5)
 
 
-def _problem(done: Completed, reported: bool, limit: float) -> str:
-    said = [line for line in done.output.strip().split("\n") if MARK not in line]
-    last = said[-1][:300] if said else ""
-    if done.returncode == TIMED_OUT or (done.returncode == KILLED and done.seconds >= limit):
-        return f"hung: no end after {limit:.0f} s"
-    if done.returncode == KILLED:
-        return "was killed (SIGKILL)"
-    if done.returncode != 0:
-        return f"crashed with exit status {done.returncode}: {last}"
-    return "" if reported else "left no report"
-
-
 def _file(place: Path, slot: Slot) -> Path:
-    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in slot.arm)
+    name = re.sub(r"[^\w.-]", "-", slot.arm)
     return place / f"{slot.index:03d}-{name}.json"
 
 
@@ -330,11 +318,28 @@ ENVIRONMENT = (
 def _opened(
     file: Path, what: str, references: Sequence[Reference], problem_of: Callable[..., str]
 ) -> tuple[dict[str, Any], list[tuple[float, Sample]], list[dict[str, Any]], bool]:
-    """Return a round's document, telemetry, possible measurements, and whether there were impossible ones."""
+    """Return a round's document, telemetry, possible measurements, and whether there were impossible ones.
+
+    The first of these is the document's problem then: it is shown, but nothing is claimed by such a round.
+    """
     raw = json.loads(file.read_text())
     rows = [(float(when), sample) for when, sample in raw["telemetry"]]
-    raw, invalid = _vetted(raw, what, references, (rows[0][0], rows[-1][0]), problem_of)
-    return raw, rows, raw["report"].get(what, []), invalid
+    report, within = raw["report"], (rows[0][0], rows[-1][0])
+    known = reference_for(references, str(report.get("device", {}).get("name", "")))
+    sound: list[Any] = []
+    problems: list[str] = []
+    for each in report.get(what, []):
+        try:
+            problem = problem_of(each, raw, within, known)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            problem = f"is damaged: {type(error).__name__}: {error}"
+        if problem:
+            problems.append(problem)
+        else:
+            sound.append(each)
+    if problems:
+        raw["problem"] = f"is invalid: {problems[0]}"
+    return raw, rows, sound, bool(problems)
 
 
 def read_round(file: Path, references: Sequence[Reference] = ()) -> Round:
@@ -369,33 +374,6 @@ def _launch(
         "samples": tuple((round(when - rows[0][0], 3), sample) for when, sample in rows),
         "file": str(file),
     }
-
-
-def _vetted(
-    raw: dict[str, Any],
-    what: str,
-    references: Sequence[Reference],
-    within: tuple[float, float],
-    problem_of: Callable[..., str],
-) -> tuple[dict[str, Any], bool]:
-    """Return the document without impossible measurements, the first as its problem, and if there was one."""
-    report = raw["report"]
-    known = reference_for(references, str(report.get("device", {}).get("name", "")))
-    sound: list[Any] = []
-    problems: list[str] = []
-    for each in report.get(what, []):
-        try:
-            problem = problem_of(each, raw, within, known)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            problem = f"is damaged: {type(error).__name__}: {error}"
-        if problem:
-            problems.append(problem)
-        else:
-            sound.append(each)
-    if not problems:
-        return raw, False
-    # Shown, but nothing is claimed by a round with a problem.
-    return {**raw, "problem": f"is invalid: {problems[0]}", "report": {**report, what: sound}}, True
 
 
 def _case_problem(
@@ -440,11 +418,7 @@ def _measurement(
     seconds = sum(took for took, _ in window["ticks"])
     timed = _series(window["ticks"], flops, window["start"] - begin)
     rates = [rate for _, rate in timed]
-    clocks = [
-        row["clock_mhz"]
-        for when, row in rows
-        if window["start"] <= when <= window["end"] and "clock_mhz" in row
-    ]
+    clocks = between(rows, "clock_mhz", window["start"], window["end"])
     share = window["cpu_seconds"] / ((window["end"] - window["start"]) * raw["threads"])
     return Measurement(
         case=Case(dtype=case["dtype"], size=case["size"], layout=case["layout"]),
@@ -468,7 +442,7 @@ def _clock_still(case: Mapping[str, Any], device: str, rows: Sequence[tuple[floa
         return True
     end = case["window"]["start"]
     begin = end - sum(seconds for seconds, _ in case["warmup"]["ticks"][-3:])
-    clocks = [row["clock_mhz"] for when, row in rows if begin <= when <= end and "clock_mhz" in row]
+    clocks = between(rows, "clock_mhz", begin, end)
     return not clocks or max(clocks) - min(clocks) <= CLOCK_STILL
 
 

@@ -18,7 +18,14 @@ from spark_build.errors import HostError, RecipeError, UsageError, ours, pip_ins
 from spark_build.events import BurnInFinished, BurnInStarted, Emit, Gate, Note
 from spark_build.files import locked, remove_tree, write_atomically
 from spark_build.journal import new_run
-from spark_build.measure.arms import baseline_arm, container_arm, control_of, derived_arm, environment_arm
+from spark_build.measure.arms import (
+    baseline_arm,
+    container_arm,
+    control_of,
+    derived_arm,
+    environment_arm,
+    toml_of,
+)
 from spark_build.measure.checks import check_recipes
 from spark_build.measure.gates import judge
 from spark_build.measure.model import (
@@ -53,7 +60,6 @@ from spark_build.measure.verdict import (
 )
 from spark_build.paths import Home
 from spark_build.recipes.model import Recipe
-from spark_build.recipes.toml_positions import read_toml
 from spark_build.text import digest
 from spark_build.venv import compile_packages
 from spark_build.wheelhouse.generations import Generation
@@ -163,14 +169,7 @@ def references_of(home: Home) -> list[Reference]:
     """One's own first (wheelhouse/reference/), then the shipped ones. Raises UsageError."""
     folders = [home.wheelhouse / "reference", *(base / "bench" / "reference" for base in home.data)]
     files = [file for folder in folders for file in sorted(folder.glob("*.toml"))]
-    found = []
-    for file in files:
-        try:
-            raw = read_toml(file.read_text())
-        except (OSError, ValueError) as error:
-            raise UsageError(f"not TOML: {error}", where=str(file)) from error
-        found.append(parse_reference(raw, str(file)))
-    return found
+    return [parse_reference(toml_of(file), str(file)) for file in files]
 
 
 @contextlib.contextmanager
@@ -380,12 +379,8 @@ def require_packages(what: str) -> None:
 
 
 def _with_control(arms: Sequence[Arm]) -> tuple[Arm, ...]:
-    bases = [arm for arm in arms if arm.role == "baseline"]
-    if len(bases) != 1:
-        raise UsageError(
-            f"a burn-in needs exactly one baseline, not {len(bases)}", hint="name the arms with --arm"
-        )
-    control = () if any(arm.role == "control" for arm in arms) else (control_of(bases[0]),)
+    (base,) = (arm for arm in arms if arm.role == "baseline")
+    control = () if any(arm.role == "control" for arm in arms) else (control_of(base),)
     everyone = (*arms, *control)
     if len({arm.name for arm in everyone}) != len(everyone):
         raise UsageError(f"arms need different names: {', '.join(arm.name for arm in everyone)}")

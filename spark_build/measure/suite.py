@@ -35,7 +35,7 @@ from spark_build.measure.model import (
     bench_json,
 )
 from spark_build.measure.report.suite_report import suite_report
-from spark_build.measure.report.suite_view import view_of
+from spark_build.measure.report.suite_view import SuiteView
 from spark_build.measure.request import ArmWish, SuiteRequest
 from spark_build.measure.rounds import (
     Program,
@@ -208,22 +208,15 @@ def capture(
         with contextlib.suppress(OSError, ValueError, KeyError):
             profiles = json.loads(report.read_text())["profiles"]
         problem = "" if done.returncode == 0 else f"ended with {done.returncode}: {done.output[-300:]}"
-        found.append(
-            Captured(
-                arm=arm.name,
-                command=shlex.join(command),
-                folder=str(place),
-                problem=problem,
-                profiles=profiles,
-            )
-        )
+        told = {"command": shlex.join(command), "folder": str(place), "problem": problem}
+        found.append(Captured(arm=arm.name, profiles=profiles, **told))
     return found
 
 
 def write_suite_report(result: Bench, folder: Path) -> Path:
     """Write the pages, the raw samples and bench.json into `folder`; returns the page that people open."""
     folder.mkdir(parents=True, exist_ok=True)
-    view = view_of(result)
+    view = SuiteView(bench=result)
     kinds = {case.name: case.kind for case in view.trial.cases}
     write_atomically(folder / "bench.json", json.dumps(bench_json(result)))
     write_atomically(folder / "samples.csv", csv_of(result, kinds))

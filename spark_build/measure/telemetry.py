@@ -10,9 +10,11 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from spark_build.decoding import decoder
 from spark_build.events import Emit, Event, Gate, MachineSeen, Note, RateSeen, RoundFinished, RoundStarted
 from spark_build.machine import REASONS, THROTTLING
 from spark_build.measure.model import Device, Launch, Sample, Slot, Telemetry
@@ -120,30 +122,30 @@ class NvmlProbe:
             else pynvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdecimal() else 0)
         )
 
-    def _ask(self, name: str, *arguments: Any) -> Any:
+    def _ask(self, name: str, *arguments: Any, of: Callable[[Any], Any] = lambda answer: answer) -> Any:
+        """Return what is wanted `of` the answer; None where there is none."""
         try:
-            return getattr(self.nvml, name)(self.device, *arguments)
+            return of(getattr(self.nvml, name)(self.device, *arguments))
         except (self.nvml.NVMLError, AttributeError):
             return None
 
     def sample(self) -> Sample:
         """Clocks in MHz, power in W, temperature in C, utilisation 0..1, throttling in seconds."""
-        nvml = self.nvml
-        found: dict[str, float | None] = {
-            "clock_mhz": self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-            "celsius": self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        free = self._ask("nvmlDeviceGetMemoryInfo", of=lambda memory: memory.free >> 20)
+        found = {
+            "clock_mhz": self._ask("nvmlDeviceGetClockInfo", self.nvml.NVML_CLOCK_SM),
+            "celsius": self._ask("nvmlDeviceGetTemperature", self.nvml.NVML_TEMPERATURE_GPU),
             "reasons": self._ask("nvmlDeviceGetCurrentClocksEventReasons"),
+            "watts": self._ask("nvmlDeviceGetPowerUsage", of=lambda power: power / 1000),
+            "limit_watts": self._ask("nvmlDeviceGetEnforcedPowerLimit", of=lambda limit: limit / 1000),
+            "utilisation": self._ask("nvmlDeviceGetUtilizationRates", of=lambda rates: rates.gpu / 100),
+            "free_mib": free,
+            "device_free_mib": free,
+            "processes": self._ask(
+                "nvmlDeviceGetComputeRunningProcesses",
+                of=lambda running: families(each.pid for each in running),
+            ),
         }
-        if (power := self._ask("nvmlDeviceGetPowerUsage")) is not None:
-            found["watts"] = power / 1000
-        if (limit := self._ask("nvmlDeviceGetEnforcedPowerLimit")) is not None:
-            found["limit_watts"] = limit / 1000
-        if (rates := self._ask("nvmlDeviceGetUtilizationRates")) is not None:
-            found["utilisation"] = rates.gpu / 100
-        if (memory := self._ask("nvmlDeviceGetMemoryInfo")) is not None:
-            found["free_mib"] = found["device_free_mib"] = memory.free >> 20
-        if (running := self._ask("nvmlDeviceGetComputeRunningProcesses")) is not None:
-            found["processes"] = families(each.pid for each in running)
         known = {name: float(value) for name, value in found.items() if value is not None}
         return known | self._counters()
 
@@ -292,9 +294,15 @@ def summarise(
     )
 
 
+def between(rows: Sequence[tuple[float, Sample]], name: str, start: float, end: float) -> list[float]:
+    """Return the values that were read between two moments."""
+    return [sample[name] for when, sample in rows if start <= when <= end and name in sample]
+
+
 def mean_of(rows: Sequence[tuple[float, Sample]], name: str, start: float, end: float) -> float | None:
-    """Return mean of a value between two moments; None when it was not read."""
-    return _mean([sample for when, sample in rows if start <= when <= end], name)
+    """Return their mean; None when nothing was read."""
+    values = between(rows, name, start, end)
+    return statistics.fmean(values) if values else None
 
 
 def _mean(samples: Sequence[Sample], name: str) -> float | None:
@@ -343,8 +351,7 @@ class ArmMonitor:
         """Handle a line that the arm wrote; lines that are no ticks of a known case are ignored."""
         tick = parse_tick(text)
         if tick is not None and tick.case in self._cases:
-            name = self._cases[tick.case]
-            self._tell(RateSeen(case=name, part=tick.part, seconds=tick.seconds, rate=tick.rate))
+            self._tell(replace(tick, case=self._cases[tick.case]))
 
     def look(self, sample: Sample) -> None:
         """Look at the machine, from the sampling thread."""
@@ -386,25 +393,11 @@ def parse_tick(line: str) -> RateSeen | None:
     """Return the tick of a line; None for any other line, also a damaged one."""
     _, mark, text = line.rpartition(MARK)
     try:
-        raw: Any = json.loads(text) if mark else None
-    except (ValueError, RecursionError):
+        tick: RateSeen = decoder(RateSeen, newer=True)(json.loads(text))
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
         return None
-    if not isinstance(raw, dict):
-        return None
-    case, part = raw.get("case"), raw.get("part")
-    seconds, rate = _positive(raw.get("seconds")), _positive(raw.get("rate"))
-    if not isinstance(case, str) or part not in ("warm-up", "window") or seconds is None or rate is None:
-        return None
-    return RateSeen(case=case, part=part, seconds=seconds, rate=rate)
-
-
-def _positive(value: Any) -> float | None:
-    """Return a number as a float; None for anything that cannot be a rate."""
-    try:
-        number = float(value) if type(value) in (int, float) else -1.0
-    except OverflowError:
-        return None
-    return number if number >= 0 and math.isfinite(number) else None
+    known = mark and all(0 <= number < math.inf for number in (tick.seconds, tick.rate))
+    return tick if known else None
 
 
 def held_down(first: Sample, now: Sample) -> tuple[str, ...] | None:

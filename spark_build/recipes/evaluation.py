@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -404,7 +403,9 @@ def _flash_problems(entries: Sequence[str]) -> Iterator[str]:
 
 
 def _meant(entry: str) -> str:
-    near = difflib.get_close_matches(entry.removeprefix("sm_"), _MINIMUM, n=1, cutoff=0.6)
+    from difflib import get_close_matches
+
+    near = get_close_matches(entry.removeprefix("sm_"), _MINIMUM, n=1, cutoff=0.6)
     return f": did you mean '{near[0]}'?" if near else ""
 
 

@@ -60,13 +60,13 @@ def _refuse_excess(raw: Mapping[str, Any]) -> None:
     pending: list[tuple[Any, int]] = [(raw, 0)]
     while pending:
         value, depth = pending.pop()
-        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise tomllib.TOMLDecodeError("a number that is too large (at line 1, column 1)")
-        if isinstance(value, dict | list):
-            if depth > 2 * MAX_DEPTH:
-                raise tomllib.TOMLDecodeError("nested too deeply (at line 1, column 1)")
-            inner = value.values() if isinstance(value, dict) else value
-            pending.extend((one, depth + 1) for one in inner)
+        if depth > 2 * MAX_DEPTH:
+            raise tomllib.TOMLDecodeError("nested too deeply (at line 1, column 1)")
+        for inner in value.values() if isinstance(value, dict) else value:
+            if isinstance(inner, (dict, list)):
+                pending.append((inner, depth + 1))
+            elif isinstance(inner, int) and not -(1 << 63) <= inner < 1 << 63:
+                raise tomllib.TOMLDecodeError("a number that is too large (at line 1, column 1)")
 
 
 class Positions:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_build.build import recipe_build
+from spark_build.build import environment, recipe_build
 from spark_build.build.keys import brought_up
 from spark_build.errors import Finding
 from spark_build.paths import Home
@@ -43,6 +44,15 @@ def older(home: Home, **sandbox: Any) -> tuple[str, dict[str, Any]]:
         provenance["predicate"]["buildDefinition"]["internalParameters"]["sandbox"] = sandbox
         (folder / "provenance.json").write_text(json.dumps(provenance))
     return document["key"], document["inputs"]
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_policies_are_those_of_auditwheel(found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found as pip installs it, or as any installer does: what was judged before stays judged."""
+    if not found:
+        monkeypatch.setattr(environment, "find_spec", lambda _: None)
+    environment._policies.cache_clear()
+    assert environment._policies() == f"auditwheel {version('auditwheel')}"
 
 
 def sought(home: Home, inputs: dict[str, Any], *, network: bool) -> stores.StoreEntry | None:

@@ -15,7 +15,7 @@ import pytest
 from spark_build.measure.comparison import from_bench
 from spark_build.measure.model import JOULES, Arm, Bench, Figure
 from spark_build.measure.report.suite_report import suite_report
-from spark_build.measure.report.suite_view import SERVING, serving_rows, view_of
+from spark_build.measure.report.suite_view import SERVING, SuiteView, serving_rows
 from spark_build.measure.rounds import read_suite_round
 from tests.helpers import benches
 from tests.measure.test_plausible import suite
@@ -46,14 +46,14 @@ def test_percentiles_are_of_single_tokens() -> None:
 
 
 def test_the_reports_have_them() -> None:
-    view = view_of(served(**{JOULES: 1.5}))
+    view = SuiteView(bench=served(**{JOULES: 1.5}))
     report = suite_report(view)
     text = report.markdown()
     assert (
         "| serving.generate.bf16.b4.c512 | native | next token | 10.0 ms | 10.0 ms | 100 ms | 400 | 1.50 |"
         in text
     )
-    assert "## Serving" not in suite_report(view_of(benches.bench({"native": {}}))).markdown()
+    assert "## Serving" not in suite_report(SuiteView(bench=benches.bench({"native": {}}))).markdown()
     assert (
         "<td>next token</td><td class=n>10.0 ms</td><td class=n>10.0 ms</td><td class=n>100 ms</td>"
         in report.html()

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from spark_build.build import attestations, environment, keys
+from spark_build.build import attestations, environment
 from spark_build.build.context import Job, Outputs
 from spark_build.build.diagnosis import kept
 from spark_build.errors import AuditError, Finding, Hint, ours, rm
@@ -28,7 +28,7 @@ _UNSEEN = "nothing was printed about the expected feature "
 
 def inputs(job: Job) -> Any:
     """Return the repair and the inputs of the judgement."""
-    return {"repair": asdict(job.step.recipe.repair), "judgement": keys.judgement_inputs_of(job.step)}
+    return {"repair": asdict(job.step.recipe.repair), "judgement": environment.judgement_inputs_of(job.step)}
 
 
 def intact(job: Job, outputs: Outputs) -> bool:

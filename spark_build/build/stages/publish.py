@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_build.build import attestations, keys
+from spark_build.build import attestations, environment
 from spark_build.build.context import Job, Outputs
 from spark_build.text import digest
 from spark_build.wheelhouse import store
@@ -27,7 +27,7 @@ def intact(job: Job, _outputs: Outputs) -> bool:
 
 def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     """Commit; an identical entry of another process is as good."""
-    audited, judgement = earlier["audit"], keys.judgement_inputs_of(job.step)
+    audited, judgement = earlier["audit"], environment.judgement_inputs_of(job.step)
     described = {
         "name": audited["name"],
         "version": audited["version"],

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import fields
-from html import escape
-from pathlib import Path
 from statistics import geometric_mean
+from typing import Any
 
 from spark_build.measure.model import (
     Bench,
@@ -18,6 +17,7 @@ from spark_build.measure.model import (
     CommonSettings,
     Figure,
     Launch,
+    MeasuredRun,
     Measurement,
     Reference,
     Work,
@@ -36,9 +36,9 @@ from spark_build.measure.report.page import (
     method_of,
     p_value,
 )
-from spark_build.measure.report.suite_view import view_of
+from spark_build.measure.report.suite_view import SuiteView
 from spark_build.measure.verdict import place_in_reference
-from spark_build.text import format_flops
+from spark_build.text import format_flops, render_template
 
 BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5}
 RESULT = {"fp8": 2.0, "fp4": 2.0}  # bytes of one element of the result, where it differs
@@ -52,7 +52,7 @@ OWN = "a file in wheelhouse/reference/ changes that (docs/verdict.md)"
 def burn_in_report(result: BurnIn) -> Report:
     """Return the report of a burn-in."""
     verdict, settings = result.verdict, result.settings
-    view = view_of(bench_of(result))
+    view = SuiteView(bench=bench_of(result))
     ratios = [
         (f"{each.case}\n{each.second}{' ★' if each.headline else ''}",
          each.ratios, each.comparison, view.paint[each.second])
@@ -93,11 +93,10 @@ def burn_in_report(result: BurnIn) -> Report:
 
 def bench_of(result: BurnIn) -> Bench:
     """Return a burn-in as a run of the suite with the headline first: both are shown in one way."""
-    common = {each.name: getattr(result.settings, each.name) for each in fields(CommonSettings)}
     cases = sorted(result.settings.cases, key=lambda case: case != result.settings.headline)
     rounds = tuple(
         BenchRound(
-            **{field.name: getattr(each, field.name) for field in fields(Launch)},
+            **_fields(Launch, each),
             figures=tuple(
                 Figure(work=str(one.case), rate=one.rate, calls=(), span=one.span, steady=one.steady)
                 for one in each.measurements
@@ -106,15 +105,16 @@ def bench_of(result: BurnIn) -> Bench:
         for each in result.rounds
     )
     return Bench(
-        settings=BenchSettings(**common, workloads=("gemm",)),
-        arms=result.arms,
+        settings=BenchSettings(**_fields(CommonSettings, result.settings), workloads=("gemm",)),
         works=tuple(map(_work, cases)),
         rounds=rounds,
-        breaks=result.breaks,
-        notes=result.notes,
-        reference=result.reference,
-        scope=result.scope,
+        **_fields(MeasuredRun, result),
     )
+
+
+def _fields(kind: type[Any], value: Any) -> dict[str, Any]:
+    """Return what a value has of another class, from which it is derived."""
+    return {each.name: getattr(value, each.name) for each in fields(kind)}
 
 
 def _work(case: Case) -> Work:
@@ -151,21 +151,8 @@ def _cases(result: BurnIn) -> list[Part]:
 
 def _raw(result: BurnIn) -> list[Part]:
     document = json.dumps(burn_in_json(result, raw=True)).replace("<", "\\u003c")  # no tag ends the element
-    files = "".join(
-        f'<li><a href="{escape(Path(each.file).relative_to(result.folder).as_posix())}">'
-        f"round {each.slot.index + 1}, {escape(each.slot.arm)}</a></li>"
-        for each in result.rounds
-    )
-    links = (
-        '<p><a href="burn-in.json">burn-in.json</a>, in this page the element <code>#raw</code>; telemetry '
-        "and environment of each round:</p>"
-    )
-    return [
-        "Every tick is in burn-in.json beside this page.",
-        Html(text=links),
-        Html(text=f"<ol>{files}</ol>", folded=f"{len(result.rounds)} files"),
-        Html(text=f'<script type="application/json" id="raw">{document}</script>'),
-    ]
+    text = render_template("raw.html", rounds=result.rounds, folder=result.folder, document=document)
+    return ["Every tick is in burn-in.json beside this page.", Html(text=text)]
 
 
 def normal(result: BurnIn) -> ReportTable:

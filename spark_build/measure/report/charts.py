@@ -38,7 +38,9 @@ def all_charts(
     view: SuiteView, ratios: Sequence[Ratio], burnt: Sequence[Round] = ()
 ) -> list[tuple[str, Sequence[Part]]]:
     """Return a section for every picture that a run has data for; `burnt`: rounds whose ticks are known."""
-    style()
+    import matplotlib.style
+
+    matplotlib.style.use("spark_build.templates.charts")
     rounds = [each for each in view.bench.rounds if each.figures and each.samples]
     charts: list[tuple[str, str, str]] = []
     if ratios:
@@ -72,11 +74,8 @@ def all_charts(
 
 def series(view: SuiteView, rounds: Sequence[Round]) -> str:
     """Return rate over time, one panel for each case, one line for each round."""
-    from matplotlib.figure import Figure
-
     cases = dict.fromkeys(one.case for each in rounds for one in each.measurements)
-    figure = Figure(figsize=(WIDTH, 0.4 + 2.1 * len(cases)), layout="constrained")
-    panels = figure.subplots(len(cases), 1, squeeze=False)[:, 0]
+    figure, panels = canvas(0.4 + 2.1 * len(cases), len(cases))
     for axes, case in zip(panels, cases, strict=True):
         found = [(each.slot.arm, one) for each in rounds for one in each.measurements if one.case == case]
         scale, unit = scale_of(max(one.rate for _, one in found), "FLOP/s")
@@ -86,11 +85,10 @@ def series(view: SuiteView, rounds: Sequence[Round]) -> str:
                 style_of = {"color": view.paint[arm], "alpha": alpha, "linewidth": 1.1}
                 axes.plot(times, rates, marker=".", markersize=2.5, **style_of)
         axes.set_ylim(bottom=0)
-        axes.set_title(f"{case}, {unit}", loc="left", fontsize=9)
-        plain(axes, grid="y")
+        axes.set_title(f"{case}, {unit}")
+        axes.grid(axis="y")
     panels[-1].set_xlabel("seconds since the case began")
-    legend(figure, view.paint)
-    return svg(figure, "series")
+    return svg(figure, "series", view.paint)
 
 
 def _enough(view: SuiteView) -> bool:
@@ -107,12 +105,9 @@ def _rates(view: SuiteView, arm: str, work: Work) -> list[float]:
 
 def boxes(view: SuiteView) -> str:
     """Draw rates by arm, one panel for each case: a box, and a dot for each value."""
-    from matplotlib.figure import Figure
-
     columns = max(1, min(4, 8 // len(view.arms), len(view.works)))
     rows = -(-len(view.works) // columns)
-    figure = Figure(figsize=(WIDTH, 1.55 * rows + 0.4), layout="constrained")
-    every = list(figure.subplots(rows, columns, squeeze=False).flat)
+    figure, every = canvas(1.55 * rows + 0.4, rows, columns)
     for axes in every[len(view.works) :]:
         axes.set_visible(False)
     for axes, work in zip(every, view.works, strict=False):
@@ -129,19 +124,16 @@ def boxes(view: SuiteView) -> str:
         axes.set_xticks([])
         axes.tick_params(labelsize=7)
         axes.ticklabel_format(axis="y", style="plain", useOffset=False)
-        axes.set_title(f"{work.name}\n{unit}", loc="left", fontsize=7)
-        plain(axes, grid="y")
-    legend(figure, view.paint)
-    return svg(figure, "boxes")
+        axes.set_title(f"{work.name}\n{unit}", fontsize=7)
+        axes.grid(axis="y")
+    return svg(figure, "boxes", view.paint)
 
 
 def pairs(view: SuiteView) -> str:
     """Return rates of the first case by visit, the arms of one visit joined."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = canvas(2.7)
     work = view.works[0]
     found = {
         arm: {int(visit) + 1: rate for visit, rate in view.trial.values.get((arm, work.name), {}).items()}
@@ -155,10 +147,9 @@ def pairs(view: SuiteView) -> str:
         axes.scatter(list(own), [rate / scale for rate in own.values()], s=24, color=view.paint[arm])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("pair")
-    axes.set_title(f"{work.name}, {unit}", loc="left", fontsize=9)
-    plain(axes, grid="y")
-    legend(figure, view.paint)
-    return svg(figure, "pairs")
+    axes.set_title(f"{work.name}, {unit}")
+    axes.grid(axis="y")
+    return svg(figure, "pairs", view.paint)
 
 
 MANY = 10_000  # tokens or samples a second, from which on thousands are shown
@@ -173,67 +164,40 @@ def scale_of(rate: float, unit: str) -> tuple[float, str]:
     return (1e3, f"1000 {unit}") if rate >= MANY else (1.0, unit)
 
 
+def canvas(height: float, rows: int = 1, columns: int = 1, *, sharex: bool = False) -> tuple[Any, list[Any]]:
+    """Return a figure of that many inches, and its panels row by row."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height))
+    return figure, list(figure.subplots(rows, columns, squeeze=False, sharex=sharex).flat)
+
+
 def legend(figure: Any, paint: Mapping[str, str]) -> None:
     """Names of the arms beside their colours."""
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], color=colour, linewidth=2, label=name) for name, colour in paint.items()]
-    figure.legend(handles=lines, loc="outside upper right", ncols=len(lines), frameon=False, fontsize=8.5)
+    figure.legend(handles=lines, loc="outside upper right", ncols=len(lines), fontsize=8.5)
 
 
-def plain(axes: Any, grid: str) -> None:
-    """Two spines and a grid for one axis."""
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.grid(axis=grid, color=FAINT, linewidth=0.6, alpha=0.6)
-    axes.set_axisbelow(True)
+def svg(figure: Any, name: str, paint: Mapping[str, str] | None = None) -> str:
+    """Return the figure as an inline element: page colours, own ids, no fixed size, no metadata.
 
-
-def style() -> None:
-    """Apply settings for all pictures; text stays text."""
+    paint: of the arms that its legend names.
+    """
     import matplotlib as mpl
 
-    mpl.use("svg")
-    ink: tuple[Any, ...] = (
-        "text.color",
-        "axes.edgecolor",
-        "axes.labelcolor",
-        "xtick.color",
-        "ytick.color",
-        "axes.titlecolor",
-    )
-    mpl.rcParams.update(
-        {
-            **dict.fromkeys(ink, INK),
-            "svg.fonttype": "none",
-            "text.parse_math": False,  # a name with $ is no formula
-            "font.family": "sans-serif",
-            "font.size": 9,
-            "figure.facecolor": "none",
-            "axes.facecolor": "none",
-            "savefig.facecolor": "none",
-        }
-    )
-
-
-def svg(figure: Any, name: str) -> str:
-    """Return the figure as an inline element: page colours, own ids, no fixed size, no metadata."""
-    import matplotlib as mpl
-
+    if paint is not None:
+        legend(figure, paint)
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):
-        figure.savefig(
-            buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
-        )
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = buffer.getvalue()
     text = text[text.index("<svg") :].replace(INK, "currentColor").replace(FAINT, "var(--line)")
     text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
     text = re.sub(r'(href="|url\()#', rf"\1#{name}-", text)
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"font: ([0-9.]+)px [^;\"]+", r"font-size: \1px", text)
-    return re.sub(
-        r'(<svg[^>]*?) (?:width|height)="[^"]+"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]+"', r"\1", text)
-    )
+    return re.sub(r' (?:width|height)="[^"]+pt"', "", text, count=2)
 
 
 WIDELY = 4  # times that the largest ratio is the smallest: then half and double are equally far
@@ -241,11 +205,8 @@ WIDELY = 4  # times that the largest ratio is the smallest: then half and double
 
 def forest(rows: Sequence[Ratio], label: str) -> str:
     """Return a forest plot: a dot for each launch or pair, a bar for the interval, a diamond for the mean."""
-    from matplotlib.figure import Figure
-
     height = 0.3 + 0.2 * max(name.count("\n") for name, *_ in rows)
-    figure = Figure(figsize=(WIDTH, 0.9 + height * len(rows)), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = canvas(0.9 + height * len(rows))
     axes.axvspan(0.98, 1.02, color=FAINT, alpha=0.35, linewidth=0)
     axes.axvline(1, color=INK, linewidth=0.8)
     for place, (_, ratios, seen, paint) in enumerate(rows):
@@ -264,7 +225,7 @@ def forest(rows: Sequence[Ratio], label: str) -> str:
         axes.xaxis.set_minor_formatter("{x:g}" if high < 10 * low else "")
     axes.set_xlim(low, high)
     axes.set_xlabel(label)
-    plain(axes, grid="x")
+    axes.grid(axis="x")
     return svg(figure, "ratios")
 
 
@@ -284,12 +245,9 @@ def traces(
     height: float = 1.6,
 ) -> str:
     """One panel for each thing that was read, in units of `scale`, over minutes since the first round."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, 0.5 + height * len(known)), layout="constrained")
-    axes_of = figure.subplots(len(known), 1, squeeze=False, sharex=True)[:, 0]
+    figure, panels = canvas(0.5 + height * len(known), len(known), sharex=True)
     begin = dt.datetime.fromisoformat(rounds[0].started)
-    for axes, (what, title) in zip(axes_of, known, strict=True):
+    for axes, (what, title) in zip(panels, known, strict=True):
         for each in rounds:
             offset = (dt.datetime.fromisoformat(each.started) - begin).total_seconds()
             points = [
@@ -302,11 +260,10 @@ def traces(
         if what == "watts" and limits:
             axes.axhline(limits[0], color=INK, linewidth=0.8, linestyle="--")
         limit = f" (dashed: the limit of {limits[0]:.0f} W)" if what == "watts" and limits else ""
-        axes.set_title(title + limit, loc="left", fontsize=9)
-        plain(axes, grid="y")
-    axes_of[-1].set_xlabel("minutes since the first round")
-    legend(figure, view.paint)
-    return svg(figure, name)
+        axes.set_title(title + limit)
+        axes.grid(axis="y")
+    panels[-1].set_xlabel("minutes since the first round")
+    return svg(figure, name, view.paint)
 
 
 APART = 1.25  # times that a roof is higher than the next, for both names to be read
@@ -315,8 +272,6 @@ SHAPES = {"gemm": "o", "convolution": "s", "memory": "^", "overhead": "x"}
 
 def roofline(view: SuiteView) -> tuple[str, str] | None:
     """Return explanation and picture, the measured roofs beside the nominal; None without a case to place."""
-    from matplotlib.figure import Figure
-
     bandwidth = view.roofs.bandwidth
     bounds = {case.name: case.kind or "" for case in view.trial.cases}
     spots = [
@@ -329,8 +284,7 @@ def roofline(view: SuiteView) -> tuple[str, str] | None:
     if not spots or not peaks:
         return None
     peaks |= {f"nominal {dtype}": rate for dtype, rate in view.roofs.nominal.items() if dtype in peaks}
-    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = canvas(3.4)
     scale, unit = scale_of(max(peaks.values()), "FLOP/s")
     ridges = [peak / bandwidth for peak in peaks.values()] if bandwidth else []
     places = [*(place for place, *_ in spots), *ridges]
@@ -344,7 +298,7 @@ def roofline(view: SuiteView) -> tuple[str, str] | None:
     axes.set_xlim(left, right)
     axes.set_xlabel("FLOP for each byte moved at least")
     axes.set_ylabel(unit)
-    plain(axes, grid="both")
+    axes.grid(axis="both")
     shown = {mark for *_, mark in spots}
     told = [
         axes.scatter([], [], color=INK, marker=mark, s=22, label=WORDS[kind])
@@ -352,10 +306,9 @@ def roofline(view: SuiteView) -> tuple[str, str] | None:
         if mark in shown
     ]
     if told:
-        axes.legend(handles=told, loc="lower right", frameon=False, fontsize=8)
-    legend(figure, view.paint)
+        axes.legend(handles=told, loc="lower right", fontsize=8)
     said = format_quantity(bandwidth, "B/s") if bandwidth else "not measured"
-    return f"Roofs {view.roofs.where}. Memory: {said}.", svg(figure, "roofline")
+    return f"Roofs {view.roofs.where}. Memory: {said}.", svg(figure, "roofline", view.paint)
 
 
 def names_of(peaks: Mapping[str, float], scale: float) -> dict[str, str]:
@@ -408,56 +361,47 @@ def _sweeps(works: Sequence[Work]) -> dict[tuple[str, str], dict[str, list[Work]
     return {key: rows for key, rows in swept.items() if rows}
 
 
+def _points(view: SuiteView, arm: str, works: Sequence[Work]) -> list[tuple[int, float]]:
+    """Return (size, mean rate) of the cases that an arm has figures of."""
+    found = [(work.size or 0, view.trial.values.get((arm, work.name), {})) for work in works]
+    return [(size, statistics.fmean(rates.values())) for size, rates in found if rates]
+
+
 def lines(view: SuiteView, sweeps: dict[tuple[str, str], dict[str, list[Work]]]) -> str:
     """One panel for each workload, one line for each arm and kind of case."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, 0.4 + 2.2 * len(sweeps)), layout="constrained")
-    panels = figure.subplots(len(sweeps), 1, squeeze=False)[:, 0]
+    figure, panels = canvas(0.4 + 2.2 * len(sweeps), len(sweeps))
     for axes, ((workload, unit), rows) in zip(panels, sweeps.items(), strict=True):
-        rates = [value for works in rows.values() for work in works for arm in view.arms
-                 for value in view.trial.values.get((arm, work.name), {}).values()]  # fmt: skip
-        scale, named = scale_of(max(rates), unit)
-        for at, works in enumerate(rows.values()):
-            for arm in view.arms:
-                _line(view, axes, arm, works, scale, STROKES[at % len(STROKES)])
-        _names(view, axes, rows, scale, f"{workload}.")
+        found = {
+            (name, arm): points
+            for name, works in rows.items()
+            for arm in view.arms
+            if (points := _points(view, arm, works))
+        }
+        scale, named = scale_of(max(rate for points in found.values() for _, rate in points), unit)
+        ends: dict[str, tuple[int, float]] = {}
+        for (name, arm), points in found.items():
+            sizes, rates = zip(*((size, rate / scale) for size, rate in points), strict=True)
+            stroke = STROKES[list(rows).index(name) % len(STROKES)]
+            line = {"color": view.paint[arm], "linestyle": stroke, "linewidth": 1.3}
+            axes.plot(sizes, rates, marker="o", markersize=3.5, **line)
+            ends[name] = max(ends.get(name, (0, 0.0)), (sizes[-1], rates[-1]))
+        _names(axes, {name.removeprefix(f"{workload}."): end for name, end in ends.items()})
         axes.set_xscale("log", base=2)
         axes.set_ylim(bottom=0)
         axes.margins(x=0.12)
-        axes.set_title(f"{workload}, {named}", loc="left", fontsize=9)
-        plain(axes, grid="y")
+        axes.set_title(f"{workload}, {named}")
+        axes.grid(axis="y")
     panels[-1].set_xlabel("size")
-    legend(figure, view.paint)
-    return svg(figure, "lines")
+    return svg(figure, "lines", view.paint)
 
 
-def _points(view: SuiteView, arm: str, works: Sequence[Work], scale: float) -> list[tuple[int, float]]:
-    found = [(work.size or 0, view.trial.values.get((arm, work.name), {})) for work in works]
-    return [(size, statistics.fmean(rates.values()) / scale) for size, rates in found if rates]
-
-
-def _line(view: SuiteView, axes: Any, arm: str, works: Sequence[Work], scale: float, stroke: str) -> None:
-    points = _points(view, arm, works, scale)
-    axes.plot(
-        [size for size, _ in points], [rate for _, rate in points], color=view.paint[arm], linestyle=stroke,
-        marker="o", markersize=3.5, linewidth=1.3,
-    )  # fmt: skip
-
-
-def _names(view: SuiteView, axes: Any, rows: Mapping[str, Sequence[Work]], scale: float, prefix: str) -> None:
+def _names(axes: Any, ends: Mapping[str, tuple[int, float]]) -> None:
     """Each line's name at its end; those that would cover each other are moved apart."""
-    ends = {
-        name: max(points[-1] for points in found)
-        for name, works in rows.items()
-        if (found := [points for arm in view.arms if (points := _points(view, arm, works, scale))])
-    }
     gap = LINE_HEIGHT * max((rate for _, rate in ends.values()), default=0.0)
     lowest = 0.0
     for name, (size, rate) in sorted(ends.items(), key=lambda item: item[1][1]):
         place = max(rate, lowest)
         lowest = place + gap
         axes.annotate(
-            name.removeprefix(prefix), (size, place), xytext=(5, 0), textcoords="offset points",
-            fontsize=7.5, va="center",
-        )  # fmt: skip
+            name, (size, place), xytext=(5, 0), textcoords="offset points", fontsize=7.5, va="center"
+        )

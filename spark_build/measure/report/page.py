@@ -30,15 +30,6 @@ class ReportTable:
     note: str = ""
     folded: str = ""  # what stands in its place until it is opened; it is not in Markdown
 
-    def markdown(self) -> str:
-        """Return the table with its note; nothing of what is folded."""
-        if self.folded:
-            return ""
-        lines = [self.heads, ["---"] * len(self.heads), *self.rows] if self.rows else []
-        cells = ([text.replace("|", "\\|").replace("\n", ", ") for text in line] for line in lines)
-        table = "\n".join(f"| {' | '.join(line)} |" for line in cells)
-        return "\n\n".join(filter(None, (table, self.note)))
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Html:
@@ -76,19 +67,7 @@ class Report:
 
     def markdown(self) -> str:
         """Return the same without pictures and what is folded."""
-        parts = [f"# {self.claim}{' (indicative)' if self.indicative else ''}"]
-        parts += [f"- {line}" if tone else line for tone, line in self.said]
-        parts += [told] if (told := self.holds()) else []
-        for head, found in self.sections:
-            texts = list(filter(None, map(_markdown, found)))
-            parts += [f"## {head}", *texts] if texts else []
-        return "\n\n".join(parts) + "\n"
-
-
-def _markdown(part: Part) -> str:
-    if isinstance(part, str):
-        return part
-    return "" if isinstance(part, Html) else part.markdown()
+        return render_template("report.md", report=self)
 
 
 def listing(summary: str, text: str) -> Html:

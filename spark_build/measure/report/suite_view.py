@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from spark_build.events import Gate
 from spark_build.measure.bounds import WORDS, Ceilings, RooflinePlace, ceilings, figures, places
@@ -24,17 +25,41 @@ from spark_build.text import format_quantity, format_size, three_digits
 COLOURS = ("#3987e5", "#e8722c", "#5b9a3c", "#a469c9", "#b08a1e")  # readable on white and on near-black
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SuiteView:
-    """`places` by arm and case; `paint`: colours of the arms."""
+    """A run as its report shows it: what follows from it is computed when it is asked for."""
 
     bench: Bench
-    trial: Trial
-    compared: Compared
-    gates: tuple[Gate, ...]
-    roofs: Ceilings
-    places: dict[str, dict[str, RooflinePlace]]
-    paint: dict[str, str]
+
+    @cached_property
+    def trial(self) -> Trial:
+        """The values of each arm and case."""
+        return from_bench(self.bench)
+
+    @cached_property
+    def compared(self) -> Compared:
+        """What may be said of the arms."""
+        return compare(self.trial)
+
+    @cached_property
+    def gates(self) -> tuple[Gate, ...]:
+        """The state of the machine."""
+        return gates_of(self.bench)
+
+    @cached_property
+    def roofs(self) -> Ceilings:
+        """The highest rates seen."""
+        return ceilings(self.bench)
+
+    @cached_property
+    def places(self) -> dict[str, dict[str, RooflinePlace]]:
+        """Places on the roofline by arm and case."""
+        return {arm: places(self.bench, arm) for arm in self.arms}
+
+    @cached_property
+    def paint(self) -> dict[str, str]:
+        """Colours of the arms."""
+        return {arm: COLOURS[at % len(COLOURS)] for at, arm in enumerate(self.arms)}
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -80,20 +105,6 @@ class SuiteView:
         if self.works:
             return [("", "No case lies on a roofline: each is held by what a plain one of its kind reaches.")]
         return [("unclear", "No case has a figure: nothing can be said.")]
-
-
-def view_of(bench: Bench) -> SuiteView:
-    """Compare, judge and place."""
-    trial = from_bench(bench)
-    return SuiteView(
-        bench=bench,
-        trial=trial,
-        compared=compare(trial),
-        gates=gates_of(bench),
-        roofs=ceilings(bench),
-        places={arm: places(bench, arm) for arm in trial.arms},
-        paint={arm: COLOURS[at % len(COLOURS)] for at, arm in enumerate(trial.arms)},
-    )
 
 
 Said = tuple[str, str]  # what was found, in one word; and a sentence
