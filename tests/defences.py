@@ -528,7 +528,7 @@ DEFENCES = (
     Fault(
         name="a manifest believed before METADATA",
         module="spark_build.transfer.bundle_import",
-        old="    if (facts.name, facts.version, facts.requires) != (wheel.name, wheel.version, wheel.requires):\n",
+        old="    if (told.name, told.version, told.requires) != (wheel.name, wheel.version, wheel.requires):\n",
         new="    if False:\n",
         tests=("test_a_manifest_that_lies_of_what_the_wheel_requires",),
         attacks=("a manifest that lies",),
@@ -594,8 +594,8 @@ DEFENCES = (
     Fault(
         name="requirements that are no UTF-8 dropped",
         module="spark_build.wheels.reader",
-        old='        if "requires-dist" in unparsed:',
-        new="        if False:",
+        old='    if "requires-dist" in unparsed:',
+        new="    if False:",
         tests=(f"{_BROKEN}[a requirement that hides others]",),
         attacks=("METADATA hides requirements",),
     ),

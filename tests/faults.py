@@ -210,6 +210,14 @@ FAULTS = (
         attacks=("puts a signed entry",),
     ),
     Fault(
+        name="a fetched wheel's content never compared",
+        module="spark_build.build.stages.audit",
+        old="        if entry.imported and content != entry.content_digest:",
+        new="        if False:",
+        tests=("test_a_signer_who_says_what_is_not_so_ends_the_build",),
+        attacks=("a trusted signer's record names",),
+    ),
+    Fault(
         name="a prefix pushed to a remote store",
         module="spark_build.transfer.remote",
         old="                if entry is None or entry.prefix is not None:\n",
