@@ -76,7 +76,10 @@ def make_certificate(folder: Path) -> None:
     if (folder / CERTIFICATE).exists():
         raise UsageError(f"{folder} has a certificate already", hint=f"remove {folder / CERTIFICATE} first")
     made = Security.temporary()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (FileExistsError, FileNotFoundError) as error:  # a device stands there, or /proc makes none
+        raise UsageError(f"{folder} can be no folder: {error.strerror}", hint="name another place") from error
     (folder / KEY).unlink(missing_ok=True)  # it may be another's, who would read what is written into it
     key = os.open(folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(key, "w") as file:

@@ -38,7 +38,7 @@ from tests.helpers.exports import make_key
 from tests.helpers.farms import Lab
 from tests.helpers.wheelhouse import eventually
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
+#pytestmark = pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
 
 TASK = Task(run="", recipe="a", plan_key="", train="t", target="host-cpu")
 NO_RUN = cast("Run", None)  # nothing is built here
@@ -314,9 +314,11 @@ def test_another_build_than_the_recipes_is_not_taken(lab: Lab, monkeypatch: pyte
     looked_for = set()
     fetch = remote.Remotes.fetch
 
-    def noted(self: remote.Remotes, build_key: str, target: Target) -> StoredWheel | None:
+    def noted(
+        self: remote.Remotes, build_key: str, target: Target, *, audited: bool = False
+    ) -> StoredWheel | None:
         looked_for.add(build_key)
-        return fetch(self, build_key, target)
+        return fetch(self, build_key, target, audited=audited)
 
     monkeypatch.setattr(remote.Remotes, "fetch", noted)
     lab.roots("one")
