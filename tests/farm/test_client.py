@@ -38,7 +38,7 @@ from tests.helpers.exports import make_key
 from tests.helpers.farms import Lab
 from tests.helpers.wheelhouse import eventually
 
-#pytestmark = pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
 
 TASK = Task(run="", recipe="a", plan_key="", train="t", target="host-cpu")
 NO_RUN = cast("Run", None)  # nothing is built here
@@ -48,7 +48,7 @@ NO_RUN = cast("Run", None)  # nothing is built here
 def lab(tmp_path: Path) -> Iterator[Lab]:
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
         yield farms.make(tmp_path, {"a": "", "b": ""})
-    gc.collect()  # Dask leaves a socket open that it cannot close in time: not to the next test's harm
+    gc.collect()  # Client.close stops its loop before all sockets are closed: not to the next test's harm
 
 
 def setting_of(lab: Lab) -> Context:
