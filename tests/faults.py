@@ -35,6 +35,13 @@ FAULTS = (
         tests=("test_a_worker_of_another_platform_is_given_nothing",),
     ),
     Fault(
+        name="checks that need a GPU given to any worker",
+        module="spark_build.farm.client",
+        old=', f"python {target.python}": 1.0, GPU: 1.0}',
+        new="}",
+        tests=("test_a_worker_with_a_gpu_checks_what_the_client_cannot",),
+    ),
+    Fault(
         name="a farm's builds go on when nobody waits for them",
         module="spark_build.farm.task",
         old="    if not wanted:\n",

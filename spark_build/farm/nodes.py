@@ -43,7 +43,7 @@ from spark_build.wheelhouse import trust
 CERTIFICATE, KEY = "farm.pem", "farm.key"
 VERSION = f"spark-build {__version__}"  # a resource of every worker, and the scheduler's answer to who it is
 WHO = "spark-build"
-MEMORY = "memory MiB"  # a resource
+MEMORY, GPU = "memory MiB", "GPU"  # resources
 SSH_FAILED = 255  # of ssh itself, not of what it runs
 PAUSE = 1.0  # seconds before a worker looks for its scheduler again; ten times that in the end
 
@@ -134,7 +134,7 @@ def abilities(machine: Machine) -> dict[str, float]:
         f"python {machine.python}": 1,
         MEMORY: machine.memory_mib,
         "CUDA toolkit": int("cuda" in machine.prefixes),
-        "GPU": len(machine.gpus),
+        GPU: len(machine.gpus),
     }
     return {name: float(value) for name, value in facts.items() if value}
 
