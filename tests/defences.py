@@ -879,8 +879,8 @@ DEFENCES = (
     Fault(
         name="a task's recipe read as an option",
         module="spark_build.farm.task",
-        old='        return [*words, "--", self.recipe]',
-        new="        return [*words, self.recipe]",
+        old='        return [*words, "--", *(self.verified or [self.recipe])]',
+        new="        return [*words, *(self.verified or [self.recipe])]",
         tests=("test_a_task_becomes_only_words_of_its_own",),
         attacks=("a task that names options",),
     ),
