@@ -528,7 +528,7 @@ DEFENCES = (
     Fault(
         name="a manifest believed before METADATA",
         module="spark_build.transfer.bundle_import",
-        old="    if (facts.name, facts.version, facts.requires) != (wheel.name, wheel.version, wheel.requires):\n",
+        old="    if (told.name, told.version, told.requires) != (wheel.name, wheel.version, wheel.requires):\n",
         new="    if False:\n",
         tests=("test_a_manifest_that_lies_of_what_the_wheel_requires",),
         attacks=("a manifest that lies",),
@@ -594,8 +594,8 @@ DEFENCES = (
     Fault(
         name="requirements that are no UTF-8 dropped",
         module="spark_build.wheels.reader",
-        old='        if "requires-dist" in unparsed:',
-        new="        if False:",
+        old='    if "requires-dist" in unparsed:',
+        new="    if False:",
         tests=(f"{_BROKEN}[a requirement that hides others]",),
         attacks=("METADATA hides requirements",),
     ),
@@ -879,8 +879,8 @@ DEFENCES = (
     Fault(
         name="a task's recipe read as an option",
         module="spark_build.farm.task",
-        old='        return [*words, "--", self.recipe]',
-        new="        return [*words, self.recipe]",
+        old='        return [*words, "--", *(self.verified or [self.recipe])]',
+        new="        return [*words, *(self.verified or [self.recipe])]",
         tests=("test_a_task_becomes_only_words_of_its_own",),
         attacks=("a task that names options",),
     ),

@@ -35,6 +35,13 @@ FAULTS = (
         tests=("test_a_worker_of_another_platform_is_given_nothing",),
     ),
     Fault(
+        name="checks that need a GPU given to any worker",
+        module="spark_build.farm.client",
+        old=', f"python {target.python}": 1.0, GPU: 1.0}',
+        new="}",
+        tests=("test_a_worker_with_a_gpu_checks_what_the_client_cannot",),
+    ),
+    Fault(
         name="a farm's builds go on when nobody waits for them",
         module="spark_build.farm.task",
         old="    if not wanted:\n",
@@ -208,6 +215,14 @@ FAULTS = (
         new="    if False:\n",
         tests=("test_a_tampered_entry_is_refused[another build-another build than its name says]",),
         attacks=("puts a signed entry",),
+    ),
+    Fault(
+        name="a fetched wheel's content never compared",
+        module="spark_build.build.stages.audit",
+        old="        if entry.imported and content != entry.content_digest:",
+        new="        if False:",
+        tests=("test_a_signer_who_says_what_is_not_so_ends_the_build",),
+        attacks=("a trusted signer's record names",),
     ),
     Fault(
         name="a prefix pushed to a remote store",

@@ -302,7 +302,8 @@ def serving(setup: Setup, *, work: Path | None, environ: Mapping[str, str]) -> I
         return
     with tempfile.TemporaryDirectory(prefix="spark-build-") as folder:  # a socket's path must be short
         socket = {"SCCACHE_SERVER_UDS": str(Path(folder, "socket"))}
-        mine = {**environ, **socket, "SCCACHE_IDLE_TIMEOUT": str(IDLE_SECONDS)}
+        # What it knows of headers would name those of another tree, once SCCACHE_BASEDIRS makes both one.
+        mine = {**environ, **socket, "SCCACHE_IDLE_TIMEOUT": str(IDLE_SECONDS), "SCCACHE_DIRECT": "false"}
         if work is not None:
             mine["SCCACHE_BASEDIRS"] = str(work)
         if capture([str(program), "--start-server"], env=mine) is None:

@@ -218,7 +218,7 @@ def _fetched(run: Run, step: Step, inputs: Mapping[str, Any]) -> KeptResult | No
     """Fetch the result from a remote store that has it now, whatever the plan knew."""
     if run.options.stop_after == "fetch" or makes_prefix(step):
         return None
-    found = run.setting.remotes.fetch(digest(inputs), run.setting.target)
+    found = run.setting.remotes.fetch(digest(inputs), run.setting.target, audited=True)
     return kept_of(run.setting, step, inputs) if found else None
 
 

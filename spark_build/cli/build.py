@@ -12,7 +12,14 @@ import click
 from click.core import ParameterSource
 
 from spark_build.cli import render
-from spark_build.cli.farm import CERTIFICATES, FarmOptions, farm_option, opened, refuse_certificates
+from spark_build.cli.farm import (
+    CERTIFICATES,
+    FarmOptions,
+    farm_option,
+    opened,
+    refuse_certificates,
+    with_gpu,
+)
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.history import start_background
 from spark_build.cli.options import SIZE, Options, Renamed, as_one, command, local_sources, shared
@@ -180,6 +187,11 @@ def all_(
             asked = BurnInRequest()
         if not wish.stop_after:
             judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=asked)
+            wheels = {wheel.filename: wheel for wheel in generation.wheels} if generation else {}
+            published = {one.recipe: [wheels[name] for name in one.wheels] for one in results if one.wheels}
+            judged = with_gpu(
+                options, setting, wish.build_options(), wish, published, judged, reverify=reverify
+            )
     built = document(results, generation)
     if judged is None:
         only = configured(results, recipes) if wish.configures else Outcome()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +13,19 @@ import click
 from click.core import ParameterSource
 
 from spark_build.cli.options import DETACHED, SIZE, Options, as_one, group, shared
-from spark_build.errors import HostError, UsageError, pip_install
+from spark_build.errors import HostError, SparkBuildError, UsageError, pip_install
 from spark_build.events import Emit, Note
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
+    from spark_build.cli.judgement import VerifyOutcome
     from spark_build.farm.address import FarmAddress
     from spark_build.farm.client import Farm
     from spark_build.farm.nodes import ReachedFarm, Workplace
+    from spark_build.farm.task import Task, TaskAnswer
     from spark_build.paths import Home
     from spark_build.recipes.model import BuildOptions, Plan
+    from spark_build.wheels.model import StoredWheel
 
 CERTIFICATES = click.option(
     "--certificates",
@@ -191,6 +194,69 @@ def _name_for_workers(setting: Context) -> str:
     )
 
 
+def _common(options: Options, setting: Context, wish: BuildOptions, where: FarmOptions) -> Task:
+    """Return what all tasks of a command say alike. Raise UsageError for a target that no name tells."""
+    from spark_build.farm.task import Task
+
+    return Task(
+        run=secrets.token_hex(8),
+        recipe="",
+        plan_key="",
+        train=setting.train.name,
+        target=_name_for_workers(setting),
+        provide=dict(setting.provide),
+        choices={f"{recipe}.{name}": value for (recipe, name), value in options.choices.items()},
+        offline=wish.offline,
+        ignore_memory=where.insist,
+        require_sandbox=wish.require_sandbox,
+    )
+
+
+def with_gpu(
+    options: Options,
+    setting: Context,
+    wish: BuildOptions,
+    where: FarmOptions,
+    published: Mapping[str, Sequence[StoredWheel]],
+    judged: VerifyOutcome,
+    *,
+    reverify: bool,
+) -> VerifyOutcome:
+    """Have a worker with a GPU check recipes' wheels where this machine cannot; else say what is open."""
+    lacks = setting.target.cuda_architectures and not (setting.is_here and setting.machine.gpus)
+    if where.farm is None or where.farm.kind == "local" or not lacks or not published:
+        return judged
+    wheels = {wheel.filename: wheel.sha256 for own in published.values() for wheel in own}
+    answer = _verified(options, setting, replace(wish, named=tuple(published)), where, reverify=reverify)
+    others = [name for name, sha256 in wheels.items() if answer.wheels.get(name) != sha256]
+    if others and not answer.problem:
+        answer = replace(answer, checks=[], problem=f"{answer.worker} has other bytes of {', '.join(others)}")
+    row = {"worker": answer.worker, "problem": answer.problem, "checks": answer.checks}
+    document = {**judged.document, "with_gpu": row}
+    if answer.problem:
+        told = f"open: the checks that need a GPU: {answer.problem}"
+        return replace(judged, document=document, lines=[*judged.lines, told])
+    return judged.joined(answer.checks, f"on {answer.worker}, which has a GPU", document)
+
+
+def _verified(
+    options: Options, setting: Context, wish: BuildOptions, where: FarmOptions, *, reverify: bool
+) -> TaskAnswer:
+    """Return a worker's answer on the recipes that `wish` names, or the problem."""
+    with _dask(), contextlib.ExitStack() as stack:
+        from spark_build.farm import client
+        from spark_build.farm.task import TaskAnswer
+
+        nobody = TaskAnswer(worker="", address="", problem="no worker of the farm for this target has one")
+        try:
+            common = _common(options, setting, wish, where)
+            task = replace(common, recipe=wish.named[0], verified=[*wish.named], reverify=reverify)
+            there = stack.enter_context(reached(setting.home, where, lambda _: None))
+            return client.verified_by(there, task, setting.target) or nobody
+        except SparkBuildError as error:
+            return replace(nobody, problem=error.message)
+
+
 @contextlib.contextmanager
 def opened(
     options: Options, setting: Context, planned: Plan, wish: BuildOptions, where: FarmOptions, emit: Emit
@@ -200,22 +266,9 @@ def opened(
         import secrets
 
         from spark_build.farm import client
-        from spark_build.farm.task import Task
 
-        target = _name_for_workers(setting)
+        common = _common(options, setting, wish, where)
         client.require_return(setting)
-        common = Task(
-            run=secrets.token_hex(8),
-            recipe="",
-            plan_key="",
-            train=setting.train.name,
-            target=target,
-            provide=dict(setting.provide),
-            choices={f"{recipe}.{name}": value for (recipe, name), value in options.choices.items()},
-            offline=wish.offline,
-            ignore_memory=where.insist,
-            require_sandbox=wish.require_sandbox,
-        )
         farm = client.Farm(setting, planned, common, emit)
         there = stack.enter_context(reached(setting.home, where, lambda text: emit(Note(message=text))))
         yield stack.enter_context(farm.at(there))

@@ -38,6 +38,12 @@ class VerifyOutcome:
         found = [line for line in self.lines if line.startswith(("verified:", "burn-in:"))][-1:]
         return [*found, *(line for line in self.lines if line.startswith("FAILED"))]
 
+    def joined(self, checks: list[dict[str, str]], where: str, document: dict[str, Any]) -> VerifyOutcome:
+        """Return it with what another machine checked; what this one could not check is no failure then."""
+        lines, failed = _summed(checks, f" {where}")
+        code = VerificationError.exit_code if failed else 0 if self.unchecked else self.code
+        return replace(self, document=document, lines=[*self.lines, *lines], code=code, unchecked=None)
+
 
 def judge(
     setting: Context,
@@ -106,18 +112,22 @@ def _checked(
         recipes = setting.catalogue.recipes
         found, now = check_all(setting.home, recipes, generation, folder, emit, again=reverify)
         checks = [asdict(check) for check in found]
-    failed = [check for check in checks if check["status"] == "fail"]
-    done = sum(check["status"] == "ok" for check in checks)
-    when = "" if now else " (earlier; --reverify repeats it)"
-    skipped = sum(check["status"] == "skipped" for check in checks)
-    apart = f", {skipped} skipped" if skipped else ""
-    lines = [f"verified: {done} of {len(checks)} checks ok{apart}{when}"]
-    lines += [f"FAILED {check['name']}: {check['evidence']}" for check in failed]
+    lines, failed = _summed(checks, "" if now else " (earlier; --reverify repeats it)")
     document: dict[str, Any] = {"checks": checks}
-    if not done and not failed:
+    if not failed and all(check["status"] != "ok" for check in checks):
         every = f"every check was skipped ({checks[0]['evidence']})" if checks else "no recipe names a check"
         return replace(_unchecked(every, ours("doctor")), document=document, lines=lines)
     return VerifyOutcome(document=document, lines=lines, code=VerificationError.exit_code if failed else 0)
+
+
+def _summed(checks: list[dict[str, Any]], how: str) -> tuple[list[str], bool]:
+    """Return the lines on checks, and whether one failed."""
+    failed = [check for check in checks if check["status"] == "fail"]
+    done = sum(check["status"] == "ok" for check in checks)
+    skipped = sum(check["status"] == "skipped" for check in checks)
+    apart = f", {skipped} skipped" if skipped else ""
+    lines = [f"verified: {done} of {len(checks)} checks ok{apart}{how}"]
+    return [*lines, *(f"FAILED {check['name']}: {check['evidence']}" for check in failed)], bool(failed)
 
 
 def _of_cluster(

@@ -24,8 +24,8 @@ from spark_build.build.context import Context
 from spark_build.build.recipe_build import LOG, Run, build_recipe, result_of
 from spark_build.errors import Hint, HostError, SparkBuildError, StoreError, UsageError, ours
 from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, decode
-from spark_build.farm.nodes import MEMORY, VERSION, WHO, ReachedFarm, node_of, refuse_other, why
-from spark_build.farm.task import TOPIC, Examination, Task, TaskAnswer, examine, perform
+from spark_build.farm.nodes import GPU, MEMORY, VERSION, WHO, ReachedFarm, node_of, refuse_other, why
+from spark_build.farm.task import TOPIC, Examination, Task, TaskAnswer, examine, perform, verify
 from spark_build.files import write_atomically
 from spark_build.process import refuse_cancelled
 from spark_build.recipes.model import Plan, Step, Target
@@ -169,11 +169,8 @@ class Connection:
         alive = self._there.alive()
         return max(0, alive - len(self._workers)) if alive else None
 
-    def ask_all(self, asked: Examination) -> list[dict[str, Any]]:
-        """Have every worker examined beside its builds, once those that we started came.
-
-        Return their answers. Raise HostError where a worker does not come in time.
-        """
+    def await_all(self) -> None:
+        """Wait for the workers that we started. Raise HostError where one does not come in time."""
         deadline = time.monotonic() + COMING
         while len(self._client.scheduler_info(n_workers=-1)["workers"]) < self._there.alive():
             self._there.check()
@@ -181,6 +178,13 @@ class Connection:
                 raise HostError(f"not all workers came within {COMING:.0f} s")
             time.sleep(WAIT)
         self._there.check()
+
+    def ask_all(self, asked: Examination) -> list[dict[str, Any]]:
+        """Have every worker examined beside its builds, once those that we started came.
+
+        Return their answers. Raise HostError where a worker does not come in time.
+        """
+        self.await_all()
         answers = self._client.run(examine, asdict(asked), on_error="return")
         lost = {"problem": "it was lost meanwhile", "findings": []}
         return [
@@ -242,6 +246,21 @@ def ask_all(there: ReachedFarm, asked: Examination) -> list[dict[str, Any]]:
     connection = Connection(there, lambda _: None)
     try:
         return connection.ask_all(asked)
+    finally:
+        connection.close()
+
+
+def verified_by(there: ReachedFarm, task: Task, target: Target) -> TaskAnswer | None:
+    """Have a worker of the target with a GPU verify what was built; None where the farm has none."""
+    wanted = {VERSION: 1.0, f"platform {target.platform}": 1.0, f"python {target.python}": 1.0, GPU: 1.0}
+    connection = Connection(there, lambda _: None)
+    order = Order(task=task, demands=wanted, priority=0)
+    try:
+        connection.await_all()
+        while connection.workers(wanted):
+            if (answer := connection.ask(verify, order, (), lambda: None)) is not None:
+                return answer
+        return None
     finally:
         connection.close()
 

@@ -43,7 +43,7 @@ from spark_build.wheelhouse import trust
 CERTIFICATE, KEY = "farm.pem", "farm.key"
 VERSION = f"spark-build {__version__}"  # a resource of every worker, and the scheduler's answer to who it is
 WHO = "spark-build"
-MEMORY = "memory MiB"  # a resource
+MEMORY, GPU = "memory MiB", "GPU"  # resources
 SSH_FAILED = 255  # of ssh itself, not of what it runs
 PAUSE = 1.0  # seconds before a worker looks for its scheduler again; ten times that in the end
 
@@ -76,7 +76,10 @@ def make_certificate(folder: Path) -> None:
     if (folder / CERTIFICATE).exists():
         raise UsageError(f"{folder} has a certificate already", hint=f"remove {folder / CERTIFICATE} first")
     made = Security.temporary()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (FileExistsError, FileNotFoundError) as error:  # a device stands there, or /proc makes none
+        raise UsageError(f"{folder} can be no folder: {error.strerror}", hint="name another place") from error
     (folder / KEY).unlink(missing_ok=True)  # it may be another's, who would read what is written into it
     key = os.open(folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(key, "w") as file:
@@ -131,7 +134,7 @@ def abilities(machine: Machine) -> dict[str, float]:
         f"python {machine.python}": 1,
         MEMORY: machine.memory_mib,
         "CUDA toolkit": int("cuda" in machine.prefixes),
-        "GPU": len(machine.gpus),
+        GPU: len(machine.gpus),
     }
     return {name: float(value) for name, value in facts.items() if value}
 

@@ -18,25 +18,30 @@ from distributed import get_worker
 
 from spark_build import process
 from spark_build.build import background, scheduler
-from spark_build.build.context import resolve_context
-from spark_build.errors import HostError, SparkBuildError, from_os_error
+from spark_build.build.context import Context, resolve_context
+from spark_build.errors import HostError, SparkBuildError, VerificationError, from_os_error
 from spark_build.events import Event, Progress, RecipeFinished, RecipeResult, Usage, encode
 from spark_build.farm.nodes import VERSION, BuildWorker, Workplace, end, node_of
 from spark_build.journal import new_run
 from spark_build.recipes.loader import load
 from spark_build.recipes.model import Step
+from spark_build.wheelhouse import generations
 
 TOPIC = "spark-build"  # of Dask's events
 LOG_BYTES = 1 << 18  # of a failed build's log that go to the client
 EXAMINED = 180.0  # seconds that a worker's doctor may take
 SAID = "error: "  # the beginning of lines that say why a command did not begin
 DONE = ("built", "reused")
+JUDGED = (0, VerificationError.exit_code)  # of `all`, once it has verified
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """A recipe to build, as plain data; plan_key: what the client would build."""
+    """A recipe to build, as plain data; plan_key: what the client would build.
+
+    verified: recipes whose wheels are checked together, of which `recipe` is the first.
+    """
 
     run: str  # the client's, for its events
     recipe: str
@@ -48,6 +53,8 @@ class Task:
     offline: bool = False
     ignore_memory: bool = False
     require_sandbox: bool = False
+    verified: list[str] = field(default_factory=list)
+    reverify: bool = False
     version: str = VERSION
 
     def command(self, site: Workplace) -> list[str]:
@@ -55,23 +62,24 @@ class Task:
         words = [*site.program, f"--train={self.train}", f"--target={self.target}"]
         words += [f"--provide={need}={where}" for need, where in self.provide.items()]
         words += [f"--option={name}={value}" for name, value in self.choices.items()]
-        words += ["build", "--no-closure"]
+        words += ["all"] if self.verified else ["build", "--no-closure"]
         flags = {
             "--offline": self.offline,
             "--ignore-memory": self.ignore_memory,
             "--require-sandbox": self.require_sandbox,
+            "--reverify": self.reverify,
         }
         words += [name for name, wanted in flags.items() if wanted]
         words += [f"--jobs={site.jobs}"] if site.jobs else []
         words += [f"--memory={site.memory_mib}"] if site.memory_mib else []
-        return [*words, "--", self.recipe]
+        return [*words, "--", *(self.verified or [self.recipe])]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskAnswer:
     """A worker's answer; `result` is missing where the build did not begin: `problem` says why.
 
-    build_key: what remote stores have it under.
+    build_key: what remote stores have it under; checks: of a verification, and of which wheels (sha256).
     """
 
     worker: str
@@ -80,6 +88,8 @@ class TaskAnswer:
     problem: str = ""
     build_key: str = ""
     log: bytes = b""
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    wheels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +124,7 @@ async def examine(raw: Mapping[str, Any], dask_worker: Any) -> dict[str, Any]:
 
 
 def perform(raw: Mapping[str, Any]) -> TaskAnswer:
-    """Do a task; the one function that clients name to workers."""
+    """Build a task's recipe; clients name this function to workers."""
     task, worker = Task(**raw), cast("BuildWorker", get_worker())
     answer = TaskAnswer(worker=str(worker.name), address=worker.address)
     site = worker.site
@@ -138,13 +148,50 @@ def perform(raw: Mapping[str, Any]) -> TaskAnswer:
     return replace(answer, result=encode(RecipeFinished(result=result)), build_key=key, log=log)
 
 
-def _step(site: Workplace, task: Task) -> Step:
-    """Return how this machine decides the recipe now."""
+def verify(raw: Mapping[str, Any]) -> TaskAnswer:
+    """Fetch or build recipes here, check their wheels as `all` does; clients name it to workers, too."""
+    task, worker = Task(**raw), cast("BuildWorker", get_worker())
+    answer = TaskAnswer(worker=str(worker.name), address=worker.address)
+    lines: deque[str] = deque(maxlen=process.TAIL_LINES)
+    pids: list[int] = []
+    key = worker.get_current_task()
+    try:
+        if task.version != VERSION:
+            raise HostError(f"it runs {VERSION}, the client {task.version}")
+        with ThreadPoolExecutor(1) as pool:
+            command = task.command(worker.site)
+            child = pool.submit(process.run, command, on_line=lines.append, on_start=pids.append)
+            try:
+                while not child.done():
+                    _end_unwanted(worker, key, child, pids)
+                    time.sleep(background.PAUSE)
+            finally:
+                end(child, pids)
+        generation = generations.current(_setting(worker.site, task).view)
+        checks = generations.checks_of(generation) if generation else None
+    except (SparkBuildError, OSError) as error:
+        known = from_os_error(error) if isinstance(error, OSError) else error
+        return replace(answer, problem=known.message if known else f"{type(error).__name__}: {error}")
+    if generation is None or checks is None or child.result().returncode not in JUDGED:
+        said = [line.removeprefix(SAID) for line in lines if line.startswith(SAID)]
+        return replace(answer, problem="; ".join(said) or "it verified nothing")
+    wheels = {wheel.filename: wheel.sha256 for wheel in generation.wheels}
+    return replace(answer, checks=checks, wheels=wheels)
+
+
+def _setting(site: Workplace, task: Task) -> Context:
+    """Return where and with what this machine does a task."""
     pairs = (name.partition(".") for name in task.choices)
     choices = {(recipe, option): task.choices[f"{recipe}.{option}"] for recipe, _, option in pairs}
     catalogue = load(site.home.data).with_options(choices)
     setting = resolve_context(site.home, catalogue, task.target, task.train, task.provide)
     setting.remotes.offline = task.offline
+    return setting
+
+
+def _step(site: Workplace, task: Task) -> Step:
+    """Return how this machine decides the recipe now."""
+    setting = _setting(site, task)
     steps = scheduler.plan(setting, [task.recipe]).steps
     return next(step for step in steps if step.recipe.name == task.recipe)
 

@@ -8,7 +8,7 @@ import json
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -44,7 +44,7 @@ from spark_build.wheelhouse.trust import Signer
 from spark_build.wheels.audit import as_installer, findings_alone, fits
 from spark_build.wheels.diff import known_libraries, known_policies
 from spark_build.wheels.model import StoredWheel, WheelFacts
-from spark_build.wheels.reader import facts_and_digest, filename_parts
+from spark_build.wheels.reader import facts_and_digest, filename_parts, read_described
 
 PROVENANCE = "provenance.json"
 MANIFEST_LIMIT = 64 << 20  # bytes; 10 000 wheels have 10 MiB
@@ -144,18 +144,22 @@ def _taken(
     )
 
 
-def import_entry(home: Home, path: Path, file: BinaryIO, build_key: str, target: Target) -> StoredWheel:
+def import_entry(
+    home: Home, path: Path, file: BinaryIO, build_key: str, target: Target, *, audited: bool
+) -> StoredWheel:
     """Commit the wheel of a signed export of one build, which `path` names in errors; publish nothing.
 
+    audited: by `build/stages/audit.py` before its first use, which unpacks it: then it is only hashed here.
     Raises StoreError or AuditError for what an import refuses, and for another build than `build_key`.
     """
     make_folder(home.store)
     with (
         stores.shared_lock(home.store, "importing"),
         tempfile.TemporaryDirectory(prefix=".tmp-import-", dir=home.store) as scratch,
-        proofs() as proven,
+        contextlib.ExitStack() as stack,
     ):
         folder = Path(scratch)
+        proven = None if audited else stack.enter_context(proofs())
         with incoming_tar(path, file) as files:
             manifest, signer = _unpack(home, path, next(files), files, folder, proven, Allowed())
         sound = _prove(path, folder, manifest, proven, silent)
@@ -192,7 +196,7 @@ def _unpack(
     first: Incoming,
     files: Iterator[Incoming],
     folder: Path,
-    proven: Proofs,
+    proven: Proofs | None,
     allowed: Allowed,
 ) -> tuple[Manifest, Signer]:
     """Write wheels and attestations into `folder`, exactly the manifest's; returns it and its signer."""
@@ -212,7 +216,7 @@ def _unpack(
         place.parent.mkdir(parents=True, exist_ok=True)
         if one.save(place) != missing.pop(name):
             raise refused(path, f"{name} is not what its manifest says (sha256)")
-        if name in sizes:
+        if name in sizes and proven:
             proven.begin(place)
     if missing:
         raise refused(path, f"{next(iter(missing))} is missing")
@@ -311,7 +315,9 @@ def _by(signer: Signer | None) -> str:
     return "unsigned" if signer is None or not signer.key else f"signed by {signer.name}"
 
 
-def _prove(path: Path, folder: Path, manifest: Manifest, proven: Proofs, progress: Progress) -> list[Sound]:
+def _prove(
+    path: Path, folder: Path, manifest: Manifest, proven: Proofs | None, progress: Progress
+) -> list[Sound]:
     sound: list[Sound] = []
     done, total = 0, sum(wheel.size for wheel in manifest.wheels)
     for wheel in manifest.wheels:
@@ -325,8 +331,10 @@ def _prove(path: Path, folder: Path, manifest: Manifest, proven: Proofs, progres
     return sound
 
 
-def _checked(path: Path, folder: Path, manifest: Manifest, wheel: StoredWheel, proven: Proofs) -> Sound:
-    """Return a wheel whose key, record and content agree."""
+def _checked(
+    path: Path, folder: Path, manifest: Manifest, wheel: StoredWheel, proven: Proofs | None
+) -> Sound:
+    """Return a wheel whose key, record, METADATA and (what is `proven`) content agree."""
     papers = manifest.papers(wheel.key)
     own = folder / "store" / wheel.key
     record: dict[str, Any] = json.loads((own / stores.RECORD).read_bytes()) if stores.RECORD in papers else {}
@@ -348,20 +356,27 @@ def _checked(path: Path, folder: Path, manifest: Manifest, wheel: StoredWheel, p
         "content_digest": str(record["content_digest"]),
         "build_key": build_key,
     }
-    facts, content = proven.of(folder / wheel.filename)
-    if facts.unsafe:
-        raise AuditError(f"{wheel.filename} is not taken in: {facts.unsafe[0]}", hint="build it again")
-    if (facts.name, facts.version, facts.requires) != (wheel.name, wheel.version, wheel.requires):
+    place = folder / wheel.filename
+    told = _unpacked(path, place, record, proven) if proven else read_described(place)
+    if (told.name, told.version, told.requires) != (wheel.name, wheel.version, wheel.requires):
         raise refused(path, f"the METADATA of {wheel.filename} is not what its manifest says")
-    if content != described["content_digest"] and not record.get("prefix"):
-        # Dependents' build keys are made of it.
-        raise AuditError(
-            f"{path} is refused: the content digest of {wheel.filename} is not what its record says",
-            hint="export it again",
-        )
     return Sound(
         wheel=wheel, described=described, papers=tuple(name for name in papers if name != stores.RECORD)
     )
+
+
+def _unpacked(path: Path, wheel: Path, record: Mapping[str, Any], proven: Proofs) -> WheelFacts:
+    """Return facts on a wheel whose files are what its RECORD and the record say."""
+    facts, content = proven.of(wheel)
+    if facts.unsafe:
+        raise AuditError(f"{wheel.name} is not taken in: {facts.unsafe[0]}", hint="build it again")
+    if content != record["content_digest"] and not record.get("prefix"):
+        # Dependents' build keys are made of it.
+        raise AuditError(
+            f"{path} is refused: the content digest of {wheel.name} is not what its record says",
+            hint="export it again",
+        )
+    return facts
 
 
 def _build_key(path: Path, own: Path, wheel: StoredWheel, papers: Sequence[str]) -> str:

@@ -204,12 +204,15 @@ class Remotes:
                 self._found[build_key] = self._first(build_key, HEAD, look)
             return self._found[build_key]
 
-    def fetch(self, build_key: str, target: Target) -> StoredWheel | None:
-        """Commit the build under this key as an import of its signer's; None where no remote store has it."""
+    def fetch(self, build_key: str, target: Target, *, audited: bool = False) -> StoredWheel | None:
+        """Commit the build under this key as an import of its signer's; None where no remote store has it.
+
+        audited: as `import_entry` has it.
+        """
         from spark_build.transfer.bundle_import import import_entry
 
         def take(remote: Remote, path: Path, file: BinaryIO) -> StoredWheel:
-            wheel = import_entry(self._home, path, file, build_key, target)
+            wheel = import_entry(self._home, path, file, build_key, target, audited=audited)
             reporter().message(f"fetched {wheel.filename} from {remote.name}: {wheel.shown_origin}")
             return wheel
 

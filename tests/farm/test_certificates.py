@@ -89,3 +89,10 @@ def test_all_commands_of_a_farm_say_so_at_once(tmp_path: Path) -> None:
     for words in (("doctor",), ("build", "a")):
         done = root.run(*words, "--farm", address, "--certificates", str(old))
         assert (done.returncode, "and it is 20" in done.stderr) == (2, True), done.stderr
+
+
+def test_a_place_that_can_be_no_folder(tmp_path: Path) -> None:
+    """A device passes for no regular file; it was a bug report."""
+    for place in ("/dev/null", "/proc/farm"):
+        with pytest.raises(UsageError, match=f"{place} can be no folder"):
+            nodes.make_certificate(Path(place))

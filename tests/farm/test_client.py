@@ -48,7 +48,7 @@ NO_RUN = cast("Run", None)  # nothing is built here
 def lab(tmp_path: Path) -> Iterator[Lab]:
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
         yield farms.make(tmp_path, {"a": "", "b": ""})
-    gc.collect()  # Dask leaves a socket open that it cannot close in time: not to the next test's harm
+    gc.collect()  # Client.close stops its loop before all sockets are closed: not to the next test's harm
 
 
 def setting_of(lab: Lab) -> Context:
@@ -314,9 +314,11 @@ def test_another_build_than_the_recipes_is_not_taken(lab: Lab, monkeypatch: pyte
     looked_for = set()
     fetch = remote.Remotes.fetch
 
-    def noted(self: remote.Remotes, build_key: str, target: Target) -> StoredWheel | None:
+    def noted(
+        self: remote.Remotes, build_key: str, target: Target, *, audited: bool = False
+    ) -> StoredWheel | None:
         looked_for.add(build_key)
-        return fetch(self, build_key, target)
+        return fetch(self, build_key, target, audited=audited)
 
     monkeypatch.setattr(remote.Remotes, "fetch", noted)
     lab.roots("one")

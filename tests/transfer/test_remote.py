@@ -36,7 +36,16 @@ from spark_build.wheelhouse.fsck import check
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheels.model import StoredWheel
 from tests.helpers import faults
-from tests.helpers.exports import import_unsigned, make_key, member, members, sealed, taken_apart, written
+from tests.helpers.exports import (
+    import_unsigned,
+    make_key,
+    member,
+    members,
+    relabelled,
+    sealed,
+    taken_apart,
+    written,
+)
 from tests.helpers.servers import Served, served
 from tests.helpers.wheelhouse import (
     VIEW,
@@ -229,7 +238,7 @@ def forged(entry: Path, how: str, given: Path, other: Path) -> None:
     ],
 )
 def test_a_tampered_entry_is_refused(house: House, given: Path, tmp_path: Path, how: str, says: str) -> None:
-    """With one warning; nothing of it is left, and the other entry is taken."""
+    """With one warning; nothing of it is left, and the other entry is taken: whoever unpacks the wheel."""
     url = lab(tmp_path / "lab")
     store = house.pushes_to(url)
     Remotes(house.home).push(store, house.generation)
@@ -241,12 +250,28 @@ def test_a_tampered_entry_is_refused(house: House, given: Path, tmp_path: Path, 
     with reporting(Reporter(told.append)):
         remotes = Remotes(home)
         assert remotes.fetch(house.built[0].key, HERE) is None
+        assert remotes.fetch(house.built[0].key, HERE, audited=True) is None
+        assert told[0] == told.pop()
         assert len(told) == 1
         assert told[0].startswith("warning: lab/entries/")
         assert says in told[0]
         assert {**snapshot(home.wheelhouse), **before} == snapshot(home.wheelhouse)
         assert list(home.store.glob(".tmp-*")) == []
         assert remotes.fetch(house.built[1].key, HERE) is not None, "the remote store itself is not given up"
+
+
+def test_what_a_signer_says_wrongly_is_refused(house: House, given: Path, tmp_path: Path) -> None:
+    """A record's content digest is compared here, or by the audit of who says that it will."""
+    url = lab(tmp_path / "lab")
+    store, first = house.pushes_to(url), house.built[0]
+    Remotes(house.home).push(store, house.generation)
+    relabelled(tmp_path / "lab" / entry_name(first.key, store.signer), given / "alice")
+    told: list[str] = []
+    with reporting(Reporter(told.append)):
+        remotes = Remotes(puller(given, tmp_path / "other", url))
+        assert remotes.fetch(first.key, HERE) is None
+        assert remotes.fetch(first.key, HERE, audited=True) is not None
+    assert "the content digest of one-1.0-" in told[0]
 
 
 @pytest.mark.parametrize("how", ["a link", "a pipe", "a folder"])

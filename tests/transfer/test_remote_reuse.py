@@ -14,7 +14,7 @@ from spark_build.files import sha256_of
 from spark_build.wheelhouse import store
 from tests.conftest import Root
 from tests.helpers import recipe_roots
-from tests.helpers.exports import make_key
+from tests.helpers.exports import make_key, relabelled
 from tests.helpers.recipe_roots import statuses
 
 
@@ -105,6 +105,18 @@ def test_what_is_tampered_with_or_gone_costs_a_warning_and_is_built(
     assert "is not what its manifest says (sha256); going on without it" in refused
     assert f"warning: {tmp_path / 'gone'} is not there; going on without it" in gone
     assert wheels(other).keys() == wheels(recorded[0]).keys()
+
+
+def test_a_signer_who_says_what_is_not_so_ends_the_build(
+    recorded: tuple[Root, Path], other: Root, lab: Path
+) -> None:
+    """What a fetch does not unpack the audit does, before anything is made of it."""
+    for entry in lab.rglob("*.tar"):
+        relabelled(entry, recorded[1].parent / "alice")
+    done = other.run("--json", "build", "base", "--no-closure")
+    assert done.returncode == 8, done.stderr
+    assert "record: its content digest is not what its record says" in done.stderr
+    assert "nothing is published" in other.run("wheelhouse", "list").stderr
 
 
 def test_nothing_is_taken_from_whom_nobody_trusts(other: Root) -> None:

@@ -69,8 +69,10 @@ def again(step: Step, target: Target, entry: StoreEntry, log: Path, *, built_in:
     what = f"the prefix of {step.recipe.name}"
     if entry.wheel is not None:
         what = entry.wheel.filename
-        facts, _ = facts_and_digest(entry.folder / what, own=[str(built_in)])
+        facts, content = facts_and_digest(entry.folder / what, own=[str(built_in)])
         findings += _of_wheel(step, target, facts)
+        if entry.imported and content != entry.content_digest:  # a fetch leaves that to us
+            findings += (Finding("record", "error", "its content digest is not what its record says"),)
     errors = _errors(findings)
     if errors:
         name = step.recipe.name
