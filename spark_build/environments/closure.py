@@ -151,7 +151,7 @@ def _refuse_others(found: Mapping[Path, str], lock: Lock) -> None:
                     "remove that file if it lies in a folder of PIP_FIND_LINKS, or find out who changed the "
                     "index; to take it: ",
                     ours("recipes pin", lock.owner),
-                    "  (writes the lock anew)",
+                    "  (writes the lock anew; vendors' wheels are pinned in the train itself)",
                 ),
             )
 
