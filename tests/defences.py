@@ -619,6 +619,21 @@ DEFENCES = (
         attacks=("an index or a folder has a build requirement",),
     ),
     Fault(
+        name="other bytes of a locked public wheel taken",
+        module="spark_build.environments.closure",
+        old="        if name in locked and files.get(path.name) != sha256:\n",
+        new="        if name in locked and path.name not in files:\n",
+        tests=("test_a_public_wheel_of_other_bytes_is_refused",),
+        attacks=("an index or a folder has a public wheel",),
+    ),
+    Fault(
+        name="the set not completed anew when its lock is another",
+        module="spark_build.build.keys",
+        old='        **_asked({"locked": {pin: dict(files) for pin, files in locked.items()}}),\n',
+        new="",
+        tests=("test_a_set_is_completed_by_what_its_trains_lock_names",),
+    ),
+    Fault(
         name="no host verified where one is trusted",
         module="spark_build.sources.http",
         old="not {host, plain}.isdisjoint(self.config.trusted_hosts):",

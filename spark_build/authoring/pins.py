@@ -1,4 +1,4 @@
-"""Write, check and move pins and the locks of build requirements; find outdated pins."""
+"""Write, check and move pins and the locks of wheels; find outdated pins."""
 
 from __future__ import annotations
 
@@ -115,6 +115,18 @@ def sites(home: Home, train: str | None, names: Sequence[str]) -> list[Site]:
     shipped = home.data[-1] / "recipes"
     own = [one for one, site in found.items() if not site.path.is_relative_to(shipped)]
     return [found[name] for name in sorted(names or own or found)]
+
+
+def chosen_by(home: Home, train: str | None, names: Sequence[str]) -> tuple[list[Site], list[str]]:
+    """Return the pins that names mean, and whose locks: recipes, and trains, named or by their pins."""
+    trains = [name for name in names if name.startswith("trains/")]
+    if trains and len(trains) == len(names):
+        return [], trains
+    found = sites(home, train, [name for name in names if name not in trains])
+    of_pins = {
+        f"trains/{site.path.stem}" for site in found if site.path.parent.name == "trains" and not names
+    }
+    return found, [*(site.recipe for site in found), *trains, *sorted(of_pins)]
 
 
 def fill_pins(chosen: Sequence[Site], *, sizes: bool = False) -> tuple[list[Row], tuple[Path, ...]]:
@@ -486,18 +498,29 @@ def requirements_of(recipe: Recipe, catalogue: Catalogue) -> tuple[str, ...]:
     return tuple(sorted(pins))
 
 
-def write_locks(
-    home: Home, catalogue: Catalogue, recipes: Sequence[str], *, base: Path | None = None, anew: bool = False
-) -> tuple[list[Row], list[Path]]:
-    """Lock what is not locked yet: (what became of each recipe's lock, files written).
+def _pins_of(owner: str, catalogue: Catalogue) -> tuple[str, ...]:
+    """Return what the lock of a recipe ("onnx") or a train ("trains/2.13") lists."""
+    name = owner.removeprefix("trains/")
+    if name == owner:
+        return requirements_of(catalogue.recipe(owner), catalogue)
+    return tuple(
+        sorted(normalized(f"{one}=={known}") for one, known in catalogue.train(name).closure.items())
+    )
 
-    base: the data folder of recipes that are new; anew: also ask for what is locked already.
+
+def write_locks(
+    home: Home, catalogue: Catalogue, owners: Sequence[str], *, base: Path | None = None, anew: bool = False
+) -> tuple[list[Row], list[Path]]:
+    """Lock what is not locked yet: (what became of each lock, files written).
+
+    owners: recipes, and trains as "trains/2.13"; base: the data folder of recipes that are new; anew: also
+    ask for what is locked already.
     """
     rows: list[Row] = []
     changed: list[Path] = []
     lookup = _Lookup()
-    for name in recipes:
-        pins = requirements_of(catalogue.recipe(name), catalogue)
+    for name in owners:
+        pins = _pins_of(name, catalogue)
         lock = None if base else read_lock(home, name)
         if not pins and lock is None:
             continue
@@ -515,18 +538,18 @@ def write_locks(
             rows.append(Row(recipe=name, source=file, state="pinned"))
             continue
         path = (base or _folder(home, name)) / file
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, render_lock(found))
         rows.append(Row(recipe=name, source=file, state="written"))
         changed.append(path)
     return rows, changed
 
 
-def check_locks(home: Home, recipes: Sequence[str]) -> list[Row]:
+def check_locks(home: Home, owners: Sequence[str]) -> list[Row]:
     """Compare each lock with what the indexes announce now."""
     rows: list[Row] = []
     lookup = _Lookup()
-    for name in recipes:
+    for name in owners:
         lock = read_lock(home, name)
         if lock is None:
             continue
@@ -545,9 +568,9 @@ def check_locks(home: Home, recipes: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _folder(home: Home, recipe: str) -> Path:
-    """Return the data folder that the recipe comes from."""
-    return next(one for one in home.data if (one / "recipes" / f"{recipe}.toml").is_file())
+def _folder(home: Home, owner: str) -> Path:
+    """Return the data folder that the recipe or train comes from."""
+    return next(one for one in home.data if (one / "recipes" / f"{owner}.toml").is_file())
 
 
 class _Lookup:

@@ -173,10 +173,20 @@ def brought_up(inputs: Mapping[str, Any], *, network: bool) -> dict[str, Any] | 
 
 
 def closure_key(
-    built: Sequence[StoredWheel], pins: Mapping[str, str], python: str, *, foreign: Target | None = None
+    built: Sequence[StoredWheel],
+    pins: Mapping[str, str],
+    locked: Mapping[str, Mapping[str, str]],
+    python: str,
+    *,
+    foreign: Target | None = None,
 ) -> str:
-    """Return the key of a closure: the wheels it completes, the train's pins, the interpreter."""
-    decisive = {"wheels": sorted(wheel.sha256 for wheel in built), "pins": dict(pins), "python": python}
+    """Return the key of a closure: the wheels it completes, the train's pins and lock, the interpreter."""
+    decisive = {
+        "wheels": sorted(wheel.sha256 for wheel in built),
+        "pins": dict(pins),
+        "python": python,
+        **_asked({"locked": {pin: dict(files) for pin, files in locked.items()}}),
+    }
     # Earlier versions judged markers as on this machine: such a closure is resolved once more.
     return digest({**decisive, "markers": markers(foreign)} if foreign else decisive)
 

@@ -22,7 +22,7 @@ from spark_build.errors import UsageError, ours
 from spark_build.events import Emit, ExpectedUsage, Note, RecipeFinished, RecipeResult, Repetition, Usage
 from spark_build.machine import Machine
 from spark_build.process import cancel_all
-from spark_build.recipes.loader import read_lock
+from spark_build.recipes.loader import closure_lock, read_lock
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Download, Plan, Recipe, Step
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
@@ -277,9 +277,10 @@ def publish(
         built = list((kept | fresh).values())
         if not with_closure:
             return built, ""
-        pins = setting.train.closure
+        lock = closure_lock(setting.home, setting.train, setting.target.platform)
+        pins = dict(pin.split("==") for pin in lock.wheels) | setting.train.closure
         foreign = None if setting.is_here else setting.target
-        key = closure_key(built, pins, setting.target.python, foreign=foreign)
+        key = closure_key(built, pins, lock.wheels, setting.target.python, foreign=foreign)
         if before is not None and before.closure_key == key:
             return [*built, *(wheel for wheel in before.wheels if wheel.origin == "public")], key
 
@@ -292,7 +293,10 @@ def publish(
             store=setting.home.store,
             offline=offline,
             foreign=foreign,
+            lock=lock,
         )
+        if free := closure.unlocked(public, lock):
+            emit(Note(message=f"held by no lock of train {setting.train.name}: {', '.join(free)}"))
         return [*built, *public], key
 
     made, is_new = generations.publish(setting.view, setting.home.store, choose)

@@ -507,15 +507,15 @@ def _created_document(created: Created) -> dict[str, Any]:
 
 
 @command("pin")
-@click.argument("names", metavar="[RECIPE]...", nargs=-1)
+@click.argument("names", metavar="[RECIPE|trains/TRAIN]...", nargs=-1)
 @click.option("--check", "only_check", is_flag=True, help="Write nothing; exit 5 when a source changed.")
 @click.option("--version", "moves", metavar="NAME=VER", multiple=True, help="Pin another version.")
 @shared
 def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, only_check: bool) -> int:
     """Write missing hashes and locks, compare them, or move to another version.
 
-    Hashes, sizes and commits of sources go into the selected train, hashes of the build requirements into
-    recipes/locks/. Without RECIPEs: of your own recipes, or of all where you have none.
+    Hashes, sizes and commits of sources go into the selected train, those of build requirements and of a
+    train's public wheels into recipes/locks/. Without names: of your own, or of all where you have none.
     """
     from spark_build.authoring import pins
     from spark_build.recipes.loader import load
@@ -533,14 +533,13 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
             rows += moved
             changed += map(str, files)
     elif only_check:
-        chosen = pins.sites(home, options.train, names)
-        rows = pins.check_pins(chosen) + pins.check_locks(home, [site.recipe for site in chosen])
+        chosen, owners = pins.chosen_by(home, options.train, names)
+        rows = pins.check_pins(chosen) + pins.check_locks(home, owners)
     else:
-        chosen = pins.sites(home, options.train, names)
+        chosen, owners = pins.chosen_by(home, options.train, names)
         rows, files = pins.fill_pins(chosen, sizes=bool(names))
         if not any(map(_is_unknown, rows)):  # else the files may be no recipes yet
-            own = [site.recipe for site in chosen]
-            more, written = pins.write_locks(home, load(home.data), own, anew=bool(names))
+            more, written = pins.write_locks(home, load(home.data), owners, anew=bool(names))
             rows, files = [*rows, *more], (*files, *written)
         changed += map(str, files)
     _show(options, rows, list(dict.fromkeys(changed)))

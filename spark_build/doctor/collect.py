@@ -172,13 +172,14 @@ def collect_basics(access: MachineAccess, home: Home, wants: PlanRequirements, m
     folders = sorted({_existing(folder) for folder in (home.wheelhouse, home.build, home.sources)})
     place = _existing(home.build)
     with ThreadPoolExecutor() as pool:  # each of them starts a program and waits
-        sandbox, caching = pool.submit(access.sandbox), pool.submit(access.cache)
+        sandbox, caching = pool.submit(access.sandbox), pool.submit(access.cache, home)
         missing = access.missing_packages(_packages(wants))
         nvcc = _nvcc(access, wants.toolkit)
         found, cache = sandbox.result(), caching.result()
     short = checks_build.largest_job(wants)[1] > checks_build.room(machine, wants)
     where = ", with a remote cache; it compiles outside the sandbox" if cache.remote else ""
     where = f" with {cache.shared}, shared" if cache.shared else where
+    where = f"; objects are not shared: {cache.unshared}" if cache.unshared else where
     return Basics(
         machine=machine,
         python=access.python,

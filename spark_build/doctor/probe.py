@@ -22,6 +22,7 @@ from spark_build.build.compiler_cache import Cache
 from spark_build.build.sandbox import Sandbox
 from spark_build.doctor.model import install_line
 from spark_build.errors import HostError
+from spark_build.paths import Home
 from spark_build.probe import has_python_headers, package_versions
 from spark_build.process import capture, run
 from spark_build.resources import memory
@@ -82,9 +83,9 @@ class MachineAccess:
         """Return the strongest sandbox that works."""
         return sandbox.choose()
 
-    def cache(self) -> Cache:
-        """Return the compiler cache that builds would use."""
-        return compiler_cache.choose(self.environ)
+    def cache(self, home: Home) -> Cache:
+        """Return the compiler cache that builds of this home would use."""
+        return compiler_cache.chosen_for(home, self.environ)
 
     def missing_packages(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return those of these system packages that are missing."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.tags import Tag, sys_tags
+from packaging.utils import parse_wheel_filename
 
 from spark_build.environments import interpreters
 from spark_build.environments.installed import choose_installer
@@ -20,6 +21,7 @@ from spark_build.files import make_folder, sha256_of
 from spark_build.paths import Home
 from spark_build.process import run
 from spark_build.recipes.model import Target
+from spark_build.recipes.parse import Lock
 from spark_build.venv import clean_environment, error_in, find_uv, unconfigured
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import resolve as wheelhouse_resolve
@@ -32,6 +34,7 @@ from spark_build.wheels.model import StoredWheel
 from spark_build.wheels.reader import content_digest, read_facts
 
 ELSEWHERE = Path(__file__).with_name("pip_cross_platform.py")
+FREE = Lock(file="", wheels={})
 
 
 def resolve(
@@ -41,12 +44,13 @@ def resolve(
     store: Path,
     offline: bool,
     foreign: Target | None = None,
+    lock: Lock = FREE,
 ) -> tuple[StoredWheel, ...]:
     """Download the public wheels that `built` need with pip, and commit them to the store.
 
     foreign: the target, when it is not this machine; files and requirements are then chosen as there.
-    pip checks each file against the hash that the index announces. Never runs project code: only
-    wheels are taken.
+    pip checks each file against the hash that the index announces, this against `lock`. Never runs
+    project code: only wheels are taken.
     """
     make_folder(store)
     with (
@@ -60,7 +64,9 @@ def resolve(
         public = [path for path in sorted(folder.glob("*.whl")) if path.name not in own]
         names = {wheel.name for wheel in built}
         imported = {row["sha256"]: row["key"] for row in _public_wheels(store) if row["imported"]}
-        return tuple(_commit(path, store, names, imported if offline else {}) for path in public)
+        sums = {path: sha256_of(path) for path in public}
+        _refuse_others(sums, lock)
+        return tuple(_commit(path, sums[path], store, names, imported if offline else {}) for path in public)
 
 
 def _download(
@@ -73,7 +79,9 @@ def _download(
     offline: bool,
 ) -> None:
     constraints = folder / "constraints.txt"
-    constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
+    own = {wheel.name for wheel in built}
+    lines = [f"{name}=={version}\n" for name, version in sorted(pins.items()) if name not in own]
+    constraints.write_text("".join(lines))
     wheels = [str(stores.entry_folder(store, wheel.key) / wheel.filename) for wheel in built]
     options = [
         "download",
@@ -130,14 +138,39 @@ def _public_wheels(store: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _commit(path: Path, store: Path, built: set[str], imported: Mapping[str, str]) -> StoredWheel:
+def _refuse_others(found: Mapping[Path, str], lock: Lock) -> None:
+    """Raise SourceError for a wheel (path -> sha256) of a locked name: another file or other bytes."""
+    locked = {pin.partition("==")[0] for pin in lock.wheels}
+    files = {file: sha256 for wheels in lock.wheels.values() for file, sha256 in wheels.items()}
+    for path, sha256 in found.items():
+        name, version, *_ = parse_wheel_filename(path.name)
+        if name in locked and files.get(path.name) != sha256:
+            raise SourceError(
+                f"{path.name}: {lock.file} does not name these bytes (sha256 {sha256}) of {name}=={version}",
+                hint=Hint(
+                    "remove that file if it lies in a folder of PIP_FIND_LINKS, or find out who changed the "
+                    "index; to take it: ",
+                    ours("recipes pin", lock.owner),
+                    "  (writes the lock anew; vendors' wheels are pinned in the train itself)",
+                ),
+            )
+
+
+def unlocked(public: Iterable[StoredWheel], lock: Lock) -> list[str]:
+    """Return the wheels that no lock holds, as name==version."""
+    locked = {pin.partition("==")[0] for pin in lock.wheels}
+    return [f"{wheel.name}=={wheel.version}" for wheel in public if wheel.name not in locked]
+
+
+def _commit(
+    path: Path, sha256: str, store: Path, built: set[str], imported: Mapping[str, str]
+) -> StoredWheel:
     """Commit a download; one that is here by an import (sha256 -> key) stays marked as that."""
     facts = read_facts(path)
     if facts.unsafe:
         raise StoreError(f"the public wheel {path.name} is not taken: {facts.unsafe[0]}")
     if facts.name in built:
         raise StoreError(f"pip would take {path.name} from the index instead of the wheel built here")
-    sha256 = sha256_of(path)
     there = stores.read(store, imported[sha256]) if sha256 in imported else None
     if there is not None and there.wheel is not None:
         return there.wheel

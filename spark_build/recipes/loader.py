@@ -10,6 +10,8 @@ from pathlib import Path
 from types import GenericAlias
 from typing import Any, TypeVar
 
+from packaging.utils import parse_wheel_filename
+
 from spark_build.errors import Finding, Hint, RecipeError, UsageError, ours, problem
 from spark_build.paths import Home
 from spark_build.recipes.model import Pin, Recipe, Target, Train
@@ -17,6 +19,7 @@ from spark_build.recipes.parse import (
     Lock,
     joint_error,
     lock_file,
+    normalized,
     parse_lock,
     parse_recipe,
     parse_target,
@@ -66,14 +69,14 @@ class Catalogue:
         return _find(self.targets, name, "target")
 
 
-def read_lock(home: Home, recipe: str) -> Lock | None:
-    """Return the lock of a recipe's build requirements; None when it has none.
+def read_lock(home: Home, owner: str) -> Lock | None:
+    """Return the lock of a recipe's build requirements, or of a train's closure ("trains/2.13"), or None.
 
     It counts only from the folder that the recipe comes from: a recipe of the same name elsewhere asks for
     other things. Raises RecipeError when it cannot be read.
     """
-    base = next((one for one in home.data if (one / "recipes" / f"{recipe}.toml").is_file()), None)
-    path = base / lock_file(recipe) if base else None
+    base = next((one for one in home.data if (one / "recipes" / f"{owner}.toml").is_file()), None)
+    path = base / lock_file(owner) if base else None
     if path is None or not path.exists():
         return None
     try:
@@ -82,7 +85,23 @@ def read_lock(home: Home, recipe: str) -> Lock | None:
         raise RecipeError(
             f"{path} cannot be read: {error}", hint=Hint("delete it, then: ", ours("recipes pin"))
         ) from error
-    return parse_lock(text, lock_file(recipe))
+    return parse_lock(text, lock_file(owner))
+
+
+def closure_lock(home: Home, train: Train, platform: str) -> Lock:
+    """Return which public wheels may complete a train's sets: as locked, and vendors' that it pins itself.
+
+    A pin that is in it without files allows none. Names that are in no pin are free. Raises RecipeError.
+    """
+    owner = f"trains/{train.name}"
+    lock = read_lock(home, owner)
+    pins = [normalized(f"{name}=={version}") for name, version in train.closure.items()]
+    wheels = {pin: dict(lock.wheels.get(pin, {})) for pin in pins} if lock else {}
+    for source in (source for pin in train.components.values() for source in pin.sources):
+        if source.kind == "wheel" and source.platform in ("", platform):
+            name, version, *_ = parse_wheel_filename(source.filename)
+            wheels.setdefault(f"{name}=={version}", {})[source.filename] = source.sha256
+    return Lock(file=lock.file if lock else f"recipes/{owner}.toml", wheels=wheels, owner=owner)
 
 
 def load(data: Sequence[Path]) -> Catalogue:

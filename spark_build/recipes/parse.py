@@ -219,10 +219,11 @@ _WHEEL = re.compile(r'  \{ path = "([^"\\]+)", hashes = \{ sha256 = "([0-9a-f]{6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lock:
-    """The wheels that a recipe's build environment may be made of: pin -> file name -> sha256."""
+    """The wheels that a build environment or a closure may be made of: pin -> file name -> sha256."""
 
     file: str
     wheels: Mapping[str, Mapping[str, str]]
+    owner: str = ""  # as `recipes pin` takes it: a recipe's name, or trains/NAME
 
     def hashes(self, pins: Sequence[str], platform: str) -> dict[str, tuple[str, ...]]:
         """Return each pin's allowed sha256s for a platform such as linux-aarch64; none: it is not listed."""
@@ -237,9 +238,11 @@ class Lock:
         }
 
 
-def lock_file(recipe: str) -> str:
-    """Return where a recipe's lock lies below a data folder."""
-    return f"recipes/locks/pylock.{recipe}.toml"
+def lock_file(owner: str) -> str:
+    """Return where the lock of a recipe ("onnx") or a train ("trains/2.13") lies below a data folder."""
+    train = owner.removeprefix("trains/")
+    # PEP 751 forbids dots in pylock.NAME.toml, and trains have them.
+    return f"recipes/locks/pylock.{owner}.toml" if train == owner else f"recipes/locks/{train}/pylock.toml"
 
 
 def normalized(pin: str) -> str:
@@ -260,7 +263,7 @@ def parse_lock(text: str, file: str) -> Lock:
         wheels = dict(_package(one) for one in raw["packages"])
     except (RecursionError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecipeError(
-            f"{file} is no lock of build requirements: {' '.join(str(error).split())[:200]}",
+            f"{file} is no lock of wheels: {' '.join(str(error).split())[:200]}",
             hint=Hint("delete it, then write it anew: ", ours("recipes pin")),
         ) from error
     return Lock(file=file, wheels=wheels)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packaging.pylock import Pylock
+from packaging.pylock import Pylock, is_valid_pylock_path
 
 from spark_build.authoring.pins import requirements_of
 from spark_build.build import requirements
 from spark_build.errors import RecipeError, SourceError
 from spark_build.files import sha256_of
-from spark_build.recipes.loader import load, read_lock
+from spark_build.recipes.loader import closure_lock, load, read_lock
 from spark_build.recipes.parse import lock_file, parse_lock, render_lock
 from tests.conftest import ROOT, Root
 from tests.helpers.webserver import Site, serving
@@ -52,7 +52,7 @@ def test_what_is_written_is_read(wheels: dict[str, dict[str, str]]) -> None:
     ],
 )
 def test_what_is_no_lock_is_said(text: str) -> None:
-    with pytest.raises(RecipeError, match=r"^lock is no lock of build requirements"):
+    with pytest.raises(RecipeError, match=r"^lock is no lock of wheels"):
         parse_lock(text, "lock")
 
 
@@ -67,9 +67,24 @@ def test_shipped_recipes_are_locked_for_both_processors() -> None:
         assert tuple(sorted(lock.wheels)) == pins, name
         for platform in ("linux-x86_64", "linux-aarch64"):
             assert [pin for pin, found in lock.hashes(pins, platform).items() if not found] == [], name
-    assert {path.name for path in (ROOT / "recipes" / "locks").iterdir()} == {
-        Path(lock_file(name)).name for name in compiled
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "recipes" / "locks").rglob("*.toml")} == {
+        lock_file(owner) for owner in (*compiled, *(f"trains/{name}" for name in catalogue.trains))
     }
+
+
+def test_shipped_trains_lock_what_completes_their_sets() -> None:
+    catalogue, home = load([ROOT]), dataclasses.replace(home_in(ROOT), data=(ROOT,))
+    for name, train in catalogue.trains.items():
+        path = ROOT / lock_file(f"trains/{name}")
+        Pylock.from_dict(tomllib.loads(path.read_text()))
+        assert is_valid_pylock_path(path)
+        for platform in ("linux-x86_64", "linux-aarch64"):
+            wheels = closure_lock(home, train, platform).wheels
+            assert {f"{one}=={version}" for one, version in train.closure.items()} <= set(wheels)
+            assert all(wheels.values()), name
+            # CUDA's libraries, which the train itself pins.
+            (cublas,) = [files for pin, files in wheels.items() if pin.startswith("nvidia-cublas==")]
+            assert [file.endswith(f"_{platform.partition('-')[2]}.whl") for file in cublas] == [True]
 
 
 # --- what a build takes -----------------------------------------------------------------------------
@@ -199,3 +214,21 @@ def test_a_lock_that_lacks_a_pin_ends_the_build_with_what_to_type(root: Root) ->
     root.recipe(recipe)
     path.write_text("{")
     assert root.run("plan", "tiny").returncode == 3
+
+
+def test_pin_locks_what_completes_a_trains_sets(root: Root) -> None:
+    path = root.folder / lock_file("trains/t")
+    train = (root.folder / "recipes" / "trains" / "t.toml").read_text()
+    root.train(f'{train}\n[closure]\nwheel = "0.45.1"\n')
+    assert root.run("recipes", "pin", "tiny").returncode == 0
+    assert not path.exists()  # another one's lock
+    assert f"wrote {path}\n" in root.run("recipes", "pin").stdout
+    text = path.read_text()
+    (sha256,) = parse_lock(text, "lock").wheels["wheel==0.45.1"].values()
+    path.write_text(text.replace(sha256, "0" * 64))
+    check = root.run("recipes", "pin", "--check")
+    assert (check.returncode, "trains/t: wheel-0.45.1" in check.stderr) == (5, True)
+    assert root.run("recipes", "pin").stdout.count("written") == 0  # nothing is blessed in passing
+    assert root.run("recipes", "pin", "trains/t").stdout.count("written") == 1
+    assert path.read_text() == text
+    assert "no train is named 'u'" in root.run("recipes", "pin", "trains/u").stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -128,6 +129,9 @@ def test_what_a_strangers_recipes_compile_is_not_shared(
     monkeypatch.chdir(root.folder)
     words = ["--train", "t", "--target", "host-cpu", "build", "a", "--no-closure"]
     Path("spark-build.toml").write_text('root = "."\n')
+    doctor = invoke([*CLI, "--json", *words[:4], "doctor", "a"], env=root.environment())
+    (cache,) = [one for one in json.loads(doctor.stdout)["findings"] if one["check"] == "cache"]
+    assert "; objects are not shared: the recipes are of the working directory" in cache["message"]
     done = invoke([*CLI, *words], env=root.environment())
     assert (
         done.returncode,

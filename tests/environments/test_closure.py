@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from spark_build.build import scheduler
+from spark_build.build.context import resolve_context
 from spark_build.environments import closure
 from spark_build.errors import SourceError, StoreError
+from spark_build.events import Note, RecipeResult
+from spark_build.files import sha256_of
 from spark_build.paths import Home
+from spark_build.recipes.loader import load
 from spark_build.recipes.model import Target
+from spark_build.recipes.parse import Lock, lock_file, render_lock
 from spark_build.transfer.bundle import pack
 from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheelhouse import trust
 from spark_build.wheels.model import StoredWheel
+from tests.conftest import ROOT, Root
+from tests.helpers.commands import hint_text
 from tests.helpers.exports import import_unsigned, make_key
 from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built, put_public
 
@@ -124,3 +133,85 @@ def test_a_public_wheel_that_would_harm_an_environment_is_not_taken(home: Home, 
     with pytest.raises(StoreError, match=r"deep-9.0.*would replace pyvenv.cfg of the environment"):
         closure.resolve([wheel], {}, store=home.store, offline=False, foreign=SPARK)
     assert not list(home.store.rglob("deep-9*"))
+
+
+# --- locked ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of wheels, which pip knows alone."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    return tmp_path / "links"
+
+
+def offer(links: Path, version: str = "1.0", code: bytes = b"") -> Path:
+    return make_wheel(links, "helper", version, files={"helper.pth": code} if code else {})
+
+
+def locked(wheel: Path, pin: str = "helper==1.0") -> Lock:
+    return Lock(file="the lock", wheels={pin: {wheel.name: sha256_of(wheel)}}, owner="trains/t")
+
+
+@pytest.mark.parametrize("backdoored", ["1.0", "1.0+1"])
+def test_a_public_wheel_of_other_bytes_is_refused(tmp_path: Path, links: Path, backdoored: str) -> None:
+    """The same name and version, or one that a pin of that version allows as well."""
+    home, good = home_in(tmp_path), offer(tmp_path / "good")
+    demo = put_built(home.store, make_wheel(tmp_path / "dist", "demo", requires=["helper"]))
+    bad = offer(links, backdoored, b"import os\n")
+
+    def resolve(lock: Lock, *, offline: bool = False) -> tuple[StoredWheel, ...]:
+        return closure.resolve([demo], {"helper": "1.0"}, store=home.store, offline=offline, lock=lock)
+
+    with pytest.raises(SourceError, match=f"the lock does not name these bytes.*{sha256_of(bad)}") as refused:
+        resolve(locked(good))
+    assert refused.value.message.startswith(bad.name)
+    assert "to take it: spark-build recipes pin trains/t  (writes" in hint_text(refused.value.hint)
+    assert not list(home.store.rglob("helper*"))
+    (taken,) = resolve(closure.FREE)  # what the lock is against; it stays in the store
+    assert closure.unlocked([taken], closure.FREE) == [f"helper=={backdoored}"]
+    with pytest.raises(SourceError, match="does not name these bytes"):
+        resolve(locked(good), offline=True)
+    bad.unlink()
+    offer(links)
+    (public,) = resolve(locked(good))
+    assert (public.sha256, closure.unlocked([public], locked(good))) == (sha256_of(good), [])
+
+
+def test_what_is_built_is_held_by_no_pin_of_public_wheels(tmp_path: Path, links: Path) -> None:
+    home = home_in(tmp_path)
+    offer(links)
+    helper = put_built(home.store, make_wheel(tmp_path / "dist", "helper", "2.0"))
+    assert closure.resolve([helper], {"helper": "1.0"}, store=home.store, offline=False) == ()
+
+
+def test_a_set_is_completed_by_what_its_trains_lock_names(root: Root, tmp_path: Path, links: Path) -> None:
+    """And again when the lock is another one; what no lock holds is said once."""
+    home = dataclasses.replace(home_in(tmp_path), data=(root.folder, ROOT))
+    good = offer(links)
+    make_wheel(links, "free", "1.0")
+    demo = put_built(home.store, make_wheel(tmp_path / "dist", "demo", requires=["helper", "free"]))
+    root.train(f'{(root.folder / "recipes/trains/t.toml").read_text()}\n[closure]\nhelper = "1.0"\n')
+    lock = root.folder / lock_file("trains/t")
+    lock.parent.mkdir(parents=True)
+    lock.write_text(render_lock(locked(good).wheels))
+    setting = resolve_context(home, load(home.data), "host-cpu", "t", {})
+    result = RecipeResult(recipe="demo", version="1.0", status="built", seconds=0.0, build_key=demo.key)
+    said: list[str] = []
+
+    def publish() -> bool:
+        def emit(event: object) -> None:
+            said.extend([event.message] if isinstance(event, Note) else [])
+
+        return scheduler.publish(setting, [result], with_closure=True, offline=False, emit=emit)[1]
+
+    assert publish()
+    assert not publish()
+    assert [one for one in said if "lock" in one] == ["held by no lock of train t: free==1.0"]
+    lock.write_text(lock.read_text().replace(sha256_of(good), "0" * 64))
+    with pytest.raises(SourceError, match=r"recipes/locks/t/pylock\.toml does not name these bytes"):
+        publish()
+    lock.write_text(render_lock({}))  # a pin of the train that it lacks
+    with pytest.raises(SourceError, match="does not name these bytes"):
+        publish()

@@ -22,7 +22,7 @@ from spark_build.doctor.model import Facts, IndexAnswer, IndexFacts
 from spark_build.doctor.probe import MachineAccess
 from spark_build.errors import Finding
 from spark_build.machine import Gpu, Machine
-from spark_build.paths import locate
+from spark_build.paths import Home, locate
 from spark_build.recipes import evaluation
 from spark_build.recipes.loader import load
 
@@ -55,7 +55,7 @@ class Simulated(MachineAccess):
     def sandbox(self) -> Sandbox:
         return Sandbox(kind=self.data["sandbox"], reason=self.data["sandbox_reason"])
 
-    def cache(self) -> Cache:
+    def cache(self, _home: Home) -> Cache:
         kind, _, version = self.data["cache"].partition(" ")
         if kind != "ccache":
             return Cache(kind="none", reason="ccache is not installed")
