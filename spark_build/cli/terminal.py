@@ -86,4 +86,6 @@ def console(*, stderr: bool = False) -> Console:
                 yield segment._replace(text=text)
 
     stream = sys.stderr if stderr else sys.stdout
+    # rich writes past the proxy of a live view that is shown: ask what is behind it.
+    stream = getattr(stream, "rich_proxied_file", stream)
     return SafeConsole(file=stream.stream if isinstance(stream, Escaped) else stream, stderr=stderr)

@@ -121,13 +121,30 @@ with terminal.escaped_output():
         view.emit(Note(recipe=attack, message=attack))
         view.emit(StageStarted(recipe="[link=http://evil]" + attack, stage=attack))
         print(attack, file=sys.stderr)
+        render.print_table(["NAME"], [[attack], ["failed"]])
     render.print_table(["NAME"], [[attack], ["failed"]])
 """
     shown = on_a_terminal(code)
-    assert shown.count("owned") >= 4
+    assert shown.count("owned") >= 5
     own = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)  # rich's colours and cursor movements
     assert harmless(own.replace("\r", ""))
     assert "\x1b[2J" not in shown
+    assert shown.count("\x1b[1;31mfailed\x1b[0m") == 2  # also while the view is there
+
+
+def test_a_live_view_leaves_results_to_the_file_they_are_for(tmp_path: Path) -> None:
+    file = tmp_path / "results"
+    code = f"""
+import sys
+from pathlib import Path
+from spark_build.cli import render, terminal
+with Path({str(file)!r}).open("w") as sys.stdout, terminal.escaped_output(), render.open_view(0) as view:
+    assert isinstance(view, render.Live)
+    render.print_table(["NAME"], [["one"]])
+    print("two")
+"""
+    assert "one" not in on_a_terminal(code)
+    assert file.read_text() == "NAME\none\ntwo\n"
 
 
 @pytest.mark.parametrize("words", [["plan"], ["recipes", "list"], ["plan", "nothing"], ["nothing"]])
