@@ -87,7 +87,7 @@ def _finding_row(one: Finding) -> dict[str, Any]:
     from spark_build.doctor.support import safe_line
 
     row = {"check": one.rule, "status": STATUS[one.severity], "message": one.message}
-    return {**row, "fix": typeable(one.hint, Options()), "safe": bool(safe_line(one))}
+    return {**row, "fix": typeable(one.hint), "safe": bool(safe_line(one))}
 
 
 def _refuse_away(**given: bool) -> None:

@@ -126,7 +126,7 @@ def log(options: Options, recipe: str, diagnosis: bool) -> None:
 def _diagnosis_row(found: LogDiagnosis) -> dict[str, str]:
     one = found.finding
     row = {"problem": one.rule, "error": one.message, "place": str(one.place)}
-    return {**row, "explanation": found.explanation, "fix": typeable(one.hint, Options())}
+    return {**row, "explanation": found.explanation, "fix": typeable(one.hint)}
 
 
 def _explained(found: LogDiagnosis) -> list[str]:

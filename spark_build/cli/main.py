@@ -123,7 +123,7 @@ def _main(arguments: list[str], options: Options) -> int:
     except (BrokenPipeError, OutputError):
         raise
     except OSError as error:
-        known = from_os_error(error)
+        known = from_os_error(error, typed=True)
         return _crash(options, error) if known is None else _report_error(options, known)
     except Exception as error:  # noqa: BLE001 - the last line of defence writes the crash report
         return _crash(options, error)
