@@ -106,7 +106,7 @@ def _laid_out(table: Sequence[Sequence[str]], width: int) -> Iterator[list[str]]
         cells = [f"{cell.ljust(each)}  " for cell, each in zip(row[:kept], widths, strict=False)]
         named = zip(headers[kept:last], row[kept:last], strict=True)
         more = [f"{name.lower()} {cell}" for name, cell in named if cell and row is not headers]
-        first, *others = _folded("  ".join([*more, row[last]]), width - indent if width else 0)
+        first, *others = _folded("; ".join(filter(None, [*more, row[last]])), width - indent if width else 0)
         if is_below:
             yield cells
             others = [first, *others]

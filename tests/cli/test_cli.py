@@ -368,6 +368,21 @@ def test_disk_that_fills_up_during_the_build(tmp_path: Path) -> None:
     assert "the disk is full" in lines_of(done.stderr)[0]
 
 
+def test_lines_to_type_begin_with_the_pin_that_blocks_a_recipe(root: Root) -> None:
+    other = RECIPE.format(disk=50).replace('"tiny"', '"huge"')
+    (root.folder / "recipes" / "huge.toml").write_text(other)
+    tag = 'sources = [{ kind = "git", url = "https://example.org/huge", tag = "v1.0" }]'
+    train = root.folder / "recipes" / "trains" / "t.toml"
+    train.write_text(f'{train.read_text()}\n[components.huge]\nversion = "1.0"\n{tag}\n')
+    lines = root.run("plan").stdout.splitlines()
+    typed = [
+        line.rpartition(str(root.folder))[2] for line in lines[lines.index("to type, in this order:") + 1 :]
+    ]
+    assert typed[0] == " --target host-cpu --train t recipes pin huge"
+    assert [line.split()[-1] for line in typed[1:]] == ["doctor", "all"]
+    assert lines[-2].endswith("doctor")
+
+
 def test_a_file_in_the_way_of_a_build_is_the_machines_fault(tmp_path: Path) -> None:
     root = make_root(tmp_path)
     (sdist,) = root.links.iterdir()

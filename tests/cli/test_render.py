@@ -64,14 +64,14 @@ def test_a_table_takes_cells_of_blanks(
               "2.15   gb10             about 4 min",
               "    xformers has no use for a machine",
               "    without a GPU"]),
-        (24, ["TRAIN  TARGET    BUILD",
+        (25, ["TRAIN  TARGET    BUILD",
               "    LEFT OUT",
               "2.13   host-cpu  1",
               "2.15   gb10",
-              "    estimate about 4 min",
+              "    estimate about 4 min;",
               "    xformers has no use",
-              "    for a machine",
-              "    without a GPU"]),
+              "    for a machine without",
+              "    a GPU"]),
     ],
 )  # fmt: skip
 def test_a_table_keeps_its_words_whole_on_any_terminal(
