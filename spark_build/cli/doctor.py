@@ -197,7 +197,7 @@ def examine(
     from spark_build.doctor.model import PlanRequirements
 
     planned = scheduler.plan(setting, recipes)
-    wants = PlanRequirements(plan=planned, limits=setting.limits)
+    wants = PlanRequirements(plan=planned, limits=setting.limits, named=frozenset(recipes))
 
     def ask() -> IndexFacts:
         return collect.reachable(lambda: len(requirements.missing_sources(planned, setting.home)))
