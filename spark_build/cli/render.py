@@ -98,7 +98,8 @@ def _laid_out(table: Sequence[Sequence[str]], width: int) -> Iterator[list[str]]
     widths = [max(len(row[column]) for row in table) for column in range(last + 1)]
     kept, indent = last, sum(widths[:-1]) + 2 * last
     longest = max((len(word) for row in table for word in row[last].split()), default=0)
-    is_below = indent + widths[-1] > width > 0 and width < indent + max(SHORTEST, longest)
+    least = max(SHORTEST, longest) if indent >= SHORTEST else SHORTEST
+    is_below = indent + widths[-1] > width > 0 and width < indent + least
     if is_below:
         indent = 4
         while kept > 1 and sum(widths[:kept]) + 2 * (kept - 1) > width:
