@@ -16,6 +16,7 @@ import pytest
 from spark_build.cli import terminal
 from spark_build.text import printable
 from tests.conftest import RECIPE, Root
+from tests.helpers import processes
 
 # What terminals obey: title, clipboard (OSC 52), links, cursor, 8-bit controls, bidi, a return to the line's start.
 ATTACKS = (
@@ -165,6 +166,18 @@ def test_a_full_device_is_told_in_one_line(root: Root, words: list[str]) -> None
     wrong = "nothing" in words
     assert ("No space left on device" in lines[0]) != wrong
     assert done.returncode == ({"plan": 2, "nothing": 2}[words[0]] if wrong else 4)
+
+
+@pytest.mark.parametrize("words", [["plan"], ["--json", "plan"], ["recipes", "list"], ["--help"]])
+def test_a_reader_that_went_away_is_told_by_the_exit_code_alone(root: Root, words: list[str]) -> None:
+    process = processes.start(
+        root.command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=root.environment()
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 141
 
 
 def test_a_full_device_for_errors_changes_no_exit_code(root: Root) -> None:
