@@ -273,7 +273,7 @@ def from_os_error(error: OSError, *, typed: bool = False) -> SparkBuildError | N
         shown = longest if len(longest) <= LONGEST_NAME else f"{longest[:LONGEST_NAME]}..."
         shorter = "give a shorter one, or " if typed else ""
         return kind(
-            f"a name or path is too long for the file system: {shown}",
+            f"a name is too long for the file system: {shown}",
             hint=f"{shorter}work in a folder with a shorter path, or on another file system, by --root DIR",
         )
     return None

@@ -273,9 +273,10 @@ def test_no_command_shows_what_there_is() -> None:
 def test_a_recipe_asked_for_that_cannot_be_built(root: Root) -> None:
     root.train(TRAIN.format(sha256="0" * 64) + '\n[components.onnx]\nversion = "1"\nsources = []\n'
                'unestablished = ["where it is"]\n')  # fmt: skip
-    done = root.run("build", "onnx")
-    assert done.returncode == 4
-    assert "cannot be built for host-cpu" in lines_of(done.stderr)[0]
+    for words in (("build", "onnx"), ("all", "onnx"), ("all", "--with", "onnx")):
+        done = root.run(*words)
+        assert done.returncode == 4, words
+        assert "onnx cannot be built for host-cpu" in lines_of(done.stderr)[0]
 
 
 def test_malformed_recipe_shows_all_problems(root: Root) -> None:
