@@ -244,8 +244,14 @@ def joint_exit_code(errors: Sequence[SparkBuildError]) -> int:
     return codes.pop() if len(codes) == 1 else 1
 
 
-def from_os_error(error: OSError) -> SparkBuildError | None:
-    """Return the error for an OSError that a user can fix; None for anything else."""
+LONGEST_NAME = 60  # characters of a name in a message
+
+
+def from_os_error(error: OSError, *, typed: bool = False) -> SparkBuildError | None:
+    """Return the error for an OSError that a user can fix; None for anything else.
+
+    typed: whether a path in the way may be one that the command line names, not one that a build made.
+    """
     place = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostError(
@@ -257,12 +263,17 @@ def from_os_error(error: OSError) -> SparkBuildError | None:
             f"no permission to write{place}: {error.strerror}",
             hint="choose another place with --root DIR or SPARK_BUILD_HOME=DIR",
         )
+    kind = UsageError if typed else HostError
     if error.errno == errno.ENOTDIR:
-        return UsageError(
-            f"a file stands where a folder would have to be{place}",
-            hint="name another place, or move the file",
-        )
+        moved = Hint("move the file away, then ", GOES_ON)
+        way_out = Hint("name another place, or move the file") if typed else moved
+        return kind(f"a file stands where a folder would have to be{place}", hint=way_out)
     if error.errno == errno.ENAMETOOLONG:
-        told = f"a name is too long for the file system: {str(error.filename or '')[:60]}..."
-        return UsageError(told, hint="give a shorter one, or work on another file system by --root DIR")
+        longest = max(str(error.filename or "").split("/"), key=len)
+        shown = longest if len(longest) <= LONGEST_NAME else f"{longest[:LONGEST_NAME]}..."
+        shorter = "give a shorter one, or " if typed else ""
+        return kind(
+            f"a name is too long for the file system: {shown}",
+            hint=f"{shorter}work in a folder with a shorter path, or on another file system, by --root DIR",
+        )
     return None

@@ -71,7 +71,7 @@ def locate(root: str | None, *, is_named: bool = True) -> Home:
         refuse_planted(working / "recipes")
     if root is not None:
         state = folder_given(root, "--root").absolute()
-        if state.exists() and not state.is_dir():
+        if not next(place for place in (state, *state.parents) if place.exists()).is_dir():
             raise UsageError(f"--root {root} is not a folder", hint="give a folder to work in")
     elif os.environ.get("SPARK_BUILD_HOME"):
         state = folder_given(os.environ["SPARK_BUILD_HOME"], "SPARK_BUILD_HOME").absolute()

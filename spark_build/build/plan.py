@@ -382,7 +382,9 @@ def _build_or_reuse(step: Step, earlier: Mapping[str, Step], lookup: Lookup) -> 
     )
     first = _preflight(step.recipe)
     if rebuilt:
-        reasons = (*(f"needs {name}, which is built first" for name in rebuilt), *others, *first)
+        names = " and ".join(filter(None, (", ".join(rebuilt[:-1]), rebuilt[-1])))
+        waits = f"needs {names}, which {'are' if rebuilt[1:] else 'is'} built first"
+        reasons = (waits, *others, *first)
         return StoredResult("", stored=False), _Verdict("BUILD", reasons)
     found = lookup(step, {name: earlier[name].stored_as for name in step.from_store})
     if found.remote:

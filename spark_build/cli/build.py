@@ -171,7 +171,9 @@ def all_(
         raise click.UsageError("--stop-after configure builds nothing: no --burn-in, no --reverify")
 
     def ready(emit: Emit) -> Plan:
-        return make_ready(setting, recipes, emit, wish, also)
+        planned = make_ready(setting, recipes, emit, wish, also)
+        _refuse_unbuildable(planned, (*recipes, *also))
+        return planned
 
     if wish.detach and options.background is None:
         return start_background(options, setting.home.runs, ready)

@@ -87,7 +87,7 @@ def _finding_row(one: Finding) -> dict[str, Any]:
     from spark_build.doctor.support import safe_line
 
     row = {"check": one.rule, "status": STATUS[one.severity], "message": one.message}
-    return {**row, "fix": typeable(one.hint, Options()), "safe": bool(safe_line(one))}
+    return {**row, "fix": typeable(one.hint), "safe": bool(safe_line(one))}
 
 
 def _refuse_away(**given: bool) -> None:
@@ -197,7 +197,7 @@ def examine(
     from spark_build.doctor.model import PlanRequirements
 
     planned = scheduler.plan(setting, recipes)
-    wants = PlanRequirements(plan=planned, limits=setting.limits)
+    wants = PlanRequirements(plan=planned, limits=setting.limits, named=frozenset(recipes))
 
     def ask() -> IndexFacts:
         return collect.reachable(lambda: len(requirements.missing_sources(planned, setting.home)))

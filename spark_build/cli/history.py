@@ -126,7 +126,7 @@ def log(options: Options, recipe: str, diagnosis: bool) -> None:
 def _diagnosis_row(found: LogDiagnosis) -> dict[str, str]:
     one = found.finding
     row = {"problem": one.rule, "error": one.message, "place": str(one.place)}
-    return {**row, "explanation": found.explanation, "fix": typeable(one.hint, Options())}
+    return {**row, "explanation": found.explanation, "fix": typeable(one.hint)}
 
 
 def _explained(found: LogDiagnosis) -> list[str]:
@@ -162,7 +162,9 @@ def start_background(options: Options, runs: Path, check: Callable[[Emit], objec
     folder = new_run(runs)
     # As this process was started, be it as a script or by `python -m`.
     command = [sys.executable, *sys.orig_argv[1:]]
-    pid = background.start(folder, command, {**os.environ, DETACHED: str(folder)})
+    # Its tables are for the terminal that is here, and has none itself.
+    wide = {"COLUMNS": str(width)} if (width := render.columns()) else {}
+    pid = background.start(folder, command, {**os.environ, **wide, DETACHED: str(folder)})
     if options.json:
         render.print_json({"run": folder.name, "pid": pid, "folder": str(folder)})
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -100,6 +101,7 @@ class _Drawing:
                 console=self._console,
                 refresh_per_second=self._per_second,
                 transient=True,
+                redirect_stdout=sys.stdout.isatty(),  # else what belongs into a file would go to the terminal
             )
             self._live.start()
 

@@ -15,7 +15,7 @@ import click
 from spark_build import __version__
 from spark_build.cli.lazy_group import COMMANDS, SECTIONS, LazyGroup
 from spark_build.cli.options import CALLED, COMMON, COMPLETE, DETACHED, Options
-from spark_build.cli.terminal import OutputError, escaped_output
+from spark_build.cli.terminal import OutputError, ReaderGoneError, escaped_output
 from spark_build.errors import HostError, RecipeError, SparkBuildError, UsageError, from_os_error
 from spark_build.text import printable
 
@@ -82,10 +82,10 @@ def main(arguments: list[str], options: Options | None = None) -> int:
         try:
             code = _main(arguments, options or Options())
             sys.stdout.flush()
-        except (BrokenPipeError, OutputError) as error:
+        except OutputError as error:
             # Python writes once more at the end what is left: to where it is taken.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if isinstance(error, BrokenPipeError):  # the reader went away: nobody is left to tell
+            if isinstance(error, ReaderGoneError):  # the reader went away: nobody is left to tell
                 return 141
             if code == 0:
                 click.echo(f"error: standard output cannot be written: {error}", err=True)
@@ -121,10 +121,10 @@ def _main(arguments: list[str], options: Options) -> int:
         return _report(options, "interrupted; the same command goes on where it stopped", 130)
     except Stopped as stop:
         return _report(options, "stopped; the same command goes on where it stopped", 128 + stop.number)
-    except (BrokenPipeError, OutputError):
+    except OutputError:
         raise
     except OSError as error:
-        known = from_os_error(error)
+        known = from_os_error(error, typed=True)
         return _crash(options, error) if known is None else _report_error(options, known)
     except Exception as error:  # noqa: BLE001 - the last line of defence writes the crash report
         return _crash(options, error)

@@ -97,7 +97,9 @@ def _laid_out(table: Sequence[Sequence[str]], width: int) -> Iterator[list[str]]
     headers, last = table[0], len(table[0]) - 1
     widths = [max(len(row[column]) for row in table) for column in range(last + 1)]
     kept, indent = last, sum(widths[:-1]) + 2 * last
-    is_below = indent + widths[-1] > width > 0 and width < indent + SHORTEST
+    longest = max((len(word) for row in table for word in row[last].split()), default=0)
+    least = max(SHORTEST, longest) if indent >= SHORTEST else SHORTEST
+    is_below = indent + widths[-1] > width > 0 and width < indent + least
     if is_below:
         indent = 4
         while kept > 1 and sum(widths[:kept]) + 2 * (kept - 1) > width:
@@ -106,7 +108,7 @@ def _laid_out(table: Sequence[Sequence[str]], width: int) -> Iterator[list[str]]
         cells = [f"{cell.ljust(each)}  " for cell, each in zip(row[:kept], widths, strict=False)]
         named = zip(headers[kept:last], row[kept:last], strict=True)
         more = [f"{name.lower()} {cell}" for name, cell in named if cell and row is not headers]
-        first, *others = _folded("  ".join([*more, row[last]]), width - indent if width else 0)
+        first, *others = _folded("; ".join(filter(None, [*more, row[last]])), width - indent if width else 0)
         if is_below:
             yield cells
             others = [first, *others]

@@ -17,6 +17,10 @@ class OutputError(Exception):
     """Standard output takes no more: its device is full or broken."""
 
 
+class ReaderGoneError(OutputError):
+    """Whoever read the output went away. No OSError: click would make an exit code 1 of it."""
+
+
 class Escaped:
     """A text stream that lets nothing through but text, tabs and ends of lines.
 
@@ -48,8 +52,8 @@ class Escaped:
     def _telling(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:
-            raise
+        except BrokenPipeError as error:
+            raise ReaderGoneError from error
         except OSError as error:
             if not self._dispensable:
                 raise OutputError(error.strerror or str(error)) from error
@@ -86,4 +90,6 @@ def console(*, stderr: bool = False) -> Console:
                 yield segment._replace(text=text)
 
     stream = sys.stderr if stderr else sys.stdout
+    # rich writes past the proxy of a live view that is shown: ask what is behind it.
+    stream = getattr(stream, "rich_proxied_file", stream)
     return SafeConsole(file=stream.stream if isinstance(stream, Escaped) else stream, stderr=stderr)

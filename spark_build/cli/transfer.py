@@ -82,8 +82,10 @@ def _packed(
 ) -> tuple[Generation, Bundle]:
     from spark_build.transfer.bundle import pack, select, wheels_of_itself
     from spark_build.wheelhouse import generations
-    from spark_build.wheelhouse.trust import UNSIGNED
+    from spark_build.wheelhouse.trust import UNSIGNED, require_key
 
+    if key:
+        require_key(key)
     setting = options.setting()
     view = setting.view
     found = generations.read(generations.folder_of(view, number)) if number is not None else current(options)

@@ -49,6 +49,21 @@ def target(facts: Basics, wants: PlanRequirements) -> Finding | None:
     return None
 
 
+def named(_facts: Basics, wants: PlanRequirements) -> tuple[Finding, ...]:
+    """Check that the recipes asked for by name are built for this target at all."""
+    goal = wants.plan.target.name
+    return tuple(
+        Finding(
+            "recipe",
+            "error",
+            f"{step.recipe.name} cannot be built for {goal}: {'; '.join(step.reasons)}",
+            hint=ours("plan", step.recipe.name, options=("--target", "gb10")),
+        )
+        for step in wants.plan.steps
+        if step.recipe.name in wants.named and step.decision in ("SKIP", "BLOCKED")
+    )
+
+
 def writable(facts: Basics, _wants: PlanRequirements) -> tuple[Finding, ...]:
     """Check that we may write to the folders that we use."""
     fix = "choose a folder that you may write to: --root DIR"
@@ -235,6 +250,7 @@ def cache(facts: Basics, _wants: PlanRequirements) -> Finding:
 
 
 REQUIRED: tuple[Check[Basics], ...] = (
+    named,
     target,
     writable,
     disk,

@@ -194,10 +194,14 @@ REPOSITORY = "https://developer.download.nvidia.com/compute/cuda/repos"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanRequirements:
-    """A plan, the share of the machine it may use, and what follows from both."""
+    """A plan, the share of the machine it may use, and what follows from both.
+
+    named: the recipes that the user asked for by name.
+    """
 
     plan: Plan
     limits: Limits
+    named: frozenset[str] = frozenset()
 
     @property
     def building(self) -> tuple[Step, ...]:

@@ -73,8 +73,9 @@ def read_signer(wheelhouse: Path, name: str, file: Path) -> Signer:
             raise ValueError("another kind of key")
         signer = Signer(name=name, key=f"{kind} {blob}")
     except (OSError, ValueError) as error:
+        is_there = not isinstance(error, FileNotFoundError)
         raise UsageError(
-            f"{file} holds no public key of ssh",
+            f"{file} holds no public key of ssh" if is_there else f"there is no file {file}",
             hint=f"ssh-keygen -t ed25519 -f {name} makes {name}.pub",
         ) from error
     others = (one.name for one in signers(wheelhouse) if one.key == signer.key and one.name != name)
@@ -115,10 +116,17 @@ def _changing(wheelhouse: Path) -> Any:
         write_atomically(file, "".join(f"{line}\n" for line in lines))
 
 
-def sign(data: bytes, key: Path) -> bytes:
-    """Return the armored signature of `data`; of a public key, ssh-agent has the other half."""
+def require_key(key: Path) -> None:
+    """Raise HostError where nothing can be signed, UsageError where there is no such key."""
+    if shutil.which("ssh-keygen") is None:
+        raise HostError("ssh-keygen is missing", hint=shell("sudo apt install openssh-client"))
     if not key.is_file():
         raise UsageError(f"there is no key {key}", hint=f"ssh-keygen -t ed25519 -f {quote(str(key))}")
+
+
+def sign(data: bytes, key: Path) -> bytes:
+    """Return the armored signature of `data`; of a public key, ssh-agent has the other half."""
+    require_key(key)
     with tempfile.TemporaryFile() as stdin:
         stdin.write(data)
         made = _ssh_keygen(stdin, "sign", "-f", str(key))

@@ -273,6 +273,10 @@ def test_a_need_that_is_built_first_hides_the_build_key() -> None:
     assert (torch.decision, torch.reasons) == ("BUILD", ("needs llvm, which is built first",))
     assert torch.build_key == ""
     assert "torch" not in shop.asked
+    both = plan(
+        recipe("torch", "cuda", "acl", "llvm"), *map(recipe, ("cuda", "acl", "llvm")), shop=shop
+    ).steps[-1]
+    assert both.reasons == ("needs cuda, acl and llvm, which are built first",)
 
 
 def test_a_need_in_the_store_gives_its_build_key() -> None:

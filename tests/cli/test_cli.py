@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import pty
@@ -15,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_build.errors import HostError, UsageError, from_os_error
 from tests.conftest import CLI, PROJECT, RECIPE, TRAIN, Root, make_root
 from tests.helpers import processes
-from tests.helpers.commands import invoke
+from tests.helpers.commands import hint_text, invoke
 
 JSON_COMMANDS = (
     ("plan",),
@@ -267,9 +270,10 @@ def test_no_command_shows_what_there_is() -> None:
 def test_a_recipe_asked_for_that_cannot_be_built(root: Root) -> None:
     root.train(TRAIN.format(sha256="0" * 64) + '\n[components.onnx]\nversion = "1"\nsources = []\n'
                'unestablished = ["where it is"]\n')  # fmt: skip
-    done = root.run("build", "onnx")
-    assert done.returncode == 4
-    assert "cannot be built for host-cpu" in lines_of(done.stderr)[0]
+    for words in (("build", "onnx"), ("all", "onnx"), ("all", "--with", "onnx")):
+        done = root.run(*words)
+        assert done.returncode == 4, words
+        assert "onnx cannot be built for host-cpu" in lines_of(done.stderr)[0]
 
 
 def test_malformed_recipe_shows_all_problems(root: Root) -> None:
@@ -360,6 +364,45 @@ def test_disk_that_fills_up_during_the_build(tmp_path: Path) -> None:
     done = in_namespace(root, TMPFS.format(size="700m"), "build", "tiny")
     assert done.returncode == 4, done.stderr
     assert "the disk is full" in lines_of(done.stderr)[0]
+
+
+def test_lines_to_type_begin_with_the_pin_that_blocks_a_recipe(root: Root) -> None:
+    other = RECIPE.format(disk=50).replace('"tiny"', '"huge"')
+    (root.folder / "recipes" / "huge.toml").write_text(other)
+    tag = 'sources = [{ kind = "git", url = "https://example.org/huge", tag = "v1.0" }]'
+    train = root.folder / "recipes" / "trains" / "t.toml"
+    train.write_text(f'{train.read_text()}\n[components.huge]\nversion = "1.0"\n{tag}\n')
+    lines = root.run("plan").stdout.splitlines()
+    typed = [
+        line.rpartition(str(root.folder))[2] for line in lines[lines.index("to type, in this order:") + 1 :]
+    ]
+    assert typed[0] == " --target host-cpu --train t recipes pin huge"
+    assert [line.split()[-1] for line in typed[1:]] == ["doctor", "all"]
+    assert lines[-2].endswith("doctor")
+
+
+def test_a_file_in_the_way_of_a_build_is_the_machines_fault(tmp_path: Path) -> None:
+    root = make_root(tmp_path)
+    (sdist,) = root.links.iterdir()
+    digest = hashlib.sha256(sdist.read_bytes()).hexdigest()
+    way = root.folder / "sources" / digest[:2]
+    way.parent.mkdir()
+    way.touch()
+    done = root.run("build", "tiny")
+    assert done.returncode == 4, done.stderr
+    assert "a file stands where a folder would have to be" in lines_of(done.stderr)[0]
+    assert "next: move the file away, then run the same command again" in done.stderr
+
+
+def test_a_name_too_long_is_shown_and_only_the_typed_one_is_the_users_fault() -> None:
+    problem = OSError(
+        errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), f"/a/rather/long/folder/{'n' * 300}"
+    )
+    for typed, kind in ((True, UsageError), (False, HostError)):
+        told = from_os_error(problem, typed=typed)
+        assert isinstance(told, kind)
+        assert told.message.endswith(f"{'n' * 60}...")
+        assert "--root DIR" in hint_text(told.hint)
 
 
 def test_failing_compiler_names_the_error_and_keeps_the_log(tmp_path: Path) -> None:

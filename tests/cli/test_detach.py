@@ -10,8 +10,10 @@ import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -124,11 +126,13 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(root: Root, *command: str) -> Iterator[Terminal]:
+def terminal(root: Root, *command: str, columns: int = 150) -> Iterator[Terminal]:
     """Run a command on a terminal of its own."""
     master, child = pty.openpty()
-    env = {**root.environment(), "TERM": "xterm", "COLUMNS": "150"}
-    env.pop("NO_COLOR", None)
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    env = {**root.environment(), "TERM": "xterm"}
+    for told in ("NO_COLOR", "COLUMNS", "LINES"):
+        env.pop(told, None)
     process = processes.start(
         ["setsid", "--ctty", *command],
         env=env,
@@ -267,6 +271,15 @@ def test_a_terminal_shows_how_far_it_is(held: Root) -> None:
         assert "tiny: build done" in rest
         assert "built" in rest
         assert watcher.process.wait() == 0
+
+
+def test_its_tables_fit_the_terminal_that_it_was_started_on(root: Root) -> None:
+    with terminal(root, *root.command("all", "--detach", "--stop-after", "fetch"), columns=50) as started:
+        started.read()
+    watched = root.run("attach")
+    assert watched.returncode == 0, watched.stderr
+    assert "    WHY" in watched.stdout.splitlines()
+    assert max(map(len, watched.stdout.splitlines())) <= 50
 
 
 def test_ctrl_c_stops_only_the_watching(held: Root) -> None:

@@ -64,14 +64,14 @@ def test_a_table_takes_cells_of_blanks(
               "2.15   gb10             about 4 min",
               "    xformers has no use for a machine",
               "    without a GPU"]),
-        (24, ["TRAIN  TARGET    BUILD",
+        (25, ["TRAIN  TARGET    BUILD",
               "    LEFT OUT",
               "2.13   host-cpu  1",
               "2.15   gb10",
-              "    estimate about 4 min",
+              "    estimate about 4 min;",
               "    xformers has no use",
-              "    for a machine",
-              "    without a GPU"]),
+              "    for a machine without",
+              "    a GPU"]),
     ],
 )  # fmt: skip
 def test_a_table_keeps_its_words_whole_on_any_terminal(
@@ -233,3 +233,12 @@ def test_what_a_narrower_terminal_folded_is_erased_once() -> None:
             console.print(frame)
             assert written.getvalue().count("\x1b[1A\x1b[2K") == erased
         assert max(map(cell_len, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.getvalue()).splitlines())) < 44
+
+
+def test_a_word_that_no_column_has_room_for_stands_below(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    wheel = "onnx-1.19.1-1_dfe07525-cp311-cp311-manylinux_2_34_x86_64.whl"
+    print_table(["NAME", "ORIGIN" + " " * 30, "FILE"], [["onnx", "built", wheel]])
+    assert capsys.readouterr().out.splitlines()[2:] == ["onnx  built", f"    {wheel}"]

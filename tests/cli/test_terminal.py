@@ -16,6 +16,7 @@ import pytest
 from spark_build.cli import terminal
 from spark_build.text import printable
 from tests.conftest import RECIPE, Root
+from tests.helpers import processes
 
 # What terminals obey: title, clipboard (OSC 52), links, cursor, 8-bit controls, bidi, a return to the line's start.
 ATTACKS = (
@@ -121,13 +122,30 @@ with terminal.escaped_output():
         view.emit(Note(recipe=attack, message=attack))
         view.emit(StageStarted(recipe="[link=http://evil]" + attack, stage=attack))
         print(attack, file=sys.stderr)
+        render.print_table(["NAME"], [[attack], ["failed"]])
     render.print_table(["NAME"], [[attack], ["failed"]])
 """
     shown = on_a_terminal(code)
-    assert shown.count("owned") >= 4
+    assert shown.count("owned") >= 5
     own = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)  # rich's colours and cursor movements
     assert harmless(own.replace("\r", ""))
     assert "\x1b[2J" not in shown
+    assert shown.count("\x1b[1;31mfailed\x1b[0m") == 2  # also while the view is there
+
+
+def test_a_live_view_leaves_results_to_the_file_they_are_for(tmp_path: Path) -> None:
+    file = tmp_path / "results"
+    code = f"""
+import sys
+from pathlib import Path
+from spark_build.cli import render, terminal
+with Path({str(file)!r}).open("w") as sys.stdout, terminal.escaped_output(), render.open_view(0) as view:
+    assert isinstance(view, render.Live)
+    render.print_table(["NAME"], [["one"]])
+    print("two")
+"""
+    assert "one" not in on_a_terminal(code)
+    assert file.read_text() == "NAME\none\ntwo\n"
 
 
 @pytest.mark.parametrize("words", [["plan"], ["recipes", "list"], ["plan", "nothing"], ["nothing"]])
@@ -148,6 +166,18 @@ def test_a_full_device_is_told_in_one_line(root: Root, words: list[str]) -> None
     wrong = "nothing" in words
     assert ("No space left on device" in lines[0]) != wrong
     assert done.returncode == ({"plan": 2, "nothing": 2}[words[0]] if wrong else 4)
+
+
+@pytest.mark.parametrize("words", [["plan"], ["--json", "plan"], ["recipes", "list"], ["--help"]])
+def test_a_reader_that_went_away_is_told_by_the_exit_code_alone(root: Root, words: list[str]) -> None:
+    process = processes.start(
+        root.command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=root.environment()
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 141
 
 
 def test_a_full_device_for_errors_changes_no_exit_code(root: Root) -> None:

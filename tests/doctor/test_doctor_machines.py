@@ -320,7 +320,9 @@ def test_every_check_is_among_them() -> None:
         *checks_system.THOROUGH,
         *checks_system.CLUSTER,
     }
-    assert every - {checks_build.writable, checks_build.python} == {case[0] for case in CASES}
+    assert every - {checks_build.writable, checks_build.python, checks_build.named} == {
+        case[0] for case in CASES
+    }
 
 
 @pytest.mark.parametrize(
@@ -355,6 +357,19 @@ def test_a_check_is_content(check: Any, change: Change, spark: Facts, wants: Pla
     found = run(check, change(spark), wants)
     assert found is not None
     assert found.severity == "ok", found
+
+
+def test_a_recipe_asked_for_by_name_can_be_built_at_all(spark: Facts, folder: Path) -> None:
+    from spark_build.build import scheduler
+
+    setting = Simulated("spark").setting(folder)
+    cpu = dataclasses.replace(setting, target=setting.catalogue.target("host-cpu"))
+    wants = PlanRequirements(plan=scheduler.plan(cpu, ["flash-attn", "onnx"]), limits=setting.limits)
+    assert checks_build.named(spark.basics, wants) == (), "it is not asked for by name"
+    named = dataclasses.replace(wants, named=frozenset({"flash-attn"}))
+    (found,) = checks_build.named(spark.basics, named)
+    assert (found.rule, found.severity) == ("recipe", "error")
+    assert found.message.startswith("flash-attn cannot be built for host-cpu: ")
 
 
 def test_cxx20_is_asked_of_what_sees_the_headers_of_torch_2_15(spark: Facts, folder: Path) -> None:

@@ -43,8 +43,9 @@ def test_root_is_alone(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_root_that_is_a_file(project: Path) -> None:
-    with pytest.raises(UsageError, match="is not a folder"):
-        locate(str(project / "recipes/mine.toml"))
+    for below in ("", "root"):
+        with pytest.raises(UsageError, match="is not a folder"):
+            locate(str(project / "recipes/mine.toml" / below))
 
 
 def test_what_a_strangers_recipes_compile_is_taken_by_no_others(

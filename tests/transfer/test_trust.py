@@ -449,7 +449,7 @@ def test_whom_nobody_can_trust(sent: Sent, tmp_path: Path) -> None:
         ("unsigned", public(sent.alice), "no name for a signer"),
         ("a,b", public(sent.alice), "no name for a signer"),
         ("alice", sent.alice, "no public key"),
-        ("alice", tmp_path / "nowhere.pub", "no public key"),
+        ("alice", tmp_path / "nowhere.pub", "there is no file"),
         ("alice", tmp_path / "two.pub", "no public key"),
         ("alice", tmp_path / "odd.pub", "no public key"),
     ):
@@ -486,6 +486,10 @@ def test_what_the_commands_say(sent: Sent, tmp_path: Path, monkeypatch: pytest.M
     assert " public, imported (alice) " in done.stdout
     with pytest.raises(UsageError, match="there is no key"):
         trust.sign(b"", tmp_path / "nowhere")
+    export = ("wheelhouse", "export", str(tmp_path / "out.tar"), "--sign", str(tmp_path / "nowhere"))
+    done = root.run(*export)
+    assert "there is no key" in done.stderr
+    assert "packing" not in done.stderr, "what takes long comes after what may be refused"
     alone = public(sent.alice).rename(tmp_path / "alone.pub")
     with pytest.raises(UsageError, match="does not sign"):
         trust.sign(b"", alone)
