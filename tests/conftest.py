@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
@@ -9,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ from hypothesis import HealthCheck, settings
 from spark_build.measure.arms import baseline_arm
 from spark_build.measure.model import Arm
 from spark_build.paths import Home
+from spark_build.recipes.evaluation import NINJA
 from tests.helpers import commands, processes
 from tests.helpers.commands import invoke
 
@@ -71,6 +74,7 @@ memory_per_job_mib = 100
 core_minutes = 0.1
 disk_mib = {disk}
 """
+PINS = (NINJA, "setuptools==80.9.0", "wheel==0.45.1")
 TRAIN = """\
 name = "t"
 summary = "a train for tests"
@@ -113,7 +117,8 @@ class Root:
 
     def environment(self) -> dict[str, str]:
         """This process's environment, with our sdist to be found by pip."""
-        links = f"{self.links} {os.environ.get('PIP_FIND_LINKS', '')}".strip()
+        found = (self.links, *build_wheels(), os.environ.get("PIP_FIND_LINKS", ""))
+        links = " ".join(map(str, found)).strip()
         return {**os.environ, "PIP_FIND_LINKS": links, **self.env}
 
     def run(self, *arguments: str, process: bool = False) -> subprocess.CompletedProcess[str]:
@@ -162,6 +167,27 @@ def make_root(base: Path, files: Mapping[str, str] = PROJECT, *, disk: int = 50)
     root.recipe(RECIPE.format(disk=disk))
     root.train(TRAIN.format(sha256=hashlib.sha256(sdist.read_bytes()).hexdigest()))
     return root
+
+
+_shared: list[Path] = []  # the folder of the whole run
+
+
+@functools.cache
+def build_wheels() -> tuple[Path, ...]:
+    """A folder with the wheels of PINS, downloaded once: else each root would ask pip for them, half a second."""
+    if not _shared:
+        return ()
+    folder = _shared[0] / "build-wheels"
+    with first(folder) as mine:
+        if mine:
+            command = [sys.executable, "-m", "pip", "--quiet", "download", "--no-deps", "--only-binary=:all:"]
+            subprocess.run([*command, "--dest", str(folder), *PINS], check=True)
+    return (folder,)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_folder(common: Path) -> None:
+    _shared.append(common)
 
 
 @pytest.fixture(autouse=True)
