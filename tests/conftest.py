@@ -26,7 +26,7 @@ from spark_build.measure.arms import baseline_arm
 from spark_build.measure.model import Arm
 from spark_build.paths import Home
 from spark_build.recipes.evaluation import NINJA
-from tests.helpers import commands, processes
+from tests.helpers import commands, processes, small_setuptools
 from tests.helpers.commands import invoke
 
 # readline, which pytest imports, tells its children a width: tests say theirs.
@@ -56,11 +56,17 @@ static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {NULL, NULL
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "", -1, methods};
 PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }
 """
-PROJECT = {
+# Built by setuptools itself, which has to be installed first and takes its time.
+SETUPTOOLS = {
     "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n',
     "setup.py": SETUP,
     "native.c": NATIVE,
     "tiny/__init__.py": "from tiny._native import answer\n",
+}
+PROJECT = {
+    **SETUPTOOLS,
+    "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "setuptools"\nbackend-path = ["."]\n',
+    "setuptools.py": Path(small_setuptools.__file__).read_text(),
 }
 RECIPE = """\
 name = "tiny"
@@ -69,12 +75,13 @@ summary = "a small extension module"
 kind = "pep517"
 
 [build]
-requires = ["setuptools==80.9.0", "wheel==0.45.1"]
+requires = []
 memory_per_job_mib = 100
 core_minutes = 0.1
 disk_mib = {disk}
 """
 PINS = (NINJA, "setuptools==80.9.0", "wheel==0.45.1")
+SETUPTOOLS_RECIPE = RECIPE.replace("requires = []", f"requires = {json.dumps(PINS[1:])}")
 TRAIN = """\
 name = "t"
 summary = "a train for tests"
@@ -164,7 +171,7 @@ def make_root(base: Path, files: Mapping[str, str] = PROJECT, *, disk: int = 50)
     sdist = make_sdist(base / "links", files)
     root = Root(folder=base / "root", links=base / "links")
     (root.folder / "recipes" / "trains").mkdir(parents=True)
-    root.recipe(RECIPE.format(disk=disk))
+    root.recipe((RECIPE if "setuptools.py" in files else SETUPTOOLS_RECIPE).format(disk=disk))
     root.train(TRAIN.format(sha256=hashlib.sha256(sdist.read_bytes()).hexdigest()))
     return root
 
@@ -202,6 +209,12 @@ def root(tmp_path: Path) -> Root:
     return make_root(tmp_path)
 
 
+@pytest.fixture
+def setuptools_root(tmp_path: Path) -> Root:
+    """A fresh root whose recipe is built by setuptools, which it pins."""
+    return make_root(tmp_path, SETUPTOOLS)
+
+
 @pytest.fixture(scope="session")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The temporary folder of the whole run, whatever number of workers it has."""
@@ -224,7 +237,7 @@ def built(common: Path) -> Root:
     base = common / "built"
     with first(base) as mine:
         if mine:
-            done = make_root(base).run("all")
+            done = make_root(base, SETUPTOOLS).run("all")
             assert done.returncode == 0, done.stdout + done.stderr
         return Root(folder=base / "root", links=base / "links", shared=True)
 
