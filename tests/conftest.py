@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import io
 import json
@@ -39,6 +40,11 @@ os.environ["SPARK_BUILD_NICE"] = "0"
 ROOT = Path(__file__).resolve().parents[1]
 # Started in the background of a script, the suite would hand SIGINT on as ignored to all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# pip asks rustc for its version whenever it starts, and rustup's takes a tenth of a second to say it.
+os.environ["PATH"] = os.pathsep.join(
+    folder for folder in os.environ["PATH"].split(os.pathsep) if not folder.endswith("/.cargo/bin")
+)
 
 # A loaded machine makes no example wrong.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -80,8 +86,10 @@ memory_per_job_mib = 100
 core_minutes = 0.1
 disk_mib = {disk}
 """
-PINS = (NINJA, "setuptools==80.9.0", "wheel==0.45.1")
-SETUPTOOLS_RECIPE = RECIPE.replace("requires = []", f"requires = {json.dumps(PINS[1:])}")
+SETUPTOOLS_PINS = ("setuptools==80.9.0", "wheel==0.45.1")
+# What the small recipes of the tests are built with.
+PINS = (NINJA, *SETUPTOOLS_PINS, "cmake==3.31.10", "scons==4.11.1")
+SETUPTOOLS_RECIPE = RECIPE.replace("requires = []", f"requires = {json.dumps(SETUPTOOLS_PINS)}")
 TRAIN = """\
 name = "t"
 summary = "a train for tests"
@@ -279,6 +287,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Files that take long come first: at the end one worker would be busy with them and the others idle.
     long = {item.path for item in items for name in LONGER if item.get_closest_marker(name)}
     items.sort(key=lambda item: item.path not in long)
+
+
+def pytest_collection_finish() -> None:
+    # A million objects that stay: the collector need not look at them again and again.
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -88,7 +88,7 @@ def a_wheel(**named: Any) -> bytes:
 
 def zip_of(*entries: tuple[str, bytes]) -> bytes:
     raw = io.BytesIO()
-    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, data in entries:
             archive.writestr(name, data)
     return raw.getvalue()
