@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import hashlib
 import io
 import json
@@ -9,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +26,8 @@ from hypothesis import HealthCheck, settings
 from spark_build.measure.arms import baseline_arm
 from spark_build.measure.model import Arm
 from spark_build.paths import Home
-from tests.helpers import commands, processes
+from spark_build.recipes.evaluation import NINJA
+from tests.helpers import commands, processes, small_setuptools
 from tests.helpers.commands import invoke
 
 # readline, which pytest imports, tells its children a width: tests say theirs.
@@ -36,6 +40,11 @@ os.environ["SPARK_BUILD_NICE"] = "0"
 ROOT = Path(__file__).resolve().parents[1]
 # Started in the background of a script, the suite would hand SIGINT on as ignored to all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# pip asks rustc for its version whenever it starts, and rustup's takes a tenth of a second to say it.
+os.environ["PATH"] = os.pathsep.join(
+    folder for folder in os.environ["PATH"].split(os.pathsep) if not folder.endswith("/.cargo/bin")
+)
 
 # A loaded machine makes no example wrong.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -53,11 +62,17 @@ static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {NULL, NULL
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "", -1, methods};
 PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }
 """
-PROJECT = {
+# Built by setuptools itself, which has to be installed first and takes its time.
+SETUPTOOLS = {
     "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n',
     "setup.py": SETUP,
     "native.c": NATIVE,
     "tiny/__init__.py": "from tiny._native import answer\n",
+}
+PROJECT = {
+    **SETUPTOOLS,
+    "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "setuptools"\nbackend-path = ["."]\n',
+    "setuptools.py": Path(small_setuptools.__file__).read_text(),
 }
 RECIPE = """\
 name = "tiny"
@@ -66,11 +81,15 @@ summary = "a small extension module"
 kind = "pep517"
 
 [build]
-requires = ["setuptools==80.9.0", "wheel==0.45.1"]
+requires = []
 memory_per_job_mib = 100
 core_minutes = 0.1
 disk_mib = {disk}
 """
+SETUPTOOLS_PINS = ("setuptools==80.9.0", "wheel==0.45.1")
+# What the small recipes of the tests are built with.
+PINS = (NINJA, *SETUPTOOLS_PINS, "cmake==3.31.10", "scons==4.11.1")
+SETUPTOOLS_RECIPE = RECIPE.replace("requires = []", f"requires = {json.dumps(SETUPTOOLS_PINS)}")
 TRAIN = """\
 name = "t"
 summary = "a train for tests"
@@ -113,7 +132,8 @@ class Root:
 
     def environment(self) -> dict[str, str]:
         """This process's environment, with our sdist to be found by pip."""
-        links = f"{self.links} {os.environ.get('PIP_FIND_LINKS', '')}".strip()
+        found = (self.links, *build_wheels(), os.environ.get("PIP_FIND_LINKS", ""))
+        links = " ".join(map(str, found)).strip()
         return {**os.environ, "PIP_FIND_LINKS": links, **self.env}
 
     def run(self, *arguments: str, process: bool = False) -> subprocess.CompletedProcess[str]:
@@ -159,9 +179,30 @@ def make_root(base: Path, files: Mapping[str, str] = PROJECT, *, disk: int = 50)
     sdist = make_sdist(base / "links", files)
     root = Root(folder=base / "root", links=base / "links")
     (root.folder / "recipes" / "trains").mkdir(parents=True)
-    root.recipe(RECIPE.format(disk=disk))
+    root.recipe((RECIPE if "setuptools.py" in files else SETUPTOOLS_RECIPE).format(disk=disk))
     root.train(TRAIN.format(sha256=hashlib.sha256(sdist.read_bytes()).hexdigest()))
     return root
+
+
+_shared: list[Path] = []  # the folder of the whole run
+
+
+@functools.cache
+def build_wheels() -> tuple[Path, ...]:
+    """A folder with the wheels of PINS, downloaded once: else each root would ask pip for them, half a second."""
+    if not _shared:
+        return ()
+    folder = _shared[0] / "build-wheels"
+    with first(folder) as mine:
+        if mine:
+            command = [sys.executable, "-m", "pip", "--quiet", "download", "--no-deps", "--only-binary=:all:"]
+            subprocess.run([*command, "--dest", str(folder), *PINS], check=True)
+    return (folder,)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_folder(common: Path) -> None:
+    _shared.append(common)
 
 
 @pytest.fixture(autouse=True)
@@ -174,6 +215,12 @@ def no_process_outlives_its_test() -> Iterator[None]:
 def root(tmp_path: Path) -> Root:
     """A fresh root; nothing was built in it."""
     return make_root(tmp_path)
+
+
+@pytest.fixture
+def setuptools_root(tmp_path: Path) -> Root:
+    """A fresh root whose recipe is built by setuptools, which it pins."""
+    return make_root(tmp_path, SETUPTOOLS)
 
 
 @pytest.fixture(scope="session")
@@ -198,7 +245,7 @@ def built(common: Path) -> Root:
     base = common / "built"
     with first(base) as mine:
         if mine:
-            done = make_root(base).run("all")
+            done = make_root(base, SETUPTOOLS).run("all")
             assert done.returncode == 0, done.stdout + done.stderr
         return Root(folder=base / "root", links=base / "links", shared=True)
 
@@ -240,6 +287,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Files that take long come first: at the end one worker would be busy with them and the others idle.
     long = {item.path for item in items for name in LONGER if item.get_closest_marker(name)}
     items.sort(key=lambda item: item.path not in long)
+
+
+def pytest_collection_finish() -> None:
+    # A million objects that stay: the collector need not look at them again and again.
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

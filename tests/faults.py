@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import json
 import os
 import re
@@ -301,13 +302,17 @@ class UnknownPlaceError(Exception):
     """A fault's module, text or tests are not there, or not once."""
 
 
+@functools.cache
+def _texts(root: Path, pattern: str) -> tuple[tuple[Path, str], ...]:
+    return tuple((path, path.read_text()) for path in sorted(root.glob(pattern)))
+
+
 def place_of(fault: Fault, root: Path) -> Path:
     """Return the file that a fault edits: its module, else the only one of the package with the text."""
     named = root / f"{fault.module.replace('.', '/')}.py"
     if named.is_file() and named.read_text().count(fault.old) == 1:
         return named
-    package = root / fault.module.partition(".")[0]
-    texts = {path: path.read_text() for path in sorted(package.rglob("*.py"))}
+    texts = dict(_texts(root, f"{fault.module.partition('.')[0]}/**/*.py"))
     found = [path for path, text in texts.items() if fault.old in text]
     if len(found) != 1 or texts[found[0]].count(fault.old) != 1:
         raise UnknownPlaceError(f"{fault.name}: its text stands in {len(found)} modules: {fault.old!r}")
@@ -318,7 +323,7 @@ def tests_of(fault: Fault, root: Path) -> Iterator[str]:
     """Yield the tests of a fault as pytest names them; in whatever file they are today."""
     for name in fault.tests:
         function = name.partition("[")[0]
-        found = [path for path in root.glob("tests/**/test_*.py") if f"def {function}(" in path.read_text()]
+        found = [path for path, text in _texts(root, "tests/**/test_*.py") if f"def {function}(" in text]
         if len(found) != 1:
             raise UnknownPlaceError(f"{fault.name}: {len(found)} files have {function}")
         yield f"{found[0].relative_to(root)}::{name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -90,8 +91,15 @@ def _repair(recipe: Recipe, target: Target, train: Train) -> Repair:
 _PIN = re.compile(r"\{(version|wheel):([^{}]*)\}")
 
 
+@cache
+def _project_of(pin: str) -> str:
+    return canonicalize_name(Requirement(pin).name)
+
+
 def _pinned(text: str, target: Target, train: Train) -> str:
     """Return a requirement with the train's versions; without a pin it stays as it is."""
+    if not _PIN.search(text):
+        return text
     wheels = {
         canonicalize_name(source.project): str(parse_wheel_filename(source.filename)[1])
         for pin in train.components.values()
@@ -150,11 +158,11 @@ def evaluate(recipe: Recipe, pin: Pin, target: Target, train: Train) -> Evaluate
     Whatever is compiled gets a ninja that shares the machine.
     """
     variants = _variants(recipe, target, train)
-    pins = {canonicalize_name(Requirement(text).name): text for text in recipe.build.requires}
+    pins = {_project_of(text): text for text in recipe.build.requires}
     env = {name: one for name, one in recipe.build.env.items() if holds(one.when, recipe, target, train)}
     apt, dnf = list(recipe.system.apt), list(recipe.system.dnf)
     for variant in variants:
-        pins |= {canonicalize_name(Requirement(text).name): text for text in variant.requires}
+        pins |= {_project_of(text): text for text in variant.requires}
         env |= {name: one for name, one in variant.env.items() if holds(one.when, recipe, target, train)}
         apt += [name for name in variant.apt if name not in apt]
         dnf += [name for name in variant.dnf if name not in dnf]

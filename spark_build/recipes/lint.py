@@ -531,7 +531,7 @@ def unused_extras(
     for name, recipe in recipes.items():
         for file, path, pin, held in _pins(name, recipe, trains):
             used: set[str] = set()
-            for train in held:
+            for train in held if pin.extra_sources else ():
                 for machine in machines:
                     used |= evaluate(recipe, pin, machine, train).extra_sources.keys()
             for extra in pin.extra_sources.keys() - used if held and machines else ():

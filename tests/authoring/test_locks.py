@@ -169,7 +169,8 @@ def key_of(root: Root) -> str:
     return str(step["key"])
 
 
-def test_pin_locks_and_the_key_holds_the_hashes(root: Root) -> None:
+def test_pin_locks_and_the_key_holds_the_hashes(setuptools_root: Root) -> None:
+    root = setuptools_root
     before = key_of(root)
     path = locked(root)
     lock = parse_lock(path.read_text(), "lock")
@@ -203,7 +204,8 @@ def test_pin_locks_and_the_key_holds_the_hashes(root: Root) -> None:
     assert path.read_text() == text
 
 
-def test_a_lock_that_lacks_a_pin_ends_the_build_with_what_to_type(root: Root) -> None:
+def test_a_lock_that_lacks_a_pin_ends_the_build_with_what_to_type(setuptools_root: Root) -> None:
+    root = setuptools_root
     path = locked(root)
     recipe = (root.folder / "recipes" / "tiny.toml").read_text()
     root.recipe(recipe.replace("wheel==0.45.1", "wheel==0.45.0"))

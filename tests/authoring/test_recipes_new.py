@@ -19,13 +19,13 @@ import pytest
 from spark_build.authoring import pins, recipe_set
 from spark_build.events import Event, Progress
 from spark_build.paths import _rooted
-from tests.conftest import PROJECT, TRAIN, Root
+from tests.conftest import SETUPTOOLS, TRAIN, Root
 from tests.helpers.wheelhouse import make_wheel
 
 # A name that no index has; the distribution inside is another one on purpose.
 PROJECT_NAME = "spark-build-sample"
 TINY = {
-    **PROJECT,
+    **SETUPTOOLS,
     "PKG-INFO": "Metadata-Version: 2.1\nName: spark_build_sample\nVersion: 1.0\nSummary: so small\n",
 }
 IDENTITY = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
@@ -51,7 +51,7 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def make_repository(folder: Path, files: Mapping[str, str] = PROJECT) -> Path:
+def make_repository(folder: Path, files: Mapping[str, str] = SETUPTOOLS) -> Path:
     """A repository with the tags v1.0 (annotated) and v1.1."""
     folder.mkdir()
     git(folder, "init", "--quiet")
@@ -151,7 +151,7 @@ def test_the_project_is_never_run(root: Root, tmp_path: Path) -> None:
     hook.parent.mkdir(parents=True)
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
     hook.chmod(0o755)
-    files = {**PROJECT, "setup.py": trap + PROJECT["setup.py"]}
+    files = {**SETUPTOOLS, "setup.py": trap + SETUPTOOLS["setup.py"]}
     make_sdist(root.links, "1.0", files)
     repository = make_repository(tmp_path / "repository", files)
     hooked = Root(folder=root.folder, links=root.links, env={"GIT_TEMPLATE_DIR": str(hook.parent.parent)})
@@ -220,7 +220,7 @@ def test_failures_leave_no_recipe(
     make_sdist(
         root.links,
         "1.1",
-        {**PROJECT, "pyproject.toml": '[build-system]\nrequires = ["spark-build-nowhere"]\n'},
+        {**SETUPTOOLS, "pyproject.toml": '[build-system]\nrequires = ["spark-build-nowhere"]\n'},
     )
     repository = make_repository(tmp_path / "repository")
     given = [argument.format(repository=repository) for argument in arguments]
@@ -346,7 +346,7 @@ def test_check_finds_a_changed_file_and_a_moved_tag(root: Root, tmp_path: Path) 
 def test_moving_a_pin(root: Root) -> None:
     path = root.folder / "recipes" / "trains" / "t.toml"
     path.write_text(COMMENTED.format(sha256=real_hash(root)))
-    sha256 = make_sdist(root.links, "1.2", PROJECT, name="tiny")
+    sha256 = make_sdist(root.links, "1.2", SETUPTOOLS, name="tiny")
     done = alone(root).run("recipes", "pin", "--version", "tiny=1.3")
     assert done.returncode == 5
     assert "there are 1.2, 1.0" in done.stderr
@@ -365,8 +365,8 @@ def test_outdated(root: Root, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository")
     root.json("recipes", "new", "sample", "--git", f"{repository}@v1.0")
     for version in ("1.2", "2.0rc1"):
-        make_sdist(root.links, version, PROJECT, name="tiny")
-    make_sdist(root.links, "7-2", PROJECT, name="tiny")  # an older way to name files, no version 2
+        make_sdist(root.links, version, SETUPTOOLS, name="tiny")
+    make_sdist(root.links, "7-2", SETUPTOOLS, name="tiny")  # an older way to name files, no version 2
     document = alone(root).json("recipes", "outdated")
     rows = {row["recipe"]: row for row in document["components"]}
     assert rows["tiny"] == {
@@ -393,7 +393,7 @@ sources = [{{ kind = "git", url = "{repository}", tag = "v1.0", commit = "{"1" *
 """
     root.train(git_only)
     for version in ("1.2", "1.4+ours"):  # what somebody built is no release
-        make_sdist(root.links, version, PROJECT, name="tiny")
+        make_sdist(root.links, version, SETUPTOOLS, name="tiny")
     assert (ages(root)["tiny"]["newest"], ages(root)["tiny"]["source"]) == ("1.1", "git")
     repository.rename(tmp_path / "gone")
     assert ages(root)["tiny"] == {
@@ -431,8 +431,8 @@ def a_set(root: Root) -> str:
 
 def test_a_set_of_wheels_goes_by_the_vendors_name_for_it(root: Root) -> None:
     a_set(root)
-    make_sdist(root.links, "9.0", PROJECT, name="one")
-    make_sdist(root.links, "1.1", PROJECT, name="tiny-kit")
+    make_sdist(root.links, "9.0", SETUPTOOLS, name="one")
+    make_sdist(root.links, "1.1", SETUPTOOLS, name="tiny-kit")
     assert ages(root)["tiny"] == {
         "recipe": "tiny", "pinned": "1.0", "newest": "1.1", "source": "index", "state": "outdated",
     }  # fmt: skip
@@ -525,8 +525,8 @@ def offer_projects(root: Root) -> None:
     needs = '[build-system]\nrequires = ["setuptools==80.9.0", "lower>=1"]\nbuild-backend = "setuptools.build_meta"\n'
     offer_requirements(root)
     for version in ("1.0", "2.0"):
-        make_sdist(root.links, version, {**PROJECT, "pyproject.toml": needs}, name="upper")
-        make_sdist(root.links, version, PROJECT, name="lower")
+        make_sdist(root.links, version, {**SETUPTOOLS, "pyproject.toml": needs}, name="upper")
+        make_sdist(root.links, version, SETUPTOOLS, name="lower")
     make_wheel(root.links, "lower", "1.0")
 
 

@@ -14,7 +14,7 @@ from spark_build.errors import SourceError
 from spark_build.recipes.fields import PLATFORMS
 from spark_build.recipes.model import Source
 from spark_build.sources.source_types import lay_tree
-from tests.conftest import PROJECT, RECIPE, TRAIN, Root, make_root
+from tests.conftest import SETUPTOOLS, SETUPTOOLS_RECIPE, TRAIN, Root, make_root
 
 SETUP = """
 from setuptools import setup
@@ -52,9 +52,9 @@ def extra(root: Root, key: str, files: Mapping[str, str], copy: str, *, only: st
 def placing(tmp_path: Path) -> Root:
     """A root whose recipe places a vendor's files in the package."""
     root = make_root(
-        tmp_path, {**PROJECT, "setup.py": SETUP, "tiny/backend/own.txt": "ours", "tiny/__init__.py": ""}
+        tmp_path, {**SETUPTOOLS, "setup.py": SETUP, "tiny/backend/own.txt": "ours", "tiny/__init__.py": ""}
     )
-    root.recipe(RECIPE.format(disk=50) + PLACED)
+    root.recipe(SETUPTOOLS_RECIPE.format(disk=50) + PLACED)
     return root
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.conftest import RECIPE, Root, make_root
+from tests.conftest import SETUPTOOLS, SETUPTOOLS_RECIPE, Root, make_root
 from tests.helpers.gitrepos import Repository
 from tests.helpers.pips import closed_port
 from tests.helpers.recipe_roots import make, statuses
@@ -39,7 +39,7 @@ def unpin(root: Root, recipe: str, old: str, new: str) -> None:
 
 
 def test_all_that_is_missing_is_named_before_anything_is_done(tmp_path: Path) -> None:
-    root = alone(make_root(tmp_path))
+    root = alone(make_root(tmp_path, SETUPTOOLS))
     before = root.state()
     for command in (["build", "tiny"], ["all"], ["build", "tiny", "--detach"]):
         done = root.run(*command, "--offline")
@@ -76,7 +76,7 @@ def test_what_was_fetched_with_a_network_builds_without(tmp_path: Path) -> None:
 
 
 def test_a_damaged_wheel_or_source_is_not_there(tmp_path: Path) -> None:
-    root = make_root(tmp_path)
+    root = make_root(tmp_path, SETUPTOOLS)
     assert root.run("build", "tiny", "--stop-after", "fetch").returncode == 0
     for pattern in ("wheel-*.whl", SDIST):
         (path,) = root.folder.glob(f"sources/*/*/{pattern}")
@@ -89,7 +89,7 @@ def test_a_damaged_wheel_or_source_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_wheel_that_changed_since_it_was_fetched_is_not_installed(tmp_path: Path) -> None:
-    root = make_root(tmp_path)
+    root = make_root(tmp_path, SETUPTOOLS)
     assert root.run("build", "tiny", "--stop-after", "patch").returncode == 0
     (path,) = root.folder.glob("sources/*/*/wheel-*.whl")
     with path.open("ab") as file:
@@ -102,7 +102,7 @@ def test_a_wheel_that_changed_since_it_was_fetched_is_not_installed(tmp_path: Pa
 
 
 def test_a_wheel_for_another_python_is_not_there(tmp_path: Path) -> None:
-    root = make_root(tmp_path)
+    root = make_root(tmp_path, SETUPTOOLS)
     for tag in ("cp38-cp38-manylinux_2_17_x86_64", "py3-none-macosx_11_0_arm64"):
         (root.links / f"ninja-1.13.2-{tag}.whl").touch()
     assert ("tiny", NINJA) in lacking(alone(root, root.links), "tiny")
@@ -112,7 +112,7 @@ def test_a_wheel_for_another_python_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_recipe_for_another_platform_wants_no_wheels_of_this_one(tmp_path: Path) -> None:
-    root = make_root(tmp_path)
+    root = make_root(tmp_path, SETUPTOOLS)
     other = "linux-aarch64" if os.uname().machine == "x86_64" else "linux-x86_64"
     targets = root.folder / "recipes" / "targets"
     targets.mkdir()
@@ -130,11 +130,11 @@ def test_commits_and_patches_are_named_too(tmp_path: Path) -> None:
     commit = inner.save({"inner.c": "inner\n"})
     lib.submodule("inner", commit, "../inner")
     outer = lib.commit()
-    root = make_root(tmp_path)
+    root = make_root(tmp_path, SETUPTOOLS)
     train = f'sources = [{{ kind = "git", url = "{lib.folder}", commit = "{outer}", submodules = true, note = "n" }}]'
     root.train(f'name = "t"\nsummary = ""\n\n[components.tiny]\nversion = "1.0"\n{train}\n')
     patch = f'\n[[patches]]\nfile = "tiny/0001-a.patch"\nwhy = "w"\nsha256 = "{"0" * 64}"\n'
-    root.recipe(RECIPE.format(disk=50) + patch)
+    root.recipe(SETUPTOOLS_RECIPE.format(disk=50) + patch)
     assert lacking(root, "tiny") >= {
         ("tiny", f"commit {outer} of {lib.folder}"),
         ("tiny", "patches/tiny/0001-a.patch is missing"),

@@ -31,7 +31,7 @@ summary = "links what a vendor's wheel brings"
 kind = "pep517"
 
 [build]
-requires = ["setuptools==80.9.0", "wheel==0.45.1"]
+requires = []
 disk_mib = 50
 
 [[needs]]
@@ -165,7 +165,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_ends_the_build_before_it_begins(fault: str, root: Root) -> None:
     changes, words = FAULTS[fault]
-    changed(root, {**changes, 'requires = ["setuptools==80.9.0", "wheel==0.45.1"]': "requires = []"})
+    changed(root, changes)
     done = root.run("build", "tiny", "--no-closure")
     assert done.returncode in (7, 8), done.stderr
     assert words in done.stderr

@@ -41,7 +41,8 @@ def test_projects_of_one_version_are_not_taken_for_each_other(
     assert [path.name.partition("-")[0] for path in found] == ["early", "late_bird"]
 
 
-def test_a_plan_says_what_is_to_be_downloaded_until_it_is_here(root: Root) -> None:
+def test_a_plan_says_what_is_to_be_downloaded_until_it_is_here(setuptools_root: Root) -> None:
+    root = setuptools_root
     sdist = root.links / "tiny-1.0.tar.gz"
     train = root.folder / "recipes" / "trains" / "t.toml"
     assert root.json("plan", "tiny")["steps"][0]["downloads"] == {"count": 4, "bytes": 0, "unknown": 4}

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import Root, make_root
+from tests.conftest import SETUPTOOLS, Root, make_root
 from tests.helpers.commands import CLI, invoke
 from tests.helpers.exports import make_key
 
@@ -74,7 +74,7 @@ def test_a_ci_engineer_signs_hands_on_and_checks(built: Root, tmp_path: Path) ->
     archive = str(tmp_path / "wheels.tar")
     exported = built.run("wheelhouse", "export", archive, "--sign", str(key), "--without-spark-build")
     assert exported.returncode == 0, exported.stderr
-    node = make_root(tmp_path / "node")
+    node = make_root(tmp_path / "node", SETUPTOOLS)
     node.train((built.folder / "recipes" / "trains" / "t.toml").read_text())  # gzip notes the time
     refused = node.run("--json", "wheelhouse", "import", archive)
     assert (refused.returncode, "wheelhouse trust add" in refused.stderr) == (10, True)

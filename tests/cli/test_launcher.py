@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER_FILES = ("spark-build", "tools/setup.sh")
 # What a connected machine types to prepare a folder for others (the launcher's own header says so).
 PREPARE = ("download", "--dest", "DIR", "--require-hashes", "-r", "tools/locks/verify.txt")
+
+BACKEND = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove_classifiers")
 
 TINY_PYPROJECT = """\
 [build-system]
@@ -83,12 +87,24 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def wheels(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("wheels")
+def all_wheels(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("all-wheels")
     arguments = [str(folder) if word == "DIR" else word for word in PREPARE]
     subprocess.run([sys.executable, "-m", "pip", "-q", *arguments], cwd=project, check=True)
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the tiny project is installed with: its build backend."""
+    folder = tmp_path_factory.mktemp("wheels")
+    lines = (ROOT / PREPARE[-1]).read_text().replace("\\\n", "").splitlines()
+    pins = [line.split()[0] for line in lines if line.partition("==")[0].replace("-", "_") in BACKEND]
+    assert len(pins) == len(BACKEND)
+    download = [sys.executable, "-m", "pip", "-q", "download", "--no-deps", "--dest", str(folder)]
+    subprocess.run([*download, *pins], check=True)
+    return folder
 
 
 @pytest.fixture
@@ -115,15 +131,33 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@dataclass(frozen=True)
+class Ready:
+    """A checkout, and what was said of its first two starts, the second of which came during the first."""
+
+    folder: Path
+    first: subprocess.CompletedProcess[str]
+    second: subprocess.CompletedProcess[str]
+
+
 @pytest.fixture(scope="module")
-def ready(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Iterator[Path]:
-    """A checkout that was started once; tests leave it as it is."""
+def started(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Iterator[Ready]:
     folder = make_tiny(tmp_path_factory.mktemp("ready") / "a ready one")
-    first = start(folder, environment(folder.parent / "home", wheels))
-    assert first.returncode == 0, first.stderr
-    assert first.stderr == "spark-build: setting up .venv (once, about half a minute)\n"
-    yield folder
+    env = environment(folder.parent / "home", wheels)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(start, folder, env)
+        wait_for((folder / ".venv/setup").exists)
+        second = start(folder, env, "second")
+        yield Ready(folder=folder, first=first.result(), second=second)
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def ready(started: Ready) -> Path:
+    """A checkout that is set up; tests leave it as it is."""
+    assert started.first.returncode == 0, started.first.stderr
+    assert started.first.stderr == "spark-build: setting up .venv (once, about half a minute)\n"
+    return started.folder
 
 
 def start(
@@ -201,6 +235,7 @@ def test_a_changed_pyproject_updates(tiny: Path, user: dict[str, str]) -> None:
     assert start(tiny, user).stderr == ""
 
 
+@pytest.mark.slow  # makes an environment of its own
 def test_a_moved_checkout_is_set_up_again(ready: Path, user: dict[str, str], tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     shutil.copytree(ready, moved, symlinks=True)
@@ -256,13 +291,12 @@ def test_a_failed_installation_leaves_no_half_environment(tiny: Path, user: dict
 def lock_for(tiny: Path, wheels: Path, digest: str = "") -> None:
     """Lock what the tiny project is installed with, the build backend; `digest`: another one for all of it."""
     (tiny / "tools/locks").mkdir(exist_ok=True)
-    needed = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove_classifiers")
     lines = []
     for path in sorted(wheels.glob("*.whl")):
         name, version = path.name.split("-")[:2]
-        if name in needed:
+        if name in BACKEND:
             lines.append(f"{name}=={version} --hash=sha256:{digest or sha256_of(path)}")
-    assert len(lines) == len(needed)
+    assert len(lines) == len(BACKEND)
     (tiny / "tools/locks/verify.txt").write_text("\n".join(lines) + "\n")
 
 
@@ -303,17 +337,10 @@ def test_a_killed_installation_is_repaired(tiny: Path, user: dict[str, str]) -> 
     assert start(tiny, user).stderr == ""
 
 
-def test_of_two_at_once_one_waits(tiny: Path, user: dict[str, str]) -> None:
-    first = processes.start(
-        [tiny / "spark-build"], env=user, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    wait_for((tiny / ".venv/setup").exists)
-
-    second = start(tiny, user, "second")
-
-    _, first_said = first.communicate(timeout=120)
+def test_of_two_at_once_one_waits(started: Ready) -> None:
+    first, second = started.first, started.second
     assert (first.returncode, second.returncode) == (0, 0)
-    assert "setting up" in first_said
+    assert "setting up" in first.stderr
     assert second.stderr == "spark-build: another start is setting up .venv: waiting for it\n"
     assert json.loads(second.stdout)["arguments"] == ["second"]
 
@@ -383,7 +410,10 @@ def test_apt_that_fails_is_quoted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_this_project_starts_offline_from_a_prepared_folder(project: Path, user: dict[str, str]) -> None:
+def test_this_project_starts_offline_from_a_prepared_folder(
+    project: Path, all_wheels: Path, tmp_path: Path
+) -> None:
+    user = environment(tmp_path / "home", all_wheels)
     first = start(project, user, "--help")
     again = start(project, user, "--help")
     wrong = start(project, user, "no-such-command")

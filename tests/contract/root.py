@@ -26,7 +26,7 @@ from spark_build.cli import main as program
 from spark_build.measure.arms import baseline_arm
 from spark_build.measure.model import bench_json
 from spark_build.paths import Home
-from tests.conftest import PROJECT, RECIPE, SETUP, TRAIN, make_sdist
+from tests.conftest import SETUP, SETUPTOOLS, SETUPTOOLS_RECIPE, TRAIN, make_sdist
 from tests.contract import harness
 from tests.helpers import benches
 from tests.helpers.wheelhouse import make_wheel
@@ -36,8 +36,8 @@ PLACE = Path(harness.RECORDED)
 CONFIGURED = dict(os.environ)
 SEARCHED = "/usr/local/bin:/usr/bin:/bin"  # the PATH that is recorded
 HELPER = "little"
-TINY = {**PROJECT, "setup.py": SETUP.replace('name="tiny"', f'name="tiny", install_requires=["{HELPER}"]')}
-BROKEN = {**PROJECT, "native.c": '#include "nowhere.h"\n'}
+TINY = {**SETUPTOOLS, "setup.py": SETUP.replace('name="tiny"', f'name="tiny", install_requires=["{HELPER}"]')}
+BROKEN = {**SETUPTOOLS, "native.c": '#include "nowhere.h"\n'}
 PATCH = """\
 --- a/native.c
 +++ b/native.c
@@ -103,7 +103,7 @@ def sources() -> None:
         packed = made.rename(links / f"{name}-1.0.tar.gz")
         (links / name).rmdir()
         hashes[name] = hashlib.sha256(packed.read_bytes()).hexdigest()
-        text = RECIPE.format(disk=50).replace("tiny", name)
+        text = SETUPTOOLS_RECIPE.format(disk=50).replace("tiny", name)
         (root / "recipes" / f"{name}.toml").write_text(text)
     (root / "patches" / "tiny").mkdir(parents=True)
     (root / "patches" / "tiny" / "0001-answer.patch").write_text(PATCH)

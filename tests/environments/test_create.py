@@ -75,14 +75,6 @@ def test_an_empty_folder_will_do(house: Generation, tmp_path: Path) -> None:
     assert run_in(tmp_path / "env", INSTALLED) == "lonely==3.0"
 
 
-def test_with_pip_inside(house: Generation, tmp_path: Path) -> None:
-    install(house, tmp_path / "env", ["lonely"], with_pip=True)
-    shown = run_in(
-        tmp_path / "env", "import subprocess, sys; subprocess.run([sys.executable, '-m', 'pip', 'check'])"
-    )
-    assert shown == "No broken requirements found."
-
-
 def test_bytecode_in_a_wheel_is_compiled_anew(tmp_path: Path) -> None:
     """numpy's wheels carry some: pip replaces it, and the rest is still proven."""
     stale = f"demo/__pycache__/__init__.{sys.implementation.cache_tag}.pyc"

@@ -152,6 +152,10 @@ def by_hand(house: House, *wheels: Path) -> None:
 
 def test_what_the_user_added_stays_and_is_named(house: House) -> None:
     house.create(house.publish(house.put("demo", "1.0")), with_pip=True)
+    checked = run_in(
+        house.env, "import subprocess, sys; subprocess.run([sys.executable, '-m', 'pip', 'check'])"
+    )
+    assert checked == "No broken requirements found."
     by_hand(house, make_wheel(house.root / "own", "mine", "0.1"))
     change = house.update(house.publish(house.put("other", "1.0")))
     assert short(change) == {"added": ["other 1.0"], "removed": ["demo"], "others": ["mine 0.1"]}

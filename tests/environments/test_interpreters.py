@@ -57,7 +57,13 @@ def test_a_path_a_version_and_a_command_mean_the_same(
 
 
 @pytest.mark.parametrize("wanted", ["/bin/ls", "nonsense", "", "3.99"])
-def test_what_is_no_python_names_those_there_are(wanted: str) -> None:
+def test_what_is_no_python_names_those_there_are(
+    wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "PATH", str(Path(interpreters.own().base).parent)
+    )  # asking all of this machine takes long
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
     with pytest.raises(UsageError) as caught:
         interpreters.find_interpreter(wanted)
     assert "there are" in hint_text(caught.value.hint)

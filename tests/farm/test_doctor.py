@@ -24,6 +24,7 @@ def asked(lab: Lab, *words: str) -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
+@pytest.mark.slow  # a farm of three processes
 def test_every_worker_answers_also_while_it_builds(tmp_path: Path) -> None:
     lab = farms.make(tmp_path, {"a": held("987651")})
     lab.scheduler()

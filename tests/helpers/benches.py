@@ -6,6 +6,8 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 
+import pytest
+
 from spark_build.measure.model import (
     Arm,
     Bench,
@@ -18,6 +20,7 @@ from spark_build.measure.model import (
     Telemetry,
     Work,
 )
+from spark_build.measure.report import suite_report
 from spark_build.measure.statistics import balanced_order
 
 PEAK, STREAM = 100e12, 250e9  # of the device: FLOP/s, bytes/s
@@ -32,6 +35,12 @@ CALM = Telemetry(
     watts=80,
     limit_watts=140,
 )
+
+
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without their charts, which take a second and more to draw."""
+    monkeypatch.setattr(suite_report, "all_charts", lambda *_: [])
 
 
 def gemm(size: int, dtype: str = "fp16") -> Work:

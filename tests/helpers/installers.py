@@ -66,7 +66,11 @@ class Installer:
         return done.stdout + done.stderr
 
 
-@pytest.fixture(scope="session", params=list(VERSIONS))
+# The oldest pip takes as long as the newest, and most of what the tests of installers take.
+TOOLS = [pytest.param(name, marks=pytest.mark.slow) if name == "pip-oldest" else name for name in VERSIONS]
+
+
+@pytest.fixture(scope="session", params=TOOLS)
 def tool(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """The name of an installer and the folder it lies in."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from google.protobuf.json_format import ParseDict
 from in_toto_attestation.predicates.provenance.v1.provenance_pb2 import Provenance
 from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
@@ -16,7 +15,9 @@ from in_toto_attestation.v1.statement import Statement
 from in_toto_attestation.v1.statement_pb2 import Statement as StatementMessage
 from packageurl import PackageURL
 
-VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
+if TYPE_CHECKING:
+    from cyclonedx.validation.json import JsonStrictValidator
+
 HEX = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -52,10 +53,19 @@ def assert_uri(text: str) -> None:
         assert PackageURL.from_string(text).to_string() == text
 
 
+@functools.cache
+def _validator() -> JsonStrictValidator:
+    # Importing it takes three seconds, and every worker imports every test.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    return JsonStrictValidator(SchemaVersion.V1_6)
+
+
 def check_sbom(text: str | bytes) -> Any:
     """The document; fails unless it is CycloneDX 1.6 with all components in the graph, as PEP 770 asks."""
     plain = text.decode() if isinstance(text, bytes) else text
-    problem = VALIDATOR.validate_str(plain)
+    problem = _validator().validate_str(plain)
     assert problem is None, problem
     document = json.loads(plain)
     graph = {one["ref"]: one.get("dependsOn", []) for one in document["dependencies"]}

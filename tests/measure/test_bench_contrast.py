@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats as reference
 
 from spark_build.measure import statistics
 from spark_build.measure.model import Effect
@@ -19,6 +18,8 @@ SECOND = [103.1, 105.2, 102.3, 103.9, 101.0, 106.1, 100.2, 104.4, 103.8, 103.3]
 
 
 def test_pairs_against_scipy() -> None:
+    from scipy import stats as reference
+
     seen = contrast(FIRST, SECOND, paired=True)
     a, b = np.log(FIRST), np.log(SECOND)
     assert seen.welch_p == pytest.approx(reference.ttest_ind(b, a, equal_var=False).pvalue)
@@ -29,6 +30,8 @@ def test_pairs_against_scipy() -> None:
 
 
 def test_two_runs_against_scipy() -> None:
+    from scipy import stats as reference
+
     seen = contrast(FIRST, SECOND[:7], paired=False)
     a, b = np.log(FIRST), np.log(SECOND[:7])
     welch = reference.ttest_ind(b, a, equal_var=False)
@@ -44,6 +47,8 @@ def test_two_runs_against_scipy() -> None:
 
 
 def test_power_against_the_noncentral_t() -> None:
+    from scipy import stats as reference
+
     for error, freedom in ((0.02, 9), (0.005, 5), (0.1, 2.7)):
         shift, limit = math.log1p(0.05) / error, reference.t.ppf(0.975, freedom)
         expected = reference.nct.sf(limit, freedom, shift) + reference.nct.cdf(-limit, freedom, shift)

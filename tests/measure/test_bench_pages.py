@@ -17,8 +17,10 @@ from spark_build.measure import suite
 from spark_build.measure.model import Bench, Check, Telemetry, bench_json
 from tests.conftest import CLI
 from tests.helpers import benches
+from tests.helpers.benches import without_pictures
 from tests.helpers.commands import invoke
 
+__all__ = ["without_pictures"]  # fixture
 TWO: Mapping[str, Mapping[str, float]] = {"native": {}, "container": {"gemm": 1.5, "overhead": 1 / 1.3}}
 VOID = {"meta", "br", "img", "path", "use", "rect"}
 
@@ -107,12 +109,14 @@ def test_one_environment_alone(tmp_path: Path) -> None:
     assert text.startswith("# native")
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_three_arms(tmp_path: Path) -> None:
     page, text = pages(benches.bench({"a": {}, "b": {}, "c": {"memory": 0.5}}, seed=2), tmp_path)
     assert "b, c against a" in page.text
     assert "Memory-bound work (3 cases): c takes 2.0 times as long as a, band above 40%" in text
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_what_spoils_a_run_stands_on_top(tmp_path: Path) -> None:
     wrong = Check(name="mlp.trains", status="fail", evidence="loss 2.30 -> 2.30")
     page, text = pages(benches.bench(TWO, checks=(wrong,), telemetry=Telemetry(throttled=2.0)), tmp_path)
@@ -121,6 +125,7 @@ def test_what_spoils_a_run_stands_on_top(tmp_path: Path) -> None:
         assert said in text
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_busy_machine_bounds_nothing(tmp_path: Path) -> None:
     held = Check(name="decode.memory", status="ok", evidence="98% of a plain one")
     bench = benches.bench({"native": {}}, checks=(held,), telemetry=Telemetry(others=0.9))
@@ -141,6 +146,7 @@ def test_transfers_alone_have_figures_though_no_class(tmp_path: Path) -> None:
     assert "No case has a figure" not in page.text
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_what_was_left_out_stands_in_the_table_with_its_reason(tmp_path: Path) -> None:
     skipped = Check(name="gemm.fp4.4096.run", status="skipped", evidence="needs compute capability 10.0")
     held = Check(name=f"{benches.WORKS[0].name}.bound", status="ok", evidence="98% of a plain one")
@@ -152,6 +158,7 @@ def test_what_was_left_out_stands_in_the_table_with_its_reason(tmp_path: Path) -
     assert line.endswith("| 98% of a plain one |")
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_terminal_and_report_hold_what_memory_bounds_against_memory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,6 +221,7 @@ def test_names_are_text(tmp_path: Path) -> None:
         assert text.count("&lt;script&gt;") > 10
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_samples_are_read_by_compare(tmp_path: Path) -> None:
     file = saved(benches.bench(TWO), tmp_path / "bench.json")
     done = run("report", file, "--out", tmp_path / "out", "--json")
@@ -224,6 +232,7 @@ def test_samples_are_read_by_compare(tmp_path: Path) -> None:
     assert by_csv == by_json
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_samples_keep_what_takes_claims_away(tmp_path: Path) -> None:
     wrong = Check(name="mlp.trains", status="fail", evidence="loss 2.30\n-> \x1b[31m2.30")
     file = saved(benches.bench(TWO, checks=(wrong,)), tmp_path / "bench.json")
@@ -239,6 +248,7 @@ def test_samples_keep_what_takes_claims_away(tmp_path: Path) -> None:
         assert seen.stdout.count("nothing may be claimed") == 2
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_what_one_run_lacks_does_not_pass(tmp_path: Path) -> None:
     bench = benches.bench({"native": {}, "container": {}})
     rounds = tuple(

@@ -18,8 +18,10 @@ from spark_build.measure.report.suite_report import suite_report
 from spark_build.measure.report.suite_view import SERVING, SuiteView, serving_rows
 from spark_build.measure.rounds import read_suite_round
 from tests.helpers import benches
+from tests.helpers.benches import without_pictures
 from tests.measure.test_plausible import suite
 
+__all__ = ["without_pictures"]  # fixture
 CALLS = tuple(0.01 if at < 97 else 0.1 for at in range(100))
 
 
@@ -45,6 +47,7 @@ def test_percentiles_are_of_single_tokens() -> None:
     assert serving_rows(benches.bench({"native": {}}), from_bench(benches.bench({"native": {}}))) == []
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_the_reports_have_them() -> None:
     view = SuiteView(bench=served(**{JOULES: 1.5}))
     report = suite_report(view)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats as reference
 
 from spark_build.measure import statistics
 from spark_build.measure.model import Effect
@@ -23,6 +22,8 @@ def noisy(chance: random.Random, pairs: int, effect: float, noise: float) -> tup
 
 
 def test_against_scipy() -> None:
+    from scipy import stats as reference
+
     seen = contrast(FIRST, SECOND, paired=True)
     a, b = np.log(FIRST), np.log(SECOND)
     logs = b - a

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT, Root, make_root
+from tests.conftest import SETUPTOOLS, Root, make_root
 
 # As flash-attention's setup.py does it, which takes a prebuilt wheel where there is one.
 CACHED = """
@@ -34,10 +34,10 @@ CAUGHT = """try:
 
 def project(handled: str) -> dict[str, str]:
     """The small project, whose wheel is downloaded where that works."""
-    setup = PROJECT["setup.py"].replace(
+    setup = SETUPTOOLS["setup.py"].replace(
         "setup(name", "setup(cmdclass={'bdist_wheel': CachedWheelsCommand}, name"
     )
-    return {**PROJECT, "setup.py": CACHED.replace("HANDLED", handled) + setup}
+    return {**SETUPTOOLS, "setup.py": CACHED.replace("HANDLED", handled) + setup}
 
 
 def explained(root: Root) -> None:
@@ -79,5 +79,5 @@ def test_a_download_that_may_fail_fails_nothing(tmp_path: Path) -> None:
     ids=lambda command: str(command[0]),
 )
 def test_programs_that_download(command: list[str], tmp_path: Path) -> None:
-    setup = f"import subprocess\nsubprocess.run({command!r}, check=True)\n{PROJECT['setup.py']}"
-    explained(make_root(tmp_path, {**PROJECT, "setup.py": setup}))
+    setup = f"import subprocess\nsubprocess.run({command!r}, check=True)\n{SETUPTOOLS['setup.py']}"
+    explained(make_root(tmp_path, {**SETUPTOOLS, "setup.py": setup}))

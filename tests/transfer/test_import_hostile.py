@@ -73,6 +73,12 @@ def wheels(*pairs: tuple[str, bytes]) -> Callable[[list[Member]], bytes]:
     return lambda _: tar_of([member(name, data) for name, data in pairs])
 
 
+def bomb_in_a_zip(_: list[Member]) -> bytes:
+    """A wheel of a megabyte that becomes more than a gigabyte."""
+    bomb = zip_of(*((f"d/{n}", bytes(1 << 27)) for n in range(9)))
+    return tar_of([member("demo-1.0-py3-none-any.whl", bomb)])
+
+
 def a_wheel(**named: Any) -> bytes:
     import tempfile
 
@@ -82,7 +88,7 @@ def a_wheel(**named: Any) -> bytes:
 
 def zip_of(*entries: tuple[str, bytes]) -> bytes:
     raw = io.BytesIO()
-    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, data in entries:
             archive.writestr(name, data)
     return raw.getvalue()
@@ -262,7 +268,7 @@ CASES: dict[str, tuple[int, str, Callable[[list[Member]], bytes]]] = {
     "a foreign wheel that is a zip bomb": (
         UNSOUND,
         "a zip bomb",
-        wheels(("demo-1.0-py3-none-any.whl", zip_of(*((f"d/{n}", bytes(1 << 27)) for n in range(9))))),
+        bomb_in_a_zip,
     ),
     "a foreign wheel that climbs out": (
         UNSOUND,

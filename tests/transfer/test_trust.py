@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -400,10 +401,12 @@ def test_only_a_signers_word_says_that_a_set_is_complete(sent: Sent, tmp_path: P
 
 def test_an_older_export(sent: Sent, there: Home, tmp_path: Path) -> None:
     """It does not replace what a newer one of the same signer brought, unless that is asked for."""
-    store = sent.home.store
+    home = home_in(tmp_path / "newer")
+    shutil.copytree(sent.home.wheelhouse, home.wheelhouse, symlinks=True, dirs_exist_ok=True)
+    store = home.store
     newer = [put_public(store, make_wheel(tmp_path / "d", "helper", "1.6")), *sent.generation.wheels[2:]]
-    publish(sent.home, newer)
-    last = publish(sent.home, [*newer, put_public(store, make_wheel(tmp_path / "d", "added"))])
+    publish(home, newer)
+    last = publish(home, [*newer, put_public(store, make_wheel(tmp_path / "d", "added"))])
     write_archive(pack(last, store, key=sent.alice), tmp_path / "3.tar")
     take(there, tmp_path / "3.tar")
     error = refused(there, sent.archive, rf"generation 1 of {VIEW} \(signed by alice\), older than 3")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.wheelhouse.generations import Generation, requirements
-from tests.helpers.installers import Installer, installer, tool
+from tests.helpers.installers import TOOLS, Installer, installer, tool
 from tests.helpers.servers import Served, served
 from tests.helpers.webserver import Site, serving, sha256
 from tests.helpers.wheelhouse import VIEW, demo_house, home_in, make_wheel, publish, put_built
@@ -90,7 +90,7 @@ def test_metadata_files_spare_the_wheels(installer: Installer, server: Served, t
         assert not wheels
 
 
-@pytest.mark.parametrize("tool", ["pip-oldest", "pip-newest"], indirect=True)
+@pytest.mark.parametrize("tool", TOOLS[:2], indirect=True)
 def test_pip_uses_metadata_files_by_file_too(installer: Installer, house: Generation, tmp_path: Path) -> None:
     """uv opens the wheel itself where it is a file."""
     said = installer.resolve(tmp_path, "-v", "--index-url", f"file://{house.folder}/index/")

@@ -1,5 +1,4 @@
 import struct
-import time
 import tracemalloc
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_build.errors import AuditError
+from spark_build.wheels import fatbin
 from spark_build.wheels.fatbin import (
-    MAX_ITEMS,
     Container,
     FatbinEntry,
     FatbinError,
@@ -181,23 +180,23 @@ def test_the_magic_number_alone_is_no_container() -> None:
 @pytest.mark.parametrize(
     ("first", "chunk"),
     [
-        (b"", MAGIC * (1 << 18)),
-        (container(size=2**63), Made(payload=b"").bytes() * (1 << 14)),
-        (b"", container() * (1 << 16)),
+        (b"", MAGIC * (1 << 14)),
+        (container(size=2**63), Made(payload=b"").bytes() * (1 << 12)),
+        (b"", container() * (1 << 14)),
     ],
 )
-def test_a_flood_of_headers_is_given_up(first: bytes, chunk: bytes) -> None:
-    scanner, started = Scanner(), time.process_time()
+def test_a_flood_of_headers_is_given_up(monkeypatch: pytest.MonkeyPatch, first: bytes, chunk: bytes) -> None:
+    monkeypatch.setattr(fatbin, "MAX_ITEMS", 1 << 16)
+    scanner = Scanner()
     scanner.feed(first)
-    with pytest.raises(FatbinError, match="1,048,576 fat-binary headers") as caught:
+    with pytest.raises(FatbinError, match="65,536 fat-binary headers") as caught:
         feed_forever(scanner, chunk)
     assert isinstance(caught.value, AuditError)
-    assert time.process_time() - started < 30
 
 
 def feed_forever(scanner: Scanner, chunk: bytes) -> None:
     seen = 0
-    while seen <= MAX_ITEMS:
+    while seen <= fatbin.MAX_ITEMS:
         seen += len(scanner.feed(chunk))
 
 
