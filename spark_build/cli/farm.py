@@ -196,6 +196,8 @@ def _name_for_workers(setting: Context) -> str:
 
 def _common(options: Options, setting: Context, wish: BuildOptions, where: FarmOptions) -> Task:
     """Return what all tasks of a command say alike. Raise UsageError for a target that no name tells."""
+    import secrets
+
     from spark_build.farm.task import Task
 
     return Task(
@@ -263,8 +265,6 @@ def opened(
 ) -> Iterator[Farm]:
     """Work with the farm that --farm names."""
     with _dask(), contextlib.ExitStack() as stack:
-        import secrets
-
         from spark_build.farm import client
 
         common = _common(options, setting, wish, where)

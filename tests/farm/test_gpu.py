@@ -13,8 +13,8 @@ import pytest
 
 from spark_build.build.context import resolve_context
 from spark_build.cli.farm import FarmOptions, with_gpu
-from spark_build.cli.options import Options
 from spark_build.cli.judgement import VerifyOutcome
+from spark_build.cli.options import Options
 from spark_build.errors import Hint
 from spark_build.farm.address import parse_address
 from spark_build.farm.task import TaskAnswer
