@@ -251,8 +251,7 @@ def test_a_tampered_entry_is_refused(house: House, given: Path, tmp_path: Path, 
         remotes = Remotes(home)
         assert remotes.fetch(house.built[0].key, HERE) is None
         assert remotes.fetch(house.built[0].key, HERE, audited=True) is None
-        assert told[0] == told.pop()
-        assert len(told) == 1
+        assert told == told[:1] * 2
         assert told[0].startswith("warning: lab/entries/")
         assert says in told[0]
         assert {**snapshot(home.wheelhouse), **before} == snapshot(home.wheelhouse)
