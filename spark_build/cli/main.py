@@ -58,6 +58,10 @@ def run() -> None:
     if DETACHED in os.environ:
         sys.exit(be_background(os.environ.pop(DETACHED), options))
     code = main(sys.argv[1:], options)
+    try:
+        sys.stderr.flush()
+    except OSError:  # Python 3.14 makes an exit code 120 of what it cannot write at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     gc.freeze()  # to collect what ends with the process anyway takes a twelfth of `all` with nothing to do
     sys.exit(code)
 

@@ -113,10 +113,12 @@ class Metered:
         self.stream = stream
         self.limit = limit
         self.last = b""
+        self.unbroken = 0  # bytes read since a member or a seek began: Python 3.14 reads a header in pieces
 
     def read(self, size: int = -1) -> bytes:
         """Read `size` bytes; refuses an unbounded or huge read."""
-        if not 0 <= size <= MAX_HEADER:
+        self.unbroken += size
+        if size < 0 or max(size, self.unbroken - 2 * tarfile.BLOCKSIZE) > MAX_HEADER:
             raise RefusedError("it has an enormous header")
         self.last = self.stream.read(size)
         self._check()
@@ -124,6 +126,7 @@ class Metered:
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Seek, up to the limit."""
+        self.unbroken = 0
         if offset > self.limit:
             raise RefusedError("it is too large once unpacked")
         return self.stream.seek(offset, whence)
@@ -161,6 +164,7 @@ def untar(stream: BinaryIO, tree: Tree, seconds: float | None = None) -> None:
     metered = Metered(stream, tree.left + 4096 * min(tree.entries_left, MAX_ENTRIES) + MAX_HEADER)
     with tarfile.open(fileobj=cast("BinaryIO", metered), mode="r:") as tar:
         while (member := tar.next()) is not None:
+            metered.unbroken = 0
             mtime = member.mtime if seconds is None else seconds
             if member.isdir():
                 tree.folder(member.name, mtime)

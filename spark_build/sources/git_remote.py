@@ -72,8 +72,9 @@ _BY_LINES = 'set -o pipefail; "$@" 2>&1 | stdbuf -oL tr "\\r" "\\n"'
 _CAUSES: tuple[tuple[str, str, Hint | str, bool], ...] = (
     (
         (
-            r"could not read (Username|Password)|terminal prompts disabled|[Aa]uthentication failed"
-            r"|Permission denied \(|returned error: 40[137]|Host key verification failed"
+            r"could not read (Username|Password)|unable to get password|terminal prompts disabled"
+            r"|[Aa]uthentication failed|Permission denied \(|returned error: 40[137]"
+            r"|Host key verification failed"
         ),
         "there is no such repository, or it wants a login",
         "check the source's url; set up a credential helper or an ssh key that works without questions",
