@@ -30,6 +30,7 @@ from spark_build.errors import (
     Hint,
     HostError,
     NothingCheckedError,
+    RecipeError,
     UsageError,
     joint_exit_code,
     ours,
@@ -191,14 +192,18 @@ def all_(
             judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=asked)
             wheels = {wheel.filename: wheel for wheel in generation.wheels} if generation else {}
             published = {one.recipe: [wheels[name] for name in one.wheels] for one in results if one.wheels}
+            here = judged
             judged = with_gpu(
                 options, setting, wish.build_options(), wish, published, judged, reverify=reverify
             )
+            if burn_in and here.unchecked and not judged.code:  # a worker checks, it measures nothing
+                judged = replace(judged, code=here.code, unchecked=here.unchecked)
     built = document(results, generation)
     if judged is None:
         only = configured(results, recipes) if wish.configures else Outcome()
         return conclude(options, results, None, built, only.lines, only.code)
-    code = conclude(options, results, generation, {**built, **judged.document}, judged.lines, judged.code)
+    lines = judged.in_short if options.verbosity < 0 else judged.lines
+    code = conclude(options, results, generation, {**built, **judged.document}, lines, judged.code)
     return nothing_checked(*judged.unchecked) if judged.unchecked and code == judged.code else code
 
 
@@ -282,9 +287,16 @@ def make_ready(
 ) -> Plan:
     """Return a plan whose requirements this machine meets; installs system packages where allowed."""
     from spark_build.build import scheduler
+    from spark_build.recipes.loader import closure_lock
 
     planned = scheduler.plan(setting, recipes, also)
-    if wish.farm or not any(step.decision == "BUILD" for step in planned.steps):
+    if not any(step.decision == "BUILD" for step in planned.steps):
+        return planned
+    if not (wish.no_closure or wish.stop_after):  # its publication would fail, after all builds
+        lock = closure_lock(setting.home, setting.train, setting.target.platform)
+        if lacking := [pin for pin, files in lock.wheels.items() if not files]:
+            raise RecipeError(f"{lock.file} lacks {', '.join(lacking)}", hint=ours("recipes pin", lock.owner))
+    if wish.farm:
         return planned
     from spark_build.build import compiler_cache
     from spark_build.doctor import collect as doctors
@@ -512,7 +524,7 @@ def _in_one_line(results: Sequence[RecipeResult], generation: Generation | None,
     """Return the outcome for --quiet: how many of each result, the generation, what was verified."""
     done = render.counted(result.status for result in results) or "nothing to build"
     published = [f"generation {generation.number} in {generation.folder}"] if generation else []
-    return "; ".join([done, *published, *(line.strip() for line in lines[:1])])
+    return "; ".join([done, *published, *(line.strip() for line in lines)])
 
 
 def print_results(results: Sequence[RecipeResult]) -> None:

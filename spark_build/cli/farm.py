@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from spark_build.cli.options import DETACHED, SIZE, Options, as_one, group, shared
 from spark_build.errors import HostError, SparkBuildError, UsageError, pip_install
 from spark_build.events import Emit, Note
+from spark_build.reporting import reporter
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
@@ -233,12 +234,23 @@ def with_gpu(
     others = [name for name, sha256 in wheels.items() if answer.wheels.get(name) != sha256]
     if others and not answer.problem:
         answer = replace(answer, checks=[], problem=f"{answer.worker} has other bytes of {', '.join(others)}")
+    if (left := _left_out(setting, answer, published)) and not answer.problem:
+        answer = replace(answer, checks=[], problem=f"{answer.worker} did not do {', '.join(left)}")
     row = {"worker": answer.worker, "problem": answer.problem, "checks": answer.checks}
     document = {**judged.document, "with_gpu": row}
     if answer.problem:
         told = f"open: the checks that need a GPU: {answer.problem}"
         return replace(judged, document=document, lines=[*judged.lines, told])
     return judged.joined(answer.checks, f"on {answer.worker}, which has a GPU", document)
+
+
+def _left_out(setting: Context, answer: TaskAnswer, recipes: Iterable[str]) -> list[str]:
+    """Return the check scripts of recipes of which a worker did not do a single check."""
+    done = {
+        (one["package"], one["name"].partition(".")[0]) for one in answer.checks if one["status"] != "skipped"
+    }
+    wanted = [(name, script) for name in recipes for script in setting.catalogue.recipes[name].verify.checks]
+    return [f"{script} of {name}" for name, script in wanted if (name, script) not in done]
 
 
 def _verified(
@@ -253,10 +265,14 @@ def _verified(
         try:
             common = _common(options, setting, wish, where)
             task = replace(common, recipe=wish.named[0], verified=[*wish.named], reverify=reverify)
-            there = stack.enter_context(reached(setting.home, where, lambda _: None))
+            tell = reporter().message
+            tell("asking the farm for a worker with such a GPU to verify it")
+            there = stack.enter_context(reached(setting.home, where, tell))
             return client.verified_by(there, task, setting.target) or nobody
         except SparkBuildError as error:
             return replace(nobody, problem=error.message)
+        except client.GONE as error:
+            return replace(nobody, problem=f"the farm went away ({type(error).__name__})")
 
 
 @contextlib.contextmanager

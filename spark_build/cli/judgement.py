@@ -34,9 +34,9 @@ class VerifyOutcome:
 
     @property
     def in_short(self) -> list[str]:
-        """The line of a burn-in, else that of the checks; and what failed."""
+        """The line of a burn-in, else that of the checks; and what failed or is open."""
         found = [line for line in self.lines if line.startswith(("verified:", "burn-in:"))][-1:]
-        return [*found, *(line for line in self.lines if line.startswith("FAILED"))]
+        return [*found, *(line for line in self.lines if line.startswith(("FAILED", "open:")))]
 
     def joined(self, checks: list[dict[str, str]], where: str, document: dict[str, Any]) -> VerifyOutcome:
         """Return it with what another machine checked; what this one could not check is no failure then."""

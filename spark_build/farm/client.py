@@ -252,14 +252,20 @@ def ask_all(there: ReachedFarm, asked: Examination) -> list[dict[str, Any]]:
 
 def verified_by(there: ReachedFarm, task: Task, target: Target) -> TaskAnswer | None:
     """Have a worker of the target with a GPU verify what was built; None where the farm has none."""
-    wanted = {VERSION: 1.0, f"platform {target.platform}": 1.0, f"python {target.python}": 1.0, GPU: 1.0}
+    common = {VERSION: 1.0, f"platform {target.platform}": 1.0, f"python {target.python}": 1.0}
     connection = Connection(there, lambda _: None)
-    order = Order(task=task, demands=wanted, priority=0)
     try:
         connection.await_all()
-        while connection.workers(wanted):
-            if (answer := connection.ask(verify, order, (), lambda: None)) is not None:
-                return answer
+        for capability in target.cuda_architectures:
+            order = Order(task=task, demands={**common, f"{GPU} {capability}": 1.0}, priority=0)
+
+            def still(order: Order = order) -> None:
+                if not connection.workers(order.demands):
+                    raise HostError("the worker that has one went away")
+
+            while connection.workers(order.demands):
+                if (answer := connection.ask(verify, order, (), still)) is not None:
+                    return answer
         return None
     finally:
         connection.close()

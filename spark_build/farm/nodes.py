@@ -135,6 +135,7 @@ def abilities(machine: Machine) -> dict[str, float]:
         MEMORY: machine.memory_mib,
         "CUDA toolkit": int("cuda" in machine.prefixes),
         GPU: len(machine.gpus),
+        **{f"{GPU} {gpu.capability}": 1 for gpu in machine.gpus},
     }
     return {name: float(value) for name, value in facts.items() if value}
 

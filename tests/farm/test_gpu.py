@@ -28,7 +28,7 @@ from tests.helpers.farms import Lab
 TARGET = """\
 name = "gpu"
 summary = "a GPU for tests"
-platform = "linux-x86_64"
+platform = "linux-{machine}"
 python = "{python}"
 cuda_architectures = ["9.0"]
 cuda = "13.0"
@@ -60,7 +60,7 @@ def lab(tmp_path: Path) -> Lab:
     recipes = made.client.folder / "recipes"
     (recipes / "targets").mkdir()
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    (recipes / "targets" / "gpu.toml").write_text(TARGET.format(python=python))
+    (recipes / "targets" / "gpu.toml").write_text(TARGET.format(python=python, machine=os.uname().machine))
     with (recipes / "a.toml").open("a") as recipe:
         recipe.write('[verify]\nchecks = ["a_gpu"]\n')
     made.scheduler()
@@ -96,14 +96,24 @@ def test_a_worker_with_a_gpu_checks_what_the_client_cannot(lab: Lab) -> None:
     assert code == 9, document["with_gpu"]
 
 
-@pytest.mark.parametrize(("sha256", "problem"), [("1", ""), ("2", "w has other bytes of a.whl")])
-def test_checks_of_other_wheels_do_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sha256: str, problem: str
+@pytest.mark.parametrize(
+    ("sha256", "status", "problem"),
+    [
+        ("1", "ok", ""),
+        ("2", "ok", "w has other bytes of a.whl"),
+        ("1", "skipped", "w did not do a of a"),
+    ],
+)
+def test_checks_of_other_wheels_or_of_none_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sha256: str, status: str, problem: str
 ) -> None:
-    home = locate(str(recipe_roots.make(tmp_path, {"a": ""}).folder))
+    made = recipe_roots.make(tmp_path, {"a": ""})
+    with (made.folder / "recipes" / "a.toml").open("a") as recipe:
+        recipe.write('[verify]\nchecks = ["a"]\n')
+    home = locate(str(made.folder))
     setting = resolve_context(home, load(home.data), "h200", "t", {})
     setting = replace(setting, machine=replace(setting.machine, gpus=()))
-    row = {"package": "a", "name": "a.seen", "status": "ok", "evidence": "here"}
+    row = {"package": "a", "name": "a.seen", "status": status, "evidence": "here"}
     answer = TaskAnswer(worker="w", address="tls://w:1", checks=[row], wheels={"a.whl": sha256})
     monkeypatch.setattr("spark_build.cli.farm._verified", lambda *_, **__: answer)
     wheel = StoredWheel(
