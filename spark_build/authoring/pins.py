@@ -120,6 +120,10 @@ def sites(home: Home, train: str | None, names: Sequence[str]) -> list[Site]:
 def chosen_by(home: Home, train: str | None, names: Sequence[str]) -> tuple[list[Site], list[str]]:
     """Return the pins that names mean, and whose locks: recipes, and trains, named or by their pins."""
     trains = [name for name in names if name.startswith("trains/")]
+    known = _files(home, "recipes/trains")
+    for name in (one.removeprefix("trains/") for one in trains):
+        if name not in known:
+            raise UsageError(f"no train is named '{name}'{nearest(name, known)}")
     if trains and len(trains) == len(names):
         return [], trains
     found = sites(home, train, [name for name in names if name not in trains])

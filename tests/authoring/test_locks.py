@@ -233,4 +233,10 @@ def test_pin_locks_what_completes_a_trains_sets(root: Root) -> None:
     assert root.run("recipes", "pin").stdout.count("written") == 0  # nothing is blessed in passing
     assert root.run("recipes", "pin", "trains/t").stdout.count("written") == 1
     assert path.read_text() == text
-    assert "no train is named 'u'" in root.run("recipes", "pin", "trains/u").stderr
+    for options in ((), ("--check",)):
+        assert "no train is named 'u'" in root.run("recipes", "pin", *options, "trains/u").stderr
+    root.train(f'{train}\n[closure]\nwheel = "0.45.0"\n')
+    early = root.run("build", "tiny")
+    assert (early.returncode, "lacks wheel==0.45.0" in early.stderr) == (3, True)
+    assert "recipes pin trains/t" in early.stderr
+    assert not (root.folder / "build").exists()
