@@ -177,7 +177,8 @@ def shell(
     step = steps[name]
     if not step.recipe.is_compiled:
         raise UsageError(f"{name} is only unpacked: there is no tree to enter")
-    missing = [need for need in step.from_store if not steps[need].stored_as]
+    # What is stale may have been fetched and never been unpacked: its build audits it.
+    missing = [need for need in step.from_store if not steps[need].stored_as or steps[need].stale]
     if missing:
         raise UsageError(f"{name} needs {', '.join(missing)} first", hint=ours("build", missing[0]))
     keys = {need: steps[need].stored_as for need in step.from_store}

@@ -76,9 +76,12 @@ def again(step: Step, target: Target, entry: StoreEntry, log: Path, *, built_in:
     errors = _errors(findings)
     if errors:
         name = step.recipe.name
+        anew = Hint(rm(entry.folder), ours("build", name))
+        if entry.imported:  # it would be fetched again
+            anew = Hint(ours("wheelhouse trust remove", entry.imported), anew)
         raise AuditError(
             f"{what} is in the store, but not good by what is asked of it today: {'; '.join(errors)}",
-            hint=Hint(f"mend recipes/{name}.toml, or build it anew: ", rm(entry.folder), ours("build", name)),
+            hint=Hint(f"mend recipes/{name}.toml, or build it anew: ", anew),
         )
     return findings
 
