@@ -139,8 +139,8 @@ def _print_total(planned: Plan, here: Machine, lines: Sequence[str], *, is_here:
     )
     spans = {count: format_duration(found.makespan_seconds[count]) for count in (2, 4)}
     if spans[2] != format_duration(found.makespan_seconds[1]):
-        more = "no less on more" if spans[4] == spans[2] else f"of 4 {spans[4]}"
-        render.print_wrapped(f"on a farm of 2 such machines {spans[2]}, {more}")
+        more = " and no less on 4" if spans[4] == spans[2] else f", of 4 {spans[4]}"
+        render.print_wrapped(f"on a farm of 2 such machines {spans[2]}{more}")
     _print_downloads(found, is_here=is_here)
     needs = [f"Python {python_version(target)}"]
     needs += [f"for the GPU a driver of CUDA {target.cuda} or newer"] if target.cuda_architectures else []
@@ -180,17 +180,17 @@ def _gib(mib: float) -> str:
 
 
 def _lines_to_type(planned: Plan, recipes: Sequence[str], also: Sequence[str], *, is_here: bool) -> list[str]:
-    """Return the commands that carry the plan out; none where nothing is to be built."""
+    """Return the commands that carry the plan out; none where nothing is to be built or pinned."""
     from spark_build.build.plan import unpinned_source
 
-    if not any(step.decision == "BUILD" for step in planned.steps):
-        return []
     train, target = planned.train.name, planned.target
     unpinned = [
         step.recipe.name
         for step in planned.steps
         if step.decision == "BLOCKED" and unpinned_source(step.pin, target) is not None
     ]
+    if not unpinned and not any(step.decision == "BUILD" for step in planned.steps):
+        return []
     more = [word for name in also for word in ("--with", name)]
     view = ("--target", target.name, "--train", train)
     steps = (

@@ -311,7 +311,8 @@ def test_no_network(root: Root) -> None:
     assert root.state() == before
 
 
-def test_offline_with_all_that_is_needed_brought_along(root: Root) -> None:
+def test_offline_with_all_that_is_needed_brought_along(setuptools_root: Root) -> None:
+    root = setuptools_root
     pip = [sys.executable, "-m", "pip", "-q", "download", "--no-deps", "--dest", str(root.links)]
     subprocess.run([*pip, "setuptools==80.9.0", "wheel==0.45.1", "ninja==1.13.2"], check=True)
     away = Root(
@@ -319,6 +320,7 @@ def test_offline_with_all_that_is_needed_brought_along(root: Root) -> None:
         links=root.links,
         env={
             "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(root.links),
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
         },
@@ -379,6 +381,8 @@ def test_lines_to_type_begin_with_the_pin_that_blocks_a_recipe(root: Root) -> No
     assert typed[0] == " --target host-cpu --train t recipes pin huge"
     assert [line.split()[-1] for line in typed[1:]] == ["doctor", "all"]
     assert lines[-2].endswith("doctor")
+    (pin, *_) = root.json("plan", "huge")["commands"]
+    assert pin.endswith("recipes pin huge")  # also where nothing else is to be built
 
 
 def test_a_file_in_the_way_of_a_build_is_the_machines_fault(tmp_path: Path) -> None:
