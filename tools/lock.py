@@ -26,8 +26,8 @@ What `./spark-build` installs into its `.venv`, each file by its sha256 (`tools/
 site need more (`tools/locks/dev.txt`, `dev,docs.txt`), which no user gets. With `SPARK_BUILD_UNLOCKED=1` pip
 takes what its index has and `pyproject.toml` allows.
 
-Known holes: not audited yet. `pip-audit` 2.10.1 had no data where it was run (2026-11-23): PyPI answered
-404 for each of the 57 distributions and versions, and `osv` and `esms` could not be reached. Without
+Known holes: not audited yet. `pip-audit` 2.10.1 had no data where it was run (2026-11-23): the index there
+answered 404 for each of the 57 distributions, and `osv` and `esms` could not be reached. Without
 `--strict` it exits with 0 then and says "No known vulnerabilities found". CONTRIBUTING.md has the line that
 a release is to pass on a connected machine.
 

@@ -213,7 +213,7 @@ def check_composites() -> str:
             exact = functools.partial(plain_composite, name, index=index, size=size)
             # Gradients hold the sum of a group, rounded at each step, on a GPU in any order: of the largest,
             # log_softmax was 0.016 off in FP16; 1 less that of logsumexp left 0.11 in BF16.
-            compare(errors, f"{name} {shape}", operator, exact, x, times=4)
+            compare(errors, f"{name} {shape}", operator, exact, x, times=1 if name == "softmax" else 4)
     return str(errors)
 
 

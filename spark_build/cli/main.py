@@ -46,7 +46,7 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
 
 def run() -> None:
     """Run the command line and exit with its code."""
-    gc.set_threshold(100_000)  # of what a start makes all but nothing goes before the end
+    gc.set_threshold(100_000)  # almost nothing that start-up makes is freed before the end
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _on_signal)
     # A script's shell starts what it puts into the background with interrupts ignored, and Python keeps that.

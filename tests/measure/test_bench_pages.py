@@ -109,7 +109,6 @@ def test_one_environment_alone(tmp_path: Path) -> None:
     assert text.startswith("# native")
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_three_arms(tmp_path: Path) -> None:
     page, text = pages(benches.bench({"a": {}, "b": {}, "c": {"memory": 0.5}}, seed=2), tmp_path)
     assert "b, c against a" in page.text

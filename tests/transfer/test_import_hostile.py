@@ -74,7 +74,7 @@ def wheels(*pairs: tuple[str, bytes]) -> Callable[[list[Member]], bytes]:
 
 
 def bomb_in_a_zip(_: list[Member]) -> bytes:
-    """A wheel of a megabyte that becomes more than a gigabyte."""
+    """A small wheel that becomes more than a gigabyte."""
     bomb = zip_of(*((f"d/{n}", bytes(1 << 27)) for n in range(9)))
     return tar_of([member("demo-1.0-py3-none-any.whl", bomb)])
 
