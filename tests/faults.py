@@ -38,8 +38,8 @@ FAULTS = (
     Fault(
         name="checks that need a GPU given to any worker",
         module="spark_build.farm.client",
-        old=', f"python {target.python}": 1.0, GPU: 1.0}',
-        new="}",
+        old='demands={**common, f"{GPU} {capability}": 1.0}',
+        new="demands=common",
         tests=("test_a_worker_with_a_gpu_checks_what_the_client_cannot",),
     ),
     Fault(
