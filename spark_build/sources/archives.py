@@ -113,12 +113,13 @@ class Metered:
         self.stream = stream
         self.limit = limit
         self.last = b""
-        self.unbroken = 0  # bytes read since a member or a seek began: Python 3.14 reads a header in pieces
+        self.header: int | None = None  # bytes of the header that is read now: Python 3.14 reads it in pieces
 
     def read(self, size: int = -1) -> bytes:
         """Read `size` bytes; refuses an unbounded or huge read."""
-        self.unbroken += size
-        if size < 0 or max(size, self.unbroken - 2 * tarfile.BLOCKSIZE) > MAX_HEADER:
+        if self.header is not None:
+            self.header += size
+        if size < 0 or max(size, (self.header or 0) - 2 * tarfile.BLOCKSIZE) > MAX_HEADER:
             raise RefusedError("it has an enormous header")
         self.last = self.stream.read(size)
         self._check()
@@ -126,7 +127,8 @@ class Metered:
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Seek, up to the limit."""
-        self.unbroken = 0
+        if self.header is not None:
+            self.header = 0
         if offset > self.limit:
             raise RefusedError("it is too large once unpacked")
         return self.stream.seek(offset, whence)
@@ -158,13 +160,21 @@ def decompressed(file: BinaryIO, magic: bytes) -> BinaryIO:
     return file
 
 
+def next_member(tar: tarfile.TarFile, metered: Metered) -> tarfile.TarInfo | None:
+    """Return the next member, whose header is bounded as a whole; None at the end."""
+    metered.header = 0
+    try:
+        return tar.next()
+    finally:
+        metered.header = None
+
+
 def untar(stream: BinaryIO, tree: Tree, seconds: float | None = None) -> None:
     """Write a tar's entries to the tree, all of them with one time where `seconds` since 1970 is given."""
     # Headers and padding come on top of the content: at most two blocks and a bit for each entry.
     metered = Metered(stream, tree.left + 4096 * min(tree.entries_left, MAX_ENTRIES) + MAX_HEADER)
     with tarfile.open(fileobj=cast("BinaryIO", metered), mode="r:") as tar:
-        while (member := tar.next()) is not None:
-            metered.unbroken = 0
+        while (member := next_member(tar, metered)) is not None:
             mtime = member.mtime if seconds is None else seconds
             if member.isdir():
                 tree.folder(member.name, mtime)

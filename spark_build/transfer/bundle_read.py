@@ -143,7 +143,7 @@ def _of_tar(path: Path, stream: Metered) -> Generator[Incoming]:
     seen: set[str] = set()
     count = 0
     with tarfile.open(fileobj=cast("BinaryIO", stream), mode="r:") as tar:
-        while (member := tar.next()) is not None:
+        while (member := archives.next_member(tar, stream)) is not None:
             tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
             count += 1
             if count > MAX_ENTRIES:
