@@ -17,7 +17,7 @@ from tests.helpers import processes, recipe_roots
 from tests.helpers.exports import make_key
 
 SHORT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s"}
-WAITING = 60.0  # seconds, for what another process is about to do
+WAITING = 120.0  # seconds, for what another process is about to do
 
 
 @dataclass(kw_only=True)
