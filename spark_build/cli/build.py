@@ -202,7 +202,7 @@ def all_(
     if judged is None:
         only = configured(results, recipes) if wish.configures else Outcome()
         return conclude(options, results, None, built, only.lines, only.code)
-    lines = judged.in_short if options.verbosity < 0 else judged.lines
+    lines = ["; ".join(judged.in_short)] if options.verbosity < 0 else judged.lines
     code = conclude(options, results, generation, {**built, **judged.document}, lines, judged.code)
     return nothing_checked(*judged.unchecked) if judged.unchecked and code == judged.code else code
 
@@ -524,7 +524,7 @@ def _in_one_line(results: Sequence[RecipeResult], generation: Generation | None,
     """Return the outcome for --quiet: how many of each result, the generation, what was verified."""
     done = render.counted(result.status for result in results) or "nothing to build"
     published = [f"generation {generation.number} in {generation.folder}"] if generation else []
-    return "; ".join([done, *published, *(line.strip() for line in lines)])
+    return "; ".join([done, *published, *(line.strip() for line in lines[:1])])
 
 
 def print_results(results: Sequence[RecipeResult]) -> None:

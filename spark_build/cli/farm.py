@@ -236,18 +236,26 @@ def with_gpu(
         answer = replace(answer, checks=[], problem=f"{answer.worker} has other bytes of {', '.join(others)}")
     if (left := _left_out(setting, answer, published)) and not answer.problem:
         answer = replace(answer, checks=[], problem=f"{answer.worker} did not do {', '.join(left)}")
+    if not answer.problem:
+        row = {"worker": answer.worker, "problem": "", "checks": answer.checks}
+        try:
+            told = f"on {answer.worker}, which has a GPU"
+            return judged.joined(answer.checks, told, {**judged.document, "with_gpu": row})
+        except (TypeError, ValueError, LookupError):
+            answer = replace(
+                answer, checks=[], problem=f"{answer.worker} answers with something else than checks"
+            )
     row = {"worker": answer.worker, "problem": answer.problem, "checks": answer.checks}
-    document = {**judged.document, "with_gpu": row}
-    if answer.problem:
-        told = f"open: the checks that need a GPU: {answer.problem}"
-        return replace(judged, document=document, lines=[*judged.lines, told])
-    return judged.joined(answer.checks, f"on {answer.worker}, which has a GPU", document)
+    lines = [*judged.lines, f"open: the checks that need a GPU: {answer.problem}"]
+    return replace(judged, document={**judged.document, "with_gpu": row}, lines=lines)
 
 
 def _left_out(setting: Context, answer: TaskAnswer, recipes: Iterable[str]) -> list[str]:
     """Return the check scripts of recipes of which a worker did not do a single check."""
     done = {
-        (one["package"], one["name"].partition(".")[0]) for one in answer.checks if one["status"] != "skipped"
+        (one.get("package"), str(one.get("name")).partition(".")[0])
+        for one in answer.checks
+        if one.get("status") != "skipped"
     }
     wanted = [(name, script) for name in recipes for script in setting.catalogue.recipes[name].verify.checks]
     return [f"{script} of {name}" for name, script in wanted if (name, script) not in done]

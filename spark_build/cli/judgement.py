@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_build.cli.hints import carry_over
+from spark_build.decoding import decoder
 from spark_build.errors import Hint, HintStep, NothingCheckedError, VerificationError, ours
 from spark_build.events import Emit
 from spark_build.text import format_flops
@@ -38,9 +39,12 @@ class VerifyOutcome:
         found = [line for line in self.lines if line.startswith(("verified:", "burn-in:"))][-1:]
         return [*found, *(line for line in self.lines if line.startswith(("FAILED", "open:")))]
 
-    def joined(self, checks: list[dict[str, str]], where: str, document: dict[str, Any]) -> VerifyOutcome:
-        """Return it with what another machine checked; what this one could not check is no failure then."""
-        lines, failed = _summed(checks, f" {where}")
+    def joined(self, checks: list[dict[str, Any]], where: str, document: dict[str, Any]) -> VerifyOutcome:
+        """Return it with what another machine checked; what this one could not check is no failure then.
+
+        Raise TypeError, ValueError or LookupError for rows that are no checks.
+        """
+        lines, failed = _summed([asdict(check) for check in _checks(checks)], f" {where}")
         code = VerificationError.exit_code if failed else 0 if self.unchecked else self.code
         return replace(self, document=document, lines=[*self.lines, *lines], code=code, unchecked=None)
 
@@ -68,7 +72,7 @@ def judge(
     checked = _checked(setting, generation, folder, emit, reverify=reverify)
     if burn_in is None:
         return checked
-    checks = tuple(_check(row) for row in checked.document["checks"])
+    checks = _checks(checked.document["checks"])
     from spark_build.measure import session
 
     wish = burn_in.on(cuda=bool(setting.target.cuda_architectures))
@@ -90,10 +94,12 @@ def _unchecked(why: str, following: Hint | HintStep) -> VerifyOutcome:
     )
 
 
-def _check(row: dict[str, str]) -> Check:
+def _checks(rows: list[dict[str, Any]]) -> tuple[Check, ...]:
+    """Return checks as they were written. Raise TypeError, ValueError or LookupError for anything else."""
     from spark_build.measure.model import Check
 
-    return Check(**row)  # type: ignore[arg-type] # as it was written
+    found: tuple[Check, ...] = decoder(tuple[Check, ...])(rows)
+    return found
 
 
 def _checked(

@@ -102,6 +102,7 @@ def test_a_worker_with_a_gpu_checks_what_the_client_cannot(lab: Lab) -> None:
         ("1", "ok", ""),
         ("2", "ok", "w has other bytes of a.whl"),
         ("1", "skipped", "w did not do a of a"),
+        ("1", "fine", "w answers with something else than checks"),
     ],
 )
 def test_checks_of_other_wheels_or_of_none_do_not_count(
