@@ -195,6 +195,16 @@ def test_a_shell_where_nothing_was_built_yet(tmp_path: Path) -> None:
     assert "needs a first" in done.stderr
 
 
+def test_a_shell_over_what_is_to_be_audited_again(tmp_path: Path) -> None:
+    root = make(tmp_path, {"a": "", "b": ""}, {"b": "a"})
+    assert statuses(root.json("build", "a")) == {"a": "built"}
+    with (root.folder / "recipes" / "a.toml").open("a") as recipe:
+        recipe.write('\n[[features]]\nname = "USE_X"\nvalue = "1"\n')
+    done = root.run("build", "b", "--shell")
+    assert done.returncode == 2, done.stderr
+    assert "needs a first" in done.stderr
+
+
 def test_paths_do_not_reach_the_wheel(tmp_path: Path) -> None:
     """Wherever a checkout lies, the build sees one place: the same bytes."""
     look = "MODULE = lambda: f'WHERE = {os.getcwd()!r}, {sys.prefix!r}, {os.environ[\"HOME\"]!r}\\n'\n"

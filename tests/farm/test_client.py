@@ -285,6 +285,27 @@ def test_nobody_waits_for_ever_for_a_worker_that_can(lab: Lab, monkeypatch: pyte
     assert [*slots, farm.slots()] == [2, 1], "it waits beside what others have workers for"
 
 
+def test_nobody_waits_for_a_worker_with_a_gpu_that_went_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [["w"], ["w"], []]
+
+    class Leaving:
+        def __init__(self, *_: Any) -> None: ...
+        def await_all(self) -> None: ...
+        def close(self) -> None: ...
+
+        def workers(self, _demands: object) -> list[str]:
+            return left.pop(0)
+
+        def ask(self, *given: Any) -> None:
+            for _ in range(2):
+                given[-1]()
+
+    monkeypatch.setattr(client, "Connection", Leaving)
+    target = load([Path(__file__).parents[2]]).target("h200")
+    with pytest.raises(HostError, match="went away"):
+        client.verified_by(cast("ReachedFarm", None), TASK, target)
+
+
 def test_workers_that_were_just_started_are_waited_for(lab: Lab) -> None:
     setting = setting_of(lab)
     planned = plan(setting, ["a"])
