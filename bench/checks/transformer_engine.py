@@ -79,11 +79,11 @@ def exact_parameters(module: Any) -> dict[str, Any]:
 
 
 def compare_module(
-    errors: Any, name: str, module: Any, exact: Any, inputs: list[Any], *, product: bool = True
+    errors: Any, name: str, module: Any, exact: Any, inputs: list[Any], *, tf32: float | None = 5e-3
 ) -> None:
     """Result, gradients of the inputs and of all parameters; `exact` takes the parameters by name first.
 
-    product: products in FP32 are TF32's inside, whatever torch is told.
+    tf32: error allowed in FP32, whose products are TF32's inside, whatever torch is told; None: no product.
     """
     import torch
     from numerics import leaves, normal, spoil
@@ -93,7 +93,7 @@ def compare_module(
     true = exact(weights, *wide)
     spoil(*narrow, *narrow)
     mine = module(*narrow)
-    allowed = 5e-3 if product and inputs[0].dtype == torch.float32 else None
+    allowed = tf32 if inputs[0].dtype == torch.float32 else None
     direction = normal(*true.shape, seed=9).to(inputs[0].dtype)
     parameters = dict(module.named_parameters())
     spoil(*narrow, *narrow)
@@ -156,7 +156,7 @@ def check_norms() -> str:
     for (kind, (rows, width, out)), norm in itertools.product(each_case(), ("LayerNorm", "RMSNorm")):
         name, inputs = f"{norm} {short(kind)} {rows}x{width}", [normal(rows, width).to(kind)]
         alone = noisy(getattr(te, norm)(width, eps=1e-5, dtype=kind, device="cuda"))
-        compare_module(errors, name, alone, functools.partial(normed, kind=norm), inputs, product=False)
+        compare_module(errors, name, alone, functools.partial(normed, kind=norm), inputs, tf32=None)
         both = te.LayerNormLinear(width, out, normalization=norm, params_dtype=kind, device="cuda")
 
         def exact(weights: Any, x: Any, norm: str = norm) -> Any:
@@ -193,7 +193,10 @@ def check_mlp() -> str:
             hidden = call(linear(weights, normed(weights, x, "layer_norm_"), "fc1_"))
             return linear(weights, hidden, "fc2_")
 
-        compare_module(errors, f"{name} {short(kind)}", noisy(module), exact, [normal(51, 128).to(kind)])
+        # Where TF32 turns the sign of what goes into a ReLU, a whole summand of the gradient is another.
+        tf32 = 3e-2 if name in ("relu", "reglu") else 5e-3
+        given = [normal(51, 128).to(kind)]
+        compare_module(errors, f"{name} {short(kind)}", noisy(module), exact, given, tf32=tf32)
     return str(errors)
 
 
@@ -229,7 +232,7 @@ def check_rotary() -> str:
     need_gpu()
     import torch
     from numerics import FLOATS, Errors, leaves, normal, short
-    from transformer_engine.pytorch.attention import RotaryPositionEmbedding, apply_rotary_pos_emb
+    from transformer_engine.pytorch.attention.rope import RotaryPositionEmbedding, apply_rotary_pos_emb
 
     errors = Errors()
     for kind, interleaved in itertools.product(FLOATS, (False, True)):
