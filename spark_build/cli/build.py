@@ -307,8 +307,8 @@ def make_ready(
         for one in doctors.examine(setting.home, planned, setting.machine, setting.limits)
         if one.severity == "error"
     ]
-    # Configuring takes little of what building takes.
-    spared = ("memory", "disk") if wish.configures else ()
+    # What ends before compiling takes little of what building takes.
+    spared = ("memory", "disk") if wish.stop_after in ("fetch", "patch", "configure") else ()
     waived = ("packages", *(("memory",) if wish.insist else ()), *spared)
     others = [failure for failure in failures if failure.rule not in waived]
     if others:

@@ -358,6 +358,8 @@ def test_disk_too_small_is_seen_before_the_build(root: Root) -> None:
     done = in_namespace(root, TMPFS.format(size="8m"), "build", "tiny")
     assert done.returncode == 4, done.stderr
     assert "MiB free" in lines_of(done.stderr)[0]
+    fetched = in_namespace(root, TMPFS.format(size="8m"), "build", "tiny", "--stop-after", "fetch")
+    assert fetched.returncode == 0, fetched.stderr  # sources are small
 
 
 def test_disk_that_fills_up_during_the_build(tmp_path: Path) -> None:
