@@ -276,10 +276,7 @@ FAULTS = (
         module="spark_build.files",
         old='"rm", "-rf", "--", *map(str, trash.iterdir())]',
         new='"rm", "-rf", "--", str(trash)]',
-        tests=(
-            "test_trees_are_discarded_side_by_side",
-            "test_what_a_killed_deletion_left_goes_with_the_next",
-        ),
+        tests=("test_what_a_killed_deletion_left_goes_with_the_next",),
     ),
     Fault(
         name="success where nothing was checked",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -102,12 +103,20 @@ def test_trees_are_discarded_side_by_side(tmp_path: Path) -> None:
     _until(lambda: not any(trash.iterdir()))
 
 
-def test_what_a_killed_deletion_left_goes_with_the_next(tmp_path: Path) -> None:
-    trash = tmp_path / ".trash"
+def test_what_a_killed_deletion_left_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trash itself stays: another thread may be about to move a tree into it."""
+    bin_, trash, done = tmp_path / "bin", tmp_path / ".trash", tmp_path / "done"
+    bin_.mkdir()
+    (bin_ / "nice").write_text(f'#!/bin/sh\n/usr/bin/nice "$@"; touch {done}\n')
+    (bin_ / "nice").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
     (trash / "left" / "deep").mkdir(parents=True)
     (tmp_path / "tree").mkdir()
     discard_tree(tmp_path / "tree", trash)
-    _until(lambda: not any(trash.iterdir()))
+    _until(done.exists)
+    assert list(trash.iterdir()) == []
     assert not (tmp_path / "tree").exists()
 
 
