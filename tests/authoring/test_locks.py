@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.pylock import Pylock, is_valid_pylock_path
 
-from spark_build.authoring.pins import requirements_of
+from spark_build.authoring.locks import requirements_of
 from spark_build.build import requirements
 from spark_build.errors import RecipeError, SourceError
 from spark_build.files import sha256_of
