@@ -621,10 +621,36 @@ DEFENCES = (
     Fault(
         name="other bytes of a locked public wheel taken",
         module="spark_build.environments.closure",
-        old="        if name in locked and files.get(path.name) != sha256:\n",
-        new="        if name in locked and path.name not in files:\n",
+        old="    if not holders or any(lock.allows(file, sha256) for lock in holders):\n",
+        new="    if not holders or any(file in files for lock in holders for files in lock.wheels.values()):\n",
         tests=("test_a_public_wheel_of_other_bytes_is_refused",),
         attacks=("an index or a folder has a public wheel",),
+    ),
+    Fault(
+        name="a public need held by no lock",
+        module="spark_build.build.stages.environment",
+        old="        found = closure.held(Path(scratch), wheels, job.locks)\n",
+        new="        found = closure.held(Path(scratch), wheels, ())\n",
+        tests=("test_a_public_need_with_other_bytes_is_refused",),
+        attacks=("an index or a folder has a public need",),
+    ),
+    Fault(
+        name="a key without the lock of a public need",
+        module="spark_build.build.keys",
+        old='    return f"public {one.version}{lock}"\n',
+        new='    return f"public {one.version}"\n',
+        tests=(
+            "test_a_public_need_with_other_bytes_is_refused[it]",
+            "test_every_relevant_change_has_a_key_of_its_own",
+        ),
+    ),
+    Fault(
+        name="what a recipe alone requires held by no lock",
+        module="spark_build.recipes.loader",
+        old="    return (replace(lock, wheels={**vendors, **lock.wheels}), *more)\n",
+        new="    return (replace(lock, wheels={**vendors, **lock.wheels}),)\n",
+        tests=("test_what_a_recipe_alone_requires_is_locked_with_it",),
+        attacks=("the same, of what a recipe alone requires",),
     ),
     Fault(
         name="the set not completed anew when its lock is another",

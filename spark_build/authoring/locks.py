@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
-from packaging.version import Version
 
 from spark_build.authoring.pins import Row, facts_of, sha256_of_file
 from spark_build.errors import SourceError
@@ -26,25 +26,27 @@ _PLATFORM = re.compile(r"any|(many)?linux\w*_(x86_64|aarch64)")
 _PYTHON = re.compile(r"py3|py2\.py3|cp31[1-9]")
 
 
-def requirements_of(recipe: Recipe, catalogue: Catalogue) -> tuple[str, ...]:
-    """Return the pins of a recipe's build environment over all trains and targets, as indexes spell them."""
+def pins_of(owner: str, catalogue: Catalogue) -> tuple[str, ...]:
+    """Return what the lock of a recipe ("onnx") or a train ("trains/2.13") lists, as indexes spell it.
+
+    Of a recipe: its build environment over all trains and targets, and its closure.
+    """
+    name = owner.removeprefix("trains/")
+    has_closure = catalogue.recipe(owner) if name == owner else catalogue.train(name)
+    pins = {normalized(f"{one}=={known}") for one, known in has_closure.closure.items()}
+    if isinstance(has_closure, Recipe):
+        pins |= _requirements_of(has_closure, catalogue)
+    return tuple(sorted(pins))
+
+
+def _requirements_of(recipe: Recipe, catalogue: Catalogue) -> set[str]:
     pins: set[str] = set()
     if recipe.is_compiled:
         for train in catalogue.trains.values():
             pin = train.components.get(recipe.name, recipe.pin or Pin(version="0", sources=()))
             for target in catalogue.targets.values():
                 pins.update(map(normalized, evaluate(recipe, pin, target, train).requires))
-    return tuple(sorted(pins))
-
-
-def _pins_of(owner: str, catalogue: Catalogue) -> tuple[str, ...]:
-    """Return what the lock of a recipe ("onnx") or a train ("trains/2.13") lists."""
-    name = owner.removeprefix("trains/")
-    if name == owner:
-        return requirements_of(catalogue.recipe(owner), catalogue)
-    return tuple(
-        sorted(normalized(f"{one}=={known}") for one, known in catalogue.train(name).closure.items())
-    )
+    return pins
 
 
 def write_locks(
@@ -59,7 +61,7 @@ def write_locks(
     changed: list[Path] = []
     lookup = _Lookup()
     for name in owners:
-        pins = _pins_of(name, catalogue)
+        pins = pins_of(name, catalogue)
         lock = None if base else read_lock(home, name)
         if not pins and lock is None:
             continue
@@ -135,10 +137,11 @@ class _Lookup:
 
 def _wheels(pin: str, indexes: Indexes) -> dict[str, str]:
     name, _, version = pin.partition("==")
-    found: dict[str, str] = {}
+    wanted, found = SpecifierSet(f"=={version}", prereleases=True), dict[str, str]()
     for file in files_of(name, indexes):
         facts = facts_of(file.filename, name)
-        if facts and facts[0] == Version(version) and any(map(_is_of_use, facts[1])):
+        # As pip reads ==1.0: an index's own build 1.0+cpu, too.
+        if facts and facts[0] in wanted and any(map(_is_of_use, facts[1])):
             found[file.filename] = found.get(file.filename) or sha256_of_file(file, indexes)
     if not found:
         raise SourceError(f"no index has a wheel of {pin}", hint="choose another version in build.requires")

@@ -162,21 +162,21 @@ def test_a_public_wheel_of_other_bytes_is_refused(tmp_path: Path, links: Path, b
     bad = offer(links, backdoored, b"import os\n")
 
     def resolve(lock: Lock, *, offline: bool = False) -> tuple[StoredWheel, ...]:
-        return closure.resolve([demo], {"helper": "1.0"}, store=home.store, offline=offline, lock=lock)
+        return closure.resolve([demo], {"helper": "1.0"}, store=home.store, offline=offline, locks=(lock,))
 
     with pytest.raises(SourceError, match=f"the lock does not name these bytes.*{sha256_of(bad)}") as refused:
         resolve(locked(good))
     assert refused.value.message.startswith(bad.name)
     assert "to take it: spark-build recipes pin trains/t  (writes" in hint_text(refused.value.hint)
     assert not list(home.store.rglob("helper*"))
-    (taken,) = resolve(closure.FREE)  # what the lock is against; it stays in the store
-    assert closure.unlocked([taken], closure.FREE) == [f"helper=={backdoored}"]
+    (taken,) = resolve(Lock(file="", wheels={}))  # what the lock is against; it stays in the store
+    assert closure.unlocked([taken], ()) == [f"helper=={backdoored}"]
     with pytest.raises(SourceError, match="does not name these bytes"):
         resolve(locked(good), offline=True)
     bad.unlink()
     offer(links)
     (public,) = resolve(locked(good))
-    assert (public.sha256, closure.unlocked([public], locked(good))) == (sha256_of(good), [])
+    assert (public.sha256, closure.unlocked([public], [locked(good)])) == (sha256_of(good), [])
 
 
 def test_what_is_built_is_held_by_no_pin_of_public_wheels(tmp_path: Path, links: Path) -> None:
@@ -215,3 +215,29 @@ def test_a_set_is_completed_by_what_its_trains_lock_names(root: Root, tmp_path: 
     lock.write_text(render_lock({}))  # a pin of the train that it lacks
     with pytest.raises(SourceError, match="does not name these bytes"):
         publish()
+
+
+def test_what_a_recipe_alone_requires_is_locked_with_it(root: Root, tmp_path: Path, links: Path) -> None:
+    home = dataclasses.replace(home_in(tmp_path), data=(root.folder, ROOT))
+    good, recipe = offer(tmp_path / "good"), root.folder / "recipes/tiny.toml"
+    recipe.write_text(f'{recipe.read_text()}\n[closure]\nhelper = "1.0"\n')
+    lock = root.folder / lock_file("tiny")
+    lock.parent.mkdir(parents=True)
+    lock.write_text(render_lock(locked(good).wheels))
+    tiny = put_built(home.store, make_wheel(tmp_path / "dist", "tiny", requires=["helper"]))
+    setting = resolve_context(home, load(home.data), "host-cpu", "t", {})
+    result = RecipeResult(recipe="tiny", version="1.0", status="built", seconds=0.0, build_key=tiny.key)
+    said: list[object] = []
+
+    def publish() -> bool:
+        return scheduler.publish(setting, [result], with_closure=True, offline=False, emit=said.append)[1]
+
+    bad = offer(links, code=b"import os\n")
+    with pytest.raises(SourceError, match=r"pylock\.tiny\.toml does not name these bytes") as refused:
+        publish()
+    assert "to take it: spark-build recipes pin tiny  (" in hint_text(refused.value.hint)
+    assert not list(home.store.rglob("helper*"))
+    bad.unlink()
+    offer(links)
+    assert publish()
+    assert "no lock" not in str(said)
