@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.pylock import Pylock, is_valid_pylock_path
+from packaging.utils import parse_wheel_filename
 
 from spark_build.authoring.locks import pins_of
 from spark_build.build import requirements
@@ -20,6 +22,8 @@ from spark_build.errors import RecipeError, SourceError
 from spark_build.files import sha256_of
 from spark_build.recipes.loader import closure_locks, load, read_lock
 from spark_build.recipes.parse import lock_file, parse_lock, render_lock
+from spark_build.venv import find_uv
+from spark_build.wheels import model as wheels_model
 from tests.build.test_offline import alone
 from tests.conftest import ROOT, Root
 from tests.helpers.recipe_roots import make, statuses
@@ -90,6 +94,37 @@ def test_shipped_trains_lock_what_completes_their_sets() -> None:
             # CUDA's libraries, which the train itself pins.
             (cublas,) = [files for pin, files in wheels.items() if pin.startswith("nvidia-cublas==")]
             assert [file.endswith(f"_{platform.partition('-')[2]}.whl") for file in cublas] == [True]
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("without", ["mamba-ssm", "transformer-engine-torch"])
+@pytest.mark.parametrize("python", ["cp311", "cp314"])
+@pytest.mark.parametrize("platform", ["linux-x86_64", "linux-aarch64"])
+def test_shipped_locks_hold_all_that_is_required(
+    tmp_path: Path, platform: str, python: str, without: str
+) -> None:
+    """In one resolution for each train, but for two recipes that exclude each other."""
+    catalogue, home = load([ROOT]), dataclasses.replace(home_in(ROOT), data=(ROOT,))
+    target = dataclasses.replace(catalogue.target("gb10"), platform=platform, python=python)
+    place = ("--python-version", wheels_model.python_version(target), "--python-platform")
+    for train in catalogue.trains.values():
+        recipes = [one for one in catalogue.recipes.values() if one.name != without and train.name != "2.9"]
+        locks = closure_locks(home, train, platform, recipes)
+        wanted, constraints = tmp_path / "wanted", tmp_path / "constraints"
+        closures = {name: version for one in recipes for name, version in one.closure.items()}
+        pins = closures | {"torch": train.closure["torch"]}
+        wanted.write_text("".join(f"{name}=={version}\n" for name, version in pins.items()))
+        constraints.write_text("\n".join(locks[0].wheels))
+        command = [find_uv() or "uv", "pip", "compile", "-q", "--no-config", "--no-header", "--no-annotate"]
+        command += [*place, f"{platform.partition('-')[2]}-manylinux_2_39", "--only-binary", ":all:"]
+        output = subprocess.check_output([*command, "-c", str(constraints), str(wanted)], text=True)
+        files = [parse_wheel_filename(file) for lock in locks for pin in lock.wheels.values() for file in pin]
+        fitting = {
+            (name, str(version)) for name, version, _, tags in files if tags & wheels_model.tags(target)
+        }
+        found = {tuple(pin.split("==")) for pin in output.split()}
+        assert ("torch", train.closure["torch"]) in found
+        assert found - fitting == set(), train.name
 
 
 # --- what a build takes -----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from packaging.tags import parse_tag
 
 from spark_build.build import scheduler
 from spark_build.build.context import resolve_context
@@ -20,6 +21,7 @@ from spark_build.recipes.parse import Lock, lock_file, render_lock
 from spark_build.transfer.bundle import pack
 from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheelhouse import trust
+from spark_build.wheels import model as wheels_model
 from spark_build.wheels.model import StoredWheel
 from tests.conftest import ROOT, Root
 from tests.helpers.commands import hint_text
@@ -133,6 +135,13 @@ def test_a_public_wheel_that_would_harm_an_environment_is_not_taken(home: Home, 
     with pytest.raises(StoreError, match=r"deep-9.0.*would replace pyvenv.cfg of the environment"):
         closure.resolve([wheel], {}, store=home.store, offline=False, foreign=SPARK)
     assert not list(home.store.rglob("deep-9*"))
+
+
+def test_wheels_for_the_oldest_glibc_fit() -> None:
+    """As NVIDIA names some for x86-64; for aarch64 the oldest is 2.17."""
+    intel = dataclasses.replace(SPARK, platform="linux-x86_64")
+    assert set(parse_tag("py3-none-manylinux2010_x86_64.manylinux_2_5_x86_64")) <= wheels_model.tags(intel)
+    assert not set(parse_tag("py3-none-manylinux_2_5_aarch64")) & wheels_model.tags(SPARK)
 
 
 # --- locked ------------------------------------------------------------------------------------------
