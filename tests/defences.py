@@ -627,6 +627,14 @@ DEFENCES = (
         attacks=("an index or a folder has a public wheel",),
     ),
     Fault(
+        name="what an export takes along held by no lock",
+        module="spark_build.transfer.bundle",
+        old='        if lock and f"sha256:{sha256_of(wheel)}" not in lock:\n',
+        new="        if False:\n",
+        tests=("test_it_takes_along_only_what_its_lock_names",),
+        attacks=("an index or a folder has other bytes of what an export",),
+    ),
+    Fault(
         name="a public need held by no lock",
         module="spark_build.build.stages.environment",
         old="        found = closure.held(Path(scratch), wheels, job.locks)\n",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ from spark_build.wheels.model import StoredWheel
 from tests.conftest import ROOT, Root
 from tests.helpers.commands import hint_text
 from tests.helpers.exports import import_unsigned, make_key
+from tests.helpers.webserver import serving
 from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built, put_public
 
 SPARK = Target(name="gb10", summary="", platform="linux-aarch64", python="cp312")
@@ -186,6 +189,30 @@ def test_a_public_wheel_of_other_bytes_is_refused(tmp_path: Path, links: Path, b
     offer(links)
     (public,) = resolve(locked(good))
     assert (public.sha256, closure.unlocked([public], [locked(good)])) == (sha256_of(good), [])
+
+
+def test_an_index_adds_nothing_by_a_metadata_file_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip resolves by what the index tells of a wheel (PEP 658), whose bytes are the locked ones."""
+    home, helper, evil = home_in(tmp_path), offer(tmp_path / "w"), make_wheel(tmp_path / "w", "evil")
+    demo = put_built(home.store, make_wheel(tmp_path / "dist", "demo", requires=["helper"]))
+    told = b"Metadata-Version: 2.1\nName: helper\nVersion: 1.0\nRequires-Dist: evil\n"
+    with serving() as site:
+        for name, value in {"CONFIG_FILE": os.devnull, "INDEX_URL": f"{site.url}/simple"}.items():
+            monkeypatch.setenv(f"PIP_{name}", value)
+        for name in ("FIND_LINKS", "EXTRA_INDEX_URL", "NO_INDEX"):
+            monkeypatch.delenv(f"PIP_{name}", raising=False)
+        for wheel in (helper, evil):
+            url = site.add(f"/files/{wheel.name}", wheel.read_bytes())
+            site.add(f"/files/{wheel.name}.metadata", told)
+            attribute = f'data-core-metadata="sha256={hashlib.sha256(told).hexdigest()}"'
+            link = f'<a href="{url}" {attribute if wheel is helper else ""}>{wheel.name}</a>'
+            page = f"<!DOCTYPE html><html><body>{link}</body></html>"
+            site.add(f"/simple/{wheel.name.split('-')[0]}/", page.encode(), kind="text/html")
+        with pytest.raises(SourceError, match="inconsistent Requires-Dist"):
+            closure.resolve([demo], {}, store=home.store, offline=False, locks=(locked(helper),))
+    assert not list(home.store.rglob("evil*"))
 
 
 def test_what_is_built_is_held_by_no_pin_of_public_wheels(tmp_path: Path, links: Path) -> None:
