@@ -16,7 +16,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from spark_build.authoring.pins import facts_of, sha256_of_file, write_locks
+from spark_build.authoring.locks import write_locks
+from spark_build.authoring.pins import facts_of, sha256_of_file
 from spark_build.authoring.sdist_metadata import Sources, Survey, describing, survey, version_in
 from spark_build.errors import HostError, SourceError, UsageError
 from spark_build.events import Emit, Note

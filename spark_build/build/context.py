@@ -17,6 +17,7 @@ from spark_build.paths import Home
 from spark_build.recipes import evaluation
 from spark_build.recipes.loader import Catalogue
 from spark_build.recipes.model import Provision, Source, Step, Target, Train
+from spark_build.recipes.parse import Lock
 from spark_build.resources.governor import Governor
 from spark_build.transfer.remote import Remotes
 from spark_build.wheelhouse.store import tree_digest
@@ -125,6 +126,7 @@ class Job:
     emit: Emit
     provided: tuple[Provided, ...]  # the needs
     keep: tuple[int, ...]  # lock descriptors that children inherit
+    locks: tuple[Lock, ...]  # of the public wheels that a need may be taken from
     places: Mapping[Path, Path]  # folders of ours -> where the build's commands see them
 
     @property

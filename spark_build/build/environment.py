@@ -118,13 +118,13 @@ print(json.dumps({"version": dist.version, "record": record, "site": root}))
 """
 
 
-def locate(provision: Provision, store: Path, keys: Mapping[str, str]) -> Provided:
-    """Find a need; `keys` has the build keys of those from the store."""
+def locate(provision: Provision, store: Path, built: Mapping[str, str]) -> Provided:
+    """Find a need; `built` has the build keys of those from the store."""
     if provision.provider == "public":
-        return Provided(provision=provision, identity=f"public {provision.version}")
+        return Provided(provision=provision, identity=keys.public_identity(provision))
     if provision.provider == "path":
         return _at_path(provision)
-    entry = stores.read(store, keys[provision.need])
+    entry = stores.read(store, built[provision.need])
     if entry is None:
         raise StageError(f"{provision.need} is not in the store", hint=ours("build", provision.need))
     identity = entry.content_digest if provision.coupling == "content" else _built(entry.version)

@@ -146,9 +146,17 @@ def _value(variable: Variable, label: str) -> str:
 
 def _declared_need(one: Provision, keys: Mapping[str, str]) -> str:
     """Return a need as any machine can name it."""
-    if one.coupling == "version" or one.provider == "public":
+    if one.provider == "public":
+        return public_identity(one)
+    if one.coupling == "version":
         return f"{one.provider} {one.version}"
     return f"store {keys[one.need]}" if one.provider == "store" else "path"
+
+
+def public_identity(one: Provision) -> str:
+    """Return a public wheel as keys name it: its version, and what its lock allows where its bytes count."""
+    lock = f", lock {digest(list(one.locked))}" if one.locked and one.coupling == "content" else ""
+    return f"public {one.version}{lock}"
 
 
 def build_inputs(

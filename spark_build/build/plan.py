@@ -244,12 +244,13 @@ def _draft(recipe: Recipe, around: _Surroundings, earlier: Mapping[str, Step]) -
     lock = lock_of(recipe.name) if recipe.is_compiled and pin.version else None
     if lock is not None:
         evaluated = replace(evaluated, hashes=lock.hashes(evaluated.requires, target.platform))
-    provisions = tuple(
+    drafts = (
         _provision(
             need, recipes[need.name], train, machine, earlier.get(need.name), wished.get(need.name, "")
         )
         for need in recipe.needs
     )
+    provisions = tuple(_held(one, around) for one in drafts)
     keys = {one.need: earlier[one.need].key for one in provisions if one.provider == "store"}
     declared = plan_inputs(recipe, evaluated, pin, source, patches, target, provisions, keys)
     return Step(
@@ -263,8 +264,30 @@ def _draft(recipe: Recipe, around: _Surroundings, earlier: Mapping[str, Step]) -
         provisions=provisions,
         source=source,
         patches=patches,
-        warnings=_warnings(recipe, pin, source, patches, target, machine),
+        warnings=(
+            *_warnings(recipe, pin, source, patches, target, machine),
+            *_unlocked(lock is None and bool(evaluated.requires), provisions),
+        ),
     )
+
+
+def _held(one: Provision, around: _Surroundings) -> Provision:
+    """Return a public wheel with what the train's lock allows of it; others as they are."""
+    if (one.provider, one.coupling) != ("public", "content"):
+        return one
+    lock, pin = around.lock_of(f"trains/{around.train.name}"), f"{one.distribution}=={one.version}"
+    return replace(one, locked=lock.hashes([pin], around.target.platform)[pin]) if lock else one
+
+
+def _unlocked(requirements: bool, provisions: Iterable[Provision]) -> tuple[str, ...]:
+    """Return the warning of what a build takes without a lock; `requirements`: what it needs to build."""
+    free = ["build requirements"] if requirements else []
+    free += [
+        f"public {one.distribution}"
+        for one in provisions
+        if (one.provider, one.coupling, one.locked) == ("public", "content", ())
+    ]
+    return (f"held by no lock: {', '.join(free)} (`recipes pin` writes locks)",) if free else ()
 
 
 # What --provide may say instead of a path.

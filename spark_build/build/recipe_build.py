@@ -39,6 +39,7 @@ from spark_build.events import (
     Status,
 )
 from spark_build.files import discard_tree, locked, make_folder, remove_tree, write_atomically
+from spark_build.recipes.loader import closure_locks
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Step
 from spark_build.reporting import Reporter
 from spark_build.resources import governor
@@ -377,6 +378,7 @@ def _job(
             emit=run.emit,
             provided=provided,
             keep=(held,),
+            locks=closure_locks(setting.home, setting.train, setting.target.platform),
             places=_places(work, provided, outside=_compiles_outside(run)),
         )
 

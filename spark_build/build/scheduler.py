@@ -13,6 +13,8 @@ from functools import partial
 from graphlib import TopologicalSorter
 from typing import Protocol, TypeVar
 
+from packaging.utils import canonicalize_name
+
 from spark_build.build import plan as build_plan
 from spark_build.build import recipe_build
 from spark_build.build.context import Context, Shell
@@ -22,7 +24,7 @@ from spark_build.errors import UsageError, ours
 from spark_build.events import Emit, ExpectedUsage, Note, RecipeFinished, RecipeResult, Repetition, Usage
 from spark_build.machine import Machine
 from spark_build.process import cancel_all
-from spark_build.recipes.loader import closure_lock, read_lock
+from spark_build.recipes.loader import closure_locks, read_lock
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Download, Plan, Recipe, Step
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
@@ -278,10 +280,14 @@ def publish(
         built = list((kept | fresh).values())
         if not with_closure:
             return built, ""
-        lock = closure_lock(setting.home, setting.train, setting.target.platform)
-        pins = dict(pin.split("==") for pin in lock.wheels) | setting.train.closure
+        names = {wheel.name for wheel in built}
+        recipes = setting.catalogue.recipes.values()
+        chosen = [one for one in recipes if canonicalize_name(one.distribution) in names]
+        locks = closure_locks(setting.home, setting.train, setting.target.platform, chosen)
+        wheels = {pin: files for lock in reversed(locks) for pin, files in lock.wheels.items()}
+        pins = dict(pin.split("==") for pin in wheels) | setting.train.closure
         foreign = None if setting.is_here else setting.target
-        key = closure_key(built, pins, lock.wheels, setting.target.python, foreign=foreign)
+        key = closure_key(built, pins, wheels, setting.target.python, foreign=foreign)
         if before is not None and before.closure_key == key:
             return [*built, *(wheel for wheel in before.wheels if wheel.origin == "public")], key
 
@@ -294,9 +300,9 @@ def publish(
             store=setting.home.store,
             offline=offline,
             foreign=foreign,
-            lock=lock,
+            locks=locks,
         )
-        if free := closure.unlocked(public, lock):
+        if free := closure.unlocked(public, locks):
             emit(Note(message=f"held by no lock of train {setting.train.name}: {', '.join(free)}"))
         return [*built, *public], key
 

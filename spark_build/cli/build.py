@@ -287,15 +287,17 @@ def make_ready(
 ) -> Plan:
     """Return a plan whose requirements this machine meets; installs system packages where allowed."""
     from spark_build.build import scheduler
-    from spark_build.recipes.loader import closure_lock
+    from spark_build.recipes.loader import closure_locks
 
     planned = scheduler.plan(setting, recipes, also)
     if not any(step.decision == "BUILD" for step in planned.steps):
         return planned
     if not (wish.no_closure or wish.stop_after):  # its publication would fail, after all builds
-        lock = closure_lock(setting.home, setting.train, setting.target.platform)
-        if lacking := [pin for pin, files in lock.wheels.items() if not files]:
-            raise RecipeError(f"{lock.file} lacks {', '.join(lacking)}", hint=ours("recipes pin", lock.owner))
+        planned_recipes = [step.recipe for step in planned.steps]
+        for lock in closure_locks(setting.home, setting.train, setting.target.platform, planned_recipes):
+            if lacking := [pin for pin, files in lock.wheels.items() if not files]:
+                said = f"{lock.file} lacks {', '.join(lacking)}"
+                raise RecipeError(said, hint=ours("recipes pin", lock.owner))
     if wish.farm:
         return planned
     from spark_build.build import compiler_cache

@@ -517,7 +517,7 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
     Hashes, sizes and commits of sources go into the selected train, those of build requirements and of a
     train's public wheels into recipes/locks/. Without names: of your own, or of all where you have none.
     """
-    from spark_build.authoring import pins
+    from spark_build.authoring import locks, pins
     from spark_build.recipes.loader import load
 
     home = options.home()
@@ -534,12 +534,12 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
             changed += map(str, files)
     elif only_check:
         chosen, owners = pins.chosen_by(home, options.train, names)
-        rows = pins.check_pins(chosen) + pins.check_locks(home, owners)
+        rows = pins.check_pins(chosen) + locks.check_locks(home, owners)
     else:
         chosen, owners = pins.chosen_by(home, options.train, names)
         rows, files = pins.fill_pins(chosen, sizes=bool(names))
         if not any(map(_is_unknown, rows)):  # else the files may be no recipes yet
-            more, written = pins.write_locks(home, load(home.data), owners, anew=bool(names))
+            more, written = locks.write_locks(home, load(home.data), owners, anew=bool(names))
             rows, files = [*rows, *more], (*files, *written)
         changed += map(str, files)
     _show(options, rows, list(dict.fromkeys(changed)))

@@ -34,7 +34,6 @@ from spark_build.wheels.model import StoredWheel
 from spark_build.wheels.reader import content_digest, read_facts
 
 ELSEWHERE = Path(__file__).with_name("pip_cross_platform.py")
-FREE = Lock(file="", wheels={})
 
 
 def resolve(
@@ -44,12 +43,12 @@ def resolve(
     store: Path,
     offline: bool,
     foreign: Target | None = None,
-    lock: Lock = FREE,
+    locks: Sequence[Lock] = (),
 ) -> tuple[StoredWheel, ...]:
     """Download the public wheels that `built` need with pip, and commit them to the store.
 
     foreign: the target, when it is not this machine; files and requirements are then chosen as there.
-    pip checks each file against the hash that the index announces, this against `lock`. Never runs
+    pip checks each file against the hash that the index announces, this against `locks`. Never runs
     project code: only wheels are taken.
     """
     make_folder(store)
@@ -58,56 +57,61 @@ def resolve(
         stores.shared_lock(store, "completing the set"),
         tempfile.TemporaryDirectory(prefix=".tmp-closure-", dir=store) as scratch,
     ):
-        folder = Path(scratch)
-        _download(built, pins, store, folder, foreign, offline=offline)
-        own = {wheel.filename for wheel in built}
-        public = [path for path in sorted(folder.glob("*.whl")) if path.name not in own]
+        wheels = [stores.entry_folder(store, wheel.key) / wheel.filename for wheel in built]
+        # What this store already has may still complete the set.
+        links = [stores.entry_folder(store, row["key"]) for row in _public_wheels(store)] if offline else None
+        command = download_command(wheels, pins, Path(scratch), foreign=foreign, links=links)
+        done = run(command, env=clean_environment())
+        if done.returncode != 0:
+            raise SourceError(
+                "the closure (public wheels that the built ones need) cannot be had: "
+                f"{error_in(done.output)}",
+                hint=Hint(
+                    "the built wheels are safe in the store; "
+                    "go on with the network, or without the closure: ",
+                    ours("all --no-closure"),
+                ),
+            )
         names = {wheel.name for wheel in built}
         imported = {row["sha256"]: row["key"] for row in _public_wheels(store) if row["imported"]}
-        sums = {path: sha256_of(path) for path in public}
-        _refuse_others(sums, lock)
-        return tuple(_commit(path, sums[path], store, names, imported if offline else {}) for path in public)
+        return tuple(
+            _commit(path, sha256, store, names, imported if offline else {})
+            for path, sha256 in held(Path(scratch), wheels, locks).items()
+        )
 
 
-def _download(
-    built: Sequence[StoredWheel],
+def download_command(
+    wheels: Sequence[Path],
     pins: Mapping[str, str],
-    store: Path,
     folder: Path,
-    foreign: Target | None,
     *,
-    offline: bool,
-) -> None:
+    wanted: Sequence[str] = (),
+    foreign: Target | None = None,
+    links: Sequence[Path] | None = None,
+) -> list[str]:
+    """Return pip's command line that brings into `folder` what `wheels` and `wanted` require.
+
+    links: folders to look in beside those that pip knows, and in no index; None: as pip is configured.
+    """
     constraints = folder / "constraints.txt"
-    own = {wheel.name for wheel in built}
+    own = {parse_wheel_filename(wheel.name)[0] for wheel in wheels}
     lines = [f"{name}=={version}\n" for name, version in sorted(pins.items()) if name not in own]
     constraints.write_text("".join(lines))
-    wheels = [str(stores.entry_folder(store, wheel.key) / wheel.filename) for wheel in built]
-    options = [
-        "download",
-        "--quiet",
-        "--only-binary=:all:",
-        "--constraint",
-        str(constraints),
-        "--dest",
-        str(folder),
-    ]
+    options = ["download", "--quiet", "--only-binary=:all:"]
+    options += ["--constraint", str(constraints), "--dest", str(folder)]
     options += tags(foreign) if foreign else []
-    if offline:
-        # What this store already has may still complete the set.
-        options += [
-            "--no-index",
-            *(f"--find-links={stores.entry_folder(store, row['key'])}" for row in _public_wheels(store)),
-        ]
-    done = run([*pip_for(foreign), *options, *wheels], env=clean_environment())
-    if done.returncode != 0:
-        raise SourceError(
-            f"the closure (public wheels that the built ones need) cannot be had: {error_in(done.output)}",
-            hint=Hint(
-                "the built wheels are safe in the store; go on with the network, or without the closure: ",
-                ours("all --no-closure"),
-            ),
-        )
+    if links is not None:
+        options += ["--no-index", *(f"--find-links={link}" for link in links)]
+    return [*pip_for(foreign), *options, *map(str, wheels), *wanted]
+
+
+def held(folder: Path, wheels: Sequence[Path], locks: Sequence[Lock]) -> dict[Path, str]:
+    """Return what that brought, with its sha256s. Raises SourceError for other bytes than locked."""
+    own = {wheel.name for wheel in wheels}
+    found = {path: sha256_of(path) for path in sorted(folder.glob("*.whl")) if path.name not in own}
+    for path, sha256 in found.items():
+        _refuse_other(path.name, sha256, locks)
+    return found
 
 
 def pip_for(foreign: Target | None) -> list[str]:
@@ -138,27 +142,26 @@ def _public_wheels(store: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _refuse_others(found: Mapping[Path, str], lock: Lock) -> None:
-    """Raise SourceError for a wheel (path -> sha256) of a locked name: another file or other bytes."""
-    locked = {pin.partition("==")[0] for pin in lock.wheels}
-    files = {file: sha256 for wheels in lock.wheels.values() for file, sha256 in wheels.items()}
-    for path, sha256 in found.items():
-        name, version, *_ = parse_wheel_filename(path.name)
-        if name in locked and files.get(path.name) != sha256:
-            raise SourceError(
-                f"{path.name}: {lock.file} does not name these bytes (sha256 {sha256}) of {name}=={version}",
-                hint=Hint(
-                    "remove that file if it lies in a folder of PIP_FIND_LINKS, or find out who changed the "
-                    "index; to take it: ",
-                    ours("recipes pin", lock.owner),
-                    "  (writes the lock anew; vendors' wheels are pinned in the train itself)",
-                ),
-            )
+def _refuse_other(file: str, sha256: str, locks: Sequence[Lock]) -> None:
+    """Raise SourceError for a wheel of a locked name: another file or other bytes."""
+    name, version, *_ = parse_wheel_filename(file)
+    holders = [lock for lock in locks if name in lock.names]
+    if not holders or any(lock.allows(file, sha256) for lock in holders):
+        return
+    raise SourceError(
+        f"{file}: {holders[0].file} does not name these bytes (sha256 {sha256}) of {name}=={version}",
+        hint=Hint(
+            "remove that file if it lies in a folder of PIP_FIND_LINKS, or find out who changed the "
+            "index; to take it: ",
+            ours("recipes pin", holders[0].owner),
+            "  (writes the lock anew; vendors' wheels are pinned in the train itself)",
+        ),
+    )
 
 
-def unlocked(public: Iterable[StoredWheel], lock: Lock) -> list[str]:
+def unlocked(public: Iterable[StoredWheel], locks: Sequence[Lock]) -> list[str]:
     """Return the wheels that no lock holds, as name==version."""
-    locked = {pin.partition("==")[0] for pin in lock.wheels}
+    locked = frozenset().union(*(lock.names for lock in locks))
     return [f"{wheel.name}=={wheel.version}" for wheel in public if wheel.name not in locked]
 
 

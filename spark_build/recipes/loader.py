@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import GenericAlias
@@ -88,20 +88,30 @@ def read_lock(home: Home, owner: str) -> Lock | None:
     return parse_lock(text, lock_file(owner))
 
 
-def closure_lock(home: Home, train: Train, platform: str) -> Lock:
-    """Return which public wheels may complete a train's sets: as locked, and vendors' that it pins itself.
+def closure_locks(
+    home: Home, train: Train, platform: str, recipes: Iterable[Recipe] = ()
+) -> tuple[Lock, ...]:
+    """Return which public wheels may complete a set of `recipes`: by the train, then by those that say more.
 
-    A pin that is in it without files allows none. Names that are in no pin are free. Raises RecipeError.
+    The train's allows vendors' wheels that it pins itself, too. A pin that is in a lock without files allows
+    none. Names that are in no pin are free. Raises RecipeError.
     """
-    owner = f"trains/{train.name}"
-    lock = read_lock(home, owner)
-    pins = [normalized(f"{name}=={version}") for name, version in train.closure.items()]
-    wheels = {pin: dict(lock.wheels.get(pin, {})) for pin in pins} if lock else {}
+    vendors: dict[str, dict[str, str]] = {}
     for source in (source for pin in train.components.values() for source in pin.sources):
         if source.kind == "wheel" and source.platform in ("", platform):
             name, version, *_ = parse_wheel_filename(source.filename)
-            wheels.setdefault(f"{name}=={version}", {})[source.filename] = source.sha256
-    return Lock(file=lock.file if lock else f"recipes/{owner}.toml", wheels=wheels, owner=owner)
+            vendors.setdefault(f"{name}=={version}", {})[source.filename] = source.sha256
+    more = (_closure_lock(home, one.name, one.closure) for one in recipes if one.closure)
+    lock = _closure_lock(home, f"trains/{train.name}", train.closure)
+    return (replace(lock, wheels={**vendors, **lock.wheels}), *more)
+
+
+def _closure_lock(home: Home, owner: str, closure: Mapping[str, str]) -> Lock:
+    lock = read_lock(home, owner)
+    if lock is None:
+        return Lock(file=f"recipes/{owner}.toml", wheels={}, owner=owner)
+    pins = (normalized(f"{name}=={version}") for name, version in closure.items())
+    return replace(lock, wheels={pin: lock.wheels.get(pin, {}) for pin in pins}, owner=owner)
 
 
 def load(data: Sequence[Path]) -> Catalogue:

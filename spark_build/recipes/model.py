@@ -331,6 +331,8 @@ class Recipe:
     audit: Audit = field(default_factory=Audit)
     verify: Verify = field(default_factory=Verify)
     notes: tuple[str, ...] = ()
+    # As a train's: what this wheel requires beyond it, for every train.
+    closure: dict[fields.Name, fields.Known] = field(default_factory=dict)
 
     @property
     def expect(self) -> tuple[str, ...]:
@@ -459,6 +461,7 @@ class Provision:
     coupling: Coupling
     version: str  # of the need in this train
     path: str = ""
+    locked: tuple[str, ...] = ()  # the sha256s that a public wheel may have; (): any
 
     def __str__(self) -> str:
         if self.provider == "path":

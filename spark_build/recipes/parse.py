@@ -225,6 +225,15 @@ class Lock:
     wheels: Mapping[str, Mapping[str, str]]
     owner: str = ""  # as `recipes pin` takes it: a recipe's name, or trains/NAME
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names of which it lists wheels."""
+        return frozenset(pin.partition("==")[0] for pin in self.wheels)
+
+    def allows(self, file: str, sha256: str) -> bool:
+        """Return whether it lists these bytes under this file name."""
+        return any(files.get(file) == sha256 for files in self.wheels.values())
+
     def hashes(self, pins: Sequence[str], platform: str) -> dict[str, tuple[str, ...]]:
         """Return each pin's allowed sha256s for a platform such as linux-aarch64; none: it is not listed."""
         ends = ("-any.whl", f"_{platform.partition('-')[2]}.whl")

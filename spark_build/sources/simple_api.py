@@ -382,15 +382,13 @@ def _with_login(url: str, index: str) -> str:
     return url
 
 
-def install(
-    folder: Path, wanted: Sequence[str], backend: str, emit: Emit, log: BinaryIO, *, offline: bool = False
-) -> None:
+def install(folder: Path, wanted: Sequence[str], backend: str, emit: Emit, log: BinaryIO) -> None:
     """Install torch==X (first of `wanted`) and others with uv, which knows the indexes of backends.
 
     Where that index does not answer, pip's own decides, after its size was said. Raises SourceError.
     """
-    indexes = configured().local() if offline else configured()
-    if not offline and not indexes.config.no_index and (uv := venv.find_uv()):
+    indexes = configured()
+    if not indexes.config.no_index and (uv := venv.find_uv()):
         index_url = indexes.config.index_url
         options = ["--default-index", index_url] if index_url else []
         where = ["--python", str(venv.python_of(folder)), "--torch-backend", backend]
@@ -405,8 +403,7 @@ def install(
             message=announcement(wanted[0].partition("==")[0], wanted[0].partition("==")[2], indexes, backend)
         )
     )
-    no_index = ["--no-index"] if offline else []
-    done = venv.pip(folder, ["install", "--only-binary", ":all:", *no_index, *wanted], log=log)
+    done = venv.pip(folder, ["install", "--only-binary", ":all:", *wanted], log=log)
     if done.returncode != 0:
         raise SourceError(
             f"cannot install the public wheels {' '.join(wanted)}",

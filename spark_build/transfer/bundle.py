@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -375,10 +376,25 @@ def _make(folder: Path, foreign: Target | None) -> None:
     if checkout is None:
         _from_installed(folder)
     else:
-        _pip(None, "wheel", "--no-deps", "--wheel-dir", str(folder), str(checkout))
+        # ./spark-build has installed the backend, by its hash.
+        alone = ["--no-build-isolation"] if find_spec("hatchling") else []
+        _pip(None, "wheel", "--no-deps", *alone, "--wheel-dir", str(folder), str(checkout))
     (own,) = folder.glob("*.whl")
+    file = checkout / "tools" / "locks" / f"{EXTRA}.txt" if checkout else None
+    lock = file.read_text() if file and file.is_file() and not os.environ.get("SPARK_BUILD_UNLOCKED") else ""
     options = tags(foreign) if foreign else []
-    _pip(foreign, "download", "--only-binary=:all:", "--dest", str(folder), *options, f"{own}[{EXTRA}]")
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
+        constraints.write("".join(f"{pin}\n" for pin in re.findall(r"(?m)^\w[^\\\n]*", lock)))
+        constraints.flush()
+        options += ["--constraint", constraints.name, "--dest", str(folder)]
+        _pip(foreign, "download", "--only-binary=:all:", *options, f"{own}[{EXTRA}]")
+    for wheel in sorted({*folder.glob("*.whl")} - {own}):
+        if lock and f"sha256:{sha256_of(wheel)}" not in lock:
+            raise SourceError(
+                f"{wheel.name} for spark-build itself: tools/locks/{EXTRA}.txt does not name these bytes",
+                hint="remove that file if it lies in a folder of PIP_FIND_LINKS, or find out who changed the "
+                "index; SPARK_BUILD_UNLOCKED=1 takes it, --without-spark-build does without",
+            )
 
 
 def _pip(foreign: Target | None, command: str, *arguments: str) -> None:

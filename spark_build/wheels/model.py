@@ -28,8 +28,10 @@ def machine_of(target: Target) -> str:
 def platforms(target: Target) -> list[str]:
     """Return the platform tags of wheels that run on a platform, best first."""
     machine = machine_of(target)
-    newer = [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC_MINOR, 16, -1)]
-    return [*newer, f"manylinux2014_{machine}", f"linux_{machine}"]
+    # The oldest that manylinux knows; NVIDIA's libraries still say it.
+    oldest, names = (5, (2014, 2010, 1)) if machine == "x86_64" else (17, (2014,))
+    newer = [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC_MINOR, oldest - 1, -1)]
+    return [*newer, *(f"manylinux{name}_{machine}" for name in names), f"linux_{machine}"]
 
 
 def tags(target: Target) -> frozenset[Tag]:

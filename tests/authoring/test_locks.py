@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.pylock import Pylock, is_valid_pylock_path
+from packaging.utils import parse_wheel_filename
 
-from spark_build.authoring.pins import requirements_of
+from spark_build.authoring.locks import pins_of
 from spark_build.build import requirements
 from spark_build.errors import RecipeError, SourceError
 from spark_build.files import sha256_of
-from spark_build.recipes.loader import closure_lock, load, read_lock
+from spark_build.recipes.loader import closure_locks, load, read_lock
 from spark_build.recipes.parse import lock_file, parse_lock, render_lock
+from spark_build.venv import find_uv
+from spark_build.wheels import model as wheels_model
+from tests.build.test_offline import alone
 from tests.conftest import ROOT, Root
+from tests.helpers.recipe_roots import make, statuses
 from tests.helpers.webserver import Site, serving
 from tests.helpers.wheelhouse import home_in, make_wheel
 
@@ -58,11 +65,11 @@ def test_what_is_no_lock_is_said(text: str) -> None:
 
 def test_shipped_recipes_are_locked_for_both_processors() -> None:
     catalogue, home = load([ROOT]), dataclasses.replace(home_in(ROOT), data=(ROOT,))
-    compiled = {name for name, recipe in catalogue.recipes.items() if requirements_of(recipe, catalogue)}
+    compiled = {name for name in catalogue.recipes if pins_of(name, catalogue)}
     assert {"torch", "triton", "llvm", "onnx", "flash-attn"} <= compiled
     for name in compiled:
         Pylock.from_dict(tomllib.loads((ROOT / lock_file(name)).read_text()))  # what packaging calls valid
-        lock, pins = read_lock(home, name), requirements_of(catalogue.recipe(name), catalogue)
+        lock, pins = read_lock(home, name), pins_of(name, catalogue)
         assert lock is not None
         assert tuple(sorted(lock.wheels)) == pins, name
         for platform in ("linux-x86_64", "linux-aarch64"):
@@ -79,12 +86,45 @@ def test_shipped_trains_lock_what_completes_their_sets() -> None:
         Pylock.from_dict(tomllib.loads(path.read_text()))
         assert is_valid_pylock_path(path)
         for platform in ("linux-x86_64", "linux-aarch64"):
-            wheels = closure_lock(home, train, platform).wheels
+            (lock, *more) = closure_locks(home, train, platform, catalogue.recipes.values())
+            assert all(files for one in (lock, *more) for files in one.wheels.values()), name
+            assert {one.owner for one in more} >= {"mamba-ssm", "deepspeed", "transformer-engine-torch"}
+            wheels = lock.wheels
             assert {f"{one}=={version}" for one, version in train.closure.items()} <= set(wheels)
-            assert all(wheels.values()), name
             # CUDA's libraries, which the train itself pins.
             (cublas,) = [files for pin, files in wheels.items() if pin.startswith("nvidia-cublas==")]
             assert [file.endswith(f"_{platform.partition('-')[2]}.whl") for file in cublas] == [True]
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("without", ["mamba-ssm", "transformer-engine-torch"])
+@pytest.mark.parametrize("python", ["cp311", "cp314"])
+@pytest.mark.parametrize("platform", ["linux-x86_64", "linux-aarch64"])
+def test_shipped_locks_hold_all_that_is_required(
+    tmp_path: Path, platform: str, python: str, without: str
+) -> None:
+    """In one resolution for each train, but for two recipes that exclude each other."""
+    catalogue, home = load([ROOT]), dataclasses.replace(home_in(ROOT), data=(ROOT,))
+    target = dataclasses.replace(catalogue.target("gb10"), platform=platform, python=python)
+    place = ("--python-version", wheels_model.python_version(target), "--python-platform")
+    for train in catalogue.trains.values():
+        recipes = [one for one in catalogue.recipes.values() if one.name != without and train.name != "2.9"]
+        locks = closure_locks(home, train, platform, recipes)
+        wanted, constraints = tmp_path / "wanted", tmp_path / "constraints"
+        closures = {name: version for one in recipes for name, version in one.closure.items()}
+        pins = closures | {"torch": train.closure["torch"]}
+        wanted.write_text("".join(f"{name}=={version}\n" for name, version in pins.items()))
+        constraints.write_text("\n".join(locks[0].wheels))
+        command = [find_uv() or "uv", "pip", "compile", "-q", "--no-config", "--no-header", "--no-annotate"]
+        command += [*place, f"{platform.partition('-')[2]}-manylinux_2_39", "--only-binary", ":all:"]
+        output = subprocess.check_output([*command, "-c", str(constraints), str(wanted)], text=True)
+        files = [parse_wheel_filename(file) for lock in locks for pin in lock.wheels.values() for file in pin]
+        fitting = {
+            (name, str(version)) for name, version, _, tags in files if tags & wheels_model.tags(target)
+        }
+        found = {tuple(pin.split("==")) for pin in output.split()}
+        assert ("torch", train.closure["torch"]) in found
+        assert found - fitting == set(), train.name
 
 
 # --- what a build takes -----------------------------------------------------------------------------
@@ -151,6 +191,46 @@ def test_what_was_kept_before_the_lock_is_not_taken(index: Site, tmp_path: Path)
     (tmp_path / "good" / "sources").rename(tmp_path / "sources")
     with pytest.raises(SourceError, match="not the bytes"):
         obtained(tmp_path, sha256_of(good))
+
+
+@pytest.mark.parametrize("swapped", ["it", "its own build", "what it requires"])
+def test_a_public_need_with_other_bytes_is_refused(tmp_path: Path, swapped: str) -> None:
+    """Beside the locked wheel lies one that pip takes in its place."""
+    root = make(
+        tmp_path, {"demo": "", "b": "MODULE = lambda: str(__import__('demo').VERSION)"}, {"b": "demo"}
+    )
+    recipe = root.folder / "recipes/b.toml"
+    recipe.write_text(recipe.read_text().replace('name = "demo"', 'name = "demo"\nproviders = ["public"]'))
+    assert root.run("build", "b", "--stop-after", "fetch").returncode == 0
+    good, brought = tmp_path / "good", tmp_path / "brought"
+    wheels = [make_wheel(good, "demo", requires=["helper"]), make_wheel(good, "helper")]
+    train = root.folder / "recipes/trains/t.toml"
+    root.train(f'{train.read_text()}\n[closure]\ndemo = "1.0"\nhelper = "1.0"\n')
+    lock = root.folder / lock_file("trains/t")
+    lock.parent.mkdir(parents=True)
+    lock.write_text(
+        render_lock({f"{one.name.split('-')[0]}==1.0": {one.name: sha256_of(one)} for one in wheels})
+    )
+    shutil.copytree(good, brought)
+    name, version = ("helper" if swapped == "what it requires" else "demo"), "1.0"
+    version += "+cpu" if swapped == "its own build" else ""
+    needs = ["helper"] if name == "demo" else []
+    bad = make_wheel(brought, name, version, requires=needs, files={f"{name}.py": b"VERSION = 6\n"})
+    away = alone(root, brought)
+    key = away.json("plan", "b")["steps"][-1]["key"]
+    done = away.run("build", "b", "--offline", "--stop-after", "environment")
+    assert (done.returncode, f"{bad.name}: recipes/locks/t/pylock.toml does not name" in done.stderr) == (
+        5,
+        True,
+    )
+    assert not list(root.folder.rglob("site-packages/demo*"))
+    built = alone(root, good).json("build", "b", "--offline", "--no-closure")
+    assert statuses(built) == {"b": "built"}
+    # To take it on purpose: another lock, and another key.
+    assert away.run("recipes", "pin", "trains/t").returncode == 0
+    assert bad.name in lock.read_text()
+    assert (away.json("plan", "b")["steps"][-1]["key"] != key) == (name == "demo")
+    assert away.run("build", "b", "--offline", "--stop-after", "environment").returncode == 0
 
 
 # --- the commands -----------------------------------------------------------------------------------

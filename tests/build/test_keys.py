@@ -241,6 +241,7 @@ RELEVANT = {
     "plan key of a need": {"keys": {"llvm": "f" * 64}},
     "a need more": {"provisions": (LLVM, dataclasses.replace(LLVM, need="torch", provider="path"))},
     "public need": {"provisions": (dataclasses.replace(LLVM, provider="public"),)},
+    "public need's lock": {"provisions": (dataclasses.replace(LLVM, provider="public", locked=("0" * 64,)),)},
     "public need's version": {"provisions": (dataclasses.replace(LLVM, provider="public", version="20.0"),)},
     "need from a path": {"provisions": (dataclasses.replace(LLVM, provider="path", path="/opt/llvm"),)},
     "need coupled by its version": {"provisions": (dataclasses.replace(LLVM, coupling="version"),)},
@@ -289,7 +290,7 @@ def test_every_field_of_a_recipe_was_thought_of() -> None:
         *("cmake", "scons", "prefix", "wheel"),
         *("requires", "features", "audit"),  # in the judgement key, and `expect` of cmake
         "options",  # through what refers to them
-        *("summary", "system", "verify", "notes", "pin", "default", "preflight"),  # in none
+        *("summary", "system", "verify", "notes", "pin", "default", "preflight", "closure"),  # in none
     }
     assert {field.name for field in dataclasses.fields(Build)} == {
         *("requires", "env", "variants", "network", "compile_flags", "place"),  # in the key

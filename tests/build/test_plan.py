@@ -346,6 +346,12 @@ def test_a_need_from_elsewhere_is_not_built() -> None:
         assert (step.decision, step.reasons) == ("BUILD", ("not in the store", shown))
 
 
+def test_a_public_need_that_no_lock_holds_is_said() -> None:
+    known = (needing("vision", ANYWHERE), recipe("torch"))
+    step = only(plan(*known, names=("vision",), provide={"torch": "public"}))
+    assert step.warnings[-1].startswith("held by no lock: build requirements, public torch (")
+
+
 def test_where_a_need_comes_from_changes_the_plan_key() -> None:
     known = (needing("vision", ANYWHERE), recipe("torch"))
     keys = {
@@ -463,8 +469,9 @@ def test_warnings_say_what_is_not_certain() -> None:
         "not established: its tag",
         "patch onnx/0001.patch is unverified: 2.12 was read",
         "builds on linux-aarch64 only; this machine is linux-x86_64",
+        "held by no lock: build requirements (`recipes pin` writes locks)",
     )
-    assert only(plan(recipe("onnx"))).warnings == ()
+    assert only(plan(recipe("onnx"))).warnings == step.warnings[-1:]
 
 
 # --- cost -------------------------------------------------------------------------------------------

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import os
 from pathlib import Path
 
 import pytest
+from packaging.tags import parse_tag
 
 from spark_build.build import scheduler
 from spark_build.build.context import resolve_context
@@ -20,10 +23,12 @@ from spark_build.recipes.parse import Lock, lock_file, render_lock
 from spark_build.transfer.bundle import pack
 from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheelhouse import trust
+from spark_build.wheels import model as wheels_model
 from spark_build.wheels.model import StoredWheel
 from tests.conftest import ROOT, Root
 from tests.helpers.commands import hint_text
 from tests.helpers.exports import import_unsigned, make_key
+from tests.helpers.webserver import serving
 from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built, put_public
 
 SPARK = Target(name="gb10", summary="", platform="linux-aarch64", python="cp312")
@@ -135,6 +140,13 @@ def test_a_public_wheel_that_would_harm_an_environment_is_not_taken(home: Home, 
     assert not list(home.store.rglob("deep-9*"))
 
 
+def test_wheels_for_the_oldest_glibc_fit() -> None:
+    """As NVIDIA names some for x86-64; for aarch64 the oldest is 2.17."""
+    intel = dataclasses.replace(SPARK, platform="linux-x86_64")
+    assert set(parse_tag("py3-none-manylinux2010_x86_64.manylinux_2_5_x86_64")) <= wheels_model.tags(intel)
+    assert not set(parse_tag("py3-none-manylinux_2_5_aarch64")) & wheels_model.tags(SPARK)
+
+
 # --- locked ------------------------------------------------------------------------------------------
 
 
@@ -162,21 +174,45 @@ def test_a_public_wheel_of_other_bytes_is_refused(tmp_path: Path, links: Path, b
     bad = offer(links, backdoored, b"import os\n")
 
     def resolve(lock: Lock, *, offline: bool = False) -> tuple[StoredWheel, ...]:
-        return closure.resolve([demo], {"helper": "1.0"}, store=home.store, offline=offline, lock=lock)
+        return closure.resolve([demo], {"helper": "1.0"}, store=home.store, offline=offline, locks=(lock,))
 
     with pytest.raises(SourceError, match=f"the lock does not name these bytes.*{sha256_of(bad)}") as refused:
         resolve(locked(good))
     assert refused.value.message.startswith(bad.name)
     assert "to take it: spark-build recipes pin trains/t  (writes" in hint_text(refused.value.hint)
     assert not list(home.store.rglob("helper*"))
-    (taken,) = resolve(closure.FREE)  # what the lock is against; it stays in the store
-    assert closure.unlocked([taken], closure.FREE) == [f"helper=={backdoored}"]
+    (taken,) = resolve(Lock(file="", wheels={}))  # what the lock is against; it stays in the store
+    assert closure.unlocked([taken], ()) == [f"helper=={backdoored}"]
     with pytest.raises(SourceError, match="does not name these bytes"):
         resolve(locked(good), offline=True)
     bad.unlink()
     offer(links)
     (public,) = resolve(locked(good))
-    assert (public.sha256, closure.unlocked([public], locked(good))) == (sha256_of(good), [])
+    assert (public.sha256, closure.unlocked([public], [locked(good)])) == (sha256_of(good), [])
+
+
+def test_an_index_adds_nothing_by_a_metadata_file_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip resolves by what the index tells of a wheel (PEP 658), whose bytes are the locked ones."""
+    home, helper, evil = home_in(tmp_path), offer(tmp_path / "w"), make_wheel(tmp_path / "w", "evil")
+    demo = put_built(home.store, make_wheel(tmp_path / "dist", "demo", requires=["helper"]))
+    told = b"Metadata-Version: 2.1\nName: helper\nVersion: 1.0\nRequires-Dist: evil\n"
+    with serving() as site:
+        for name, value in {"CONFIG_FILE": os.devnull, "INDEX_URL": f"{site.url}/simple"}.items():
+            monkeypatch.setenv(f"PIP_{name}", value)
+        for name in ("FIND_LINKS", "EXTRA_INDEX_URL", "NO_INDEX"):
+            monkeypatch.delenv(f"PIP_{name}", raising=False)
+        for wheel in (helper, evil):
+            url = site.add(f"/files/{wheel.name}", wheel.read_bytes())
+            site.add(f"/files/{wheel.name}.metadata", told)
+            attribute = f'data-core-metadata="sha256={hashlib.sha256(told).hexdigest()}"'
+            link = f'<a href="{url}" {attribute if wheel is helper else ""}>{wheel.name}</a>'
+            page = f"<!DOCTYPE html><html><body>{link}</body></html>"
+            site.add(f"/simple/{wheel.name.split('-')[0]}/", page.encode(), kind="text/html")
+        with pytest.raises(SourceError, match="inconsistent Requires-Dist"):
+            closure.resolve([demo], {}, store=home.store, offline=False, locks=(locked(helper),))
+    assert not list(home.store.rglob("evil*"))
 
 
 def test_what_is_built_is_held_by_no_pin_of_public_wheels(tmp_path: Path, links: Path) -> None:
@@ -215,3 +251,29 @@ def test_a_set_is_completed_by_what_its_trains_lock_names(root: Root, tmp_path: 
     lock.write_text(render_lock({}))  # a pin of the train that it lacks
     with pytest.raises(SourceError, match="does not name these bytes"):
         publish()
+
+
+def test_what_a_recipe_alone_requires_is_locked_with_it(root: Root, tmp_path: Path, links: Path) -> None:
+    home = dataclasses.replace(home_in(tmp_path), data=(root.folder, ROOT))
+    good, recipe = offer(tmp_path / "good"), root.folder / "recipes/tiny.toml"
+    recipe.write_text(f'{recipe.read_text()}\n[closure]\nhelper = "1.0"\n')
+    lock = root.folder / lock_file("tiny")
+    lock.parent.mkdir(parents=True)
+    lock.write_text(render_lock(locked(good).wheels))
+    tiny = put_built(home.store, make_wheel(tmp_path / "dist", "tiny", requires=["helper"]))
+    setting = resolve_context(home, load(home.data), "host-cpu", "t", {})
+    result = RecipeResult(recipe="tiny", version="1.0", status="built", seconds=0.0, build_key=tiny.key)
+    said: list[object] = []
+
+    def publish() -> bool:
+        return scheduler.publish(setting, [result], with_closure=True, offline=False, emit=said.append)[1]
+
+    bad = offer(links, code=b"import os\n")
+    with pytest.raises(SourceError, match=r"pylock\.tiny\.toml does not name these bytes") as refused:
+        publish()
+    assert "to take it: spark-build recipes pin tiny  (" in hint_text(refused.value.hint)
+    assert not list(home.store.rglob("helper*"))
+    bad.unlink()
+    offer(links)
+    assert publish()
+    assert "no lock" not in str(said)

@@ -13,10 +13,12 @@ import pytest
 
 from spark_build.environments import closure
 from spark_build.errors import SourceError
+from spark_build.files import sha256_of
 from spark_build.paths import locate
 from spark_build.probe import probe
 from spark_build.recipes.evaluation import resolve_target
 from spark_build.recipes.loader import load
+from spark_build.transfer import bundle
 from spark_build.transfer.bundle import pack, wheels_of_itself
 from spark_build.transfer.bundle_write import write_folder
 from tests.helpers.commands import hint_text
@@ -111,6 +113,43 @@ def test_a_spark_gets_wheels_of_its_own_kind(tmp_path: Path) -> None:
                 dry, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
             )
             assert done.returncode == 0, f"{dry}: {done.stderr}"
+
+
+def test_it_takes_along_only_what_its_lock_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a project that requires one wheel, with another of that name beside it, which pip takes."""
+    project = tmp_path / "project"
+    make_wheel(project, "spark-build", requires=["helper"], extras=["verify"])
+    (project / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    (project / "backend.py").write_text(
+        "import pathlib, shutil\ndef build_wheel(folder, *rest):\n"
+        "    (wheel,) = pathlib.Path().glob('*.whl')\n    return pathlib.Path(shutil.copy(wheel, folder)).name\n"
+    )
+    good, links = make_wheel(tmp_path / "links", "helper"), tmp_path / "links"
+    newer = make_wheel(links, "helper", "2.0")
+    lock = project / "tools/locks/verify.txt"
+    lock.parent.mkdir(parents=True)
+    lock.write_text(f"helper==1.0 ; sys_platform == 'linux' \\\n    --hash=sha256:{sha256_of(good)}\n")
+    for name, value in {**OFFLINE, "PIP_FIND_LINKS": str(links)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(bundle, "_checkout", lambda: project)
+
+    def taken() -> list[str]:
+        tool = wheels_of_itself(home, TARGET, is_here=True, tell=lambda _: None)
+        return [path.name for path in tool if not path.name.startswith("spark_build-")]
+
+    home = home_in(tmp_path)
+    bad = make_wheel(links, "helper", build="1", files={"helper.pth": b"import os\n"})
+    with pytest.raises(SourceError, match=f"^{bad.name} .*verify.txt does not name these bytes"):
+        taken()
+    assert not list(home.cache.rglob("*.whl"))
+    bad.unlink()
+    assert taken() == [good.name]
+    monkeypatch.setenv("SPARK_BUILD_UNLOCKED", "1")
+    assert taken() == [good.name]  # as kept
+    home = home_in(tmp_path / "other")
+    assert taken() == [newer.name]
 
 
 def test_without_a_network_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 import sys
@@ -13,11 +12,12 @@ from typing import Any
 
 from packaging.utils import parse_wheel_filename
 
-from spark_build import venv
+from spark_build import process, venv
 from spark_build.build.context import Job, Outputs, Provided
+from spark_build.environments import closure
 from spark_build.errors import AGAIN, CHECK_NETWORK, Hint, HostError, SourceError, StageError, ours, rm
+from spark_build.events import Note
 from spark_build.files import remove_tree, sha256_of
-from spark_build.sources import simple_api
 
 NAME = "environment"
 
@@ -70,7 +70,7 @@ def _filled(job: Job, requirements: Sequence[str], cache: Path) -> list[dict[str
             where=f"recipes/{job.step.recipe.name}.toml",
         )
     for one in job.provided:
-        installed += _add_need(job, one, cache)
+        installed += _add_need(job, one, requirements, cache)
         sites = [one.site] if one.site else job.environment.glob("lib/python*/site-packages")
         if one.provision.need == "torch" and job.target.cuda_architectures and any(map(lacks_cuda, sites)):
             raise StageError(
@@ -90,7 +90,7 @@ def lacks_cuda(site: Path) -> bool:
     return file.is_file() and bool(re.search(r"(?m)^cuda\b[^=]*= *None", file.read_text()))
 
 
-def _add_need(job: Job, need: Provided, cache: Path) -> list[dict[str, str]]:
+def _add_need(job: Job, need: Provided, requirements: Sequence[str], cache: Path) -> list[dict[str, str]]:
     """Make a need importable; a need coupled by version only is not needed to build."""
     if need.provision.coupling == "version":
         return []
@@ -100,19 +100,26 @@ def _add_need(job: Job, need: Provided, cache: Path) -> list[dict[str, str]]:
     elif need.wheel is not None:
         return _install_files(job, [str(need.wheel)], cache)
     elif need.provision.provider == "public":
-        return _add_public(job, need)
+        return _add_public(job, need, requirements, cache)
     return []
 
 
-def _add_public(job: Job, need: Provided) -> list[dict[str, str]]:
-    """Install a public wheel with its requirements; of torch, the build for the target."""
-    wanted = f"{need.provision.distribution}=={need.provision.version}"
-    if need.provision.distribution != "torch":
-        return _install_public(job, wanted)
-    cuda = job.target.cuda_architectures
-    backend = "cu" + job.target.cuda.replace(".", "") if cuda else "cpu"
-    simple_api.install(job.environment, [wanted], backend, job.emit, job.log, offline=job.offline)
-    return [{"name": "torch", "version": need.provision.version, "sha256": ""}]
+def _add_public(job: Job, need: Provided, requirements: Sequence[str], cache: Path) -> list[dict[str, str]]:
+    """Install a public wheel with what it requires, as locked; none of it is run on the way."""
+    wanted, wheels = f"{need.provision.distribution}=={need.provision.version}", list(map(Path, requirements))
+    pins = dict(pin.split("==") for lock in job.locks for pin in lock.wheels)
+    job.emit(Note(message=f"installing {wanted} and what it requires, public wheels"))
+    with tempfile.TemporaryDirectory(dir=job.work) as scratch:
+        links = () if job.offline else None
+        command = closure.download_command(wheels, pins, Path(scratch), wanted=[wanted], links=links)
+        done = process.run(command, env=venv.clean_environment(), log=job.log, pass_fds=job.keep)
+        if done.returncode != 0:
+            raise SourceError(
+                f"the build environment cannot be filled: {venv.error_in(done.output)}",
+                hint=CHECK_NETWORK,
+            )
+        found = closure.held(Path(scratch), wheels, job.locks)
+        return _install_files(job, [str(path) for path in found], cache)
 
 
 def _install_files(job: Job, wheels: Sequence[str], cache: Path) -> list[dict[str, str]]:
@@ -132,26 +139,3 @@ def _install_files(job: Job, wheels: Sequence[str], cache: Path) -> list[dict[st
         name, version, *_ = parse_wheel_filename(path.name)
         found.append({"name": name, "version": str(version), "sha256": sha256_of(path)})
     return found
-
-
-def _install_public(job: Job, requirement: str) -> list[dict[str, str]]:
-    """Install a public distribution with what it requires, by pip, as its configuration says."""
-    report = job.work / "environment.json"
-    # --no-compile: a build imports a part of what is installed, and Python compiles that on the way.
-    options = ["install", "--only-binary=:all:", "--no-compile", "--report", str(report)]
-    if job.offline:
-        options.append("--no-index")
-    done = venv.pip(job.environment, [*options, requirement], log=job.log, pass_fds=job.keep)
-    if done.returncode != 0:
-        raise SourceError(
-            f"the build environment cannot be filled: {venv.error_in(done.output)}",
-            hint=CHECK_NETWORK,
-        )
-    return [
-        {
-            "name": item["metadata"]["name"],
-            "version": item["metadata"]["version"],
-            "sha256": item["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256", ""),
-        }
-        for item in json.loads(report.read_text())["install"]
-    ]
