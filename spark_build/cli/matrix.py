@@ -31,11 +31,11 @@ from spark_build.errors import (
     NothingCheckedError,
     SparkBuildError,
     UsageError,
-    from_os_error,
     joint_exit_code,
     ours,
 )
 from spark_build.events import Emit, Note, RecipeResult
+from spark_build.files import from_os_error
 from spark_build.text import format_duration
 
 if TYPE_CHECKING:
