@@ -5,7 +5,6 @@ The exit codes are a contract (docs/exit-codes.md); one cause has one code.
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -242,38 +241,3 @@ def joint_exit_code(errors: Sequence[SparkBuildError]) -> int:
     if not codes:
         return 0
     return codes.pop() if len(codes) == 1 else 1
-
-
-LONGEST_NAME = 60  # characters of a name in a message
-
-
-def from_os_error(error: OSError, *, typed: bool = False) -> SparkBuildError | None:
-    """Return the error for an OSError that a user can fix; None for anything else.
-
-    typed: whether a path in the way may be one that the command line names, not one that a build made.
-    """
-    place = f" ({error.filename})" if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return HostError(
-            f"the disk is full{place}",
-            hint=Hint("free some space, then ", GOES_ON),
-        )
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return HostError(
-            f"no permission to write{place}: {error.strerror}",
-            hint="choose another place with --root DIR or SPARK_BUILD_HOME=DIR",
-        )
-    kind = UsageError if typed else HostError
-    if error.errno == errno.ENOTDIR:
-        moved = Hint("move the file away, then ", GOES_ON)
-        way_out = Hint("name another place, or move the file") if typed else moved
-        return kind(f"a file stands where a folder would have to be{place}", hint=way_out)
-    if error.errno == errno.ENAMETOOLONG:
-        longest = max(str(error.filename or "").split("/"), key=len)
-        shown = longest if len(longest) <= LONGEST_NAME else f"{longest[:LONGEST_NAME]}..."
-        shorter = "give a shorter one, or " if typed else ""
-        return kind(
-            f"a name is too long for the file system: {shown}",
-            hint=f"{shorter}work in a folder with a shorter path, or on another file system, by --root DIR",
-        )
-    return None

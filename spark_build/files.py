@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from spark_build.errors import HostError, UsageError, shell
+from spark_build.errors import GOES_ON, Hint, HostError, SparkBuildError, UsageError, shell
 from spark_build.process import leave, refuse_cancelled
 from spark_build.reporting import reporter
 
@@ -28,6 +28,7 @@ CHUNK = 120 << 10
 MOUNTS = Path("/proc/self/mountinfo")
 _LOCAL = re.compile(r"nfs4? .*\b(nolock|local_lock=(all|flock))\b")
 GONE = (errno.ENOENT, errno.ESTALE)  # ESTALE: of NFS, where another machine removed it
+LONGEST_NAME = 60  # characters of a name in a message
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of NFS without its daemon, 9p, FUSE
 
 
@@ -356,3 +357,48 @@ def _try(path: Path, kind: int) -> tuple[int, str]:
             ) from error
         raise
     return descriptor, ""
+
+
+def from_os_error(error: OSError, *, typed: bool = False) -> SparkBuildError | None:
+    """Return the error for an OSError that a user can fix; None for anything else.
+
+    typed: whether a path in the way may be one that the command line names, not one that a build made.
+    """
+    path = Path(os.fsdecode(error.filename2 or error.filename or ""))
+    place = f" ({path})" if path.name else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return HostError(f"the disk is full{place}", hint=Hint("free some space, then ", GOES_ON))
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return HostError(
+            f"no permission{place}: {error.strerror}",
+            hint="see who owns it: ls -ld; or choose another place with --root DIR or SPARK_BUILD_HOME=DIR",
+        )
+    if error.errno == errno.EIO:
+        return HostError(f"the disk cannot be read or written{place}: {error.strerror}", hint=shell("dmesg"))
+    kind = UsageError if typed else HostError
+    if error.errno == errno.ENAMETOOLONG:
+        longest = max(path.parts, key=len, default="")
+        shown = longest if len(longest) <= LONGEST_NAME else f"{longest[:LONGEST_NAME]}..."
+        shorter = "give a shorter one, or " if typed else ""
+        return kind(
+            f"a name is too long for the file system: {shown}",
+            hint=f"{shorter}work in a folder with a shorter path, or on another file system, by --root DIR",
+        )
+    what, found = _obstacle(error.errno, path)
+    if not what:
+        return None
+    moved = Hint("move it away, then ", GOES_ON)
+    return kind(f"{what} ({found})", hint=Hint("name another place, or move it away") if typed else moved)
+
+
+def _obstacle(number: int | None, path: Path) -> tuple[str, Path]:
+    """Return what stands at a path, or on the way to it, where something else would have to be; and where."""
+    with contextlib.suppress(OSError):  # what may not be looked at is not it
+        for part in (*reversed(path.parents), path):
+            if part.is_symlink() and not part.exists():
+                return "a link leads nowhere", part
+            if number in (errno.ENOTDIR, errno.EEXIST) and part.exists() and not part.is_dir():
+                return "a file stands where a folder would have to be", part
+    if number == errno.EISDIR:
+        return "a folder stands where a file would have to be", path
+    return "", path

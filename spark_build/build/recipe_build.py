@@ -24,7 +24,6 @@ from spark_build.errors import (
     HostError,
     SparkBuildError,
     StageError,
-    from_os_error,
     ours,
 )
 from spark_build.events import (
@@ -38,7 +37,14 @@ from spark_build.events import (
     StageStarted,
     Status,
 )
-from spark_build.files import discard_tree, locked, make_folder, remove_tree, write_atomically
+from spark_build.files import (
+    discard_tree,
+    from_os_error,
+    locked,
+    make_folder,
+    remove_tree,
+    write_atomically,
+)
 from spark_build.recipes.loader import closure_locks
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Step
 from spark_build.reporting import Reporter

@@ -201,9 +201,10 @@ def all_(
     built = document(results, generation)
     if judged is None:
         only = configured(results, recipes) if wish.configures else Outcome()
-        return conclude(options, results, None, built, only.lines, only.code)
+        return conclude(options, results, None, built, only.lines, only.code, has_plan=True)
     lines = ["; ".join(judged.in_short)] if options.verbosity < 0 else judged.lines
-    code = conclude(options, results, generation, {**built, **judged.document}, lines, judged.code)
+    whole = {**built, **judged.document}
+    code = conclude(options, results, generation, whole, lines, judged.code, has_plan=True)
     return nothing_checked(*judged.unchecked) if judged.unchecked and code == judged.code else code
 
 
@@ -500,8 +501,10 @@ def conclude(
     document: dict[str, Any],
     lines: Sequence[str],
     code: int,
+    *,
+    has_plan: bool = False,
 ) -> int:
-    """Print the outcome and return the exit code."""
+    """Print the outcome and return the exit code. has_plan: a plan above says why recipes are skipped."""
     from spark_build.cli.wheelhouse import print_wheels
 
     errors = [result.error for result in results if result.error]
@@ -512,7 +515,7 @@ def conclude(
         print(_in_one_line(results, generation, lines))
     else:
         print()
-        print_results(results)
+        print_results(results, has_plan=has_plan)
         if generation is not None:
             print(f"\nwheels of generation {generation.number} in {generation.folder}")
             print_wheels(generation)
@@ -529,8 +532,9 @@ def _in_one_line(results: Sequence[RecipeResult], generation: Generation | None,
     return "; ".join([done, *published, *(line.strip() for line in lines[:1])])
 
 
-def print_results(results: Sequence[RecipeResult]) -> None:
-    """Print a row for each recipe."""
+def print_results(results: Sequence[RecipeResult], *, has_plan: bool = False) -> None:
+    """Print a row for each recipe; a plan above them has those that are skipped."""
+    skipped = [result for result in results if has_plan and result.status == "skipped"]
     rows = [
         [
             result.recipe,
@@ -542,9 +546,12 @@ def print_results(results: Sequence[RecipeResult]) -> None:
             "; ".join(result.reasons),
         ]
         for result in results
+        if result not in skipped
     ]
     headers = ["RECIPE", "VERSION", "RESULT", "TIME", "PEAK MEMORY", "CACHE", "WHY"]
     render.print_table(headers, rows, always=3)
+    if skipped:
+        print(f"{len(skipped)} skipped: the plan above says why")
 
 
 def print_failures(results: Sequence[RecipeResult]) -> None:

@@ -136,7 +136,7 @@ def doing(burn: Burn) -> str:
         return f"{burn.now.arm}: starting, and checking the products"
     length = burn.plan.warmup if burn.rate.part == "warm-up" else burn.plan.window
     least = "at least " if burn.rate.part == "warm-up" else ""
-    passed = f"{burn.rate.part} {burn.rate.seconds:.0f} of {least}{length:.0f} s"
+    passed = f"{burn.rate.part} {burn.rate.seconds:.0f} of {least}{length:g} s"
     return f"{burn.now.arm}: {burn.rate.case}, {passed}"
 
 

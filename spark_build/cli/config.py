@@ -84,7 +84,8 @@ def _of_file(folder: str, files: Sequence[tuple[str, str]]) -> dict[str, Setting
     """Return what the first of the files says, in its table."""
     for name, table in files:
         path = f"{folder}/{name}"
-        if not os.path.isfile(path) or not (table == "" or _mentioned(path)):  # noqa: PTH113 - --help is to start fast
+        # Strings: --help is to start fast. One that is no file is told; of pyproject.toml others do that.
+        if not (os.path.isfile(path) and _mentioned(path) if table else os.path.lexists(path)):  # noqa: PTH113
             continue
         from pathlib import Path
 

@@ -104,7 +104,7 @@ def _last_build(setting: Context, recipe: str) -> Mapping[str, Any] | None:
 def log(options: Options, recipe: str, diagnosis: bool) -> None:
     """Show the last log of RECIPE.
 
-    It is that of the running or failed build, else of the wheel in the store.
+    Shows that of a build that runs or failed, else of the one whose wheel is in the store.
     """
     from spark_build.build.diagnosis import diagnose, last_command
 

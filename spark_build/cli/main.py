@@ -16,7 +16,7 @@ from spark_build import __version__
 from spark_build.cli.lazy_group import COMMANDS, SECTIONS, LazyGroup
 from spark_build.cli.options import CALLED, COMMON, COMPLETE, DETACHED, Options
 from spark_build.cli.terminal import OutputError, ReaderGoneError, escaped_output
-from spark_build.errors import HostError, RecipeError, SparkBuildError, UsageError, from_os_error
+from spark_build.errors import HostError, RecipeError, SparkBuildError, StoreError, UsageError, ours
 from spark_build.text import printable
 
 
@@ -128,8 +128,7 @@ def _main(arguments: list[str], options: Options) -> int:
     except OutputError:
         raise
     except OSError as error:
-        known = from_os_error(error, typed=True)
-        return _crash(options, error) if known is None else _report_error(options, known)
+        return _report_os_error(options, error)
     except Exception as error:  # noqa: BLE001 - the last line of defence writes the crash report
         return _crash(options, error)
 
@@ -187,6 +186,31 @@ def _report_error(options: Options, error: Any) -> int:
     if hint:
         click.echo(f"  next: {printable(hint)}", err=True)
     return code
+
+
+def _report_os_error(options: Options, error: OSError) -> int:
+    """Report what the user can mend: on the machine, where a path names it, in the folders of a root."""
+    from pathlib import Path
+
+    from spark_build.files import from_os_error
+    from spark_build.journal import write_crash_report
+    from spark_build.paths import locate
+
+    file = Path(os.fsdecode(error.filename or "")).absolute()
+    kept: tuple[Path, ...] = ()
+    with contextlib.suppress(SparkBuildError, OSError):
+        home = locate(options.root)
+        kept = (home.wheelhouse, home.build, home.sources, home.runs, home.cache)
+    is_kept = any(file.is_relative_to(folder) for folder in kept)
+    known = from_os_error(error, typed=not is_kept)
+    if known is None and is_kept:
+        report = write_crash_report(options.root, error)
+        known = StoreError(
+            f"damaged: {file}: {error.strerror}",
+            hint=ours("wheelhouse check --repair"),
+            log=str(report) if report else None,
+        )
+    return _crash(options, error) if known is None else _report_error(options, known)
 
 
 def _crash(options: Options, error: BaseException) -> int:

@@ -31,11 +31,11 @@ from spark_build.errors import (
     NothingCheckedError,
     SparkBuildError,
     UsageError,
-    from_os_error,
     joint_exit_code,
     ours,
 )
 from spark_build.events import Emit, Note, RecipeResult
+from spark_build.files import from_os_error
 from spark_build.text import format_duration
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ def matrix(
     """Build and publish RECIPES for all combinations of trains, targets and Pythons.
 
     One after another, on a farm all at once; a failed one does not stop the others. Those that this machine
-    cannot build are left out. Nothing is verified: `verify` does that. Where a list is not given, --train,
-    --target and the target's Python hold.
+    cannot build are left out. Nothing is verified: `verify` does that. Without --trains, --targets or
+    --pythons: the selected train, the selected target, the target's Python.
     """
     from spark_build.build.scheduler import in_order
     from spark_build.wheelhouse.store import shared_lock

@@ -159,7 +159,7 @@ COSTS = ("memory_per_job_mib", "threads_per_job", "core_minutes", "disk_mib")
 def show(options: Options, name: str, *, only_env: bool) -> None:
     """Show a recipe for the selected target and train.
 
-    What stands in {...}, the build fills in.
+    The build replaces what stands in {...}.
     """
     setting = options.setting()
     recipe = setting.catalogue.recipe(name)
@@ -515,7 +515,7 @@ def pin(options: Options, names: tuple[str, ...], moves: tuple[str, ...], *, onl
     """Write missing hashes and locks, compare them, or move to another version.
 
     Hashes, sizes and commits of sources go into the selected train, those of build requirements and of a
-    train's public wheels into recipes/locks/. Without names: of your own, or of all where you have none.
+    train's public wheels into recipes/locks/. Without names: your own recipes, or all where you have none.
     """
     from spark_build.authoring import locks, pins
     from spark_build.recipes.loader import load

@@ -263,7 +263,7 @@ def list_(options: Options) -> None:
 def remove(options: Options, name: str) -> None:
     """Trust no key of NAME any more.
 
-    Its wheels stay in the store, and builds do not reuse them.
+    The wheels that it signed stay in the store; builds no longer reuse them.
     """
     from spark_build.wheelhouse import trust as signatures
 
@@ -339,8 +339,8 @@ class ServeOptions:
 def serve(options: Options, asked: ServeOptions) -> int:
     """Serve the wheels to pip, uv and browsers on other nodes, until it is interrupted.
 
-    Serves all views, what is published meanwhile, and the remote stores in folders that are pushed to, unless
-    --generation names one.
+    Serves all views, what is published later, too, and the remote stores that are folders and pushed to
+    (`remotes add --push`). With --generation: only that one.
     """
     from spark_build.transfer.remote import configured
     from spark_build.wheelhouse import server

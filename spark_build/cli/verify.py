@@ -38,7 +38,7 @@ def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--bus-bandwidth",
             type=POSITIVE,
             metavar="GB/S",
-            help="With --nodes: wanted of all-reduce between them.",
+            help="With --nodes: all-reduce between them must reach it.",
         ),
         click.option(
             "--rank", type=click.IntRange(min=0), help="With --nodes: which of them this is, from 0."
@@ -73,7 +73,7 @@ def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(DTYPES),
             metavar="TYPE",
             multiple=True,
-            help=f"Number format of {', '.join(DTYPES)}; repeatable.",
+            help=f"Number format: {', '.join(DTYPES)}; repeatable.",
         ),
         click.option(
             "--swap", type=click.Choice(["cublas", "openmp"]), help="Measure with one library swapped, too."
@@ -191,7 +191,7 @@ def compare(options: Options, old: Path, new: Path, arm: str | None) -> int:
 @click.option(
     "--against", type=FILE, metavar="OLD.json", help="Compare with this run, not with the baseline."
 )
-@click.option("--every-case", is_flag=True, help="Fail when a case is undecided.")
+@click.option("--every-case", is_flag=True, help="Exit 11 when any case is undecided.")
 @shared
 def gate(options: Options, new: Path | None, min_ratio: float, against: Path | None, every_case: bool) -> int:
     """Decide whether NEW.json (default: the last burn-in) is fast enough.

@@ -113,7 +113,7 @@ def list_(options: Options) -> None:
 @command()
 @shared
 def path(options: Options) -> None:
-    """Print the folder to point installers at: the current generation, resolved."""
+    """Print the real path of the current generation's folder, for installers."""
     found = current(options)
     if options.json:
         render.print_json({"generation": found.number, "path": str(found.folder)})
@@ -325,7 +325,11 @@ AGE = _Age()
     help="Newest run folders to keep.",
 )
 @click.option(
-    "--runs-older-than", type=_Age(), default="30d", show_default=True, help="Remove no younger run folder."
+    "--runs-older-than",
+    type=_Age(),
+    default="30d",
+    show_default=True,
+    help="Remove no run folder younger than this.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would go.")
 @shared
@@ -390,7 +394,7 @@ def _print_collected(options: Options, done: Collected, age: float, *, dry_run: 
 @click.option(
     "--resolve/--no-resolve",
     default=None,
-    help=f"Try with a resolver whether the wheels install (default: where they are at most {MOST}).",
+    help=f"Try with a resolver whether the wheels install (default: for up to {MOST}).",
 )
 @shared
 def check(options: Options, deep: bool, repair: bool, resolve: bool | None) -> int:

@@ -19,9 +19,10 @@ from distributed import get_worker
 from spark_build import process
 from spark_build.build import background, scheduler
 from spark_build.build.context import Context, resolve_context
-from spark_build.errors import HostError, SparkBuildError, VerificationError, from_os_error
+from spark_build.errors import HostError, SparkBuildError, VerificationError
 from spark_build.events import Event, Progress, RecipeFinished, RecipeResult, Usage, encode
 from spark_build.farm.nodes import VERSION, BuildWorker, Workplace, end, node_of
+from spark_build.files import from_os_error
 from spark_build.journal import new_run
 from spark_build.recipes.loader import load
 from spark_build.recipes.model import Step

@@ -121,6 +121,8 @@ def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
     """Two-sided p of the Mann-Whitney U test."""
     from scipy import stats
 
+    if len({*first, *second}) == 1:  # of equal values SciPy 1.18 knows none
+        return 1.0
     return float(stats.mannwhitneyu(list(first), list(second)).pvalue)
 
 

@@ -113,7 +113,8 @@ class Metered:
         self.stream = stream
         self.limit = limit
         self.last = b""
-        self.header: int | None = None  # bytes of the header that is read now: Python 3.14 reads it in pieces
+        # Bytes of the header that is read now: Python 3.14 reads it in pieces, the first when it opens a tar.
+        self.header: int | None = 0
 
     def read(self, size: int = -1) -> bytes:
         """Read `size` bytes; refuses an unbounded or huge read."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from spark_build.errors import AGAIN, Hint, HostError, SourceError
+from spark_build.errors import AGAIN, Hint, HostError, SourceError, rm
 from spark_build.process import run
 from spark_build.reporting import reporter
 
@@ -230,6 +230,11 @@ class GitRemote:
         if "No space left on device" in text:
             return HostError(
                 f"the disk is full ({self.mirror})", hint=Hint("free some space, then ", AGAIN)
+            ), False
+        if "unable to rename temporary" in text:  # git 2.55 finds a damaged pack in that place
+            return SourceError(
+                f"the mirror of {display_url(self.url)} is damaged: {_telling(lines)}",
+                hint=Hint(rm(self.mirror), AGAIN, ": it is fetched again"),
             ), False
         if re.search(r"not our ref|unadvertised object|couldn't find remote ref", text):
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import time
@@ -94,7 +95,9 @@ def current(view: Path) -> Generation | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StoreError(f"{view / 'current'} is no symbolic link: {error}", hint="remove it") from error
+        if error.errno != errno.EINVAL:
+            raise
+        raise StoreError(f"{view / 'current'} is no symbolic link", hint=rm(view / "current")) from error
     return read(folder)
 
 
@@ -111,9 +114,11 @@ def read(folder: Path) -> Generation:
             created=raw["created"],
             before=raw["before"],
         )
+    except PermissionError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
-            f"the manifest of this generation cannot be read: {error}",
+            f"the manifest of this generation cannot be read: {getattr(error, 'strerror', None) or error}",
             where=str(folder / MANIFEST),
             hint=Hint(
                 ours("all", options=options_of(folder.parent.parent)),

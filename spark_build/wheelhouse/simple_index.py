@@ -22,7 +22,7 @@ from spark_build.wheels.model import StoredWheel
 
 INDEX = "index"
 PAGES = "pages"
-FORMAT = 1  # another number makes every page anew
+FORMAT = 2  # another number makes every page anew
 # A link of less than 60 characters lies in the inode: on ext4 10 000 take 0.1 s, longer ones up to 4 s.
 DIGITS = 40
 MANY = 100  # pages; for more one sync of all is quicker than one for each file
@@ -177,7 +177,8 @@ def _link(row: Mapping[str, Any]) -> str:
 def _html(title: str, body: str) -> bytes:
     meta = f'<meta charset="utf-8"><meta name="pypi:repository-version" content="{VERSION}">'
     head = f"{meta}<title>{escape(title)}</title>"
-    return f"<!DOCTYPE html>\n<html><head>{head}</head><body>\n{body}</body></html>\n".encode()
+    main = f"<main>\n<h1>{escape(title)}</h1>\n{body}</main>"
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{main}</body></html>\n'.encode()
 
 
 def _json(value: Any) -> bytes:

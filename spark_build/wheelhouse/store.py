@@ -118,11 +118,11 @@ def record_of(folder: Path) -> dict[str, Any]:
     try:
         with open(f"{folder}/{RECORD}", "rb") as file:  # noqa: PTH123 - for ten thousand at once
             record: dict[str, Any] = json.loads(file.read())
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         raise
     except (OSError, ValueError) as error:
         raise StoreError(
-            f"the record of {folder.name[:12]} cannot be read: {error}",
+            f"the record of {folder.name[:12]} cannot be read: {getattr(error, 'strerror', None) or error}",
             where=str(folder / RECORD),
             hint=Hint(rm(folder), ", then build again"),
         ) from error

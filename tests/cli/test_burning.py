@@ -100,6 +100,11 @@ def test_the_page() -> None:
     ]
 
 
+def test_half_a_second_is_not_shown_as_none() -> None:
+    short = [dataclasses.replace(PLAN, window=0.5), *RUN[1:]]
+    assert shown(burn_of(short))[1].endswith("of 0.5 s")
+
+
 def test_the_page_of_a_narrow_terminal_parts_no_number_from_its_unit() -> None:
     assert shown(burn_of(RUN), width=43, clock=30)[:16] == [
         "burn-in  round 3 of 30,",

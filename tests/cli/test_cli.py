@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.errors import HostError, UsageError, from_os_error
+from spark_build.errors import HostError, UsageError
+from spark_build.files import from_os_error
 from tests.conftest import CLI, PROJECT, RECIPE, TRAIN, Root, make_root
 from tests.helpers import processes
 from tests.helpers.commands import hint_text, invoke
@@ -86,6 +87,15 @@ def test_again_reuses_and_changes_nothing(built: Root, tmp_path: Path) -> None:
     assert set(statuses.values()) == {"reused", "skipped"}
     assert document["generation"] == 1
     assert root.state() == before
+
+
+def test_why_recipes_are_skipped_is_said_once(built: Root, tmp_path: Path) -> None:
+    done = built.copy(tmp_path / "root").run("all")
+    plan, _, rest = done.stdout.partition("\n\n")
+    skipped = [line.split("SKIP")[1].strip() for line in plan.splitlines() if " SKIP " in line]
+    assert skipped
+    assert [reason for reason in skipped if reason in rest] == []
+    assert f"\n{len(skipped)} skipped: the plan above says why\n" in rest
 
 
 def test_nothing_to_do_imports_no_stage(built: Root) -> None:
@@ -397,7 +407,7 @@ def test_a_file_in_the_way_of_a_build_is_the_machines_fault(tmp_path: Path) -> N
     done = root.run("build", "tiny")
     assert done.returncode == 4, done.stderr
     assert "a file stands where a folder would have to be" in lines_of(done.stderr)[0]
-    assert "next: move the file away, then run the same command again" in done.stderr
+    assert "next: move it away, then run the same command again" in done.stderr
 
 
 def test_a_name_too_long_is_shown_and_only_the_typed_one_is_the_users_fault() -> None:

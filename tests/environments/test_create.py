@@ -10,7 +10,8 @@ import pytest
 from spark_build.environments import installed
 from spark_build.environments.create import choose, install
 from spark_build.environments.installed import prove_origin
-from spark_build.errors import HostError, StoreError, UsageError, from_os_error
+from spark_build.errors import HostError, StoreError, UsageError
+from spark_build.files import from_os_error
 from spark_build.venv import find_uv
 from spark_build.wheelhouse.generations import Generation
 from tests.helpers.commands import hint_text

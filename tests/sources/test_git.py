@@ -226,12 +226,12 @@ def test_what_exports_share_is_written_once_and_whole(lib: Repository, cache: Pa
     assert (tmp_path / "second" / "lib.c").is_file()
 
 
-def fake_git(folder: Path, archive: str) -> str:
-    """A folder for PATH: a git that does something else in place of `archive`."""
+def fake_git(folder: Path, does: str, command: str = "archive") -> str:
+    """A folder for PATH: a git that does something else in place of a command."""
     folder.mkdir()
     script = folder / "git"
     script.write_text(
-        f'#!/bin/sh\ncase "$*" in *" archive "*) {archive};; esac\nexec {shutil.which("git")} "$@"\n'
+        f'#!/bin/sh\ncase "$*" in *" {command} "*) {does};; esac\nexec {shutil.which("git")} "$@"\n'
     )
     script.chmod(0o755)
     return f"{folder}:{os.environ['PATH']}"
@@ -253,6 +253,18 @@ def test_why_an_export_failed_is_told(
     monkeypatch.setenv("PATH", fake_git(tmp_path / "bin", archive))
     with pytest.raises(kind, match=said):
         export_commit(source, folder=cache, destination=tmp_path / "out")
+
+
+def test_a_damaged_pack_in_the_way_is_no_fault_of_the_network(
+    lib: Repository, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As git 2.55 says it."""
+    source = lib.source(lib.git("rev-parse", "HEAD"))
+    says = "echo \"fatal: unable to rename temporary '*.pack' file to '/x'\"; echo fatal: index-pack failed; exit 128"
+    monkeypatch.setenv("PATH", fake_git(tmp_path / "bin", says, "fetch"))
+    with pytest.raises(SourceError, match=r"the mirror of .* is damaged") as caught:
+        get(source, cache)
+    assert f"rm -r {mirror(source, cache)}" in hint_text(caught.value.hint)
 
 
 def test_without_git_nothing_is_said_of_the_commit(

@@ -131,8 +131,8 @@ def wide_window(_: list[Member]) -> bytes:
 
 def oversized_header(content: list[Member]) -> bytes:
     info = tarfile.TarInfo("x")
-    info.type, info.size = tarfile.XHDTYPE, 1 << 32
-    return begun(content) + info.tobuf(tarfile.USTAR_FORMAT) + bytes(10240)
+    info.type, info.size = tarfile.XHDTYPE, 20 << 20
+    return begun(content) + info.tobuf(tarfile.USTAR_FORMAT) + bytes(info.size)
 
 
 def size_lie(content: list[Member]) -> bytes:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from html.parser import HTMLParser
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,6 +106,33 @@ def test_the_root_lists_the_projects() -> None:
     pages = root_pages(["demo", "helper"])
     assert b'<a href="demo/">demo</a>' in pages["index.html"]
     assert json.loads(pages["index.json"])["projects"] == [{"name": "demo"}, {"name": "helper"}]
+
+
+class Places(HTMLParser):
+    """The tags of a page, each as the names of those around it and its own."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.around: list[str] = []
+        self.seen: list[str] = []
+        self.feed(page.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append("/".join([*self.around, tag, *(f"{name}={value}" for name, value in attrs[:1])]))
+        if tag not in ("meta", "br"):
+            self.around.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.around.pop() == tag
+
+
+def test_people_with_a_screen_reader_can_read_the_pages() -> None:
+    """With these axe finds nothing: its language, one heading, everything within the landmark."""
+    for page in (root_pages(["demo"]), project_pages("demo", [wheel()])):
+        seen = Places(page["index.html"]).seen
+        body = [place.removeprefix("html/body/") for place in seen if place.startswith("html/body/")]
+        assert seen[0] == "html/lang=en"
+        assert [place.split("/href")[0] for place in body] == ["main", "main/h1", "main/a", "main/br"]
 
 
 def test_what_real_clients_ask_for() -> None:
