@@ -16,7 +16,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -145,7 +145,9 @@ def stop(run: Background) -> None:
         raise HostError(f"{run.name} does not end", hint=f"kill -9 {run.pid}")
 
 
-def follow(folder: Path) -> Iterator[list[tuple[float, Event]]]:
+def follow(
+    folder: Path, pause: Callable[[float], object] = time.sleep
+) -> Iterator[list[tuple[float, Event]]]:
     """Yield the events of a run with their times (seconds since 1970), in batches, until it ends."""
     path, place, rest = folder / EVENTS, 0, b""
     while True:
@@ -161,7 +163,7 @@ def follow(folder: Path) -> Iterator[list[tuple[float, Event]]]:
         yield [event for line in lines if (event := _event(line)) is not None]
         if not alive:
             return
-        time.sleep(PAUSE)
+        pause(PAUSE)
 
 
 def _event(line: bytes) -> tuple[float, Event] | None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from spark_build.build.context import Context
     from spark_build.recipes.model import BuildOptions, Plan
     from spark_build.wheelhouse.generations import Generation
+    from spark_build.wheels.model import StoredWheel
 
 Command = Callable[..., Any]
 BUILDING = "building"  # what `gc` says of us: it leaves the store alone meanwhile
@@ -164,6 +165,7 @@ def all_(
     Safe to repeat: finished work is kept.
     """
     from spark_build.cli.judgement import judge
+    from spark_build.measure.request import BurnInRequest
     from spark_build.wheelhouse.store import shared_lock
 
     wish.refuse_here()
@@ -183,23 +185,13 @@ def all_(
         if not options.json and options.verbosity >= 0:
             print_plan(planned)
         results, generation = carry_out(options, setting, planned, emit, wish, named=recipes)
-        judged, asked = None, None
-        if burn_in:
-            from spark_build.measure.request import BurnInRequest
-
-            asked = BurnInRequest()
         if not wish.stop_after:
-            judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=asked)
-            wheels = {wheel.filename: wheel for wheel in generation.wheels} if generation else {}
-            published = {one.recipe: [wheels[name] for name in one.wheels] for one in results if one.wheels}
-            here = judged
-            judged = with_gpu(
-                options, setting, wish.build_options(), wish, published, judged, reverify=reverify
-            )
-            if burn_in and here.unchecked and not judged.code:  # a worker checks, it measures nothing
-                judged = replace(judged, code=here.code, unchecked=here.unchecked)
+            measured = BurnInRequest() if burn_in else None
+            judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=measured)
+            asked, own = wish.build_options(), _published(results, generation)
+            judged = with_gpu(options, setting, asked, wish, own, judged, reverify=reverify)
     built = document(results, generation)
-    if judged is None:
+    if wish.stop_after:
         only = configured(results, recipes) if wish.configures else Outcome()
         return conclude(options, results, None, built, only.lines, only.code, has_plan=True)
     lines = ["; ".join(judged.in_short)] if options.verbosity < 0 else judged.lines
@@ -393,6 +385,14 @@ def carry_out(
         for result in results
     )
     return published, generation
+
+
+def _published(
+    results: Sequence[RecipeResult], generation: Generation | None
+) -> dict[str, list[StoredWheel]]:
+    """Return the wheels of each recipe that were published."""
+    wheels = {wheel.filename: wheel for wheel in generation.wheels} if generation else {}
+    return {result.recipe: [wheels[name] for name in result.wheels] for result in results if result.wheels}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -279,8 +279,6 @@ def _verified(
             return client.verified_by(there, task, setting.target) or nobody
         except SparkBuildError as error:
             return replace(nobody, problem=error.message)
-        except client.GONE as error:
-            return replace(nobody, problem=f"the farm went away ({type(error).__name__})")
 
 
 @contextlib.contextmanager

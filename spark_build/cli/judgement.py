@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOutcome:
-    """Result of a verification: JSON fields, lines for people, exit code."""
+    """Result of a verification: JSON fields, lines for people, exit code.
+
+    unmeasured: a burn-in was asked for and not begun, which another machine's checks do not stand for.
+    """
 
     document: dict[str, Any]
     lines: list[str]
     code: int
     unchecked: tuple[str, Hint | HintStep] | None = None  # why nothing was checked, and what to do next
+    unmeasured: bool = False
     table: list[list[str]] = field(default_factory=list)  # above the lines; its first row is the header
 
     @property
@@ -45,8 +49,10 @@ class VerifyOutcome:
         Raise TypeError, ValueError or LookupError for rows that are no checks.
         """
         lines, failed = _summed([asdict(check) for check in _checks(checks)], f" {where}")
-        code = VerificationError.exit_code if failed else 0 if self.unchecked else self.code
-        return replace(self, document=document, lines=[*self.lines, *lines], code=code, unchecked=None)
+        found = replace(self, document=document, lines=[*self.lines, *lines])
+        if failed:
+            return replace(found, code=VerificationError.exit_code, unchecked=None)
+        return found if self.unmeasured or not self.unchecked else replace(found, code=0, unchecked=None)
 
 
 def judge(
@@ -61,14 +67,15 @@ def judge(
     """Verify a generation unless it was; burn in what was asked for."""
     cluster = _cluster(burn_in) if burn_in else None
     wheelless = burn_in is not None and burn_in.arm and generation is None
-    if not wheelless and (generation is None or not generation.built()):
-        return _unchecked("no wheel here was built by spark-build", ours("plan"))
-    if not wheelless and not setting.is_here:
-        return _unchecked(
-            f"target {setting.target.name} is {setting.target.platform}, {setting.target.python}, "
-            "and this machine is not",
-            carry_over("verify there"),
-        )
+    why: tuple[str, Hint | HintStep] | None = None
+    if generation is None or not generation.built():
+        why = "no wheel here was built by spark-build", ours("plan")
+    elif not setting.is_here:
+        target = setting.target
+        other = f"target {target.name} is {target.platform}, {target.python}, and this machine is not"
+        why = other, carry_over("verify there")
+    if why and not wheelless:
+        return replace(_unchecked(*why), unmeasured=burn_in is not None)
     checked = _checked(setting, generation, folder, emit, reverify=reverify)
     if burn_in is None:
         return checked

@@ -179,6 +179,10 @@ class Connection:
             time.sleep(WAIT)
         self._there.check()
 
+    def refuse_gone(self) -> None:
+        """Raise an error of Dask's where the scheduler is away: its list of workers is only empty then."""
+        self._client.get_metadata([WHO], default="")
+
     def ask_all(self, asked: Examination) -> list[dict[str, Any]]:
         """Have every worker examined beside its builds, once those that we started came.
 
@@ -241,20 +245,31 @@ class Connection:
         return None
 
 
-def ask_all(there: ReachedFarm, asked: Examination) -> list[dict[str, Any]]:
-    """Have every worker of a farm examined."""
+@contextlib.contextmanager
+def _connected(there: ReachedFarm) -> Iterator[Connection]:
+    """Ask a farm during the block. Raise HostError where it goes away meanwhile."""
     connection = Connection(there, lambda _: None)
     try:
-        return connection.ask_all(asked)
+        yield connection
+    except GONE as error:
+        raise HostError(f"the farm went away ({type(error).__name__})") from error
     finally:
         connection.close()
+
+
+def ask_all(there: ReachedFarm, asked: Examination) -> list[dict[str, Any]]:
+    """Have every worker of a farm examined."""
+    with _connected(there) as connection:
+        answers = connection.ask_all(asked)
+        if not answers:
+            connection.refuse_gone()
+        return answers
 
 
 def verified_by(there: ReachedFarm, task: Task, target: Target) -> TaskAnswer | None:
     """Have a worker of the target with a GPU verify what was built; None where the farm has none."""
     common = {VERSION: 1.0, f"platform {target.platform}": 1.0, f"python {target.python}": 1.0}
-    connection = Connection(there, lambda _: None)
-    try:
+    with _connected(there) as connection:
         connection.await_all()
         for capability in target.cuda_architectures:
             order = Order(task=task, demands={**common, f"{GPU} {capability}": 1.0}, priority=0)
@@ -266,9 +281,8 @@ def verified_by(there: ReachedFarm, task: Task, target: Target) -> TaskAnswer | 
             while connection.workers(order.demands):
                 if (answer := connection.ask(verify, order, (), still)) is not None:
                     return answer
+        connection.refuse_gone()
         return None
-    finally:
-        connection.close()
 
 
 def _leave(client: Client) -> None:

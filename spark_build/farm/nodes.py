@@ -27,7 +27,7 @@ import dask
 from distributed import Scheduler, Security, Worker
 from distributed.comm.core import connect
 
-from spark_build import __version__, process
+from spark_build import __version__, probe, process
 from spark_build.build import compiler_cache
 from spark_build.errors import Hint, HostError, UsageError, ours, shell
 from spark_build.farm.address import address_of
@@ -300,9 +300,9 @@ class ReachedFarm:
 
 @contextmanager
 def local(home: Home, site: Workplace, count: int) -> Iterator[ReachedFarm]:
-    """Run a scheduler and workers of this machine, each with a root of its own.
+    """Run a scheduler and workers in threads of this process, each worker with a root of its own.
 
-    Raise UsageError where no remote store is pushed to with a key that is trusted here.
+    Nobody else can connect. Raise UsageError where no store is pushed to with a key that is trusted here.
     """
     if len(home.data) > 2:  # ours and the shipped ones: a root has no more
         folders = " and ".join(map(str, home.data[:-1]))
@@ -311,46 +311,38 @@ def local(home: Home, site: Workplace, count: int) -> Iterator[ReachedFarm]:
             hint="--root DIR, with all of them",
         )
     shared = _shared(home)
-    with _scheduler("127.0.0.1") as (address, folder):
-        words = ["farm", "worker", address, "--certificates", str(folder)]
-        words += ["--jobs", str(max(1, (site.jobs or len(os.sched_getaffinity(0))) // count))]
-        words += ["--memory", f"{site.memory_mib // count}M"] if site.memory_mib else []
-        roots = [_root(home, shared, number) for number in range(count)]
-        # Their roots are named; whether the user named ours decides what is shared.
-        alone = ["env", f"{compiler_cache.CHOICE}=ccache"] if _why_alone(home) else []
-        commands = [[*alone, *site.program, "--root", str(root), *words] for root in roots]
-        with _running(commands) as workers:
-
-            def check() -> None:
-                for done in workers.ended().values():
-                    raise HostError(f"a worker of this machine ended: {done.output or 'without a word'}")
-
-            yield ReachedFarm(
-                address=address, security=security(folder), check=check, alive=lambda: workers.alive
-            )
+    sites = [_site(home, site, count, _root(home, shared, number)) for number in range(count)]
+    node, resources = f"{os.uname().nodename}-{os.getpid()}", abilities(probe.probe())
+    with tempfile.TemporaryDirectory(prefix="spark-build-farm-") as scratch:
+        common = {"resources": resources, "local_directory": scratch}
+        workers = {
+            number: {"cls": BuildWorker, "options": {**common, "site": one, "name": f"{node}-{number}"}}
+            for number, one in enumerate(sites)
+        }
+        with _cluster(workers, protocol="inproc://") as address:
+            yield ReachedFarm(address=address, security=Security(), alive=lambda: count)
 
 
 @contextmanager
-def _scheduler(host: str | None) -> Iterator[tuple[str, Path]]:
-    """Run a scheduler in this process; yield its address and the folder of a certificate made for it."""
-    from distributed import LocalCluster
+def _cluster(workers: dict[int, Any], **options: Any) -> Iterator[str]:
+    """Run a scheduler and workers in this process; yield the scheduler's address."""
+    from distributed import SpecCluster
 
     _quiet(logging.ERROR)
+    scheduler = {"cls": BuildScheduler, "options": {**WEB, **options}}
+    keeping = options.get("security")
+    with dask.config.set(NO_PAGES), SpecCluster(workers, scheduler, security=keeping) as cluster:
+        yield cluster.scheduler_address
+
+
+@contextmanager
+def _scheduler() -> Iterator[tuple[str, Path]]:
+    """Run a scheduler in this process; yield its address and the folder of a certificate made for it."""
     with tempfile.TemporaryDirectory(prefix="spark-build-farm-") as scratch:
         folder = Path(scratch)
         make_certificate(folder)
-        with (
-            dask.config.set(NO_PAGES),
-            LocalCluster(
-                n_workers=0,
-                processes=False,
-                protocol="tls://",
-                security=security(folder),
-                scheduler_kwargs={**WEB, "host": host},
-            ) as cluster,
-        ):
-            cluster.scheduler.task_metadata[WHO] = VERSION
-            yield cluster.scheduler_address, folder
+        with _cluster({}, protocol="tls://", security=security(folder)) as address:
+            yield address, folder
 
 
 # One line without ', ! and backslash: any login shell hands it on as it is.
@@ -366,7 +358,7 @@ def by_ssh(nodes: Sequence[Node], tell: Tell) -> Iterator[ReachedFarm]:
 
     A worker that ends is told and the others go on. Raise HostError once all have ended.
     """
-    with _scheduler(None) as (address, folder):
+    with _scheduler() as (address, folder):
         port = address.rpartition(":")[2]
         # It asks ssh for the client's address as seen from there.
         packed = _packed(folder, render_template("ssh_worker.sh", port=port))
@@ -432,6 +424,19 @@ def _shared(home: Home) -> remote.Remote:
 def _why_alone(home: Home) -> str:
     """Return why the objects of this home's recipes are not shared though the user shares objects; or ""."""
     return compiler_cache.chosen_for(home, os.environ).unshared
+
+
+def _site(home: Home, site: Workplace, count: int, root: Path) -> Workplace:
+    """Return where one of `count` workers of this machine builds."""
+    # Its root is named; whether the user named ours decides what is shared.
+    alone = ("env", f"{compiler_cache.CHOICE}=ccache") if _why_alone(home) else ()
+    return replace(
+        site,
+        home=locate(str(root)),
+        program=(*alone, *site.program, "--root", str(root)),
+        jobs=max(1, (site.jobs or len(os.sched_getaffinity(0))) // count),
+        memory_mib=site.memory_mib // count if site.memory_mib else None,
+    )
 
 
 def _root(home: Home, shared: remote.Remote, number: int) -> Path:

@@ -6,10 +6,9 @@ import asyncio
 import itertools
 import json
 import os
-import time
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -165,7 +164,7 @@ def verify(raw: Mapping[str, Any]) -> TaskAnswer:
             try:
                 while not child.done():
                     _end_unwanted(worker, key, child, pids)
-                    time.sleep(background.PAUSE)
+                    wait([child], background.PAUSE)
             finally:
                 end(child, pids)
         code = child.result().returncode
@@ -224,8 +223,8 @@ def _build(site: Workplace, task: Task, worker: BuildWorker) -> tuple[RecipeResu
         try:
             while not child.done() and not (folder / background.RECORD).exists():
                 _end_unwanted(worker, key, child, pids)
-                time.sleep(background.PAUSE)
-            for batch in background.follow(folder):
+                wait([child], background.PAUSE)
+            for batch in background.follow(folder, lambda seconds: wait([child], seconds)):
                 _end_unwanted(worker, key, child, pids)
                 events = [event for _, event in batch]
                 ended = [one.result for one in events if isinstance(one, RecipeFinished)]

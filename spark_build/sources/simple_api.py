@@ -20,7 +20,6 @@ from urllib.parse import urldefrag, urlsplit
 import requests
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
-from pypi_simple import ACCEPT_JSON_PREFERRED, ProjectPage, RepositoryPage, UnsupportedRepoVersionError
 
 from spark_build import venv
 from spark_build.errors import HostError, SourceError
@@ -255,6 +254,8 @@ def remote(project: str, place: str, session: http.Session, *, flat: bool) -> Se
 
     None there is an empty answer; raises UnavailableError when it cannot be asked.
     """
+    from pypi_simple import ACCEPT_JSON_PREFERRED, UnsupportedRepoVersionError  # half of a plan's start
+
     if flat and http.name_in(place).endswith(ENDINGS):
         return _linked(project, [place])
     url = place if flat else f"{place.rstrip('/')}/{canonicalize_name(project)}/"
@@ -298,11 +299,18 @@ def local(project: str, place: str, *, flat: bool) -> Sequence[IndexFile]:
 
 
 def _page(project: str, path: Path) -> Sequence[IndexFile]:
+    from pypi_simple import UnsupportedRepoVersionError
+
     try:
-        page = RepositoryPage.from_html(path.read_bytes(), path.absolute().as_uri())
+        return _on_page(project, path.read_bytes(), path.absolute().as_uri())
     except (UnsupportedRepoVersionError, ValueError, OSError) as error:
         raise IndexUnavailableError(f"{path} cannot be read") from error
-    return _linked(project, [link.url for link in page.links])
+
+
+def _on_page(project: str, content: bytes, url: str) -> Sequence[IndexFile]:
+    from pypi_simple import RepositoryPage
+
+    return _linked(project, [link.url for link in RepositoryPage.from_html(content, url).links])
 
 
 def _kind(answer: requests.Response) -> str:
@@ -322,11 +330,12 @@ def _content(answer: requests.Response) -> bytes:
 def _from_html(project: str, answer: requests.Response, content: bytes) -> Sequence[IndexFile]:
     if _kind(answer) not in HTML:
         raise ValueError(_kind(answer))
-    page = RepositoryPage.from_html(content, answer.url)
-    return _linked(project, [link.url for link in page.links])
+    return _on_page(project, content, answer.url)
 
 
 def _from_json(project: str, answer: requests.Response, content: bytes) -> Sequence[IndexFile]:
+    from pypi_simple import ProjectPage
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a newer minor version: compatible by definition
         page = ProjectPage.from_json_data(json.loads(content), answer.url)

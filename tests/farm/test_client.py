@@ -22,7 +22,7 @@ from spark_build.build.scheduler import plan
 from spark_build.cli.farm import FarmOptions, opened
 from spark_build.cli.options import Options
 from spark_build.errors import HostError, StoreError, UsageError
-from spark_build.events import RecipeFinished, encode
+from spark_build.events import RecipeFinished, RecipeResult, encode
 from spark_build.farm import client, nodes
 from spark_build.farm.address import FarmAddress, parse_address
 from spark_build.farm.client import Connection, Farm, Order
@@ -36,7 +36,6 @@ from spark_build.wheels.model import StoredWheel
 from tests.helpers import farms
 from tests.helpers.exports import make_key
 from tests.helpers.farms import Lab
-from tests.helpers.wheelhouse import eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
 
@@ -87,20 +86,34 @@ def test_a_target_that_its_name_does_not_tell_is_refused(lab: Lab) -> None:
         assert "h200" in str(refused.value.hint)
 
 
-def test_a_worker_of_this_machine_that_ends_is_an_error_with_its_words(lab: Lab) -> None:
-    lab.share()
-    setting = setting_of(lab)
-    site = Workplace(
-        home=setting.home, program=(sys.executable, "-c", "raise SystemExit('no luck')"), record_in=""
-    )
+def built_locally(setting: Context, site: Workplace, count: int = 1) -> RecipeResult:
+    """What becomes of a recipe on a worker of this machine with another program than ours."""
     planned = plan(setting, ["a"])
     with (
-        nodes.local(setting.home, site, 1) as local,
+        nodes.local(setting.home, site, count) as local,
         Farm(setting, planned, TASK, lambda _: None).at(local) as farm,
     ):
-        result = farm.build(NO_RUN, planned.steps[0], {})
+        assert local.address.startswith("inproc://"), "nobody else can connect"
+        return farm.build(NO_RUN, planned.steps[0], {})
+
+
+def test_what_a_worker_of_this_machine_says_is_the_error(lab: Lab) -> None:
+    lab.share()
+    setting = setting_of(lab)
+    program = (sys.executable, "-c", "raise SystemExit('error: no luck')")
+    result = built_locally(setting, Workplace(home=setting.home, program=program, record_in=""))
     assert isinstance(result.error, HostError)
-    assert "no luck" in result.error.message
+    assert result.error.message == "no luck"
+
+
+def test_the_processors_and_memory_are_shared_among_the_workers_of_this_machine(lab: Lab) -> None:
+    lab.share()
+    setting, said = setting_of(lab), lab.folder / "said"
+    program = ("sh", "-c", f'echo "$@" >{said}', "sh")
+    site = Workplace(home=setting.home, program=program, record_in="", jobs=6, memory_mib=4000)
+    for count, told in ((1, "--jobs=6 --memory=4000"), (2, "--jobs=3 --memory=2000")):
+        built_locally(setting, site, count)
+        assert told in said.read_text()
 
 
 def test_a_worker_of_this_machine_has_the_remote_store_and_recipes_of_now(lab: Lab) -> None:
@@ -133,8 +146,7 @@ def test_what_a_strangers_recipes_compile_on_workers_is_taken_by_no_others(
     monkeypatch.setenv("SPARK_BUILD_CACHE", f"file:{lab.folder}")
     home, said = replace(setting_of(lab).home, is_strange=is_strange), lab.folder / "said"
     program = ("sh", "-c", f'echo "$SPARK_BUILD_CACHE" "$2" >>{said}', "sh")
-    with nodes.local(home, Workplace(home=home, program=program, record_in=""), 1):
-        assert eventually(said.exists, seconds=20)
+    built_locally(replace(setting_of(lab), home=home), Workplace(home=home, program=program, record_in=""))
     name = f"{home.cache.name}-0" if is_strange else "0"
     cache = "ccache" if is_strange else f"file:{lab.folder}"
     assert said.read_text() == f"{cache} {home.build / 'farm' / name}\n"
@@ -291,6 +303,7 @@ def test_nobody_waits_for_a_worker_with_a_gpu_that_went_away(monkeypatch: pytest
     class Leaving:
         def __init__(self, *_: Any) -> None: ...
         def await_all(self) -> None: ...
+        def refuse_gone(self) -> None: ...
         def close(self) -> None: ...
 
         def workers(self, _demands: object) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -9,22 +10,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 
 from spark_build.build.context import resolve_context
-from spark_build.cli.farm import FarmOptions, with_gpu
-from spark_build.cli.judgement import VerifyOutcome
+from spark_build.cli.farm import FarmOptions, _verified, with_gpu
+from spark_build.cli.judgement import judge
 from spark_build.cli.options import Options
-from spark_build.errors import Hint
 from spark_build.farm.address import parse_address
+from spark_build.farm.client import Connection
 from spark_build.farm.task import TaskAnswer
+from spark_build.measure.request import BurnInRequest
 from spark_build.paths import locate
 from spark_build.recipes.loader import load
 from spark_build.recipes.model import BuildOptions
+from spark_build.wheelhouse.generations import Generation
 from spark_build.wheels.model import StoredWheel
 from tests.helpers import farms, recipe_roots
 from tests.helpers.farms import Lab
 
+WHERE = FarmOptions(farm=parse_address("tls://w:1"))
 TARGET = """\
 name = "gpu"
 summary = "a GPU for tests"
@@ -97,16 +102,24 @@ def test_a_worker_with_a_gpu_checks_what_the_client_cannot(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sha256", "status", "problem"),
+    ("sha256", "status", "unmeasured", "problem", "code"),
     [
-        ("1", "ok", ""),
-        ("2", "ok", "w has other bytes of a.whl"),
-        ("1", "skipped", "w did not do a of a"),
-        ("1", "fine", "w answers with something else than checks"),
+        ("1", "ok", False, "", 0),
+        ("1", "ok", True, "", 12),  # a burn-in was asked for: a worker checks, it measures nothing
+        ("1", "fail", True, "", 9),
+        ("2", "ok", False, "w has other bytes of a.whl", 12),
+        ("1", "skipped", False, "w did not do a of a", 12),
+        ("1", "fine", False, "w answers with something else than checks", 12),
     ],
 )
 def test_checks_of_other_wheels_or_of_none_do_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sha256: str, status: str, problem: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sha256: str,
+    status: str,
+    unmeasured: bool,
+    problem: str,
+    code: int,
 ) -> None:
     made = recipe_roots.make(tmp_path, {"a": ""})
     with (made.folder / "recipes" / "a.toml").open("a") as recipe:
@@ -120,9 +133,39 @@ def test_checks_of_other_wheels_or_of_none_do_not_count(
     wheel = StoredWheel(
         name="a", version="1", filename="a.whl", sha256="1", size=1, key="k", origin="imported"
     )
-    where = FarmOptions(farm=parse_address("tls://w:1"))
-    unchecked = VerifyOutcome(document={"checks": []}, lines=[], code=12, unchecked=("no GPU", Hint("")))
-    judged = with_gpu(Options(), setting, BuildOptions(), where, {"a": [wheel]}, unchecked, reverify=False)
+    unchecked = judge(
+        replace(setting, target=replace(setting.target, python="cp39")),
+        Generation(number=1, folder=tmp_path, wheels=(wheel,), closure_key=""),
+        tmp_path,
+        print,
+        burn_in=BurnInRequest() if unmeasured else None,
+    )
+    assert unchecked.code == 12
+    judged = with_gpu(Options(), setting, BuildOptions(), WHERE, {"a": [wheel]}, unchecked, reverify=False)
     assert judged.document["with_gpu"]["problem"] == problem
     assert judged.document["with_gpu"]["checks"] == ([] if problem else [row])
-    assert (judged.code, judged.unchecked) == ((12, unchecked.unchecked) if problem else (0, None))
+    assert (judged.code, judged.unchecked) == (code, unchecked.unchecked if code == 12 else None)
+
+
+@pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
+def test_a_farm_that_goes_away_while_it_is_asked_is_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask's own error, by a real scheduler that is killed between two questions."""
+    made = farms.make(tmp_path, {"a": ""})
+    scheduler = made.scheduler()
+    await_all = Connection.await_all
+
+    def killed(self: Connection) -> None:
+        scheduler.kill()
+        scheduler.wait()
+        await_all(self)
+
+    monkeypatch.setattr(Connection, "await_all", killed)
+    home = locate(str(made.client.folder))
+    setting = resolve_context(home, load(home.data), "host-cpu", "t", {})
+    where = replace(WHERE, farm=parse_address(made.address), certificates=made.certificates)
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        answer = _verified(Options(), setting, BuildOptions(named=("a",)), where, reverify=False)
+    assert answer.problem.startswith("the farm went away ("), answer
+    gc.collect()  # Client.close stops its loop before all sockets are closed: not to the next test's harm
