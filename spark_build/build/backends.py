@@ -372,7 +372,7 @@ def build_scons(job: Job, runner: Runner, values: Mapping[str, str | Callable[[]
     ]
     # scons takes no jobserver: what memory allows when the build starts.
     jobs = fill_placeholders("{jobs}", values, where=where)
-    runner(["scons", f"--jobs={jobs}", *arguments], job.source, {})
+    runner(["scons", f"--jobs={jobs}", *arguments, *recipe.scons.targets], job.source, {})
     remove_tree(job.prefix)
     for pattern, folder in recipe.scons.copy.items():
         found = sorted(path for path in job.source.glob(pattern) if path.is_file())

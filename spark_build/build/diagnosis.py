@@ -30,6 +30,7 @@ _NOISE = re.compile(
     r"|ptxas fatal +: Ptx assembly aborted|^\d+ errors? detected|^note:|^fatal: clone of .* failed"
     r"|^CMake Error at .*FetchContent\.cmake:\d+|^ERROR: Could not find a version"
     r"|^fatal: Could not read from remote repository"
+    r"|^CMake Error at .*/download-six\.cmake:\d+"  # NNPACK goes on with the environment's (pytorch#188652)
     r"|^pip\.\S*BackendUnavailable",
     re.IGNORECASE,
 )

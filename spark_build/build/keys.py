@@ -109,9 +109,9 @@ def _target(recipe: Recipe, target: Target) -> dict[str, Any]:
 
 
 def _scons(scons: Scons, label: str) -> dict[str, Any]:
-    """Return scons's arguments and the files taken from its tree."""
+    """Return scons's arguments and targets, and the files taken from its tree."""
     arguments = {name: _value(variable, label) for name, variable in scons.argument.items()}
-    return {"argument": arguments, "copy": scons.copy}
+    return {"argument": arguments, "targets": list(scons.targets), "copy": scons.copy}
 
 
 def _prefix(prefix: Prefix) -> dict[str, Any]:

@@ -66,6 +66,11 @@ class BuildRequest(FarmOptions):
         """True when the build ends after the configure step."""
         return self.stop_after == "configure"
 
+    @property
+    def compiles(self) -> bool:
+        """True when the build goes beyond the configure step."""
+        return not self.stop_after or STAGES.index(self.stop_after) >= STAGES.index("build")
+
     def setting(self, options: Options) -> Context:
         """Return the settings that the command works with."""
         from spark_build.build.context import with_limits, with_local_sources
@@ -302,8 +307,8 @@ def make_ready(
         for one in doctors.examine(setting.home, planned, setting.machine, setting.limits)
         if one.severity == "error"
     ]
-    # What ends before compiling takes little of what building takes.
-    spared = ("memory", "disk") if wish.stop_after in ("fetch", "patch", "configure") else ()
+    # What comes before compiling takes little of what that takes.
+    spared = () if wish.compiles else ("memory", "disk")
     waived = ("packages", *(("memory",) if wish.insist else ()), *spared)
     others = [failure for failure in failures if failure.rule not in waived]
     if others:

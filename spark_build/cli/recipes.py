@@ -308,7 +308,7 @@ def _kind_blocks(document: Document) -> None:
         _block(f"cmake of {document['cmake']['source']}", _env_lines(defined))
         _block("expected in the prefix", document["cmake"]["expect"])
     if document["scons"]:
-        _block("scons", _env_lines(document["scons"]["argument"]))
+        _block("scons", [*_env_lines(document["scons"]["argument"]), *document["scons"]["targets"]])
         taken = [f"{folder}/ from {files}" for files, folder in document["scons"]["copy"].items()]
         _block("development prefix", taken)
         _block("expected in the prefix", document["scons"]["expect"])

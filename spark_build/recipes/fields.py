@@ -170,6 +170,7 @@ ExactPin = Annotated[str, FieldCheck(_pin_problem)]
 EnvironmentName = Annotated[str, _matching(_VARIABLE, "'{}' is no name of an environment variable")]
 CmakeName = Annotated[str, _matching(f"{_VARIABLE}(:[A-Z]+)?", "'{}' is no name of a CMake variable")]
 SconsName = Annotated[str, _matching(_VARIABLE, "'{}' is no name of an argument of scons")]
+SconsTarget = Annotated[str, _matching(r"[^\s=-][^\s=]*", "'{}' is no target of scons: a file that it makes")]
 OptionName = Annotated[
     str,
     _matching(

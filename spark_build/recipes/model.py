@@ -262,6 +262,7 @@ class Scons:
     """A build of kind scons: build in the source's tree, copy files into a prefix."""
 
     argument: dict[fields.SconsName, Variable] = field(default_factory=dict)  # NAME=value of the command line
+    targets: tuple[fields.SconsTarget, ...] = ()  # what to make; none: all that SConstruct makes by default
     # Files of the tree (wildcards) -> folder in the prefix.
     copy: dict[fields.TreeFiles, fields.PrefixFolder] = field(default_factory=dict)
     expect: tuple[fields.ExpectedFile, ...] = ()  # files that the prefix must have

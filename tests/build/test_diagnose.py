@@ -44,6 +44,7 @@ EXPECTED = {
     "download-in-setup": ("download-refused", "", "Temporary failure in name resolution"),
     "fetchcontent-git-offline": ("download-refused", ".cmake:55", "Failed to clone repository"),
     "fetchcontent-offline": ("download-refused", "download-absl-populate.cmake:163", "Each download failed"),
+    "six-offline": ("", "third_party/protobuf/cmake/libprotobuf.cmake:115", "Cannot find source file"),
     "foreign-library": ("foreign-library", "", "liba64.so: error adding symbols"),
     "gpu-memory": ("gpu-memory", "", "CUDA out of memory"),
     "hash-mismatch": ("hash-mismatch", "", "DO NOT MATCH"),

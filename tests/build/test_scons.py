@@ -26,6 +26,7 @@ requires = ["scons==4.11.1"]
 disk_mib = 50
 
 [scons]
+targets = ["build/libtiny.so"]
 copy = { "tiny/**/*.h" = "tiny", "src/**/*.h" = "src", "build/libtiny*.so" = "lib" }
 expect = ["tiny/core/tiny.h", "lib/libtiny.so"]
 
@@ -38,6 +39,7 @@ FILES = {
 env = Environment(CPPPATH=["."])
 print("shout", ARGUMENTS["shout"], "jobs", GetOption("num_jobs") >= 1)
 env.SharedLibrary("build/libtiny.so", ["src/tiny.c"])
+env.StaticLibrary("build/libtiny.a", ["src/lacks.c"])
 """,
     "tiny/core/tiny.h": "int tiny(void);\n",
     "tiny/notes.txt": "not taken\n",

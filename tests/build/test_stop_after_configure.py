@@ -160,6 +160,16 @@ def test_a_project_with_nothing_to_compile(tmp_path: Path) -> None:
     assert "nothing was checked: it was built to its end" in done.stderr
 
 
+def test_the_room_that_compiling_takes_is_asked_for_before_compiling_only(tmp_path: Path) -> None:
+    root = make(tmp_path, {"a": ""})
+    recipe = root.folder / "recipes" / "a.toml"
+    recipe.write_text(re.sub("disk_mib = .*", "disk_mib = 99999999", recipe.read_text()))
+    early = root.run("build", "a", "--stop-after", "patch")
+    assert early.returncode == 0, early.stderr
+    late = root.run("build", "a", "--stop-after", "build")
+    assert (late.returncode, "the builds need 1000" in late.stderr) == (4, True), late.stderr
+
+
 def test_a_need_is_configured_and_what_reads_it_waits_for_its_build(tmp_path: Path) -> None:
     root = make(
         tmp_path, {name: BUILDS.replace("CALL", NINJA).replace("SAYS", "''") for name in "ab"}, {"b": "a"}
