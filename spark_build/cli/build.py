@@ -169,8 +169,7 @@ def all_(
 
     Safe to repeat: finished work is kept.
     """
-    from spark_build.cli.judgement import judge
-    from spark_build.measure.request import BurnInRequest
+    from spark_build.cli.judgement import default_burn_in, judge
     from spark_build.wheelhouse.store import shared_lock
 
     wish.refuse_here()
@@ -191,7 +190,7 @@ def all_(
             print_plan(planned)
         results, generation = carry_out(options, setting, planned, emit, wish, named=recipes)
         if not wish.stop_after:
-            measured = BurnInRequest() if burn_in else None
+            measured = default_burn_in() if burn_in else None
             judged = judge(setting, generation, folder, emit, reverify=reverify, burn_in=measured)
             asked, own = wish.build_options(), _published(results, generation)
             judged = with_gpu(options, setting, asked, wish, own, judged, reverify=reverify)

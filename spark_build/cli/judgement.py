@@ -198,6 +198,13 @@ def _with_burn_in(document: dict[str, Any], lines: list[str], measured: BurnIn) 
     )
 
 
+def default_burn_in() -> BurnInRequest:
+    """Return the burn-in of `all --burn-in`, imported only where it is asked for."""
+    from spark_build.measure.request import BurnInRequest
+
+    return BurnInRequest()
+
+
 def _cluster(asked: BurnInRequest) -> ClusterRequest | None:
     """Return the nodes that burn in together; None for this machine alone. Raises UsageError."""
     if asked.nodes is None:
