@@ -144,7 +144,7 @@ def _wheels(pin: str, indexes: Indexes) -> dict[str, str]:
         if facts and facts[0] in wanted and any(map(_is_of_use, facts[1])):
             found[file.filename] = found.get(file.filename) or sha256_of_file(file, indexes)
     if not found:
-        raise SourceError(f"no index has a wheel of {pin}", hint="choose another version in build.requires")
+        raise SourceError(f"no index has a wheel of {pin}", hint="pin another version")
     return found
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import platform
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,10 +17,12 @@ from packaging.utils import canonicalize_name
 
 from spark_build import venv
 from spark_build.build import patches
+from spark_build.environments import closure
 from spark_build.errors import CHECK_NETWORK, Hint, PatchError, SourceError, ours
 from spark_build.files import remove_tree, sha256_of
 from spark_build.paths import Home
 from spark_build.process import run
+from spark_build.recipes.loader import closure_locks, closure_pins
 from spark_build.recipes.model import Download, Plan, Provision, Source, Step, Target
 from spark_build.sources import git, http, simple_api, source_types
 from spark_build.sources.download import fetch_pinned, pinned_in
@@ -218,7 +221,8 @@ class MissingSource:
 def missing_sources(plan: Plan, home: Home, *, stop_after: str = "") -> tuple[MissingSource, ...]:
     """Return all missing inputs of all recipes to build, up to stage `stop_after`; changes nothing."""
     indexes = cache(simple_api.configured)
-    public = cache(_public)
+    locks = closure_locks(home, plan.train, plan.target.platform)
+    public = cache(partial(_public, closure_pins(locks)))
     return tuple(
         MissingSource(recipe=step.recipe.name, what=what)
         for step in plan.steps
@@ -284,12 +288,14 @@ def _has_environment(step: Step, home: Home) -> bool:
     )
 
 
-def _public(one: Provision) -> str:
+def _public(pins: Mapping[str, str], one: Provision) -> str:
     """Return what is missing of a public wheel and its requirements; "" when it can be installed."""
     wanted = f"{one.distribution}=={one.version}"
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
     options = ["--dry-run", "--ignore-installed", "--no-index", "--only-binary=:all:", "--quiet"]
-    done = run([*command, *options, wanted], env=venv.clean_environment())
+    with tempfile.TemporaryDirectory() as scratch:
+        limits = closure.constraints(pins, Path(scratch))
+        done = run([*command, *options, *limits, wanted], env=venv.clean_environment())
     if done.returncode == 0:
         return ""
     lacking = re.findall(r"No matching distribution found for (\S+)", done.output) or [wanted]

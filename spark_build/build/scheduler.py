@@ -24,7 +24,7 @@ from spark_build.errors import UsageError, ours
 from spark_build.events import Emit, ExpectedUsage, Note, RecipeFinished, RecipeResult, Repetition, Usage
 from spark_build.machine import Machine
 from spark_build.process import cancel_all
-from spark_build.recipes.loader import closure_locks, read_lock
+from spark_build.recipes.loader import closure_locks, closure_pins, read_lock
 from spark_build.recipes.model import CONFIGURE, BuildOptions, Download, Plan, Recipe, Step
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
@@ -285,7 +285,7 @@ def publish(
         chosen = [one for one in recipes if canonicalize_name(one.distribution) in names]
         locks = closure_locks(setting.home, setting.train, setting.target.platform, chosen)
         wheels = {pin: files for lock in reversed(locks) for pin, files in lock.wheels.items()}
-        pins = dict(pin.split("==") for pin in wheels) | setting.train.closure
+        pins = closure_pins(locks)
         foreign = None if setting.is_here else setting.target
         key = closure_key(built, pins, wheels, setting.target.python, foreign=foreign)
         if before is not None and before.closure_key == key:

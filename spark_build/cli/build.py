@@ -197,10 +197,10 @@ def all_(
     built = document(results, generation)
     if wish.stop_after:
         only = configured(results, recipes) if wish.configures else Outcome()
-        return conclude(options, results, None, built, only.lines, only.code, has_plan=True)
+        return conclude(options, results, None, built, only.lines, only.code, planned=planned)
     lines = ["; ".join(judged.in_short)] if options.verbosity < 0 else judged.lines
     whole = {**built, **judged.document}
-    code = conclude(options, results, generation, whole, lines, judged.code, has_plan=True)
+    code = conclude(options, results, generation, whole, lines, judged.code, planned=planned)
     return nothing_checked(*judged.unchecked) if judged.unchecked and code == judged.code else code
 
 
@@ -290,7 +290,7 @@ def make_ready(
     if not any(step.decision == "BUILD" for step in planned.steps):
         return planned
     if not (wish.no_closure or wish.stop_after):  # its publication would fail, after all builds
-        planned_recipes = [step.recipe for step in planned.steps]
+        planned_recipes = [step.recipe for step in planned.steps if step.decision in ("BUILD", "REUSE")]
         for lock in closure_locks(setting.home, setting.train, setting.target.platform, planned_recipes):
             if lacking := [pin for pin, files in lock.wheels.items() if not files]:
                 said = f"{lock.file} lacks {', '.join(lacking)}"
@@ -506,9 +506,9 @@ def conclude(
     lines: Sequence[str],
     code: int,
     *,
-    has_plan: bool = False,
+    planned: Plan | None = None,
 ) -> int:
-    """Print the outcome and return the exit code. has_plan: a plan above says why recipes are skipped."""
+    """Print the outcome and return the exit code. planned: a plan that was printed above."""
     from spark_build.cli.wheelhouse import print_wheels
 
     errors = [result.error for result in results if result.error]
@@ -519,7 +519,7 @@ def conclude(
         print(_in_one_line(results, generation, lines))
     else:
         print()
-        print_results(results, has_plan=has_plan)
+        print_results(results, planned)
         if generation is not None:
             print(f"\nwheels of generation {generation.number} in {generation.folder}")
             print_wheels(generation)
@@ -536,9 +536,14 @@ def _in_one_line(results: Sequence[RecipeResult], generation: Generation | None,
     return "; ".join([done, *published, *(line.strip() for line in lines[:1])])
 
 
-def print_results(results: Sequence[RecipeResult], *, has_plan: bool = False) -> None:
-    """Print a row for each recipe; a plan above them has those that are skipped."""
-    skipped = [result for result in results if has_plan and result.status == "skipped"]
+def print_results(results: Sequence[RecipeResult], planned: Plan | None = None) -> None:
+    """Print a row for each recipe, without those whose reason a plan printed above has."""
+    told = {(step.recipe.name, step.reasons) for step in planned.steps} if planned else set()
+    skipped = [
+        result
+        for result in results
+        if result.status == "skipped" and (result.recipe, tuple(result.reasons)) in told
+    ]
     rows = [
         [
             result.recipe,

@@ -93,16 +93,27 @@ def download_command(
 
     links: folders to look in beside those that pip knows, and in no index; None: as pip is configured.
     """
-    constraints = folder / "constraints.txt"
     own = {parse_wheel_filename(wheel.name)[0] for wheel in wheels}
-    lines = [f"{name}=={version}\n" for name, version in sorted(pins.items()) if name not in own]
-    constraints.write_text("".join(lines))
-    options = ["download", "--quiet", "--only-binary=:all:"]
-    options += ["--constraint", str(constraints), "--dest", str(folder)]
+    free = {name: version for name, version in pins.items() if name not in own}
+    options = [
+        "download",
+        "--quiet",
+        "--only-binary=:all:",
+        *constraints(free, folder),
+        "--dest",
+        str(folder),
+    ]
     options += tags(foreign) if foreign else []
     if links is not None:
         options += ["--no-index", *(f"--find-links={link}" for link in links)]
     return [*pip_for(foreign), *options, *map(str, wheels), *wanted]
+
+
+def constraints(pins: Mapping[str, str], folder: Path) -> list[str]:
+    """Return pip's options that hold these versions, by a file in `folder`."""
+    file = folder / "constraints.txt"
+    file.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
+    return ["--constraint", str(file)]
 
 
 def held(folder: Path, wheels: Sequence[Path], locks: Sequence[Lock]) -> dict[Path, str]:
@@ -148,12 +159,13 @@ def _refuse_other(file: str, sha256: str, locks: Sequence[Lock]) -> None:
     holders = [lock for lock in locks if name in lock.names]
     if not holders or any(lock.allows(file, sha256) for lock in holders):
         return
+    owner = next((lock for lock in holders if lock.pins.get(name) == str(version)), holders[0])
     raise SourceError(
-        f"{file}: {holders[0].file} does not name these bytes (sha256 {sha256}) of {name}=={version}",
+        f"{file}: {owner.file} does not name these bytes (sha256 {sha256}) of {name}=={version}",
         hint=Hint(
             "remove that file if it lies in a folder of PIP_FIND_LINKS, or find out who changed the "
             "index; to take it: ",
-            ours("recipes pin", holders[0].owner),
+            ours("recipes pin", owner.owner),
             "  (writes the lock anew; vendors' wheels are pinned in the train itself)",
         ),
     )

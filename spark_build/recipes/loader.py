@@ -96,22 +96,29 @@ def closure_locks(
     The train's allows vendors' wheels that it pins itself, too. A pin that is in a lock without files allows
     none. Names that are in no pin are free. Raises RecipeError.
     """
-    vendors: dict[str, dict[str, str]] = {}
+    lock = _closure_lock(home, f"trains/{train.name}", train.closure)
+    wheels, pins = {pin: dict(files) for pin, files in lock.wheels.items()}, dict(lock.pins)
     for source in (source for pin in train.components.values() for source in pin.sources):
         if source.kind == "wheel" and source.platform in ("", platform):
             name, version, *_ = parse_wheel_filename(source.filename)
-            vendors.setdefault(f"{name}=={version}", {})[source.filename] = source.sha256
+            wheels.setdefault(f"{name}=={version}", {})[source.filename] = source.sha256
+            pins.setdefault(name, str(version))
     more = (_closure_lock(home, one.name, one.closure) for one in recipes if one.closure)
-    lock = _closure_lock(home, f"trains/{train.name}", train.closure)
-    return (replace(lock, wheels={**vendors, **lock.wheels}), *more)
+    return (replace(lock, wheels=wheels, pins=pins), *more)
+
+
+def closure_pins(locks: Sequence[Lock]) -> dict[str, str]:
+    """Return which version each public wheel may have; where locks differ, the first decides."""
+    return {name: version for lock in reversed(locks) for name, version in lock.pins.items()}
 
 
 def _closure_lock(home: Home, owner: str, closure: Mapping[str, str]) -> Lock:
     lock = read_lock(home, owner)
+    pins = dict(normalized(f"{name}=={version}").split("==") for name, version in closure.items())
     if lock is None:
-        return Lock(file=f"recipes/{owner}.toml", wheels={}, owner=owner)
-    pins = (normalized(f"{name}=={version}") for name, version in closure.items())
-    return replace(lock, wheels={pin: lock.wheels.get(pin, {}) for pin in pins}, owner=owner)
+        return Lock(file=f"recipes/{owner}.toml", wheels={}, owner=owner, pins=pins)
+    locked = {f"{name}=={version}" for name, version in pins.items()}
+    return replace(lock, wheels={pin: lock.wheels.get(pin, {}) for pin in locked}, owner=owner, pins=pins)
 
 
 def load(data: Sequence[Path]) -> Catalogue:

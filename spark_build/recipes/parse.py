@@ -7,7 +7,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from types import GenericAlias, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -224,6 +224,7 @@ class Lock:
     file: str
     wheels: Mapping[str, Mapping[str, str]]
     owner: str = ""  # as `recipes pin` takes it: a recipe's name, or trains/NAME
+    pins: Mapping[str, str] = field(default_factory=dict)  # name -> version of a closure, locked or not
 
     @property
     def names(self) -> frozenset[str]:

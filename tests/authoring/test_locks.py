@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -231,6 +232,22 @@ def test_a_public_need_with_other_bytes_is_refused(tmp_path: Path, swapped: str)
     assert bad.name in lock.read_text()
     assert (away.json("plan", "b")["steps"][-1]["key"] != key) == (name == "demo")
     assert away.run("build", "b", "--offline", "--stop-after", "environment").returncode == 0
+
+
+def test_a_public_need_never_takes_the_place_of_another_need(tmp_path: Path) -> None:
+    """`b` needs `a`, which is built here, and the public `demo`, which requires `a`."""
+    code = "MODULE = lambda: f\"A = {__import__('a').VALUE!r}\\n\" if __import__('demo') else ''"
+    root = make(tmp_path, {"a": "", "demo": "", "b": code}, {"b": "a"})
+    recipe = root.folder / "recipes/b.toml"
+    recipe.write_text(f'{recipe.read_text()}\n[[needs]]\nname = "demo"\nproviders = ["public"]\n')
+    make_wheel(root.links, "demo", requires=["a"])
+    make_wheel(root.links, "a", files={"a.py": b"VALUE = 'public'\n"})
+    make_wheel(root.links, "a", "2.0", files={"a.py": b"VALUE = 'public'\n"})
+    built = root.json("build", "b", "--no-closure")
+    assert statuses(built)["b"] == "built", built
+    (wheel,) = root.folder.glob("wheelhouse/views/*/current/b-1.0-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("b.py") == b"A = 1\n"
 
 
 # --- the commands -----------------------------------------------------------------------------------

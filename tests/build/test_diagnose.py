@@ -92,6 +92,7 @@ EXPECTED = {
     "submodule-unreachable": ("submodule-unreachable", "", "Failed to connect"),
     "torch-abi": ("torch-abi", "", "_ZN3c106Tensor4sizeEl"),
     "torch-without-cuda": ("torch-without-cuda", "CUDAMacros.h:9", "cuda_cmake_macros.h"),
+    "torch-with-cuda": ("torch-with-cuda", "Caffe2Config.cmake:90", "Caffe2 version uses CUDA"),
     "torch-cxx-standard": ("cxx-standard", "torch/all.h:5", "C++17 or later"),
     "truncated-object": ("truncated-object", "", "cut.o: file too short"),
     "undefined-reference": ("undefined-reference", "", "undefined reference to `nothing()'"),

@@ -32,6 +32,7 @@ from spark_build.recipes.model import (
     Recipe,
     Repair,
     Requires,
+    Scons,
     Source,
     System,
     Target,
@@ -250,6 +251,12 @@ RELEVANT = {
     "what cmake is told": changed("recipe", cmake=Cmake(define={"A": Variable(value="ON", why="w")})),
     "what a prefix holds": changed("recipe", prefix=Prefix(copy={"lib": "lib"})),
     "links of a prefix": changed("recipe", prefix=Prefix(links={"a.so": "a.so.1"})),
+    "kind scons": changed("recipe", kind="scons"),
+    "what scons makes": changed("recipe", kind="scons", scons=Scons(targets=("build/a.so",))),
+    "what scons is told": changed(
+        "recipe", kind="scons", scons=Scons(argument={"debug": Variable(value="0", why="w")})
+    ),
+    "what is taken of what scons made": changed("recipe", kind="scons", scons=Scons(copy={"a": "lib"})),
     "a variant that holds": build(variants=(Variant(when=When(), requires=("wheel==0.46.0",)),)),
     "a compiler flag": build(compile_flags=("-O3",)),
     "an option": changed(

@@ -277,3 +277,17 @@ def test_what_a_recipe_alone_requires_is_locked_with_it(root: Root, tmp_path: Pa
     offer(links)
     assert publish()
     assert "no lock" not in str(said)
+
+
+def test_a_recipes_closure_holds_without_a_lock(root: Root, tmp_path: Path, links: Path) -> None:
+    home = dataclasses.replace(home_in(tmp_path), data=(root.folder, ROOT))
+    recipe = root.folder / "recipes/tiny.toml"
+    recipe.write_text(f'{recipe.read_text()}\n[closure]\nhelper = "1.0"\n')
+    for version in ("1.0", "2.0"):
+        make_wheel(links, "helper", version)
+    tiny = put_built(home.store, make_wheel(tmp_path / "dist", "tiny", requires=["helper"]))
+    setting = resolve_context(home, load(home.data), "host-cpu", "t", {})
+    result = RecipeResult(recipe="tiny", version="1.0", status="built", seconds=0.0, build_key=tiny.key)
+    made, _ = scheduler.publish(setting, [result], with_closure=True, offline=False, emit=lambda _: None)
+    assert made is not None
+    assert [(one.name, one.version) for one in made.wheels] == [("helper", "1.0"), ("tiny", "1.0")]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from packaging.utils import parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from spark_build import process, venv
 from spark_build.build.context import Job, Outputs, Provided
@@ -18,6 +18,7 @@ from spark_build.environments import closure
 from spark_build.errors import AGAIN, CHECK_NETWORK, Hint, HostError, SourceError, StageError, ours, rm
 from spark_build.events import Note
 from spark_build.files import remove_tree, sha256_of
+from spark_build.recipes.loader import closure_pins
 
 NAME = "environment"
 
@@ -106,8 +107,11 @@ def _add_need(job: Job, need: Provided, requirements: Sequence[str], cache: Path
 
 def _add_public(job: Job, need: Provided, requirements: Sequence[str], cache: Path) -> list[dict[str, str]]:
     """Install a public wheel with what it requires, as locked; none of it is run on the way."""
-    wanted, wheels = f"{need.provision.distribution}=={need.provision.version}", list(map(Path, requirements))
-    pins = dict(pin.split("==") for lock in job.locks for pin in lock.wheels)
+    wanted = f"{need.provision.distribution}=={need.provision.version}"
+    imported = [one for one in job.provided if one.provision.coupling != "version"]
+    others = [one for one in imported if one.wheel is not None or one.site is not None]
+    wheels = [*map(Path, requirements), *(one.wheel for one in others if one.wheel is not None)]
+    pins = closure_pins(job.locks)
     job.emit(Note(message=f"installing {wanted} and what it requires, public wheels"))
     with tempfile.TemporaryDirectory(dir=job.work) as scratch:
         links = () if job.offline else None
@@ -119,7 +123,10 @@ def _add_public(job: Job, need: Provided, requirements: Sequence[str], cache: Pa
                 hint=CHECK_NETWORK,
             )
         found = closure.held(Path(scratch), wheels, job.locks)
-        return _install_files(job, [str(path) for path in found], cache)
+        # What this one requires never takes the place of another need.
+        given = {canonicalize_name(one.provision.distribution) for one in others}
+        chosen = [str(path) for path in found if parse_wheel_filename(path.name)[0] not in given]
+        return _install_files(job, chosen, cache)
 
 
 def _install_files(job: Job, wheels: Sequence[str], cache: Path) -> list[dict[str, str]]:
