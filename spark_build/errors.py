@@ -223,6 +223,12 @@ class StoreError(SparkBuildError):
     exit_code = 10
 
 
+class UnreadableError(StoreError):
+    """Something in the store or a view may not be read by this user: it may be sound."""
+
+    exit_code = HostError.exit_code
+
+
 class InconclusiveError(SparkBuildError):
     """A measurement allows no conclusion."""
 

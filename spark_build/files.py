@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from spark_build.errors import GOES_ON, Hint, HostError, SparkBuildError, UsageError, shell
+from spark_build.errors import GOES_ON, Hint, HostError, SparkBuildError, UnreadableError, UsageError, shell
 from spark_build.process import leave, refuse_cancelled
 from spark_build.reporting import reporter
 
@@ -28,6 +28,7 @@ CHUNK = 120 << 10
 MOUNTS = Path("/proc/self/mountinfo")
 _LOCAL = re.compile(r"nfs4? .*\b(nolock|local_lock=(all|flock))\b")
 GONE = (errno.ENOENT, errno.ESTALE)  # ESTALE: of NFS, where another machine removed it
+OWNER = "see who owns it: ls -ld; or choose another place with --root DIR or SPARK_BUILD_HOME=DIR"
 LONGEST_NAME = 60  # characters of a name in a message
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of NFS without its daemon, 9p, FUSE
 
@@ -359,6 +360,11 @@ def _try(path: Path, kind: int) -> tuple[int, str]:
     return descriptor, ""
 
 
+def unreadable(error: PermissionError) -> UnreadableError:
+    """Return the error for a file of a root that another user has locked."""
+    return UnreadableError(f"no permission ({error.filename}): {error.strerror}", hint=OWNER)
+
+
 def from_os_error(error: OSError, *, typed: bool = False) -> SparkBuildError | None:
     """Return the error for an OSError that a user can fix; None for anything else.
 
@@ -369,10 +375,7 @@ def from_os_error(error: OSError, *, typed: bool = False) -> SparkBuildError | N
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostError(f"the disk is full{place}", hint=Hint("free some space, then ", GOES_ON))
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return HostError(
-            f"no permission{place}: {error.strerror}",
-            hint="see who owns it: ls -ld; or choose another place with --root DIR or SPARK_BUILD_HOME=DIR",
-        )
+        return HostError(f"no permission{place}: {error.strerror}", hint=OWNER)
     if error.errno == errno.EIO:
         return HostError(f"the disk cannot be read or written{place}: {error.strerror}", hint=shell("dmesg"))
     kind = UsageError if typed else HostError

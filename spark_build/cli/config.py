@@ -94,6 +94,8 @@ def _of_file(folder: str, files: Sequence[tuple[str, str]]) -> dict[str, Setting
 
         file = Path(path)
         refuse_planted(file)
+        if file.exists() and not file.is_file():  # a pipe or a device would be read for ever
+            raise UsageError("is no file", where=path, hint=HINT)
         return _checked(file, _parsed(file, text_of(file, HINT), table))
     return {}
 

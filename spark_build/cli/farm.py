@@ -277,8 +277,8 @@ def _verified(
             tell("asking the farm for a worker with such a GPU to verify it")
             there = stack.enter_context(reached(setting.home, where, tell))
             return client.verified_by(there, task, setting.target) or nobody
-        except SparkBuildError as error:
-            return replace(nobody, problem=error.message)
+        except (SparkBuildError, OSError) as error:
+            return replace(nobody, problem=getattr(error, "message", str(error)))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,16 @@ from spark_build import __version__
 from spark_build.cli.lazy_group import COMMANDS, SECTIONS, LazyGroup
 from spark_build.cli.options import CALLED, COMMON, COMPLETE, DETACHED, Options
 from spark_build.cli.terminal import OutputError, ReaderGoneError, escaped_output
-from spark_build.errors import HostError, RecipeError, SparkBuildError, StoreError, UsageError, ours
+from spark_build.errors import (
+    AGAIN,
+    Hint,
+    HostError,
+    RecipeError,
+    SparkBuildError,
+    StoreError,
+    UsageError,
+    ours,
+)
 from spark_build.text import printable
 
 
@@ -196,20 +205,21 @@ def _report_os_error(options: Options, error: OSError) -> int:
     from spark_build.journal import write_crash_report
     from spark_build.paths import locate
 
-    file = Path(os.fsdecode(error.filename or "")).absolute()
-    kept: tuple[Path, ...] = ()
+    is_kept = in_wheelhouse = False
+    named = os.fsdecode(error.filename2 or error.filename or "")
     with contextlib.suppress(SparkBuildError, OSError):
-        home = locate(options.root)
-        kept = (home.wheelhouse, home.build, home.sources, home.runs, home.cache)
-    is_kept = any(file.is_relative_to(folder) for folder in kept)
+        home, file = locate(options.root), Path(named).absolute()
+        in_wheelhouse = bool(named) and file.is_relative_to(home.wheelhouse)
+        others = (home.build, home.sources, home.runs, home.cache)
+        is_kept = in_wheelhouse or (bool(named) and any(map(file.is_relative_to, others)))
     known = from_os_error(error, typed=not is_kept)
     if known is None and is_kept:
         report = write_crash_report(options.root, error)
-        known = StoreError(
-            f"damaged: {file}: {error.strerror}",
-            hint=ours("wheelhouse check --repair"),
-            log=str(report) if report else None,
-        )
+        told, log = f"{named}: {error.strerror}", str(report) if report else None
+        if in_wheelhouse:
+            known = StoreError(f"damaged: {told}", hint=ours("wheelhouse check --repair"), log=log)
+        else:
+            known = HostError(told, hint=Hint("move it away, then ", AGAIN), log=log)
     return _crash(options, error) if known is None else _report_error(options, known)
 
 

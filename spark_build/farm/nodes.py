@@ -331,8 +331,13 @@ def _cluster(workers: dict[int, Any], **options: Any) -> Iterator[str]:
     _quiet(logging.ERROR)
     scheduler = {"cls": BuildScheduler, "options": {**WEB, **options}}
     keeping = options.get("security")
-    with dask.config.set(NO_PAGES), SpecCluster(workers, scheduler, security=keeping) as cluster:
-        yield cluster.scheduler_address
+    with dask.config.set(NO_PAGES):
+        try:
+            cluster = SpecCluster(workers, scheduler, security=keeping)
+        except (RuntimeError, OSError) as error:
+            raise HostError(f"no farm can be started here: {error}", hint=ours("doctor")) from error
+        with cluster:
+            yield cluster.scheduler_address
 
 
 @contextmanager

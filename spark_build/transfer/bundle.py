@@ -322,9 +322,11 @@ def wheels_of_itself(
 
     SourceError where there is no network and nothing is kept.
     """
+    lock = _own_lock()
     key = digest(
         {
             "sources": _state(),
+            "lock": lock,
             "platform": target.platform,
             "python": target.python,
             "here": sys.version_info[:2],
@@ -343,7 +345,7 @@ def wheels_of_itself(
         if not folder.is_dir():
             tell("packing spark-build itself, with what it needs (once; then it is kept)")
             with atomic_directory(folder) as temporary:
-                _make(temporary, None if is_here else target)
+                _make(temporary, None if is_here else target, lock)
     return tuple(sorted(folder.glob("*.whl")))
 
 
@@ -371,7 +373,14 @@ def _files(checkout: Path) -> Iterator[Path]:
                 yield path
 
 
-def _make(folder: Path, foreign: Target | None) -> None:
+def _own_lock() -> str:
+    """Return the lock of what an export takes along of spark-build itself; "" where nothing is locked."""
+    checkout = _checkout()
+    file = checkout / "tools" / "locks" / f"{EXTRA}.txt" if checkout else None
+    return file.read_text() if file and file.is_file() and not os.environ.get("SPARK_BUILD_UNLOCKED") else ""
+
+
+def _make(folder: Path, foreign: Target | None, lock: str) -> None:
     checkout = _checkout()
     if checkout is None:
         _from_installed(folder)
@@ -380,8 +389,6 @@ def _make(folder: Path, foreign: Target | None) -> None:
         alone = ["--no-build-isolation"] if find_spec("hatchling") else []
         _pip(None, "wheel", "--no-deps", *alone, "--wheel-dir", str(folder), str(checkout))
     (own,) = folder.glob("*.whl")
-    file = checkout / "tools" / "locks" / f"{EXTRA}.txt" if checkout else None
-    lock = file.read_text() if file and file.is_file() and not os.environ.get("SPARK_BUILD_UNLOCKED") else ""
     options = tags(foreign) if foreign else []
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
         constraints.write("".join(f"{pin}\n" for pin in re.findall(r"(?m)^\w[^\\\n]*", lock)))

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from spark_build.errors import Finding, Hint, HintStep, Place, StoreError, ours, rm, shell
-from spark_build.files import remove_any, remove_tree, sha256_of, write_atomically
+from spark_build.errors import Finding, Hint, HintStep, Place, StoreError, UnreadableError, ours, rm, shell
+from spark_build.files import OWNER, remove_any, remove_tree, sha256_of, write_atomically
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as stores
@@ -84,7 +84,8 @@ def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel], *, busy:
         yield suspect("missing", folder / RECORD, "an entry without its record", _again(folder, ""))
         return
     except StoreError as error:
-        yield suspect("damaged", folder / RECORD, error.message, _again(folder, ""))
+        fix = Hint(OWNER) if isinstance(error, UnreadableError) else _again(folder, "")
+        yield suspect("damaged", folder / RECORD, error.message, fix)
         return
     if entry.wheel is not None:
         wheels[folder.name] = entry.wheel
@@ -233,6 +234,9 @@ def _of_generation(folder: Path, store: Path, find: Find) -> Iterator[Suspect]:
         if str(found.number) != folder.name:
             raise StoreError(f"its manifest is of generation {found.number}")
     except StoreError as error:
+        if isinstance(error, UnreadableError):  # it may be sound
+            yield suspect("damaged", folder / MANIFEST, error.message, Hint(OWNER))
+            return
         mend = partial(_manifest_again, folder, find)
         yield suspect("damaged", folder / MANIFEST, error.message, _drop(folder), mend)
         return

@@ -19,7 +19,15 @@ from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import Version
 
 from spark_build.errors import Hint, HintStep, HostError, StoreError, UsageError, ours, rm
-from spark_build.files import atomic_directory, locked, remove_any, remove_tree, sync_folder, write_atomically
+from spark_build.files import (
+    atomic_directory,
+    locked,
+    remove_any,
+    remove_tree,
+    sync_folder,
+    unreadable,
+    write_atomically,
+)
 from spark_build.wheelhouse.resolve import reverse_dependencies
 from spark_build.wheelhouse.store import entry_folder, shared_lock
 from spark_build.wheels.model import StoredWheel
@@ -114,8 +122,8 @@ def read(folder: Path) -> Generation:
             created=raw["created"],
             before=raw["before"],
         )
-    except PermissionError:
-        raise
+    except PermissionError as error:
+        raise unreadable(error) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"the manifest of this generation cannot be read: {getattr(error, 'strerror', None) or error}",

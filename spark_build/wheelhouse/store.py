@@ -38,6 +38,7 @@ from spark_build.files import (
     sha256_of,
     sync_folder,
     sync_tree,
+    unreadable,
     write_atomically,
 )
 from spark_build.recipes.model import Target
@@ -118,8 +119,10 @@ def record_of(folder: Path) -> dict[str, Any]:
     try:
         with open(f"{folder}/{RECORD}", "rb") as file:  # noqa: PTH123 - for ten thousand at once
             record: dict[str, Any] = json.loads(file.read())
-    except (FileNotFoundError, PermissionError):
+    except FileNotFoundError:
         raise
+    except PermissionError as error:
+        raise unreadable(error) from error
     except (OSError, ValueError) as error:
         raise StoreError(
             f"the record of {folder.name[:12]} cannot be read: {getattr(error, 'strerror', None) or error}",

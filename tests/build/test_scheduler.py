@@ -83,6 +83,14 @@ def test_after_a_failure_only_keep_going_starts_others(tmp_path: Path) -> None:
     assert statuses(json.loads(done.stdout)) == {"a": "failed", "b": "reused", "c": "built"}
 
 
+def test_the_results_say_why_a_recipe_was_not_started(tmp_path: Path) -> None:
+    """The plan above said BUILD; only what it says is not repeated."""
+    root = make(tmp_path, {"a": FAIL, "b": SLEEP, "c": ""})
+    done = root.run("all", "a", "b", "c", "--jobs", "2")
+    assert "not started, because a failed (--keep-going goes on with others)" in done.stdout
+    assert "the plan above says why" not in done.stdout
+
+
 def test_stop_after_fetch_brings_all_sources_and_leaves_no_tree(tmp_path: Path) -> None:
     root = make(tmp_path, {"a": "", "b": ""}, {"b": "a"})
     assert statuses(root.json("build", "b", "--stop-after", "fetch")) == {"a": "stopped", "b": "stopped"}

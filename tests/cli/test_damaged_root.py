@@ -25,6 +25,8 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "folder": Path.mkdir,
     "nowhere": lambda path: path.symlink_to("/dev/null/nowhere"),
     "loop": lambda path: path.symlink_to(path.name),
+    "pipe": os.mkfifo,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
 }
 
 
@@ -51,10 +53,12 @@ def run(place: Path, command: str) -> harness.Outcome:
     child = os.fork()
     if child == 0:
         os.close(reading)
-        without_powers()
-        done = harness.run(place, [*ROOT, *command.split()])
-        os.write(writing, json.dumps([done.exit_code, done.stdout, done.stderr]).encode())
-        os._exit(0)
+        try:
+            without_powers()
+            done = harness.run(place, [*ROOT, *command.split()])
+            os.write(writing, json.dumps([done.exit_code, done.stdout, done.stderr]).encode())
+        finally:
+            os._exit(0)  # never on into the rest of the tests
     os.close(writing)
     with os.fdopen(reading) as pipe:
         said = pipe.read()
@@ -93,6 +97,8 @@ def run(place: Path, command: str) -> harness.Outcome:
         ("../spark-build.toml", "folder", "plan tiny", 2),
         ("../spark-build.toml", "locked", "plan tiny", 2),
         ("../spark-build.toml", "nowhere", "plan tiny", 2),
+        ("../spark-build.toml", "pipe", "plan tiny", 2),
+        ("../spark-build.toml", "endless", "plan tiny", 2),
         ("recipes/tiny.toml", "folder", "plan tiny", 3),
         ("recipes/tiny.toml", "locked", "plan tiny", 3),
         ("../k.pub", "folder", "wheelhouse trust add alice {root}/k.pub", 2),
@@ -113,3 +119,18 @@ def test_one_error_says_what_to_do(
     assert str(code) in {each for row in rows("Exit codes") for each in row[0].split(", ")}
     assert len(told) == 1, done
     assert "next: " in done.stderr or code in (2, 3)
+
+
+def test_what_may_not_be_read_is_told_beside_the_rest(place: Path, tmp_path: Path) -> None:
+    """A sound manifest of another user is no reason to stop, and is never written anew."""
+    copy = tmp_path / "place"
+    shutil.copytree(place, copy, symlinks=True)
+    manifest = copy / "root" / VIEW / "generations/2/manifest.json"
+    damage(manifest, "locked")
+    (copy / "root" / ENTRY / "key.json").unlink()
+    for command in ("wheelhouse check", "wheelhouse check --repair"):
+        done = run(copy, command)
+        assert done.exit_code == 10, done
+        assert "no permission" in done.stdout
+        assert "a paper of the entry is gone" in done.stdout
+        assert manifest.stat().st_mode & 0o777 == 0

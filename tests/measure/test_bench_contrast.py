@@ -29,6 +29,11 @@ def test_pairs_against_scipy() -> None:
     assert seen.cohen_d == pytest.approx((b.mean() - a.mean()) / pooled)
 
 
+def test_equal_values_are_no_difference() -> None:
+    """Of them SciPy 1.18 returns no number."""
+    assert statistics.mann_whitney([1.0, 1.0], [1.0, 1.0, 1.0]) == 1.0
+
+
 def test_two_runs_against_scipy() -> None:
     from scipy import stats as reference
 

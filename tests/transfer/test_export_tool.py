@@ -147,9 +147,9 @@ def test_it_takes_along_only_what_its_lock_names(tmp_path: Path, monkeypatch: py
     bad.unlink()
     assert taken() == [good.name]
     monkeypatch.setenv("SPARK_BUILD_UNLOCKED", "1")
-    assert taken() == [good.name]  # as kept
-    home = home_in(tmp_path / "other")
     assert taken() == [newer.name]
+    monkeypatch.delenv("SPARK_BUILD_UNLOCKED")
+    assert taken() == [good.name]  # what was kept without a lock is not taken
 
 
 def test_without_a_network_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
