@@ -508,6 +508,11 @@ def _contradictions(train: Train) -> Iterator[Finding]:
             path: Path = ("components", other, "version") if other in pins else ("closure", other)
             say = f"{component} {version} requires {other}{wanted} ({where}), not {have}"
             yield _found("error", train_file(train.name), path, say)
+    for name in train.closure.keys() & pins.keys():
+        if version_of(train.closure[name]) != version_of(pins[name]):
+            say = f"closure.{name} is {train.closure[name]}, components.{name} {pins[name]}"
+            fix = "write the same version in both"
+            yield _found("error", train_file(train.name), ("closure", name), say, fix)
 
 
 def _llvm(train: Train) -> Iterator[Finding]:

@@ -97,6 +97,22 @@ def test_shipped_trains_lock_what_completes_their_sets() -> None:
             assert [file.endswith(f"_{platform.partition('-')[2]}.whl") for file in cublas] == [True]
 
 
+# What the wheels of a recipe require beside torch and each other: by their METADATA, or the sdist's PKG-INFO.
+REQUIRED = {
+    "causal-conv1d": "packaging ninja",
+    "deepspeed": "einops hjson msgpack ninja numpy packaging>=20.0 psutil py-cpuinfo pydantic>=2.0.0 tqdm "
+    "nvidia-ml-py",
+    "gsplat": "ninja numpy jaxtyping rich>=12",
+    "mamba-ssm": "tilelang==0.1.8 apache-tvm-ffi<=0.1.9 quack-kernels>=0.3.4 triton>=3.5.0 ninja einops "
+    "transformers packaging setuptools>=61.0.0",
+    "torch-cluster": "scipy",
+    "torch-sparse": "scipy",
+    "transformer-engine-torch": "einops onnxscript onnx packaging pydantic nvdlfw-inspect "
+    "nvidia-cudnn-frontend>=1.29.0 transformer-engine-cu13==2.20.2 transformer-engine==2.20.2",
+    "xformers": "numpy",
+}
+
+
 @pytest.mark.network
 @pytest.mark.parametrize("without", ["mamba-ssm", "transformer-engine-torch"])
 @pytest.mark.parametrize("python", ["cp311", "cp314"])
@@ -114,7 +130,9 @@ def test_shipped_locks_hold_all_that_is_required(
         wanted, constraints = tmp_path / "wanted", tmp_path / "constraints"
         closures = {name: version for one in recipes for name, version in one.closure.items()}
         pins = closures | {"torch": train.closure["torch"]}
-        wanted.write_text("".join(f"{name}=={version}\n" for name, version in pins.items()))
+        named = " ".join(REQUIRED.get(one.name, "") for one in recipes).split()
+        pinned = (f"{name}=={version}" for name, version in pins.items())
+        wanted.write_text("\n".join([*pinned, *named]))
         constraints.write_text("\n".join(locks[0].wheels))
         command = [find_uv() or "uv", "pip", "compile", "-q", "--no-config", "--no-header", "--no-annotate"]
         command += [*place, f"{platform.partition('-')[2]}-manylinux_2_39", "--only-binary", ":all:"]

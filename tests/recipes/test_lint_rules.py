@@ -150,6 +150,12 @@ from tests.helpers.linting import changed
         ),
         (
             "recipes/trains/2.13.toml",
+            'torch = "2.13.0"',
+            'torch = "2.13.1"',
+            "closure.torch is 2.13.1, components.torch 2.13.0",
+        ),
+        (
+            "recipes/trains/2.13.toml",
             "1f126a6dea50d185c0781743a667390037ae88bd",
             "1f126a6d00000000000000000000000000000000",
             "triton 3.7.1 is written against LLVM 1f126a6dea50, not 1f126a6d0000",

@@ -180,6 +180,12 @@ def test_misspelt_key_is_not_also_missing() -> None:
     assert of_recipe("summary", "sumary") == ["3: unknown key 'sumary': did you mean 'summary'?"]
 
 
+@pytest.mark.parametrize("target", ["", "-c", "A=1", "a b"])
+def test_a_target_of_scons_is_a_file_and_no_option(target: str) -> None:
+    found = of_recipe('kind = "pep517"\n', f'kind = "scons"\nscons.targets = ["{target}"]\n')
+    assert [one for one in found if f"'{target}' is no target of scons" in one], found
+
+
 def test_key_that_is_near_nothing_lists_the_known_ones() -> None:
     found = of_recipe('why = "setup.py"', 'why = "setup.py"\nzzz = 1')
     assert found == ["13: unknown key 'zzz' in build.env.MAX_JOBS (known: value, when, why)"]
