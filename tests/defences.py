@@ -655,8 +655,8 @@ DEFENCES = (
     Fault(
         name="what a recipe alone requires held by no lock",
         module="spark_build.recipes.loader",
-        old="    return (replace(lock, wheels={**vendors, **lock.wheels}), *more)\n",
-        new="    return (replace(lock, wheels={**vendors, **lock.wheels}),)\n",
+        old="    return (replace(lock, wheels=wheels, pins=pins), *more)\n",
+        new="    return (replace(lock, wheels=wheels, pins=pins),)\n",
         tests=("test_what_a_recipe_alone_requires_is_locked_with_it",),
         attacks=("the same, of what a recipe alone requires",),
     ),
