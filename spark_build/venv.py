@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -139,11 +140,16 @@ def pip(
     return run(command, env=clean_environment(), log=log, pass_fds=pass_fds)
 
 
+CONFLICT = "The conflict is caused by:"  # pip, before what it could not bring together
+
+
 def error_in(output: str) -> str:
     """Return the reason that pip or uv prints, on one line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     of_uv = [at for at, line in enumerate(lines) if line.startswith(("error:", "\u00d7"))]
     if errors:
-        return errors[0]
+        start = lines.index(CONFLICT) + 1 if CONFLICT in lines else len(lines)
+        wanted = takewhile(lambda line: not line.startswith(("Additionally", "To fix")), lines[start:])
+        return "; ".join([errors[0], *wanted])
     return " ".join(lines[of_uv[0] :])[:400] if of_uv else " ".join(lines)[-400:]

@@ -24,6 +24,7 @@ from spark_build.paths import Home
 from spark_build.process import run
 from spark_build.recipes.loader import closure_locks, closure_pins
 from spark_build.recipes.model import Download, Plan, Provision, Source, Step, Target
+from spark_build.recipes.parse import Lock
 from spark_build.sources import git, http, simple_api, source_types
 from spark_build.sources.download import fetch_pinned, pinned_in
 from spark_build.sources.simple_api import Indexes, IndexFile, best_file
@@ -222,7 +223,7 @@ def missing_sources(plan: Plan, home: Home, *, stop_after: str = "") -> tuple[Mi
     """Return all missing inputs of all recipes to build, up to stage `stop_after`; changes nothing."""
     indexes = cache(simple_api.configured)
     locks = closure_locks(home, plan.train, plan.target.platform)
-    public = cache(partial(_public, closure_pins(locks)))
+    public = cache(partial(_public, locks))
     return tuple(
         MissingSource(recipe=step.recipe.name, what=what)
         for step in plan.steps
@@ -288,13 +289,13 @@ def _has_environment(step: Step, home: Home) -> bool:
     )
 
 
-def _public(pins: Mapping[str, str], one: Provision) -> str:
+def _public(locks: Sequence[Lock], one: Provision) -> str:
     """Return what is missing of a public wheel and its requirements; "" when it can be installed."""
     wanted = f"{one.distribution}=={one.version}"
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
     options = ["--dry-run", "--ignore-installed", "--no-index", "--only-binary=:all:", "--quiet"]
     with tempfile.TemporaryDirectory() as scratch:
-        limits = closure.constraints(pins, Path(scratch))
+        limits = closure.constraints(closure_pins(locks), locks, Path(scratch))
         done = run([*command, *options, *limits, wanted], env=venv.clean_environment())
     if done.returncode == 0:
         return ""

@@ -60,7 +60,7 @@ def resolve(
         wheels = [stores.entry_folder(store, wheel.key) / wheel.filename for wheel in built]
         # What this store already has may still complete the set.
         links = [stores.entry_folder(store, row["key"]) for row in _public_wheels(store)] if offline else None
-        command = download_command(wheels, pins, Path(scratch), foreign=foreign, links=links)
+        command = download_command(wheels, pins, Path(scratch), locks=locks, foreign=foreign, links=links)
         done = run(command, env=clean_environment())
         if done.returncode != 0:
             raise SourceError(
@@ -85,6 +85,7 @@ def download_command(
     pins: Mapping[str, str],
     folder: Path,
     *,
+    locks: Sequence[Lock] = (),
     wanted: Sequence[str] = (),
     foreign: Target | None = None,
     links: Sequence[Path] | None = None,
@@ -95,25 +96,28 @@ def download_command(
     """
     own = {parse_wheel_filename(wheel.name)[0] for wheel in wheels}
     free = {name: version for name, version in pins.items() if name not in own}
-    options = [
-        "download",
-        "--quiet",
-        "--only-binary=:all:",
-        *constraints(free, folder),
-        "--dest",
-        str(folder),
-    ]
+    options = ["download", "--progress-bar=off", "--only-binary=:all:", "--dest", str(folder)]
+    options += constraints(free, locks, folder)
     options += tags(foreign) if foreign else []
     if links is not None:
         options += ["--no-index", *(f"--find-links={link}" for link in links)]
     return [*pip_for(foreign), *options, *map(str, wheels), *wanted]
 
 
-def constraints(pins: Mapping[str, str], folder: Path) -> list[str]:
+def constraints(pins: Mapping[str, str], locks: Sequence[Lock], folder: Path) -> list[str]:
     """Return pip's options that hold these versions, by a file in `folder`."""
     file = folder / "constraints.txt"
-    file.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
+    lines = (f"{name}{_exactly(name, version, locks)}\n" for name, version in sorted(pins.items()))
+    file.write_text("".join(lines))
     return ["--constraint", str(file)]
+
+
+def _exactly(name: str, version: str, locks: Sequence[Lock]) -> str:
+    """Return a specifier of what is locked: not an index's own build 1.0+cpu, which pip prefers to 1.0."""
+    pin = f"{name}=={version}"
+    files = next((lock.wheels[pin] for lock in locks if lock.wheels.get(pin)), {})
+    known = {str(parse_wheel_filename(file)[1]) for file in files}
+    return f"==={known.pop()}" if len(known) == 1 else f"=={version}"
 
 
 def held(folder: Path, wheels: Sequence[Path], locks: Sequence[Lock]) -> dict[Path, str]:

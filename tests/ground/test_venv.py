@@ -105,5 +105,8 @@ def test_packages_are_compiled_without_running_their_code(tmp_path: Path) -> Non
 def test_the_reason_that_an_installer_gives() -> None:
     long = "Collecting one\n" * 100
     assert venv.error_in(f"{long}ERROR: no match\nERROR: No matching distribution") == "no match"
+    conflict = "The conflict is caused by:\n    a 1 depends on b\n    The user requested (constraint) b===1\n\nTo fix this"
+    said = venv.error_in(f"{conflict} you could\nERROR: Cannot install a\n")
+    assert said == "Cannot install a; a 1 depends on b; The user requested (constraint) b===1"
     assert venv.error_in(f"Resolved\nerror: no such\n  hint: {long}").startswith("error: no such hint")
     assert venv.error_in(f"{long}Killed").endswith("Collecting one Killed")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import json
@@ -46,8 +47,9 @@ def tar_of(content: list[Member]) -> bytes:
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w:", format=tarfile.PAX_FORMAT) as tar:
         for info, data in content:
-            info.size = len(data) if info.isreg() else 0
-            tar.addfile(info, io.BytesIO(data))
+            sized = copy.copy(info)  # other cases have it, too
+            sized.size = len(data) if info.isreg() else 0
+            tar.addfile(sized, io.BytesIO(data))
     return raw.getvalue()
 
 

@@ -115,7 +115,9 @@ def _add_public(job: Job, need: Provided, requirements: Sequence[str], cache: Pa
     job.emit(Note(message=f"installing {wanted} and what it requires, public wheels"))
     with tempfile.TemporaryDirectory(dir=job.work) as scratch:
         links = () if job.offline else None
-        command = closure.download_command(wheels, pins, Path(scratch), wanted=[wanted], links=links)
+        command = closure.download_command(
+            wheels, pins, Path(scratch), locks=job.locks, wanted=[wanted], links=links
+        )
         done = process.run(command, env=venv.clean_environment(), log=job.log, pass_fds=job.keep)
         if done.returncode != 0:
             raise SourceError(
