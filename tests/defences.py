@@ -713,7 +713,7 @@ DEFENCES = (
     Fault(
         name="a patch's paths not looked at",
         module="spark_build.build.patches",
-        old='    problem = next(filter(None, (_refused(path, tree) for path in touched_files(files))), "")\n',
+        old='    problem = next(filter(None, (_refused(path, tree) for path in sorted(paths))), "")\n',
         new='    problem = ""\n',
         tests=("test_patches_that_are_none",),
         attacks=("a patch writes outside the tree",),
