@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal
+from functools import cache
+from typing import Literal
 
 from packaging.version import Version
 
-from spark_build.errors import Finding, Place, RecipeError
+from spark_build.errors import Finding, Place
 from spark_build.recipes import evaluation
 from spark_build.recipes.evaluation import evaluate, for_target, holds, minimum_cuda, patches_for, pin_hint
 from spark_build.recipes.fields import PLATFORMS
@@ -22,7 +21,6 @@ from spark_build.recipes.lint_data import (
     FOLKLORE,
     LABEL_VARIABLE,
     NEEDED_PATCHES,
-    READ,
     REQUIRES,
     TOOLCHAIN,
     TRITON_LLVM,
@@ -30,9 +28,8 @@ from spark_build.recipes.lint_data import (
     MustSet,
 )
 from spark_build.recipes.model import Pin, Recipe, Source, Target, Train, Variable
-from spark_build.recipes.parse import parse_recipe, parse_target, parse_train
 from spark_build.recipes.toml_positions import Path, Positions, allows, version_of
-from spark_build.recipes.validation import recipe_file
+from spark_build.recipes.validation import all_variables, conditional, recipe_file
 from spark_build.text import did_you_mean
 
 # Where a remark holds: (train, target); empty: it does not depend on it.
@@ -47,44 +44,29 @@ def _found(severity: _Severity, file: str, path: Path, message: str, hint: str =
     return Finding("lint", severity, message, Place(file, key=path), hint)
 
 
-def lint_texts(texts: Mapping[str, str], problems: Iterable[Finding] = ()) -> tuple[Finding, ...]:
-    """Return problems known already and the findings on all files that parse.
-
-    `texts`: the files by display name, such as "recipes/trains/2.13.toml".
-    """
-    recipes: dict[str, Recipe] = {}
-    trains: dict[str, Train] = {}
-    targets: dict[str, Target] = {}
-    for file, text in texts.items():
-        folder, _, name = file.removesuffix(".toml").rpartition("/")
-        with suppress(RecipeError):  # among the problems
-            if folder == "recipes":
-                recipes[name] = parse_recipe(text, file)
-            elif folder == "recipes/trains":
-                trains[name] = parse_train(text, file)
-            elif folder == "recipes/targets":
-                targets[name] = parse_target(text, file)
-    known = [replace(one, place=one.place._replace(subject=_subject(one.place.file, ()))) for one in problems]
-    return _ordered([*known, *lint(recipes, trains, targets, texts)])
-
-
 def lint(
     recipes: Mapping[str, Recipe],
     trains: Mapping[str, Train],
     targets: Mapping[str, Target],
     texts: Mapping[str, str],
+    problems: Iterable[Finding] = (),
 ) -> tuple[Finding, ...]:
-    """Return all findings by file and line. `texts`: the files by display name."""
+    """Return all findings by file and line, with the problems that are known.
+
+    `texts`: the files by display name, such as "recipes/trains/2.13.toml".
+    """
+    findings = {
+        replace(one, place=one.place._replace(subject=_subject(one.place.file, ()))) for one in problems
+    }
     seen: dict[Finding, set[_Context]] = {}
     for context, remark in _remarks(recipes, trains, targets):
         seen.setdefault(remark, set()).add(context)
-    positions = {file: Positions(text) for file, text in texts.items()}
-    findings = set()
+    lines = cache(lambda file: Positions(texts.get(file, "")))
     for remark, contexts in seen.items():
         file, key = remark.place.file, remark.place.key
-        line = positions[file].line(key) if file in positions else 0
         message = remark.message + _where(contexts, trains, targets)
-        findings.add(replace(remark, message=message, place=Place(file, line, _subject(file, key))))
+        place = Place(file, lines(file).line(key), _subject(file, key))
+        findings.add(replace(remark, message=message, place=place))
     return _ordered(findings)
 
 
@@ -166,7 +148,7 @@ def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> I
     yield from _required(recipe)
     if target.cuda_architectures:
         yield from _must_set(recipe, pin, env, WITH_CUDA)
-        yield from _lists(recipe, target, env)
+        yield from _lists(recipe, env)
         yield from _patches(recipe, pin, target, train, env)
 
 
@@ -235,8 +217,8 @@ def _consumer(recipe: Recipe, variable: str) -> str:
     return evaluation.TORCH if own else _LISTS[variable]
 
 
-def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Finding]:
-    """Check architecture lists: by placeholder for the right reader, or written and accepted by it."""
+def _lists(recipe: Recipe, env: Placed) -> Iterator[Finding]:
+    """Check that architecture lists are made from the target, for their reader."""
     file = recipe_file(recipe.name)
     wanted = ARCH_LISTS.get(recipe.name)
     if wanted and wanted not in env and recipe.requires.cuda:
@@ -253,18 +235,8 @@ def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Finding]:
                 say = f"{name} is read by {consumer}, not by {one}"
                 yield _found("error", file, (*path, "value"), say, f"write {{arch_list:{consumer}}}")
         if not named:
-            for say in evaluation.rejected_architectures(consumer, variable.value):
-                yield _found("error", file, (*path, "value"), f"{name}: {say}")
-            if not _covers(variable.value, target):
-                say = f"{name} '{variable.value}' names nothing for {', '.join(target.cuda_architectures)}"
-                yield _found("warning", file, (*path, "value"), say, f"write {{arch_list:{consumer}}}")
-
-
-def _covers(text: str, target: Target) -> bool:
-    """Return whether a list runs on the target: same major version, no higher minor one."""
-    listed = [number.replace(".", "") for number in re.findall(r"\d+\.?\d", text)]
-    wanted = [architecture.replace(".", "") for architecture in target.cuda_architectures]
-    return any(have[:-1] == want[:-1] and have[-1] <= want[-1] for have in listed for want in wanted)
+            say = f"{name} is '{variable.value}', whatever the target is"
+            yield _found("error", file, (*path, "value"), say, f"write {{arch_list:{consumer}}}")
 
 
 def _effective(recipe: Recipe, target: Target, env: Placed) -> set[str]:
@@ -314,9 +286,10 @@ _FILE = re.compile(
 
 def recipe_remarks(recipe: Recipe, trains: Collection[str]) -> Iterator[Finding]:
     """Yield the mistakes of a recipe that hold for every train and target."""
-    for path, name, variable in variables(recipe):
-        yield from _variable(recipe.name, path, name, variable)
-        yield from _versions(recipe, path, variable)
+    for path, variable in all_variables(recipe):
+        if path[0] == "build":
+            yield from _variable(recipe.name, path, str(path[-1]), variable)
+            yield from _versions(recipe, path, variable)
     yield from _label(recipe)
     yield from _build_number(recipe)
     yield from _threads(recipe)
@@ -327,27 +300,12 @@ def recipe_remarks(recipe: Recipe, trains: Collection[str]) -> Iterator[Finding]
             yield _found("warning", recipe_file(recipe.name), ("patches", index, "unverified"), say)
 
 
-def variables(recipe: Recipe) -> Iterator[tuple[Path, str, Variable]]:
-    """Yield every environment variable with its place, those of variants included."""
-    for name, variable in recipe.build.env.items():
-        yield ("build", "env", name), name, variable
-    for index, variant in enumerate(recipe.build.variants):
-        for name, variable in variant.env.items():
-            yield ("build", "variants", index, "env", name), name, variable
-
-
 def _variable(component: str, path: Path, name: str, variable: Variable) -> Iterator[Finding]:
     file = recipe_file(component)
     instead = FOLKLORE.get(component, {}).get(name)
-    known = READ.get(component)
     if instead:
         yield _found("error", file, path, f"{name} is not read by {component}", f"use {instead}")
-    elif known is not None and name not in known and name not in COMMON:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-        mean = f": did you mean '{near[0]}'?" if near else ""
-        say = f"no file of {component} is known to read {name}{mean}"
-        yield _found("warning", file, path, say, "remove it, or name the file that reads it")
-    elif known is None and name not in COMMON and not _FILE.search(variable.why):
+    elif name not in COMMON.split() and not _FILE.search(variable.why):
         say = f"the reason for {name} names no file that reads it"
         yield _found("warning", file, (*path, "why"), say, "such as: setup.py: what it does there")
     if "{cuda_home}" in variable.value:
@@ -410,17 +368,7 @@ def _trains(recipe: Recipe, trains: Collection[str]) -> Iterator[Finding]:
     places: list[tuple[Path, tuple[str, ...]]] = [
         (("patches", index, "trains"), patch.trains) for index, patch in enumerate(recipe.patches)
     ]
-    tables: dict[Path, tuple[Any, ...]] = {
-        ("build", "variants"): recipe.build.variants,
-        ("features",): recipe.features,
-        ("needs",): recipe.needs,
-        ("repair", "external"): recipe.repair.external,
-        ("repair", "requires"): recipe.repair.requires,
-        ("preflight", "libraries"): recipe.preflight.libraries,
-    }
-    whens = [((*path, at), one.when) for path, rows in tables.items() for at, one in enumerate(rows)]
-    whens += [(path, variable.when) for path, _, variable in variables(recipe)]
-    places += [((*path, "when", "trains"), when.trains) for path, when in whens]
+    places += [((*path, "when", "trains"), part.when.trains) for path, part in conditional(recipe)]
     for path, names in places:
         for index, name in enumerate(names):
             if name not in trains:

@@ -1,4 +1,4 @@
-"""Data for `recipes lint` from upstream's files: readers of variables, requirements between wheels.
+"""Data for `recipes lint` from upstream's files: variables that nobody reads, requirements between wheels.
 
 Read in the projects' own files (torch: setup.py, tools/setup_helpers/cmake.py, CMakeLists.txt, cmake/).
 """
@@ -6,102 +6,11 @@ Read in the projects' own files (torch: setup.py, tools/setup_helpers/cmake.py, 
 from __future__ import annotations
 
 # Read by CMake, compilers and build tools, whatever the project.
-COMMON = {
-    "AR": "CMake",
-    "CC": "CMake, setuptools",
-    "CFLAGS": "CMake, setuptools",
-    "CMAKE_BUILD_PARALLEL_LEVEL": "cmake --build",
-    "CMAKE_GENERATOR": "CMake",
-    "CMAKE_PREFIX_PATH": "CMake",
-    "CUDAHOSTCXX": "CMake",
-    "CXX": "CMake, setuptools",
-    "CXXFLAGS": "CMake, setuptools",
-    "LD_LIBRARY_PATH": "the dynamic linker",
-    "LDFLAGS": "CMake, setuptools",
-    "MAKEFLAGS": "make, ninja",
-    "NVCC_APPEND_FLAGS": "nvcc",
-    "NVCC_PREPEND_FLAGS": "nvcc",
-    "PATH": "every program",
-    "PKG_CONFIG_PATH": "pkg-config",
-    "PYTHONPATH": "Python",
-    "SOURCE_DATE_EPOCH": "setuptools, scikit-build-core, gcc",
-}
-
-_CPP_EXTENSION = dict.fromkeys(
-    ("CUDA_HOME", "CUDA_PATH", "MAX_JOBS", "TORCH_CUDA_ARCH_LIST", "USE_NINJA"),
-    "torch/utils/cpp_extension.py",
+COMMON = (
+    "AR CC CFLAGS CMAKE_ARGS CMAKE_BUILD_PARALLEL_LEVEL CMAKE_GENERATOR CMAKE_PREFIX_PATH CUDAHOSTCXX CXX "
+    "CXXFLAGS LDFLAGS LD_LIBRARY_PATH MAKEFLAGS NVCC_APPEND_FLAGS NVCC_PREPEND_FLAGS PATH PKG_CONFIG_PATH "
+    "PYTHONPATH SOURCE_DATE_EPOCH"
 )
-_TORCH_OPTIONS = (
-    "BUILD_BINARY BUILD_PYTHON BUILD_SHARED_LIBS USE_CUDA USE_CUDNN USE_CUDSS USE_CUFILE USE_CUSPARSELT "
-    "USE_DISTRIBUTED USE_FBGEMM USE_FBGEMM_GENAI USE_FLASH_ATTENTION USE_GLOO USE_GOLD_LINKER USE_ITT "
-    "USE_KINETO USE_KLEIDIAI USE_MAGMA USE_MEM_EFF_ATTENTION USE_MIMALLOC USE_MKLDNN USE_MPI USE_MSLK "
-    "USE_NATIVE_ARCH USE_NCCL USE_NNPACK USE_NUMA USE_NUMPY USE_NVRTC USE_NVSHMEM USE_OPENMP "
-    "USE_PRIORITIZED_TEXT_FOR_LD USE_PYTORCH_QNNPACK USE_ROCM USE_TENSORPIPE USE_UCC USE_XNNPACK USE_XPU"
-)
-_TRITON = (
-    "DEBUG JSON_SYSPATH LLVM_SYSPATH MAX_JOBS TRITON_APPEND_CMAKE_ARGS "
-    "TRITON_BUILD_NVIDIA_GSAN_RUNTIME TRITON_BUILD_PROTON TRITON_BUILD_WITH_CCACHE "
-    "TRITON_BUILD_WITH_CLANG_LLD TRITON_BUILD_WITH_O1 TRITON_CUDACRT_PATH TRITON_CUDART_PATH "
-    "TRITON_CUOBJDUMP_PATH TRITON_CUPTI_INCLUDE_PATH TRITON_CUPTI_LIB_BLACKWELL_PATH "
-    "TRITON_CUPTI_LIB_PATH TRITON_HOME TRITON_LLVM_SYSTEM_SUFFIX TRITON_NVDISASM_PATH "
-    "TRITON_OFFLINE_BUILD TRITON_PARALLEL_LINK_JOBS TRITON_PLUGIN_DIRS TRITON_PTXAS_BLACKWELL_PATH "
-    "TRITON_PTXAS_PATH TRITON_REL_BUILD_WITH_ASSERTS TRITON_STABLE_ABI TRITON_WHEEL_NAME "
-    "TRITON_WHEEL_VERSION_SUFFIX"
-)
-_FLASH_ATTN = (
-    "BUILD_TARGET FLASH_ATTENTION_FORCE_BUILD FLASH_ATTENTION_FORCE_CXX11_ABI "
-    "FLASH_ATTENTION_SKIP_CUDA_BUILD FLASH_ATTN_CUDA_ARCHS FLASH_ATTN_LOCAL_VERSION MAX_JOBS NVCC_THREADS"
-)
-_VISION = (
-    "BUILD_VERSION DEBUG FORCE_CUDA FORCE_MPS NVCC_FLAGS PYTORCH_VERSION PYTORCH_VERSION_GE "
-    "PYTORCH_VERSION_LT TORCHVISION_INCLUDE TORCHVISION_LIBRARY TORCHVISION_PACKAGE_NAME "
-    "TORCHVISION_USE_JPEG TORCHVISION_USE_NVJPEG TORCHVISION_USE_PNG TORCHVISION_USE_WEBP TORCH_PACKAGE_NAME"
-)
-_AUDIO = "BUILD_ALIGN BUILD_CUDA_CTC_DECODER BUILD_RNNT TORCH_CUDA_ARCH_LIST USE_CUDA USE_OPENMP USE_ROCM"
-_ONNX = (
-    "CMAKE_ARGS MAX_JOBS ONNX_BUILD_TESTS ONNX_DISABLE_EXCEPTIONS ONNX_DISABLE_STATIC_REGISTRATION ONNX_ML "
-    "ONNX_NAMESPACE ONNX_PREVIEW_BUILD ONNX_VERIFY_PROTO3 ONNX_WHEEL_PLATFORM_NAME"
-)
-
-
-def _all(names: str, file: str) -> dict[str, str]:
-    return dict.fromkeys(names.split(), file)
-
-
-# Component: variable: the file that reads it.
-READ = {
-    "torch": {
-        **_all(_TORCH_OPTIONS, "CMakeLists.txt"),
-        **_all("BLAS TORCH_CUDA_ARCH_LIST CUDNN_INCLUDE_DIR CUDNN_LIBRARY CUDA_NVCC_EXECUTABLE MAX_JOBS "
-               "MKLDNN_CPU_RUNTIME ATEN_THREADING", "tools/setup_helpers/cmake.py"),
-        **_all("PYTORCH_BUILD_VERSION PYTORCH_BUILD_NUMBER", "tools/generate_torch_version.py"),
-        **_all("CUDA_PATH CUDA_BIN_PATH", "cmake/Modules_CUDA_fix/upstream/FindCUDA.cmake"),
-        **_all("CUSPARSELT_ROOT_DIR CUSPARSELT_INCLUDE_DIR CUSPARSELT_LIBRARY",
-               "cmake/Modules/FindCUSPARSELT.cmake"),
-        **_all("NCCL_ROOT NCCL_INCLUDE_DIR NCCL_LIB_DIR", "cmake/Modules/FindNCCL.cmake"),
-        **_all("PYTORCH_EXTRA_INSTALL_REQUIREMENTS TORCH_PACKAGE_NAME DEBUG REL_WITH_DEB_INFO", "setup.py"),
-        **_all("USE_SYSTEM_LIBS USE_SYSTEM_NCCL", "cmake/Dependencies.cmake"),
-        "ACL_ROOT_DIR": "cmake/Modules/FindACL.cmake",
-        "NVSHMEM_HOME": "caffe2/CMakeLists.txt",
-        "BUILD_TEST": "tools/build_pytorch_libs.py",
-        "CUDA_HOME": "setup.py",
-        "TORCH_NVCC_FLAGS": "cmake/public/cuda.cmake",
-        "USE_MKLDNN_ACL": "cmake/public/mkldnn.cmake",
-    },
-    "triton": _all(_TRITON, "setup.py"),
-    "torchvision": {**_CPP_EXTENSION, **_all(_VISION, "setup.py")},
-    "torchaudio": {
-        "CUDA_HOME": "torch/utils/cpp_extension.py",
-        **_all(_AUDIO, "tools/setup_helpers/extension.py"),
-        **_all("BUILD_VERSION PYTORCH_VERSION", "setup.py"),
-    },
-    "flash-attn": {**_CPP_EXTENSION, **_all(_FLASH_ATTN, "setup.py")},
-    "onnx": _all(_ONNX, "setup.py, since 1.23 scikit-build-core and CMakeLists.txt"),
-    "llvm": {},
-    "acl": {},
-    "cuda": {},
-    "cusparselt": {},
-}  # fmt: skip
 
 _EXTENSION_FOLKLORE = {
     "CMAKE_CUDA_ARCHITECTURES": "TORCH_CUDA_ARCH_LIST",
