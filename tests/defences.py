@@ -893,8 +893,8 @@ DEFENCES = (
     Fault(
         name="other recipes built under a task's name",
         module="spark_build.farm.task",
-        old="        if before.key != task.plan_key:",
-        new="        if False:",
+        old="    if before.key != task.plan_key:",
+        new="    if False:",
         tests=("test_other_recipes_than_the_clients_are_not_built",),
         attacks=("a worker whose recipes differ",),
     ),

@@ -364,48 +364,21 @@ def write_compiler_wrappers(folder: Path, *, program: Path, search: str) -> tupl
 
 HITS = frozenset({"direct_cache_hit", "preprocessed_cache_hit"})
 MISSES = frozenset({"cache_miss", "recache"})
-# Compilations whose result ccache could not keep. compile_failed is none of them: there is no result.
-UNCACHEABLE = frozenset(
-    {
-        "bad_compiler_arguments",
-        "bad_input_file",
-        "bad_output_file",
-        "compiler_check_failed",
-        "compiler_produced_empty_output",
-        "compiler_produced_no_output",
-        "compiler_produced_stdout",
-        "could_not_use_modules",
-        "could_not_use_precompiled_header",
-        "disabled",
-        "error_hashing_extra_file",
-        "internal_error",
-        "missing_cache_file",
-        "modified_input_file",
-        "multiple_source_files",
-        "output_to_stdout",
-        "preprocessor_error",
-        "unsupported_code_directive",
-        "unsupported_compiler_option",
-        "unsupported_environment_variable",
-        "unsupported_source_language",
-    }
-)
 # sccache keeps what nvcc runs as entries of their own, beside the whole compilation ("CUDA").
 STEPS = frozenset({"CUDA (Device code)", "PTX", "CUBIN"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheUse:
-    """Compilations of one build by their result."""
+    """Compilations of one build that a cache can keep, by their result."""
 
     hits: int = 0
     misses: int = 0
-    uncacheable: int = 0
 
     @property
     def total(self) -> int:
         """Number of compilations."""
-        return self.hits + self.misses + self.uncacheable
+        return self.hits + self.misses
 
     @property
     def rate(self) -> float | None:
@@ -418,9 +391,8 @@ class CacheUse:
             return "nothing compiled"
         percent = 100 if self.hits == self.total else min(round(100 * self.rate), 99)
         percent = max(percent, 1) if self.hits else 0
-        left = f", {self.uncacheable} not cacheable" if self.uncacheable else ""
         word = "compilation" if self.total == 1 else "compilations"
-        return f"{self.hits} of {self.total} {word} from the cache ({percent}%{left})"
+        return f"{self.hits} of {self.total} {word} from the cache ({percent}%)"
 
 
 def parse_statistics(text: str) -> CacheUse:
@@ -429,28 +401,12 @@ def parse_statistics(text: str) -> CacheUse:
 
 
 def _ccache(text: str) -> CacheUse:
-    """Return ccache's results; each call counts once: as hit or miss, else by why it was not cached."""
-    hits = misses = uncacheable = 0
-    for counters in _calls(text):
-        if counters & HITS:
-            hits += 1
-        elif counters & MISSES:
-            misses += 1
-        elif counters & UNCACHEABLE:
-            uncacheable += 1
-    return CacheUse(hits=hits, misses=misses, uncacheable=uncacheable)
-
-
-def _calls(text: str) -> Iterator[set[str]]:
-    """Yield the counters of each call."""
-    counters = set[str]()
-    for line in text.splitlines():
-        if line.startswith("#"):
-            yield counters
-            counters = set()
-        else:
-            counters.add(line.strip())
-    yield counters
+    """Return ccache's results: each call has its counters, one a line, below a line with its source."""
+    counters = [line.strip() for line in text.splitlines()]
+    return CacheUse(
+        hits=sum(counter in HITS for counter in counters),
+        misses=sum(counter in MISSES for counter in counters),
+    )
 
 
 def _sccache(text: str) -> CacheUse:
@@ -458,13 +414,11 @@ def _sccache(text: str) -> CacheUse:
     try:
         stats = json.loads(text)["stats"]
         return CacheUse(
-            hits=_sum(stats["cache_hits"]["counts"], without=STEPS),
-            misses=_sum(stats["cache_misses"]["counts"], without=STEPS),
-            uncacheable=_sum(stats["not_cached"]),
+            hits=_sum(stats["cache_hits"]["counts"]), misses=_sum(stats["cache_misses"]["counts"])
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return CacheUse()
 
 
-def _sum(counts: Mapping[str, Any], *, without: frozenset[str] = frozenset()) -> int:
-    return sum(max(0, int(number)) for name, number in counts.items() if name not in without)
+def _sum(counts: Mapping[str, Any]) -> int:
+    return sum(max(0, int(number)) for name, number in counts.items() if name not in STEPS)

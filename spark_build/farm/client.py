@@ -25,7 +25,7 @@ from spark_build.build.recipe_build import LOG, Run, build_recipe, result_of
 from spark_build.errors import Hint, HostError, SparkBuildError, StoreError, UsageError, ours
 from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, decode
 from spark_build.farm.nodes import GPU, MEMORY, VERSION, WHO, ReachedFarm, node_of, refuse_other, why
-from spark_build.farm.task import TOPIC, Examination, Task, TaskAnswer, examine, perform, verify
+from spark_build.farm.task import TOPIC, Examination, Task, TaskAnswer, examine, perform
 from spark_build.files import write_atomically
 from spark_build.process import refuse_cancelled
 from spark_build.recipes.model import Plan, Step, Target
@@ -279,7 +279,7 @@ def verified_by(there: ReachedFarm, task: Task, target: Target) -> TaskAnswer | 
                     raise HostError("the worker that has one went away")
 
             while connection.workers(order.demands):
-                if (answer := connection.ask(verify, order, (), still)) is not None:
+                if (answer := connection.ask(perform, order, (), still)) is not None:
                     return answer
         connection.refuse_gone()
         return None
