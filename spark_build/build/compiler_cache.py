@@ -26,21 +26,8 @@ CHOICE = "SPARK_BUILD_CACHE"
 LINKS = "compiler-cache"  # a build's folder for wrappers, the log and fresh objects, in its tree
 MAX_SIZE = "20G"
 MOST_SHARED = 20 << 30  # bytes that one build hands on
-# Any of these makes sccache use a remote cache.
-REMOTES = (
-    "SCCACHE_AZURE_CONNECTION_STRING",
-    "SCCACHE_BUCKET",
-    "SCCACHE_COS_BUCKET",
-    "SCCACHE_GCS_BUCKET",
-    "SCCACHE_GHA_ENABLED",
-    "SCCACHE_MEMCACHED",
-    "SCCACHE_MEMCACHED_ENDPOINT",
-    "SCCACHE_OSS_BUCKET",
-    "SCCACHE_REDIS",
-    "SCCACHE_REDIS_CLUSTER_ENDPOINTS",
-    "SCCACHE_REDIS_ENDPOINT",
-    "SCCACHE_WEBDAV_ENDPOINT",
-)
+# Variables that make sccache use a remote cache.
+REMOTE = re.compile(r"SCCACHE_(\w*(BUCKET|ENDPOINTS?|CONNECTION_STRING)|GHA_ENABLED|MEMCACHED|REDIS)")
 MOST_STATISTICS = 64 << 20  # bytes that are read: half a kilobyte for each call
 ENTRY = re.compile("[0-9a-f]{2}/[0-9a-v]{20,60}")  # of ccache's remote storage
 OFF = ("", "0", "false", "no", "off")
@@ -90,7 +77,7 @@ def choose(environ: Mapping[str, str]) -> Cache:
     wanted = environ.get(CHOICE, "")
     if wanted.startswith("file:"):
         return _shared(wanted, environ)
-    remote = any(environ.get(name, "").lower() not in OFF for name in REMOTES)
+    remote = any(REMOTE.fullmatch(name) and value.lower() not in OFF for name, value in environ.items())
     if wanted == "none":
         return Cache(kind="none", reason=f"{CHOICE}=none")
     if wanted not in ("", "ccache", "sccache"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -505,26 +505,6 @@ def _stages() -> tuple[Stage, ...]:
     return (fetch, patch, stages_environment, compilation, audit, publish)
 
 
-class _Configuring:
-    """The build stage up to the project's first build call."""
-
-    NAME = CONFIGURE
-
-    def inputs(self, job: Job) -> Any:
-        """Return the inputs of the build stage."""
-        return {"key": job.key}
-
-    def intact(self, _job: Job, _outputs: Outputs) -> bool:
-        """Return False: only the tree is kept."""
-        return False
-
-    def run(self, job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
-        """Configure the project."""
-        from spark_build.build.stages import compilation
-
-        return compilation.configure(job, earlier)
-
-
 def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
     """Run each stage, unless an earlier run's result still holds."""
     outputs: dict[str, Any] = {}
@@ -534,7 +514,7 @@ def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
         kept = _kept(job, stage, chain)
         if stop_after == CONFIGURE and stage.NAME == "build":
             # No stamp: it is for this run, and the build stage begins with it again.
-            outputs[CONFIGURE] = _run_stage(_Configuring(), job, outputs)
+            outputs[CONFIGURE] = _run_stage(CONFIGURE, _configure, job, outputs)
             break
         if kept is not None and stage.intact(job, kept):
             outputs[stage.NAME] = kept
@@ -543,7 +523,7 @@ def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
         else:
             if stage.NAME == "build":
                 _before_building(job, outputs)
-            outputs[stage.NAME] = _run_stage(stage, job, outputs, chain)
+            outputs[stage.NAME] = _run_stage(stage.NAME, stage.run, job, outputs, chain)
         # Another result of this stage invalidates what later ones made from the old one.
         chain = digest([chain, outputs[stage.NAME]])
         if stop_after == "preflight" and stage.NAME == "environment":
@@ -565,33 +545,44 @@ def _before_building(job: Job, earlier: Mapping[str, Outputs]) -> None:
 
     chain = digest([preflight.NAME, preflight.inputs(job)])
     if _kept(job, preflight, chain) is None:
-        _run_stage(preflight, job, earlier, chain)
+        _run_stage(preflight.NAME, preflight.run, job, earlier, chain)
 
 
-def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs], chain: str = "") -> Outputs:
+def _configure(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
+    """Run the build stage up to the project's first build call."""
+    from spark_build.build.stages import compilation
+
+    return compilation.configure(job, earlier)
+
+
+def _run_stage(
+    stage: str,
+    do: Callable[[Job, Mapping[str, Outputs]], Outputs],
+    job: Job,
+    earlier: Mapping[str, Outputs],
+    chain: str = "",
+) -> Outputs:
     """Run one stage and report its result; with a `chain` it leaves a stamp."""
     from spark_build.build import sandbox
 
     start, name = time.monotonic(), job.step.recipe.name
-    job.emit(
-        StageStarted(recipe=name, stage=stage.NAME, expected=job.expected if stage.NAME == "build" else None)
-    )
+    job.emit(StageStarted(recipe=name, stage=stage, expected=job.expected if stage == "build" else None))
     try:
-        outputs = dict(stage.run(job, earlier))
+        outputs = dict(do(job, earlier))
     except (SparkBuildError, OSError) as error:
         failure = error if isinstance(error, SparkBuildError) else from_os_error(error)
         seconds = time.monotonic() - start
-        result = StageResult(stage=stage.NAME, status="failed", seconds=seconds, error=failure)
+        result = StageResult(stage=stage, status="failed", seconds=seconds, error=failure)
         job.emit(StageFinished(recipe=name, result=result))
         raise
     finally:
-        if stage.NAME in ("build", CONFIGURE, "preflight"):
+        if stage in ("build", CONFIGURE, "preflight"):
             sandbox.clear_privileges(job.writable)
-    result = StageResult(stage=stage.NAME, status="done", seconds=time.monotonic() - start)
+    result = StageResult(stage=stage, status="done", seconds=time.monotonic() - start)
     job.emit(StageFinished(recipe=name, result=result))
     if chain:
         stamp = {"chain": chain, "outputs": outputs}
-        write_atomically(_stamp(job.work, stage.NAME), json.dumps(stamp))
+        write_atomically(_stamp(job.work, stage), json.dumps(stamp))
     return outputs
 
 

@@ -15,6 +15,7 @@ from spark_build.recipes import evaluation
 from spark_build.recipes.evaluation import evaluate, for_target, holds, minimum_cuda, patches_for, pin_hint
 from spark_build.recipes.fields import PLATFORMS
 from spark_build.recipes.lint_data import (
+    ALWAYS,
     ARCH_LISTS,
     COMMON,
     DOWNLOADERS,
@@ -143,6 +144,7 @@ def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> I
         return
     env = settled(recipe, target, train)
     yield from _extras(recipe, pin, target, env)
+    yield from _must_set(recipe, pin, env, ALWAYS)
     if not recipe.build.network:
         yield from _must_set(recipe, pin, env, DOWNLOADERS)
     yield from _required(recipe)
@@ -291,7 +293,6 @@ def recipe_remarks(recipe: Recipe, trains: Collection[str]) -> Iterator[Finding]
             yield from _variable(recipe.name, path, str(path[-1]), variable)
             yield from _versions(recipe, path, variable)
     yield from _label(recipe)
-    yield from _build_number(recipe)
     yield from _threads(recipe)
     yield from _trains(recipe, trains)
     for index, patch in enumerate(recipe.patches):
@@ -308,9 +309,6 @@ def _variable(component: str, path: Path, name: str, variable: Variable) -> Iter
     elif name not in COMMON.split() and not _FILE.search(variable.why):
         say = f"the reason for {name} names no file that reads it"
         yield _found("warning", file, (*path, "why"), say, "such as: setup.py: what it does there")
-    if "{cuda_home}" in variable.value:
-        say = "{cuda_home} is a toolkit of the machine, which is not part of the build key"
-        yield _found("warning", file, (*path, "value"), say, "add the need 'cuda' and write {need:cuda}")
     if name == "TORCH_NVCC_FLAGS" and "gencode" in variable.value:
         say = "-gencode in TORCH_NVCC_FLAGS compiles every file for one more architecture"
         yield _found("error", file, (*path, "value"), say, "use TORCH_CUDA_ARCH_LIST")
@@ -335,23 +333,6 @@ def _label(recipe: Recipe) -> Iterator[Finding]:
         path: Path = ("wheel", "version") if found is None else ("build", "env", wanted, "value")
         say = f"wheel.version wants the label, but {wanted} does not hand {{label}} to the build"
         yield _found("error", recipe_file(recipe.name), path, say)
-
-
-def _build_number(recipe: Recipe) -> Iterator[Finding]:
-    """Check that torch gets its version and its build number together: it ignores one alone."""
-    env = recipe.build.env
-    version, number = env.get("PYTORCH_BUILD_VERSION"), env.get("PYTORCH_BUILD_NUMBER")
-    if recipe.name != "torch" or version is None:
-        return
-    file = recipe_file(recipe.name)
-    if number is None:
-        path: Path = ("build", "env", "PYTORCH_BUILD_VERSION")
-        say = "PYTORCH_BUILD_VERSION is read only together with PYTORCH_BUILD_NUMBER"
-        yield _found("error", file, path, say, "set the number to 1")
-    elif not re.fullmatch(r"[01]", number.value):
-        path = ("build", "env", "PYTORCH_BUILD_NUMBER", "value")
-        say = f"PYTORCH_BUILD_NUMBER is '{number.value}': more than 1 appends .postN to the version"
-        yield _found("error", file, path, say, "write 1")
 
 
 def _threads(recipe: Recipe) -> Iterator[Finding]:

@@ -113,6 +113,13 @@ ARCH_LISTS = {
 
 # (component, its versions, variables, what the value of one of them must match, otherwise, what to do).
 MustSet = tuple[str, str, str, str, str, str]
+ALWAYS: tuple[MustSet, ...] = (
+    (
+        "torch", ">=0", "PYTORCH_BUILD_NUMBER", "[01]",
+        "PYTORCH_BUILD_VERSION is read only together with it, and more than 1 appends .postN to the version",
+        "set it to 1",
+    ),
+)  # fmt: skip
 WITH_CUDA: tuple[MustSet, ...] = (
     (
         "torchvision", ">=0", "FORCE_CUDA", "1",

@@ -58,7 +58,6 @@ PLACEHOLDERS = (
     "python",
     "pybind11_cmake_dir",
     "jobs",
-    "cuda_home",
     "version",
     "label",
     "wheel_version",

@@ -50,13 +50,13 @@ from tests.helpers.linting import changed
             "recipes/torch.toml",
             "[build.env.PYTORCH_BUILD_NUMBER]",
             "[build.env.DEBUG]",
-            "PYTORCH_BUILD_VERSION is read only together with PYTORCH_BUILD_NUMBER",
+            "PYTORCH_BUILD_NUMBER is not set: PYTORCH_BUILD_VERSION is read only together with it",
         ),
         (
             "recipes/torch.toml",
             '[build.env.PYTORCH_BUILD_NUMBER]\nvalue = "1"',
             '[build.env.PYTORCH_BUILD_NUMBER]\nvalue = "2"',
-            "PYTORCH_BUILD_NUMBER is '2': more than 1 appends .postN to the version",
+            "PYTORCH_BUILD_NUMBER is '2': PYTORCH_BUILD_VERSION is read only together with it, and more than 1",
         ),
         (
             "recipes/triton.toml",
