@@ -5,9 +5,7 @@ Inside the wheel lie copies without what differs from build to build; beside it,
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import platform
 import time
@@ -37,7 +35,7 @@ from spark_build.wheels.attestation_formats import (
     bom,
     statement,
 )
-from spark_build.wheels.reader import PROVENANCE, digest_of, dist_info, files_of, opened
+from spark_build.wheels.reader import PROVENANCE, digest_of, dist_info, files_of, opened, record_rows
 from spark_build.wheels.writer import hex_of
 
 SBOM = "sboms/spark-build.cdx.json"
@@ -77,17 +75,18 @@ def content_of(wheel: Path) -> WheelContent:
     """Return the facts about a finished wheel for its attestations; reads only its dist-info folder."""
     with opened(wheel) as archive:
         folder = dist_info(archive, wheel.name)
+        rows, _ = record_rows(
+            archive.read(f"{folder}/RECORD").decode()
+        )  # the audit compared it with the files
         return WheelContent(
-            hashes=_listed(archive.read(f"{folder}/RECORD")),
+            hashes={
+                name: hex_of(row.hash_.value)
+                for name, row in rows.items()
+                if row.hash_ and row.hash_.name == "sha256"
+            },
             metadata=archive.read(f"{folder}/METADATA"),
             sboms=tuple(_foreign_sboms(archive, folder)),
         )
-
-
-def _listed(record: bytes) -> dict[str, str]:
-    """Return hex sha256 by file as in RECORD, which the audit compared with the files."""
-    rows = csv.reader(io.StringIO(record.decode()))
-    return {row[0]: hex_of(row[1]) for row in rows if row[1:] and row[1].startswith("sha256=")}
 
 
 def _foreign_sboms(archive: zipfile.ZipFile, folder: str) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from functools import cache
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from spark_build.errors import RecipeError, UsageError
+from spark_build.errors import RecipeError
 from spark_build.machine import Gpu, Machine
 from spark_build.recipes.model import (
     Audit,
@@ -346,7 +346,6 @@ _FLASH_BRANCH = {
 
 def arch_list(consumer: str, capabilities: Sequence[str]) -> str:
     """Return the architecture list for these capabilities ("12.1") in the consumer's syntax."""
-    _known(consumer)
     wanted = set(capabilities)
     if consumer == TORCH and "12.1" in wanted:
         wanted.add("12.0")  # cmake/Codegen.cmake adds 121a only where compute_120 is in the list
@@ -364,11 +363,6 @@ def minimum_cuda(capability: str) -> str:
 
 def _order(capability: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", capability))
-
-
-def _known(consumer: str) -> None:
-    if consumer not in CONSUMERS:
-        raise UsageError(f"no consumer of architecture lists is named '{consumer}': {', '.join(CONSUMERS)}")
 
 
 def patches_for(recipe: Recipe, train: Train) -> tuple[Patch, ...]:

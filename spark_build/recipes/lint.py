@@ -23,7 +23,6 @@ from spark_build.recipes.lint_data import (
     LABEL_VARIABLE,
     NEEDED_PATCHES,
     REQUIRES,
-    TOOLCHAIN,
     TRITON_LLVM,
     WITH_CUDA,
     MustSet,
@@ -101,7 +100,6 @@ def _remarks(
         whole = replace(train, components={**own, **train.components})
         for target in (one for each in targets.values() for one in _settled(each)):
             context = (train.name, target.name)
-            yield from ((context, remark) for remark in pair_remarks(train, target))
             for name, recipe in recipes.items():
                 pin = whole.components.get(name)
                 if pin is not None:
@@ -293,7 +291,6 @@ def recipe_remarks(recipe: Recipe, trains: Collection[str]) -> Iterator[Finding]
             yield from _variable(recipe.name, path, str(path[-1]), variable)
             yield from _versions(recipe, path, variable)
     yield from _label(recipe)
-    yield from _threads(recipe)
     yield from _trains(recipe, trains)
     for index, patch in enumerate(recipe.patches):
         if patch.unverified:
@@ -335,15 +332,6 @@ def _label(recipe: Recipe) -> Iterator[Finding]:
         yield _found("error", recipe_file(recipe.name), path, say)
 
 
-def _threads(recipe: Recipe) -> Iterator[Finding]:
-    """Check that a job's costs count the threads that it starts."""
-    threads = recipe.build.env.get("NVCC_THREADS")
-    if threads and threads.value.isdigit() and int(threads.value) != recipe.build.threads_per_job:
-        path: Path = ("build", "env", "NVCC_THREADS", "value")
-        say = f"NVCC_THREADS is {threads.value}, but build.threads_per_job is {recipe.build.threads_per_job}"
-        yield _found("warning", recipe_file(recipe.name), path, say)
-
-
 def _trains(recipe: Recipe, trains: Collection[str]) -> Iterator[Finding]:
     """Check that conditions name trains that exist."""
     places: list[tuple[Path, tuple[str, ...]]] = [
@@ -376,23 +364,6 @@ def target_remarks(target: Target) -> Iterator[Finding]:
         elif target.cuda and Version(target.cuda) < Version(lowest):
             say = f"CUDA {target.cuda} cannot compile for {capability}"
             yield _found("error", file, ("cuda",), say, f"{lowest} or newer")
-
-
-def pair_remarks(train: Train, target: Target) -> Iterator[Finding]:
-    """Check what a train requires of a target."""
-    for component, versions, cuda, python in TOOLCHAIN:
-        pin = train.components.get(component)
-        version = version_of(pin.version) if pin else None
-        if version is None or not allows(versions, version) or not target.cuda_architectures:
-            continue
-        path: Path = ("components", component, "version")
-        if Version(target.cuda) < Version(cuda):
-            say = f"{component} {version} wants CUDA >= {cuda}, and {target.name} promises only {target.cuda}"
-            yield _found("error", train_file(train.name), path, say)
-        minor = target.python.removeprefix("cp3").rstrip("t")
-        if minor.isdigit() and int(minor) < python:
-            say = f"{component} {version} wants Python >= 3.{python}, and {target.name} has {target.python}"
-            yield _found("error", train_file(train.name), path, say)
 
 
 def pin_remarks(file: str, where: Path, name: str, pin: Pin) -> Iterator[Finding]:

@@ -84,9 +84,6 @@ TRITON_LLVM = {
     "3.9.0": "b010a18d2b648cab83c83967ff26b8fde11acdc6",
 }
 
-# (component, its versions, lowest CUDA, lowest CPython minor version).
-TOOLCHAIN = (("torch", ">=2.15", "12.6", 11), ("torch", ">=2.9,<2.15", "12.0", 10))
-
 # (component, its versions, condition, what must occur in the name of one of its patches, what is at stake).
 # The condition is an architecture in the component's list, or another component with its versions.
 NEEDED_PATCHES = (

@@ -226,10 +226,7 @@ class BuildUsage:
     """
 
     peak_mib_per_job: int
-    peak_mib: int
     seconds: float
-    jobs: int
     target: str = ""  # architectures decide how much a CUDA compiler needs
-    version: str = ""
     steps: int = 0
     curve: tuple[float, ...] = ()

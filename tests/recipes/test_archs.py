@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from spark_build.errors import UsageError
 from spark_build.recipes.evaluation import CONSUMERS, arch_list, minimum_cuda
 
 
@@ -47,8 +46,3 @@ def test_each_consumer_has_its_spelling(
 )
 def test_minimum_cuda(capability: str, cuda: str) -> None:
     assert minimum_cuda(capability) == cuda
-
-
-def test_unknown_consumer() -> None:
-    with pytest.raises(UsageError, match="no consumer of architecture lists is named 'vision'"):
-        arch_list("vision", ["12.1"])

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from spark_build import venv
 from spark_build.build import compiler_cache, sandbox
 from spark_build.build import environment as build_environment
 from spark_build.build.backends import BuildReached, Product, Runner, builder_for
@@ -287,11 +286,8 @@ def _record_usage(job: Job, course: _BuildProgress, cost: Cost, *, is_whole: boo
     seconds = round(time.monotonic() - course.began, 1)
     taken = BuildUsage(
         peak_mib_per_job=cost.peak_mib_per_job,
-        peak_mib=cost.peak_mib,
         seconds=seconds if is_whole else 0.0,
-        jobs=cost.jobs,
         target=job.target.name,
-        version=job.step.pin.version,
         steps=course.total if is_whole else 0,
         curve=policy.pace_curve(course.times, course.total, seconds) if is_whole else (),
     )
@@ -350,7 +346,7 @@ def _runner(  # noqa: PLR0913 - what the stage has set up, for one closure
 
         try:
             done = run_command(
-                _sandboxed(
+                build_environment.sandboxed(
                     job,
                     command,
                     cwd,
@@ -384,38 +380,12 @@ def shell(job: Job, earlier: Mapping[str, Outputs]) -> Shell:
     for folder in (job.work / "home", job.work / "tmp"):
         folder.mkdir(exist_ok=True)
     program = shutil.which("bash") or "sh"
-    args = _sandboxed(job, [program], job.source, env)
+    args = build_environment.sandboxed(job, [program], job.source, env)
     return Shell(
         args=tuple(args),
         cwd=job.source,
         keep=job.keep,
         told=f"the tree of {job.step.recipe.name} is {job.work}, here {job.places[job.work]}",
-    )
-
-
-def _sandboxed(
-    job: Job,
-    command: Sequence[str],
-    cwd: Path,
-    env: Mapping[str, str],
-    writable: Sequence[Path] = (),
-    readable: Sequence[Path] = (),
-) -> list[str]:
-    """Return a command of the build as it is started: nothing to write but folders of its own, no network."""
-    chosen = sandbox.choose()
-    if told := sandbox.warning(chosen):
-        job.emit(Note(message=told))
-    needs = [path for one in job.provided for path in (one.prefix, one.site) if path is not None]
-    toolkit = [Path(one) for one in (build_environment.toolkit_of(job),) if one]
-    return sandbox.wrap(
-        chosen,
-        [job.seen(word) for word in command],
-        env={name: job.seen(value) for name, value in env.items()},
-        writable=[*job.writable, *writable],
-        readable=[job.work, venv.python_of(job.environment), *toolkit, *needs, *readable],
-        placed=job.places,
-        cwd=Path(job.seen(str(cwd))),
-        network=job.step.recipe.build.network,
     )
 
 
