@@ -38,6 +38,7 @@ def values(job: Job, earlier: Mapping[str, Outputs], jobs: int) -> Values:
         "wheel_version": job.step.evaluated.wheel_version,
         "label": job.step.evaluated.label,
         "prefix": f"{NOWHERE}/{job.step.recipe.name}",
+        "cuda_home": toolkit_of(job) or CUDA,
         "pybind11_cmake_dir": lambda: _pybind11_cmake_dir(job),
     }
     for consumer in evaluation.CONSUMERS:

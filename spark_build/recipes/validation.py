@@ -58,6 +58,7 @@ PLACEHOLDERS = (
     "python",
     "pybind11_cmake_dir",
     "jobs",
+    "cuda_home",
     "version",
     "label",
     "wheel_version",
