@@ -26,6 +26,7 @@ from spark_build.errors import AuditError, SparkBuildError, StageError
 from spark_build.files import copy_or_link, read_made, remove_tree
 from spark_build.recipes.evaluation import fill_placeholders
 from spark_build.recipes.model import Source, Stub
+from spark_build.sources.download import pinned_in
 from spark_build.wheels.reader import dist_info, files_of, is_safe, opened
 
 # Runs a command of the build, with variables on top of the build's own; raises StageError.
@@ -177,9 +178,9 @@ _NAMES = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 def build_repack(job: Job, _runner: Runner, _values: Mapping[str, str | Callable[[], str]]) -> Product:
     """Copy the wheel byte for byte to job.dist, and the folders that the recipe names to job.prefix."""
     source = job.step.source
-    if source is None or source.kind != "wheel":
-        raise StageError("a recipe of kind repack needs a source of kind wheel")
-    archive = job.home.sources / source.sha256[:2] / source.sha256 / source.filename
+    if source is None:
+        raise StageError("a recipe of kind repack needs a source")
+    archive = _archive(job, source)
     copy_or_link(archive, job.dist / source.filename)
     wanted = job.step.recipe.prefix
     if not wanted.copy:
@@ -188,11 +189,8 @@ def build_repack(job: Job, _runner: Runner, _values: Mapping[str, str | Callable
     with opened(archive) as wheel:
         for folder, destination in wanted.copy.items():
             _extract(wheel, folder, job.prefix / destination)
-    for link, points_to in wanted.links.items():
-        path = job.prefix / link
-        if not (path.parent / points_to).exists():
-            raise StageError(f"{source.filename} has no {points_to}, which {link} is to point to")
-        path.symlink_to(points_to)
+    for link, goal in wanted.links.items():
+        _link(job, job.prefix / link, goal)
     return Product(wheel=source.filename, prefix=True)
 
 
@@ -252,8 +250,8 @@ def build_assemble(job: Job, _runner: Runner, _values: Mapping[str, str | Callab
 
 def _archive(job: Job, wheel: Source) -> Path:
     if wheel.kind != "wheel":
-        raise StageError("a recipe of kind assemble needs sources of kind wheel")
-    return job.home.sources / wheel.sha256[:2] / wheel.sha256 / wheel.filename
+        raise StageError(f"a recipe of kind {job.step.recipe.kind} needs sources of kind wheel")
+    return pinned_in(wheel, job.home.sources).final
 
 
 def _add(

@@ -364,23 +364,29 @@ def by_ssh(nodes: Sequence[Node], tell: Tell) -> Iterator[ReachedFarm]:
         packed = _packed(folder, render_template("ssh_worker.sh", port=port))
         commands = [node.command(UNPACK.format(size=len(packed)), "-T") for node in nodes]
         told: set[int] = set()
-        with _running(commands, packed) as workers:
+        with _running(commands, packed) as children:
 
             def check() -> None:
-                ended = workers.ended()
-                for number in sorted(ended.keys() - told):
-                    told.add(number)
-                    tell(_parted(nodes[number], ended[number]))
+                ended = [number for number, child in enumerate(children) if child.done()]
+                for number in ended:
+                    if number not in told:
+                        told.add(number)
+                        tell(_parted(nodes[number], children[number].result()))
                 if len(ended) == len(nodes):
                     first = nodes[0]
                     option = ("-p", first.port) if first.port else ()
                     tried = shell("ssh", *option, first.login, "spark-build", "--version")
                     hint = Hint(tried, "  (it must work without a password)")
-                    raise HostError(f"no worker is left: {_parted(nodes[0], ended[0])}", hint=hint)
+                    raise HostError(
+                        f"no worker is left: {_parted(nodes[0], children[0].result())}", hint=hint
+                    )
 
             here = f"tls://127.0.0.1:{port}"
             yield ReachedFarm(
-                address=here, security=security(folder), check=check, alive=lambda: workers.alive
+                address=here,
+                security=security(folder),
+                check=check,
+                alive=lambda: sum(not child.done() for child in children),
             )
 
 
@@ -460,24 +466,8 @@ def _root(home: Home, shared: remote.Remote, number: int) -> Path:
     return root
 
 
-class Children:
-    """Commands that run beside a block."""
-
-    def __init__(self, children: Sequence[Future[process.Completed]]) -> None:
-        self._children = children
-
-    @property
-    def alive(self) -> int:
-        """Return how many still run."""
-        return sum(not child.done() for child in self._children)
-
-    def ended(self) -> dict[int, process.Completed]:
-        """Return those that ended, by their number."""
-        return {number: child.result() for number, child in enumerate(self._children) if child.done()}
-
-
 @contextmanager
-def _running(commands: list[list[str]], given: bytes = b"") -> Iterator[Children]:
+def _running(commands: list[list[str]], given: bytes) -> Iterator[list[Future[process.Completed]]]:
     """Run commands beside the block, and end them after it; they end with this process in any case.
 
     given: how their standard input begins; its end comes with theirs, or with ours.
@@ -489,7 +479,7 @@ def _running(commands: list[list[str]], given: bytes = b"") -> Iterator[Children
             for words, started in zip(commands, pids, strict=True)
         ]
         try:
-            yield Children(children)
+            yield children
         finally:
             for child, started in zip(children, pids, strict=True):
                 end(child, started)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # a plan reads the history only
     from spark_build.resources.jobserver import Jobserver
 
 CALM_SECONDS, ALERT_SECONDS = 0.2, 0.05  # between two samples
-BOUNDLESS = 1 << 60  # MiB
 ALERT_SHARE, ALERT_HORIZON = 0.7, 1.0  # of the limit, seconds ahead: from there on more samples
 
 # Jobs that run, jobs that may run, memory of all stages and what they may have, in MiB.
@@ -183,14 +182,6 @@ class Governor:
             running_mib=self._memory,
         )
 
-    def _demand(self, stage: Jobserver, wanted: int) -> JobDemand:
-        return JobDemand(
-            memory_per_job_mib=stage.memory_per_job_mib,
-            threads_per_job=stage.threads_per_job,
-            wanted=wanted,
-            jobs_mib=tuple(job.memory_mib + stage.growth_mib(job) for job in stage.reading.jobs),
-        )
-
     def _hand_out(self, now: float, space: int) -> None:
         """Grant tokens by processors.
 
@@ -200,11 +191,15 @@ class Governor:
         cores = min(self._cores, self._throttle.cap)
         several = len(self._stages) > 1
         present = self._present(cores, space)
-        demands = [self._demand(stage, stage.wanted(now) if several else self._cores) for stage in present]
-        certain = policy.share(demands, cores=cores, room_mib=space)
-        shares = policy.share(demands, cores=cores, room_mib=BOUNDLESS)
-        for stage, slots, sure in zip(present, shares, certain, strict=True):
-            stage.aim, stage.sure = slots, sure
+        demands = [
+            JobDemand(
+                threads_per_job=stage.threads_per_job, wanted=stage.wanted(now) if several else self._cores
+            )
+            for stage in present
+        ]
+        for stage, slots in zip(present, policy.share(demands, cores=cores), strict=True):
+            stage.aim = slots
+            stage.sure = max(1, min(slots, space // len(present) // stage.memory_per_job_mib))
             stage.withdraw()
         entered = [stage for stage in present if stage.ready.is_set()]
         threads = sum(stage.slots * stage.threads_per_job for stage in entered)

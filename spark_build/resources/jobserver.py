@@ -61,7 +61,7 @@ class Jobserver:
         self.reading = NOTHING
         self.tokens = 0  # put in and not taken back: free ones and those that clients hold
         self.aim = 0  # slots it shall have
-        self.sure = 1  # slots for which there is memory whatever the jobs come to need
+        self.sure = 1  # slots for which its equal share of the memory surely suffices
         self.root = root
         self._changing = changing  # the governor's
         self._closed = False
