@@ -183,21 +183,15 @@ def _needs(job: Job, earlier: Mapping[str, Outputs], *, beside: bool) -> Iterato
             # Not inside: a need that was rebuilt to the same content does not change what it is built into.
             digests["sha256"] = entry.wheel.sha256
             file_name = entry.wheel.filename
-        named = (
-            attestation_formats.generic
-            if entry is not None and entry.wheel is None
-            else attestation_formats.pypi
-        )
-        uri = (
-            attestation_formats.pypi(provision.distribution, version, file_name=file_name)
-            if file_name
-            else ""
-        )
+        if entry is not None and entry.wheel is None:
+            uri = attestation_formats.generic(provision.distribution, version)
+        else:
+            uri = attestation_formats.pypi(provision.distribution, version, file_name=file_name)
         yield Material(
             role="need",
             name=provision.distribution,
             version=version,
-            uri=uri or named(provision.distribution, version),
+            uri=uri,
             digests=digests,
             provider=_provider(one, entry) if beside else provision.provider,
         )

@@ -43,6 +43,7 @@ from spark_build.files import (
     locked,
     make_folder,
     remove_tree,
+    tail_of,
     write_atomically,
 )
 from spark_build.recipes.loader import closure_locks
@@ -454,7 +455,7 @@ def _explained(error: SparkBuildError | OSError, log: Path) -> SparkBuildError:
         if known is None:
             raise error
         return known
-    if isinstance(error, StageError) and "No space left on device" in _tail(log):
+    if isinstance(error, StageError) and b"No space left on device" in tail_of(log, 1 << 16):
         return HostError(
             "the disk is full",
             hint=Hint("free some space, then ", GOES_ON),
@@ -462,14 +463,6 @@ def _explained(error: SparkBuildError | OSError, log: Path) -> SparkBuildError:
         )
     error.log = error.log or (str(log) if (log.parent / "stamps").exists() else None)
     return error
-
-
-def _tail(log: Path) -> str:
-    if not log.is_file():
-        return ""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - (1 << 16)))
-        return file.read().decode(errors="replace")
 
 
 def result_of(  # noqa: PLR0913 - a result's fields, most of them with defaults

@@ -22,7 +22,7 @@ from spark_build.build.context import Context, resolve_context
 from spark_build.errors import HostError, SparkBuildError, VerificationError
 from spark_build.events import Event, Progress, RecipeFinished, RecipeResult, Usage, encode
 from spark_build.farm.nodes import VERSION, BuildWorker, Workplace, end, node_of
-from spark_build.files import from_os_error
+from spark_build.files import from_os_error, tail_of
 from spark_build.journal import new_run
 from spark_build.recipes.loader import load
 from spark_build.recipes.model import Step
@@ -149,7 +149,7 @@ def _build(task: Task, worker: BuildWorker, answer: TaskAnswer) -> TaskAnswer:
         reasons = "; ".join(result.reasons)
         return replace(answer, problem=f"{task.recipe} was not built ({result.status}): {reasons}")
     key = _step(site, task).build_key if result.error is None else ""
-    log = _end_of(result.log) if result.error else b""
+    log = tail_of(Path(result.log), LOG_BYTES) if result.error else b""
     return replace(answer, result=encode(RecipeFinished(result=result)), build_key=key, log=log)
 
 
@@ -264,13 +264,3 @@ def _end_unwanted(worker: BuildWorker, key: Any, child: Future[Any], pids: list[
     wanted = worker.status.name == "running" and state is not None and state.state == "executing"
     if not wanted:
         end(child, pids)
-
-
-def _end_of(log: str) -> bytes:
-    """Return the end of a log."""
-    path = Path(log)
-    if not log or not path.is_file():
-        return b""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LOG_BYTES))
-        return file.read()

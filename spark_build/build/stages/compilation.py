@@ -21,7 +21,7 @@ from spark_build.build.context import Job, Outputs, Shell
 from spark_build.build.diagnosis import FeatureWatch, diagnose, last_command
 from spark_build.errors import Finding, NothingCheckedError, StageError, ours
 from spark_build.events import Cost, Note, Progress
-from spark_build.files import read_made, remove_any, remove_tree, write_atomically
+from spark_build.files import read_made, remove_any, remove_tree, tail_of, write_atomically
 from spark_build.process import niceness
 from spark_build.process import run as run_command
 from spark_build.resources import governor, jobserver, memory, policy
@@ -410,9 +410,8 @@ def _lacking(*missing: Finding) -> StageError:
 def _first_error(job: Job, output: str) -> StageError:
     """Return the best explanation of the last command's failure."""
     job.log.flush()
-    with Path(job.log.name).open("rb") as log:
-        log.seek(max(0, job.log.tell() - LOG_SIZE))
-        found = diagnose(last_command(job.unseen(log.read().decode(errors="replace"))))
+    log = tail_of(Path(job.log.name), LOG_SIZE).decode(errors="replace")
+    found = diagnose(last_command(job.unseen(log)))
     if found is None:
         return StageError((output.splitlines() or ["no output"])[-1])
     error, why = found.finding, found.explanation
