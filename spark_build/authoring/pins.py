@@ -66,16 +66,14 @@ class _Edits:
     """Changes by file, written together at the end."""
 
     texts: dict[Path, str] = field(default_factory=dict)
-    before: dict[Path, str] = field(default_factory=dict)
 
     def set(self, path: Path, keys: Keys, value: str | int) -> None:
-        if path not in self.texts:
-            self.texts[path] = self.before[path] = path.read_bytes().decode()
-        self.texts[path] = set_value(self.texts[path], keys, value, file=str(path))
+        text = self.texts[path] if path in self.texts else path.read_bytes().decode()
+        self.texts[path] = set_value(text, keys, value, file=str(path))
 
     def write(self) -> tuple[Path, ...]:
         """Write all changes and return the files."""
-        changed = [path for path, text in self.texts.items() if text != self.before[path]]
+        changed = [path for path, text in self.texts.items() if text != path.read_bytes().decode()]
         for path in changed:
             write_atomically(path, self.texts[path])
         return tuple(changed)

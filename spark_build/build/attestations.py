@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from packaging.utils import canonicalize_name
 
@@ -23,6 +22,7 @@ from spark_build.build.context import Job, Outputs, Provided
 from spark_build.files import sha256_of
 from spark_build.recipes.model import Source
 from spark_build.sources.git_remote import display_url, is_local
+from spark_build.text import document
 from spark_build.wheelhouse import store as stores
 from spark_build.wheels import attestation_formats
 from spark_build.wheels.attestation_formats import (
@@ -51,9 +51,12 @@ def inside(job: Job, earlier: Mapping[str, Outputs]) -> Mapping[str, Callable[[W
     def provenance(content: WheelContent) -> bytes:
         digest = digest_of((name, bytes.fromhex(sha256)) for name, sha256 in content.hashes.items())
         name = f"{origin.distribution} {origin.wheel_version}"
-        return _json(statement(origin, [(name, {CONTENT: digest})]))
+        return document(statement(origin, [(name, {CONTENT: digest})]))
 
-    return {SBOM: lambda content: _json(bom(origin, content, moment=_moment(origin))), PROVENANCE: provenance}
+    return {
+        SBOM: lambda content: document(bom(origin, content, moment=_moment(origin))),
+        PROVENANCE: provenance,
+    }
 
 
 def beside(job: Job, earlier: Mapping[str, Outputs], byproducts: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -63,12 +66,12 @@ def beside(job: Job, earlier: Mapping[str, Outputs], byproducts: Mapping[str, by
     wheel = job.out / audited["wheel"] if audited["wheel"] else None
     content, sha256 = (content_of(wheel), sha256_of(wheel)) if wheel else (WheelContent(hashes={}), "")
     name = audited["wheel"] or ""
-    sbom = _json(bom(origin, content, moment=_moment(origin), file_name=name, sha256=sha256))
+    sbom = document(bom(origin, content, moment=_moment(origin), file_name=name, sha256=sha256))
     subjects: list[Subject] = [(name, {"sha256": sha256})] if wheel else []
     if earlier["build"]["prefix"]:
         subjects.append((stores.PREFIX, {CONTENT: audited["content_digest"]}))
     execution = _execution(job, earlier, {**byproducts, "sbom.json": sbom})
-    return {"sbom.json": sbom, "provenance.json": _json(statement(origin, subjects, execution))}
+    return {"sbom.json": sbom, "provenance.json": document(statement(origin, subjects, execution))}
 
 
 def content_of(wheel: Path) -> WheelContent:
@@ -233,7 +236,3 @@ def _execution(job: Job, earlier: Mapping[str, Outputs], byproducts: Mapping[str
 
 def _moment(origin: Origin) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(origin.epoch)) if origin.epoch else ""
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()

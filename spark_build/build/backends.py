@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from build import BuildBackendException, ProjectBuilder
 from packaging.requirements import Requirement
@@ -51,12 +50,8 @@ class BuildReached(Exception):  # noqa: N818  no error: it is what a run that on
         self.by_itself = by_itself  # without ninja and make
 
 
-class Builder(Protocol):
-    """A way to build."""
-
-    def __call__(self, job: Job, runner: Runner, values: Mapping[str, str | Callable[[], str]], /) -> Product:
-        """Build in job.source; `values` fill placeholders. Raises StageError."""
-        ...
+# Build in job.source; the values fill placeholders. Raises StageError.
+Builder = Callable[[Job, Runner, Mapping[str, str | Callable[[], str]]], Product]
 
 
 def refuse_incomplete(job: Job, key: str) -> None:
@@ -71,18 +66,6 @@ def refuse_incomplete(job: Job, key: str) -> None:
     missing = [path for path in recipe.expect if not (job.prefix / path).exists()]
     if missing:
         raise StageError(f"the prefix lacks {', '.join(missing)}", where=f"recipes/{recipe.name}.toml: {key}")
-
-
-def builder_for(kind: str) -> Builder:
-    """Return the function that builds recipes of a kind."""
-    known: dict[str, Builder] = {
-        "pep517": build_pep517,
-        "cmake": build_cmake,
-        "scons": build_scons,
-        "repack": build_repack,
-        "assemble": build_assemble,
-    }
-    return known[kind]
 
 
 def build_pep517(job: Job, runner: Runner, _values: Mapping[str, str | Callable[[], str]]) -> Product:
@@ -401,6 +384,15 @@ def _fixed(pattern: str) -> Path:
 def _copy(source: Path, destination: Path) -> None:
     destination.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(source, destination, follow_symlinks=False)
+
+
+BUILDERS: dict[str, Builder] = {  # by the kind of a recipe
+    "pep517": build_pep517,
+    "cmake": build_cmake,
+    "scons": build_scons,
+    "repack": build_repack,
+    "assemble": build_assemble,
+}
 
 
 _ALIGN = 0x10000  # the largest page of aarch64

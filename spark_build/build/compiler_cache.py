@@ -187,7 +187,7 @@ def prepare(
         taken = cache.shared / folder.name
         if taken.is_symlink():  # others write there: it could show builds any folder of the user's
             raise HostError("a link is in the place of shared objects", where=str(taken), hint=rm(taken))
-        variables["CCACHE_REMOTE_STORAGE"] = f"{_url(taken)}|read-only {_url(fresh)}"
+        variables["CCACHE_REMOTE_STORAGE"] = f"file:{quote(str(taken))}|read-only file:{quote(str(fresh))}"
         writable, readable = (*writable, fresh), (*readable, taken)
     return Setup(
         cache=cache,
@@ -197,10 +197,6 @@ def prepare(
         readable=readable,
         log=log,
     )
-
-
-def _url(folder: Path) -> str:
-    return f"file:{quote(str(folder))}"
 
 
 def fresh_in(links: Path) -> Path:

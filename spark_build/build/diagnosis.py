@@ -122,11 +122,8 @@ def _plain_lines(log: str) -> list[str]:
     lines = _COLOUR.sub("", log).splitlines()
     framed = next((line for line in lines if "╰─>" in line), None)
     indent = len(framed) - len(framed.lstrip()) + 4 if framed else 0
-    return [_unframed(line, indent) for line in lines if not line.startswith("$ ")]
-
-
-def _unframed(line: str, indent: int) -> str:
-    return line[indent:] if indent and line[:indent].strip() == "" else line
+    own = (line for line in lines if not line.startswith("$ "))
+    return [line[indent:] if indent and line[:indent].strip() == "" else line for line in own]
 
 
 def _decisive(lines: Sequence[str]) -> Iterator[_Error]:

@@ -160,18 +160,15 @@ def locate(provision: Provision, store: Path, built: Mapping[str, str]) -> Provi
     entry = stores.read(store, built[provision.need])
     if entry is None:
         raise StageError(f"{provision.need} is not in the store", hint=ours("build", provision.need))
-    identity = entry.content_digest if provision.coupling == "content" else _built(entry.version)
+    identity = entry.content_digest if provision.coupling == "content" else f"store {entry.version}"
     wheel = entry.folder / entry.wheel.filename if entry.wheel else None
     return Provided(provision=provision, identity=identity, wheel=wheel, prefix=entry.prefix)
 
 
 def to_come(provision: Provision, told: str) -> Provided:
     """Return a need as it will be in the store; `told`: its version, or content digest where that counts."""
-    return Provided(provision=provision, identity=told if provision.coupling == "content" else _built(told))
-
-
-def _built(version: str) -> str:
-    return f"store {version}"
+    identity = told if provision.coupling == "content" else f"store {told}"
+    return Provided(provision=provision, identity=identity)
 
 
 def _at_path(provision: Provision) -> Provided:

@@ -51,7 +51,7 @@ from spark_build.recipes.model import CONFIGURE, BuildOptions, Step
 from spark_build.reporting import Reporter
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
-from spark_build.text import digest
+from spark_build.text import digest, document
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.store import StoreEntry
 from spark_build.wheelhouse.trust import is_trusted
@@ -633,9 +633,8 @@ def find_older_entry(
 def take_over(store: Path, old: StoreEntry, plan_key: str, inputs: Mapping[str, Any]) -> StoreEntry:
     """Link an older entry under the key of these inputs, atomically."""
     key = digest(inputs)
-    document = {"key": key, "plan_key": plan_key, "inputs": inputs, "taken_over_from": old.folder.name}
-    raw = (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
-    return stores.again(store, old, key=key, changed={KEY: raw}, kept_as={KEY: OLD_KEY})
+    written = {"key": key, "plan_key": plan_key, "inputs": inputs, "taken_over_from": old.folder.name}
+    return stores.again(store, old, key=key, changed={KEY: document(written)}, kept_as={KEY: OLD_KEY})
 
 
 def recorded_inputs(store: Path, document: Mapping[str, Any]) -> Mapping[str, Any]:

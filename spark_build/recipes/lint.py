@@ -16,11 +16,11 @@ from spark_build.recipes.evaluation import evaluate, for_target, holds, minimum_
 from spark_build.recipes.fields import PLATFORMS
 from spark_build.recipes.lint_data import (
     ALWAYS,
-    ARCH_LISTS,
     COMMON,
     DOWNLOADERS,
     FOLKLORE,
     LABEL_VARIABLE,
+    LISTS,
     WITH_CUDA,
     MustSet,
 )
@@ -64,10 +64,6 @@ def lint(
         message = remark.message + _where(contexts, trains, targets)
         place = Place(file, lines(file).line(key), _subject(file, key))
         findings.add(replace(remark, message=message, place=place))
-    return _ordered(findings)
-
-
-def _ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda one: (one.place[:2], one.severity, one.message)))
 
 
@@ -146,7 +142,7 @@ def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> I
         yield from _must_set(recipe, pin, env, DOWNLOADERS)
     yield from _required(recipe)
     if target.cuda_architectures:
-        yield from _must_set(recipe, pin, env, WITH_CUDA)
+        yield from _must_set(recipe, pin, env, (*WITH_CUDA, *(LISTS if recipe.requires.cuda else ())))
         yield from _lists(recipe, env)
 
 
@@ -218,12 +214,6 @@ def _consumer(recipe: Recipe, variable: str) -> str:
 def _lists(recipe: Recipe, env: Placed) -> Iterator[Finding]:
     """Check that architecture lists are made from the target, for their reader."""
     file = recipe_file(recipe.name)
-    wanted = ARCH_LISTS.get(recipe.name)
-    if wanted and wanted not in env and recipe.requires.cuda:
-        hint = f"set it to {{arch_list:{_consumer(recipe, wanted)}}}"
-        yield _found(
-            "error", file, ("build",), f"{wanted} is not set: what is built for is left to a guess", hint
-        )
     for name in sorted(_LISTS.keys() & env.keys() - FOLKLORE.get(recipe.name, {}).keys()):
         path, variable = env[name]
         consumer = _consumer(recipe, name)
@@ -324,6 +314,7 @@ def pin_remarks(file: str, where: Path, name: str, pin: Pin) -> Iterator[Finding
     """Yield the mistakes of a pin, in a train or in a recipe."""
     for index, entry in enumerate(pin.unestablished):
         yield _found("warning", file, (*where, "unestablished", index), f"{name}: not established: {entry}")
+    train = file.removeprefix("recipes/trains/").removesuffix(".toml") if "/trains/" in file else ""
     listed: list[tuple[Path, Source]] = [
         ((*where, "sources", index), source) for index, source in enumerate(pin.sources)
     ]
@@ -338,15 +329,10 @@ def pin_remarks(file: str, where: Path, name: str, pin: Pin) -> Iterator[Finding
                 "warning", file, (*path, "url"), say, "use git with a commit, or a release's own file"
             )
         if not source.is_pinned:
-            say = f"{name}: not established: {pin_hint(name, source, _train_of(file))}"
+            say = f"{name}: not established: {pin_hint(name, source, train)}"
             yield _found("warning", file, (*path, "commit"), say)
         if source.kind != "git" and not source.sha256:
             yield _found("error", file, path, f"{name}: a source without a sha256 is not pinned")
-
-
-def _train_of(file: str) -> str:
-    """Return the train's name for its display name `file`; "" for a recipe's file."""
-    return file.removeprefix("recipes/trains/").removesuffix(".toml") if "/trains/" in file else ""
 
 
 def unused_extras(

@@ -54,13 +54,7 @@ LABEL_VARIABLE = {
     "triton": "TRITON_WHEEL_VERSION_SUFFIX",
 }
 
-ARCH_LISTS = {
-    "torch": "TORCH_CUDA_ARCH_LIST",
-    "torchvision": "TORCH_CUDA_ARCH_LIST",
-    "torchaudio": "TORCH_CUDA_ARCH_LIST",
-    "flash-attn": "FLASH_ATTN_CUDA_ARCHS",
-}
-
+_GUESS = "what is built for is left to a guess"
 # (component, its versions, variables, what the value of one of them must match, otherwise, what to do).
 MustSet = tuple[str, str, str, str, str, str]
 ALWAYS: tuple[MustSet, ...] = (
@@ -75,6 +69,13 @@ WITH_CUDA: tuple[MustSet, ...] = (
         "torchvision", ">=0", "FORCE_CUDA", "1",
         "a build without a visible GPU has no CUDA operators, and says nothing", "set it to 1",
     ),
+)  # fmt: skip
+# The same, of a recipe that is for CUDA.
+LISTS: tuple[MustSet, ...] = (
+    ("torch", ">=0", "TORCH_CUDA_ARCH_LIST", ".*", _GUESS, "set it to {arch_list:torch}"),
+    ("torchvision", ">=0", "TORCH_CUDA_ARCH_LIST", ".*", _GUESS, "set it to {arch_list:cpp_extension}"),
+    ("torchaudio", ">=0", "TORCH_CUDA_ARCH_LIST", ".*", _GUESS, "set it to {arch_list:cpp_extension}"),
+    ("flash-attn", ">=0", "FLASH_ATTN_CUDA_ARCHS", ".*", _GUESS, "set it to {arch_list:flash_attn}"),
 )  # fmt: skip
 # What a build downloads by itself: not told off, it fails in the sandbox or takes what nobody pinned.
 DOWNLOADERS: tuple[MustSet, ...] = (

@@ -14,7 +14,7 @@ from packaging.utils import parse_wheel_filename
 
 from spark_build.errors import Finding, Hint, RecipeError, UsageError, ours, problem
 from spark_build.paths import Home
-from spark_build.recipes.model import Pin, Recipe, Target, Train
+from spark_build.recipes.model import Recipe, Target, Train
 from spark_build.recipes.parse import (
     Lock,
     joint_error,
@@ -131,7 +131,11 @@ def load(data: Sequence[Path]) -> Catalogue:
     if files.problems:
         raise joint_error(files.problems)
     own = {name: recipe.pin for name, recipe in files.recipes.items() if recipe.pin is not None}
-    return Catalogue(recipes=files.recipes, trains=_completed(files.trains, own), targets=files.targets)
+    # The recipes' own pins where a train lists none.
+    trains = {
+        name: replace(train, components={**own, **train.components}) for name, train in files.trains.items()
+    }
+    return Catalogue(recipes=files.recipes, trains=trains, targets=files.targets)
 
 
 def read_files(data: Sequence[Path]) -> Files:
@@ -152,14 +156,6 @@ def read_files(data: Sequence[Path]) -> Files:
     if not files.problems:
         files.problems.extend(cross_check(files.recipes, files.trains, files.texts))
     return files
-
-
-def _completed(trains: Mapping[str, Train], own: Mapping[str, Pin]) -> dict[str, Train]:
-    """Return the trains, with the recipes' own pins where a train lists none."""
-    return {
-        name: replace(train, components={**own, **train.components}) if own else train
-        for name, train in trains.items()
-    }
 
 
 def _read(files: Files, base: Path, folder: str, parse: Callable[[str, str], T], into: dict[str, T]) -> None:

@@ -21,7 +21,6 @@ from packaging.version import InvalidVersion
 
 from spark_build.errors import Finding, problem
 from spark_build.recipes.evaluation import CONSUMERS, minimum_cuda
-from spark_build.recipes.fields import PLATFORMS
 from spark_build.recipes.model import (
     Audit,
     Build,
@@ -39,8 +38,6 @@ from spark_build.recipes.model import (
 )
 from spark_build.recipes.toml_positions import Mistake, Path, Positions, version_of
 from spark_build.text import did_you_mean
-
-__all__ = ["PLACEHOLDERS", "PLATFORMS", "Mistake", "recipe_findings", "target_findings", "train_findings"]
 
 _NEEDED = {
     "git": ("url", "commit"),

@@ -16,7 +16,7 @@ from typing import Any
 
 from spark_build.build import compiler_cache, sandbox
 from spark_build.build import environment as build_environment
-from spark_build.build.backends import BuildReached, Product, Runner, builder_for
+from spark_build.build.backends import BUILDERS, BuildReached, Product, Runner
 from spark_build.build.context import Job, Outputs, Shell
 from spark_build.build.diagnosis import FeatureWatch, diagnose, last_command
 from spark_build.errors import Finding, NothingCheckedError, StageError, ours
@@ -199,7 +199,7 @@ def _end_of_configuring(
             ending.check()
 
         try:
-            builder_for(job.step.recipe.kind)(job, runner, values)
+            BUILDERS[job.step.recipe.kind](job, runner, values)
         except BuildReached as reached:
             return reached
     return None
@@ -228,7 +228,7 @@ def _repack(job: Job) -> Product:
     def refuse(*_: object) -> None:
         raise StageError("unpacking wheels executes nothing")
 
-    return builder_for(job.step.recipe.kind)(job, refuse, {})
+    return BUILDERS[job.step.recipe.kind](job, refuse, {})
 
 
 @contextmanager
@@ -306,7 +306,7 @@ def _build(
     runner = _runner(
         job, earlier, jobserver, course, setup, values, lambda line: _see(job, watch, course, line)
     )
-    product = builder_for(job.step.recipe.kind)(job, runner, values)
+    product = BUILDERS[job.step.recipe.kind](job, runner, values)
     _note_unseen(job, watch)
     return product
 
