@@ -127,6 +127,15 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def tail_of(path: Path, most: int) -> bytes:
+    """Return the last bytes of a file; none where it is missing."""
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - most))
+        return file.read()
+
+
 def copy_or_link(source: Path, destination: Path) -> None:
     """Make a hard link where the file system allows, else a copy; follows symbolic links."""
     try:

@@ -159,6 +159,13 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
+def document(value: Any) -> bytes:
+    """Return JSON for a file that is read by people, too."""
+    import json
+
+    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
+
+
 def render_template(name: str, **values: object) -> str:
     """Return spark_build/templates/NAME with the values filled in, escaped in an .html."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape

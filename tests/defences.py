@@ -713,7 +713,7 @@ DEFENCES = (
     Fault(
         name="a patch's paths not looked at",
         module="spark_build.build.patches",
-        old='    problem = next(filter(None, (_refused(path, tree) for path in touched_files(files))), "")\n',
+        old='    problem = next(filter(None, (_refused(path, tree) for path in sorted(paths))), "")\n',
         new='    problem = ""\n',
         tests=("test_patches_that_are_none",),
         attacks=("a patch writes outside the tree",),
@@ -893,8 +893,8 @@ DEFENCES = (
     Fault(
         name="other recipes built under a task's name",
         module="spark_build.farm.task",
-        old="        if before.key != task.plan_key:",
-        new="        if False:",
+        old="    if before.key != task.plan_key:",
+        new="    if False:",
         tests=("test_other_recipes_than_the_clients_are_not_built",),
         attacks=("a worker whose recipes differ",),
     ),

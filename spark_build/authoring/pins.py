@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -21,12 +20,12 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from spark_build.authoring.sdist_metadata import version_in
-from spark_build.errors import Hint, SourceError, UsageError, ours, problem
-from spark_build.files import CHUNK, sha256_of, write_atomically
+from spark_build.errors import Hint, SourceError, UsageError, ours
+from spark_build.files import CHUNK, sha256_of, text_of, write_atomically
 from spark_build.paths import Home
 from spark_build.recipes.model import Pin, Recipe, Source, Train
-from spark_build.recipes.parse import joint_error
-from spark_build.recipes.toml_positions import read_toml, set_value
+from spark_build.recipes.parse import load_toml
+from spark_build.recipes.toml_positions import set_value
 from spark_build.sources import git_remote, http
 from spark_build.sources.simple_api import IDENTITY, Indexes, IndexFile, configured, files_of, find, size_of
 from spark_build.text import nearest
@@ -67,16 +66,14 @@ class _Edits:
     """Changes by file, written together at the end."""
 
     texts: dict[Path, str] = field(default_factory=dict)
-    before: dict[Path, str] = field(default_factory=dict)
 
     def set(self, path: Path, keys: Keys, value: str | int) -> None:
-        if path not in self.texts:
-            self.texts[path] = self.before[path] = path.read_bytes().decode()
-        self.texts[path] = set_value(self.texts[path], keys, value, file=str(path))
+        text = self.texts[path] if path in self.texts else path.read_bytes().decode()
+        self.texts[path] = set_value(text, keys, value, file=str(path))
 
     def write(self) -> tuple[Path, ...]:
         """Write all changes and return the files."""
-        changed = [path for path, text in self.texts.items() if text != self.before[path]]
+        changed = [path for path, text in self.texts.items() if text != path.read_bytes().decode()]
         for path in changed:
             write_atomically(path, self.texts[path])
         return tuple(changed)
@@ -239,10 +236,7 @@ def _files(home: Home, folder: str) -> dict[str, Path]:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        return read_toml(path.read_bytes().decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise joint_error([problem(f"not valid TOML: {error}", str(path))]) from error
+    return load_toml(text_of(path, "recipes and trains are TOML"), str(path))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

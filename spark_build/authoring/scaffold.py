@@ -457,7 +457,9 @@ def _from_git(request: Request, home: Home, folder: Path, emit: Emit) -> tuple[S
     emit(Note(message=f"asking {url} for {tag}"))
     known = git_remote.remote_tags(url)
     if tag not in known:
-        newest = ", ".join(sorted(known, key=_by_version, reverse=True)[:8])
+        newest = ", ".join(
+            sorted(known, key=lambda one: (Version(version_in(one) or "0"), one), reverse=True)[:8]
+        )
         hint = f"tags are {newest}" if known else "it has no tags"
         raise SourceError(f"{url} has no tag '{tag}'{nearest(tag, known)}", hint=hint)
     source = Source(kind="git", url=url, tag=tag, commit=known[tag])
@@ -487,10 +489,6 @@ def _repository(text: str) -> tuple[str, str]:
             hint="leave it out; git's own credential helpers apply",
         )
     return url, tag
-
-
-def _by_version(tag: str) -> tuple[Version, str]:
-    return Version(version_in(tag) or "0"), tag
 
 
 def _version(found: Survey, source: Source) -> str:

@@ -5,9 +5,7 @@ Inside the wheel lie copies without what differs from build to build; beside it,
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import platform
 import time
@@ -16,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from packaging.utils import canonicalize_name
 
@@ -25,6 +22,7 @@ from spark_build.build.context import Job, Outputs, Provided
 from spark_build.files import sha256_of
 from spark_build.recipes.model import Source
 from spark_build.sources.git_remote import display_url, is_local
+from spark_build.text import document
 from spark_build.wheelhouse import store as stores
 from spark_build.wheels import attestation_formats
 from spark_build.wheels.attestation_formats import (
@@ -37,7 +35,7 @@ from spark_build.wheels.attestation_formats import (
     bom,
     statement,
 )
-from spark_build.wheels.reader import PROVENANCE, digest_of, dist_info, files_of, opened
+from spark_build.wheels.reader import PROVENANCE, digest_of, dist_info, files_of, opened, record_rows
 from spark_build.wheels.writer import hex_of
 
 SBOM = "sboms/spark-build.cdx.json"
@@ -53,9 +51,12 @@ def inside(job: Job, earlier: Mapping[str, Outputs]) -> Mapping[str, Callable[[W
     def provenance(content: WheelContent) -> bytes:
         digest = digest_of((name, bytes.fromhex(sha256)) for name, sha256 in content.hashes.items())
         name = f"{origin.distribution} {origin.wheel_version}"
-        return _json(statement(origin, [(name, {CONTENT: digest})]))
+        return document(statement(origin, [(name, {CONTENT: digest})]))
 
-    return {SBOM: lambda content: _json(bom(origin, content, moment=_moment(origin))), PROVENANCE: provenance}
+    return {
+        SBOM: lambda content: document(bom(origin, content, moment=_moment(origin))),
+        PROVENANCE: provenance,
+    }
 
 
 def beside(job: Job, earlier: Mapping[str, Outputs], byproducts: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -65,29 +66,30 @@ def beside(job: Job, earlier: Mapping[str, Outputs], byproducts: Mapping[str, by
     wheel = job.out / audited["wheel"] if audited["wheel"] else None
     content, sha256 = (content_of(wheel), sha256_of(wheel)) if wheel else (WheelContent(hashes={}), "")
     name = audited["wheel"] or ""
-    sbom = _json(bom(origin, content, moment=_moment(origin), file_name=name, sha256=sha256))
+    sbom = document(bom(origin, content, moment=_moment(origin), file_name=name, sha256=sha256))
     subjects: list[Subject] = [(name, {"sha256": sha256})] if wheel else []
     if earlier["build"]["prefix"]:
         subjects.append((stores.PREFIX, {CONTENT: audited["content_digest"]}))
     execution = _execution(job, earlier, {**byproducts, "sbom.json": sbom})
-    return {"sbom.json": sbom, "provenance.json": _json(statement(origin, subjects, execution))}
+    return {"sbom.json": sbom, "provenance.json": document(statement(origin, subjects, execution))}
 
 
 def content_of(wheel: Path) -> WheelContent:
     """Return the facts about a finished wheel for its attestations; reads only its dist-info folder."""
     with opened(wheel) as archive:
         folder = dist_info(archive, wheel.name)
+        rows, _ = record_rows(
+            archive.read(f"{folder}/RECORD").decode()
+        )  # the audit compared it with the files
         return WheelContent(
-            hashes=_listed(archive.read(f"{folder}/RECORD")),
+            hashes={
+                name: hex_of(row.hash_.value)
+                for name, row in rows.items()
+                if row.hash_ and row.hash_.name == "sha256"
+            },
             metadata=archive.read(f"{folder}/METADATA"),
             sboms=tuple(_foreign_sboms(archive, folder)),
         )
-
-
-def _listed(record: bytes) -> dict[str, str]:
-    """Return hex sha256 by file as in RECORD, which the audit compared with the files."""
-    rows = csv.reader(io.StringIO(record.decode()))
-    return {row[0]: hex_of(row[1]) for row in rows if row[1:] and row[1].startswith("sha256=")}
 
 
 def _foreign_sboms(archive: zipfile.ZipFile, folder: str) -> Iterator[bytes]:
@@ -184,21 +186,15 @@ def _needs(job: Job, earlier: Mapping[str, Outputs], *, beside: bool) -> Iterato
             # Not inside: a need that was rebuilt to the same content does not change what it is built into.
             digests["sha256"] = entry.wheel.sha256
             file_name = entry.wheel.filename
-        named = (
-            attestation_formats.generic
-            if entry is not None and entry.wheel is None
-            else attestation_formats.pypi
-        )
-        uri = (
-            attestation_formats.pypi(provision.distribution, version, file_name=file_name)
-            if file_name
-            else ""
-        )
+        if entry is not None and entry.wheel is None:
+            uri = attestation_formats.generic(provision.distribution, version)
+        else:
+            uri = attestation_formats.pypi(provision.distribution, version, file_name=file_name)
         yield Material(
             role="need",
             name=provision.distribution,
             version=version,
-            uri=uri or named(provision.distribution, version),
+            uri=uri,
             digests=digests,
             provider=_provider(one, entry) if beside else provision.provider,
         )
@@ -240,7 +236,3 @@ def _execution(job: Job, earlier: Mapping[str, Outputs], byproducts: Mapping[str
 
 def _moment(origin: Origin) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(origin.epoch)) if origin.epoch else ""
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from build import BuildBackendException, ProjectBuilder
 from packaging.requirements import Requirement
@@ -26,6 +25,7 @@ from spark_build.errors import AuditError, SparkBuildError, StageError
 from spark_build.files import copy_or_link, read_made, remove_tree
 from spark_build.recipes.evaluation import fill_placeholders
 from spark_build.recipes.model import Source, Stub
+from spark_build.sources.download import pinned_in
 from spark_build.wheels.reader import dist_info, files_of, is_safe, opened
 
 # Runs a command of the build, with variables on top of the build's own; raises StageError.
@@ -50,12 +50,8 @@ class BuildReached(Exception):  # noqa: N818  no error: it is what a run that on
         self.by_itself = by_itself  # without ninja and make
 
 
-class Builder(Protocol):
-    """A way to build."""
-
-    def __call__(self, job: Job, runner: Runner, values: Mapping[str, str | Callable[[], str]], /) -> Product:
-        """Build in job.source; `values` fill placeholders. Raises StageError."""
-        ...
+# Build in job.source; the values fill placeholders. Raises StageError.
+Builder = Callable[[Job, Runner, Mapping[str, str | Callable[[], str]]], Product]
 
 
 def refuse_incomplete(job: Job, key: str) -> None:
@@ -70,18 +66,6 @@ def refuse_incomplete(job: Job, key: str) -> None:
     missing = [path for path in recipe.expect if not (job.prefix / path).exists()]
     if missing:
         raise StageError(f"the prefix lacks {', '.join(missing)}", where=f"recipes/{recipe.name}.toml: {key}")
-
-
-def builder_for(kind: str) -> Builder:
-    """Return the function that builds recipes of a kind."""
-    known: dict[str, Builder] = {
-        "pep517": build_pep517,
-        "cmake": build_cmake,
-        "scons": build_scons,
-        "repack": build_repack,
-        "assemble": build_assemble,
-    }
-    return known[kind]
 
 
 def build_pep517(job: Job, runner: Runner, _values: Mapping[str, str | Callable[[], str]]) -> Product:
@@ -177,9 +161,9 @@ _NAMES = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 def build_repack(job: Job, _runner: Runner, _values: Mapping[str, str | Callable[[], str]]) -> Product:
     """Copy the wheel byte for byte to job.dist, and the folders that the recipe names to job.prefix."""
     source = job.step.source
-    if source is None or source.kind != "wheel":
-        raise StageError("a recipe of kind repack needs a source of kind wheel")
-    archive = job.home.sources / source.sha256[:2] / source.sha256 / source.filename
+    if source is None:
+        raise StageError("a recipe of kind repack needs a source")
+    archive = _archive(job, source)
     copy_or_link(archive, job.dist / source.filename)
     wanted = job.step.recipe.prefix
     if not wanted.copy:
@@ -188,11 +172,8 @@ def build_repack(job: Job, _runner: Runner, _values: Mapping[str, str | Callable
     with opened(archive) as wheel:
         for folder, destination in wanted.copy.items():
             _extract(wheel, folder, job.prefix / destination)
-    for link, points_to in wanted.links.items():
-        path = job.prefix / link
-        if not (path.parent / points_to).exists():
-            raise StageError(f"{source.filename} has no {points_to}, which {link} is to point to")
-        path.symlink_to(points_to)
+    for link, goal in wanted.links.items():
+        _link(job, job.prefix / link, goal)
     return Product(wheel=source.filename, prefix=True)
 
 
@@ -252,8 +233,8 @@ def build_assemble(job: Job, _runner: Runner, _values: Mapping[str, str | Callab
 
 def _archive(job: Job, wheel: Source) -> Path:
     if wheel.kind != "wheel":
-        raise StageError("a recipe of kind assemble needs sources of kind wheel")
-    return job.home.sources / wheel.sha256[:2] / wheel.sha256 / wheel.filename
+        raise StageError(f"a recipe of kind {job.step.recipe.kind} needs sources of kind wheel")
+    return pinned_in(wheel, job.home.sources).final
 
 
 def _add(
@@ -403,6 +384,15 @@ def _fixed(pattern: str) -> Path:
 def _copy(source: Path, destination: Path) -> None:
     destination.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(source, destination, follow_symlinks=False)
+
+
+BUILDERS: dict[str, Builder] = {  # by the kind of a recipe
+    "pep517": build_pep517,
+    "cmake": build_cmake,
+    "scons": build_scons,
+    "repack": build_repack,
+    "assemble": build_assemble,
+}
 
 
 _ALIGN = 0x10000  # the largest page of aarch64

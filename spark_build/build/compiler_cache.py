@@ -26,21 +26,8 @@ CHOICE = "SPARK_BUILD_CACHE"
 LINKS = "compiler-cache"  # a build's folder for wrappers, the log and fresh objects, in its tree
 MAX_SIZE = "20G"
 MOST_SHARED = 20 << 30  # bytes that one build hands on
-# Any of these makes sccache use a remote cache.
-REMOTES = (
-    "SCCACHE_AZURE_CONNECTION_STRING",
-    "SCCACHE_BUCKET",
-    "SCCACHE_COS_BUCKET",
-    "SCCACHE_GCS_BUCKET",
-    "SCCACHE_GHA_ENABLED",
-    "SCCACHE_MEMCACHED",
-    "SCCACHE_MEMCACHED_ENDPOINT",
-    "SCCACHE_OSS_BUCKET",
-    "SCCACHE_REDIS",
-    "SCCACHE_REDIS_CLUSTER_ENDPOINTS",
-    "SCCACHE_REDIS_ENDPOINT",
-    "SCCACHE_WEBDAV_ENDPOINT",
-)
+# Variables that make sccache use a remote cache.
+REMOTE = re.compile(r"SCCACHE_(\w*(BUCKET|ENDPOINTS?|CONNECTION_STRING)|GHA_ENABLED|MEMCACHED|REDIS)")
 MOST_STATISTICS = 64 << 20  # bytes that are read: half a kilobyte for each call
 ENTRY = re.compile("[0-9a-f]{2}/[0-9a-v]{20,60}")  # of ccache's remote storage
 OFF = ("", "0", "false", "no", "off")
@@ -90,7 +77,7 @@ def choose(environ: Mapping[str, str]) -> Cache:
     wanted = environ.get(CHOICE, "")
     if wanted.startswith("file:"):
         return _shared(wanted, environ)
-    remote = any(environ.get(name, "").lower() not in OFF for name in REMOTES)
+    remote = any(REMOTE.fullmatch(name) and value.lower() not in OFF for name, value in environ.items())
     if wanted == "none":
         return Cache(kind="none", reason=f"{CHOICE}=none")
     if wanted not in ("", "ccache", "sccache"):
@@ -200,7 +187,7 @@ def prepare(
         taken = cache.shared / folder.name
         if taken.is_symlink():  # others write there: it could show builds any folder of the user's
             raise HostError("a link is in the place of shared objects", where=str(taken), hint=rm(taken))
-        variables["CCACHE_REMOTE_STORAGE"] = f"{_url(taken)}|read-only {_url(fresh)}"
+        variables["CCACHE_REMOTE_STORAGE"] = f"file:{quote(str(taken))}|read-only file:{quote(str(fresh))}"
         writable, readable = (*writable, fresh), (*readable, taken)
     return Setup(
         cache=cache,
@@ -210,10 +197,6 @@ def prepare(
         readable=readable,
         log=log,
     )
-
-
-def _url(folder: Path) -> str:
-    return f"file:{quote(str(folder))}"
 
 
 def fresh_in(links: Path) -> Path:
@@ -364,48 +347,21 @@ def write_compiler_wrappers(folder: Path, *, program: Path, search: str) -> tupl
 
 HITS = frozenset({"direct_cache_hit", "preprocessed_cache_hit"})
 MISSES = frozenset({"cache_miss", "recache"})
-# Compilations whose result ccache could not keep. compile_failed is none of them: there is no result.
-UNCACHEABLE = frozenset(
-    {
-        "bad_compiler_arguments",
-        "bad_input_file",
-        "bad_output_file",
-        "compiler_check_failed",
-        "compiler_produced_empty_output",
-        "compiler_produced_no_output",
-        "compiler_produced_stdout",
-        "could_not_use_modules",
-        "could_not_use_precompiled_header",
-        "disabled",
-        "error_hashing_extra_file",
-        "internal_error",
-        "missing_cache_file",
-        "modified_input_file",
-        "multiple_source_files",
-        "output_to_stdout",
-        "preprocessor_error",
-        "unsupported_code_directive",
-        "unsupported_compiler_option",
-        "unsupported_environment_variable",
-        "unsupported_source_language",
-    }
-)
 # sccache keeps what nvcc runs as entries of their own, beside the whole compilation ("CUDA").
 STEPS = frozenset({"CUDA (Device code)", "PTX", "CUBIN"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheUse:
-    """Compilations of one build by their result."""
+    """Compilations of one build that a cache can keep, by their result."""
 
     hits: int = 0
     misses: int = 0
-    uncacheable: int = 0
 
     @property
     def total(self) -> int:
         """Number of compilations."""
-        return self.hits + self.misses + self.uncacheable
+        return self.hits + self.misses
 
     @property
     def rate(self) -> float | None:
@@ -418,9 +374,8 @@ class CacheUse:
             return "nothing compiled"
         percent = 100 if self.hits == self.total else min(round(100 * self.rate), 99)
         percent = max(percent, 1) if self.hits else 0
-        left = f", {self.uncacheable} not cacheable" if self.uncacheable else ""
         word = "compilation" if self.total == 1 else "compilations"
-        return f"{self.hits} of {self.total} {word} from the cache ({percent}%{left})"
+        return f"{self.hits} of {self.total} {word} from the cache ({percent}%)"
 
 
 def parse_statistics(text: str) -> CacheUse:
@@ -429,28 +384,12 @@ def parse_statistics(text: str) -> CacheUse:
 
 
 def _ccache(text: str) -> CacheUse:
-    """Return ccache's results; each call counts once: as hit or miss, else by why it was not cached."""
-    hits = misses = uncacheable = 0
-    for counters in _calls(text):
-        if counters & HITS:
-            hits += 1
-        elif counters & MISSES:
-            misses += 1
-        elif counters & UNCACHEABLE:
-            uncacheable += 1
-    return CacheUse(hits=hits, misses=misses, uncacheable=uncacheable)
-
-
-def _calls(text: str) -> Iterator[set[str]]:
-    """Yield the counters of each call."""
-    counters = set[str]()
-    for line in text.splitlines():
-        if line.startswith("#"):
-            yield counters
-            counters = set()
-        else:
-            counters.add(line.strip())
-    yield counters
+    """Return ccache's results: each call has its counters, one a line, below a line with its source."""
+    counters = [line.strip() for line in text.splitlines()]
+    return CacheUse(
+        hits=sum(counter in HITS for counter in counters),
+        misses=sum(counter in MISSES for counter in counters),
+    )
 
 
 def _sccache(text: str) -> CacheUse:
@@ -458,13 +397,11 @@ def _sccache(text: str) -> CacheUse:
     try:
         stats = json.loads(text)["stats"]
         return CacheUse(
-            hits=_sum(stats["cache_hits"]["counts"], without=STEPS),
-            misses=_sum(stats["cache_misses"]["counts"], without=STEPS),
-            uncacheable=_sum(stats["not_cached"]),
+            hits=_sum(stats["cache_hits"]["counts"]), misses=_sum(stats["cache_misses"]["counts"])
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return CacheUse()
 
 
-def _sum(counts: Mapping[str, Any], *, without: frozenset[str] = frozenset()) -> int:
-    return sum(max(0, int(number)) for name, number in counts.items() if name not in without)
+def _sum(counts: Mapping[str, Any]) -> int:
+    return sum(max(0, int(number)) for name, number in counts.items() if name not in STEPS)

@@ -122,11 +122,8 @@ def _plain_lines(log: str) -> list[str]:
     lines = _COLOUR.sub("", log).splitlines()
     framed = next((line for line in lines if "╰─>" in line), None)
     indent = len(framed) - len(framed.lstrip()) + 4 if framed else 0
-    return [_unframed(line, indent) for line in lines if not line.startswith("$ ")]
-
-
-def _unframed(line: str, indent: int) -> str:
-    return line[indent:] if indent and line[:indent].strip() == "" else line
+    own = (line for line in lines if not line.startswith("$ "))
+    return [line[indent:] if indent and line[:indent].strip() == "" else line for line in own]
 
 
 def _decisive(lines: Sequence[str]) -> Iterator[_Error]:
@@ -231,7 +228,6 @@ class FeatureWatch:
         self._patterns = {one.name: _pattern(one.name) for one in features}
         self._seen: dict[str, str] = {}  # name -> what the last line about it said
         self._remarks: deque[str] = deque(maxlen=KEPT)
-        self._warning: list[str] | None = None
 
     def see(self, line: str) -> Finding | None:
         """Return that the build would lack a feature, where this line says so."""
@@ -245,7 +241,6 @@ class FeatureWatch:
             value = _value(found)
             self._seen[feature.name] = value
             if not feature_agrees(feature.value, value):
-                self._end_warning()
                 why = self._reason(feature.name) or feature.why
                 lacks = (
                     f"the build would lack {feature.name}: the configure summary says {value or 'nothing'}"
@@ -265,23 +260,9 @@ class FeatureWatch:
         return dict(self._seen)
 
     def _remember(self, line: str) -> None:
-        """Store a possible reason: a remark in one line, or a CMake warning in several."""
-        if line.startswith("CMake Warning"):
-            self._end_warning()
-            self._warning = [line.split("):", 1)[-1].strip() if "):" in line else ""]
-            return
-        if self._warning is not None:
-            if line.startswith("  ") or not line:
-                self._warning.append(line.strip())
-                return
-            self._end_warning()
+        """Store a line that may be a reason."""
         if _REMARK.search(line):
-            self._remarks.append(line.removeprefix("--").strip())
-
-    def _end_warning(self) -> None:
-        if self._warning is not None:
-            self._remarks.append(" ".join(" ".join(self._warning).split()))
-            self._warning = None
+            self._remarks.append(" ".join(line.removeprefix("--").split()))
 
     def _reason(self, name: str) -> str:
         """Return the last remark that names the feature: in full (cuDNN for USE_CUDNN), else a part of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,7 @@ from spark_build import venv
 from spark_build.build import keys
 from spark_build.build.context import NOWHERE, Job, Outputs, Provided
 from spark_build.errors import StageError, UsageError, ours
+from spark_build.events import Note
 from spark_build.files import sha256_of
 from spark_build.probe import CUDA, SYSTEM_PATH, cuda_home
 from spark_build.process import capture
@@ -90,6 +91,38 @@ def variables(job: Job, known: Values, epoch: int) -> dict[str, str]:
     }
 
 
+def sandboxed(
+    job: Job,
+    command: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    writable: Sequence[Path] = (),
+    readable: Sequence[Path] = (),
+    placed: Mapping[Path, Path] | None = None,
+) -> list[str]:
+    """Return a command of the build as it is started: nothing to write but folders of its own, no network.
+
+    placed: folders of ours -> where it sees them as well; None: as `job` says.
+    """
+    from spark_build.build import sandbox  # a plan needs none
+
+    chosen = sandbox.choose()
+    if told := sandbox.warning(chosen):
+        job.emit(Note(message=told))
+    needs = [path for one in job.provided for path in (one.prefix, one.site) if path is not None]
+    toolkit = [Path(one) for one in (toolkit_of(job),) if one]
+    return sandbox.wrap(
+        chosen,
+        [job.seen(word) for word in command],
+        env={name: job.seen(value) for name, value in env.items()},
+        writable=[*job.writable, *writable],
+        readable=[job.work, venv.python_of(job.environment), *toolkit, *needs, *readable],
+        placed=job.places if placed is None else placed,
+        cwd=Path(job.seen(str(cwd))),
+        network=job.step.recipe.build.network,
+    )
+
+
 def library_folders(job: Job) -> list[Path]:
     """Return the folders of the needs' prefixes that hold their libraries."""
     prefixes = [one.prefix for one in job.provided if one.prefix is not None and one.site is None]
@@ -127,18 +160,15 @@ def locate(provision: Provision, store: Path, built: Mapping[str, str]) -> Provi
     entry = stores.read(store, built[provision.need])
     if entry is None:
         raise StageError(f"{provision.need} is not in the store", hint=ours("build", provision.need))
-    identity = entry.content_digest if provision.coupling == "content" else _built(entry.version)
+    identity = entry.content_digest if provision.coupling == "content" else f"store {entry.version}"
     wheel = entry.folder / entry.wheel.filename if entry.wheel else None
     return Provided(provision=provision, identity=identity, wheel=wheel, prefix=entry.prefix)
 
 
 def to_come(provision: Provision, told: str) -> Provided:
     """Return a need as it will be in the store; `told`: its version, or content digest where that counts."""
-    return Provided(provision=provision, identity=told if provision.coupling == "content" else _built(told))
-
-
-def _built(version: str) -> str:
-    return f"store {version}"
+    identity = told if provision.coupling == "content" else f"store {told}"
+    return Provided(provision=provision, identity=identity)
 
 
 def _at_path(provision: Provision) -> Provided:

@@ -84,17 +84,13 @@ def plan_inputs(  # noqa: PLR0913 - each of them is a part of the key
         "version": pin.version,
         "source": source_identity(source),
         "extra_sources": {
-            name: source_identity(extra) | _laid(extra) for name, extra in evaluated.extra_sources.items()
+            name: source_identity(extra) | _asked({"folder": extra.folder, "copy": extra.copy})
+            for name, extra in evaluated.extra_sources.items()
         },
         "patches": [patch.sha256 for patch in patches],
         "target": _target(recipe, target),
         "needs": {one.need: _declared_need(one, keys) for one in provisions},
     }
-
-
-def _laid(extra: Source) -> dict[str, Any]:
-    """Return the destinations of an extra source's files; the default is omitted, so that old keys stay."""
-    return {key: value for key, value in (("folder", extra.folder), ("copy", extra.copy)) if value}
 
 
 def _target(recipe: Recipe, target: Target) -> dict[str, Any]:
@@ -118,7 +114,7 @@ def _prefix(prefix: Prefix) -> dict[str, Any]:
     """Return how the prefix is made, without defaults."""
     asked = {"unversioned": list(prefix.unversioned), "stubs": [asdict(one) for one in prefix.stubs]}
     always = {"copy": prefix.copy, "links": prefix.links}
-    return always | {name: value for name, value in asked.items() if value}
+    return always | _asked(asked)
 
 
 def _repair(repair: Repair) -> dict[str, Any]:

@@ -1,13 +1,10 @@
-"""Parse and apply patches."""
+"""Check and apply patches with git."""
 
 from __future__ import annotations
 
-import codecs
-import difflib
 import re
 import shutil
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
@@ -27,7 +24,7 @@ _ERROR = re.compile(r"^(?:error|fatal): (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PatchState:
-    """Effect of a patch on a tree; `detail`: which hunk does not fit, and where it would fit best."""
+    """Effect of a patch on a tree; `detail`: which file and line does not fit."""
 
     state: State
     detail: str = ""
@@ -43,10 +40,7 @@ def located(patch: Patch, home: Home) -> Path:
 
 
 def apply(patch: Path, tree: Path, log: BinaryIO | None) -> None:
-    """Apply a patch to a tree.
-
-    Raises PatchError naming file, hunk and the nearest matching place; nothing is changed then.
-    """
+    """Apply a patch to a tree. Raises PatchError naming file and line; nothing is changed then."""
     state = check(patch, tree)
     if state.state != "applies":
         upstream = state.state == "already-upstream"
@@ -63,19 +57,25 @@ def apply(patch: Path, tree: Path, log: BinaryIO | None) -> None:
 
 def check(patch: Path, tree: Path) -> PatchState:
     """Return what a patch would do to a tree, without changing it."""
-    files = _files(patch)
-    if not files:
-        return PatchState(state="does-not-apply", detail="it changes no file")
-    problem = next(filter(None, (_refused(path, tree) for path in touched_files(files))), "")
+    try:
+        paths, only_removes = _changes(patch)
+    except PatchError as error:
+        return PatchState(state="does-not-apply", detail=error.message)
+    problem = next(filter(None, (_refused(path, tree) for path in sorted(paths))), "")
     if problem:
         return PatchState(state="does-not-apply", detail=problem)
     forward = _git_apply(patch, tree, "--check")
     backward = _git_apply(patch, tree, "--check", "--reverse")
-    if backward.returncode == 0 and (forward.returncode != 0 or not _only_removes(files)):
+    if backward.returncode == 0 and (forward.returncode != 0 or not only_removes):
         return PatchState(state="already-upstream", detail="its reverse applies")
     if forward.returncode == 0:
         return PatchState(state="applies")
-    return PatchState(state="does-not-apply", detail=_explained(files, tree, forward))
+    return PatchState(state="does-not-apply", detail=_said(forward))
+
+
+def touched_files(patch: Path) -> frozenset[str]:
+    """Return every path that a patch reads or writes. Raises PatchError for what is no patch."""
+    return _changes(patch)[0]
 
 
 def copy_touched(paths: Iterable[str], tree: Path, copy: Path) -> str:
@@ -102,20 +102,22 @@ def _refused(path: str, tree: Path) -> str:
     return ""
 
 
-def _files(patch: Path) -> tuple[FilePatch, ...]:
-    return parse_patch(_text(patch))
-
-
-def _text(path: Path) -> str:
-    return path.read_bytes().decode(errors="surrogateescape")
-
-
-def _only_removes(files: Sequence[FilePatch]) -> bool:
-    """Return whether a patch fits in both directions because it only removes.
+def _changes(patch: Path) -> tuple[frozenset[str], bool]:
+    """Return the paths before and after, and whether a patch fits both ways because it only removes.
 
     With context on one side only, an insertion can be made twice, and a removal undone twice.
     """
-    return any(len(hunk.old) > len(hunk.new) for file in files for hunk in file.hunks)
+    before, after = _counts(patch, "--reverse"), _counts(patch)
+    only_removes = any(gone.isdigit() and int(gone) > int(come) for come, gone, _ in after)
+    return frozenset(path for _, _, path in (*before, *after)), only_removes
+
+
+def _counts(patch: Path, *options: str) -> list[list[str]]:
+    """Return lines added, lines removed and the path that it has then, of each file."""
+    done = _git_apply(patch, patch.parent, "--numstat", "-z", *options)
+    if done.returncode != 0:
+        raise PatchError(_said(done))
+    return [row.split("\t", 2) for row in done.output.split("\0") if row.count("\t") >= 2]
 
 
 def _git_apply(patch: Path, tree: Path, *options: str, log: BinaryIO | None = None) -> Completed:
@@ -126,243 +128,8 @@ def _git_apply(patch: Path, tree: Path, *options: str, log: BinaryIO | None = No
 
 
 def _said(done: Completed) -> str:
+    """Return why git refuses a patch."""
+    if failed := _FAILED_AT.search(done.output):
+        return f"{failed[1]}: the hunk at line {failed[2]} does not match"
     match = _ERROR.search(done.output)
     return match[1] if match else "git apply failed without a word"
-
-
-def _explained(files: Sequence[FilePatch], tree: Path, done: Completed) -> str:
-    """Return which hunk of which file does not fit, and where it would fit best."""
-    match = _FAILED_AT.search(done.output)
-    if match is None:
-        said = _said(done)
-        missing = next((file.path for file in files if said == f"{file.path}: No such file or directory"), "")
-        return f"{missing} is not in the source" if missing else said
-    path, start = match[1], int(match[2])
-    hunk = next(
-        (
-            hunk
-            for file in files
-            if path in (file.old, file.new)
-            for hunk in file.hunks
-            if hunk.old_start == start
-        ),
-        None,
-    )
-    if hunk is None or not (tree / path).is_file():
-        return _said(done)
-    lines = _text(tree / path).split("\n")
-    where = f"{path}: hunk {hunk.number} (line {start})"
-    if hunk.new != hunk.old and contains_lines(lines, hunk.new):
-        return f"{where} is in the source already, other parts of the patch are not"
-    place = nearest_place(lines, hunk.old, start) or HunkPlace(line=0, similarity=0)
-    said = f"nearest is line {place.line}, {int(place.similarity * 100)}% alike"
-    if place.similarity == 1:  # to git, no context after a change means the end of the file
-        said = f"line {place.line} does, but without context lines it only fits a file's first or last lines"
-    return f"{where} does not match; {said}"
-
-
-NOWHERE = "/dev/null"
-CANDIDATES = 24  # places that are looked at closely
-
-_HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hunk:
-    """One hunk; `number` and lines count from 1 within their file."""
-
-    number: int
-    old_start: int
-    lines: tuple[str, ...]  # each with its mark: " ", "-" or "+"
-
-    @property
-    def old(self) -> tuple[str, ...]:
-        """Lines before: context and removed ones."""
-        return tuple(line[1:] for line in self.lines if line[0] != "+")
-
-    @property
-    def new(self) -> tuple[str, ...]:
-        """Lines after: context and added ones."""
-        return tuple(line[1:] for line in self.lines if line[0] != "-")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FilePatch:
-    """Changes to one file; NOWHERE as `old` creates it, as `new` deletes it."""
-
-    old: str
-    new: str
-    hunks: tuple[Hunk, ...]
-
-    @property
-    def path(self) -> str:
-        """File to look at."""
-        return self.new if self.old == NOWHERE else self.old
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HunkPlace:
-    """Best place for a hunk: its first line (from 1) and its similarity, 0 to 1."""
-
-    line: int
-    similarity: float
-
-
-def parse_patch(text: str) -> tuple[FilePatch, ...]:
-    """Parse a patch in git's format, with or without extended headers."""
-    found: list[FilePatch] = []
-    lines = deque(text.split("\n"))
-    while lines:
-        line = lines.popleft()
-        if line.startswith("diff --git "):
-            found.append(_extended(lines, line))
-        elif line.startswith("--- ") and _peek(lines).startswith("+++ "):
-            old, new = _side(line), _side(lines.popleft())
-            found.append(FilePatch(old=old, new=new, hunks=_hunks(lines)))
-    return tuple(found)
-
-
-def _peek(lines: deque[str]) -> str:
-    return lines[0] if lines else ""
-
-
-def touched_files(files: Sequence[FilePatch]) -> tuple[str, ...]:
-    """Return every path that a patch reads or writes, sorted."""
-    return tuple(sorted({name for file in files for name in (file.old, file.new)} - {NOWHERE, ""}))
-
-
-def nearest_place(lines: Sequence[str], wanted: Sequence[str], expected: int) -> HunkPlace | None:
-    """Return the best match of `wanted`; of equal ones the nearest to line `expected`.
-
-    None when there is nothing to compare.
-    """
-    if not lines or not wanted:
-        return None
-    width = min(len(wanted), len(lines))
-    starts = range(len(lines) - width + 1)
-    counts = _overlaps(lines, wanted, width)
-    order = sorted(starts, key=lambda start: (-counts[start], abs(start + 1 - expected)))
-    # Lines that were only edited count for nothing above, so the expected place is always looked at.
-    around = [start for start in range(expected - 4, expected + 3) if start in starts]
-    best = max(
-        {*order[:CANDIDATES], *around},
-        key=lambda start: (_alike(lines[start : start + width], wanted), -abs(start + 1 - expected), -start),
-    )
-    return HunkPlace(line=best + 1, similarity=_alike(lines[best : best + width], wanted))
-
-
-def contains_lines(lines: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Return whether the file contains `wanted` exactly."""
-    width = len(wanted)
-    return any(
-        lines[start] == wanted[0] and tuple(lines[start : start + width]) == tuple(wanted)
-        for start in range(len(lines) - width + 1 if wanted else 0)
-    )
-
-
-def _extended(lines: deque[str], line: str) -> FilePatch:
-    """Parse git's extended header: renames, modes and binary changes may lack hunks."""
-    old, new = _both(line.removeprefix("diff --git ").rstrip("\r"))
-    hunks: tuple[Hunk, ...] = ()
-    while lines and not lines[0].startswith("diff --git "):
-        if lines[0].startswith("--- ") and hunks:
-            break  # the next file, without a header of its own
-        line = lines.popleft().rstrip("\r")
-        word, _, rest = line.partition(" ")
-        if line.startswith(("rename from ", "copy from ")):
-            old = _unquoted(rest.removeprefix("from "))
-        elif line.startswith(("rename to ", "copy to ")):
-            new = _unquoted(rest.removeprefix("to "))
-        elif line.startswith("new file mode "):
-            old = NOWHERE
-        elif line.startswith("deleted file mode "):
-            new = NOWHERE
-        elif word == "---":
-            old = _side(line)
-        elif word == "+++":
-            new = _side(line)
-            hunks = _hunks(lines)
-    return FilePatch(old=old, new=new, hunks=hunks)
-
-
-def _hunks(lines: deque[str]) -> tuple[Hunk, ...]:
-    hunks: list[Hunk] = []
-    while match := _HEADER.match(_peek(lines)):
-        lines.popleft()
-        old, new = int(match[2] or 1), int(match[4] or 1)
-        own: list[str] = []
-        while (old > 0 or new > 0) and lines:
-            # Some editors strip the blank of an empty context line.
-            line = lines.popleft() or " "
-            if line[0] not in " +-\\":
-                break
-            if line[0] != "\\":
-                own.append(line)
-            old -= line[0] in " -"
-            new -= line[0] in " +"
-        if _peek(lines).startswith("\\"):
-            lines.popleft()
-        hunks.append(Hunk(number=len(hunks) + 1, old_start=int(match[1]), lines=tuple(own)))
-    return tuple(hunks)
-
-
-def _side(line: str) -> str:
-    """Return the path of a "--- a/path" or "+++ b/path" line, which may have a time after a tab."""
-    name = line[4:].rstrip("\r")
-    quoted = _QUOTED.match(name)
-    name = _unquoted(quoted[0]) if quoted else name.partition("\t")[0]
-    return name if name == NOWHERE else _stripped(name)
-
-
-def _both(names: str) -> tuple[str, str]:
-    """Return old and new path of "a/path b/path", which are equal except in renames."""
-    if names.startswith('"'):
-        end = _QUOTED.match(names)
-        first = end[0] if end else names
-        return _stripped(_unquoted(first)), _stripped(_unquoted(names[len(first) :].strip()))
-    half = len(names) // 2
-    return _stripped(names[:half]), _stripped(names[half + 1 :])
-
-
-def _stripped(name: str) -> str:
-    """Return a path without its first folder, as `git apply` does."""
-    return name.partition("/")[2]
-
-
-def _unquoted(name: str) -> str:
-    """Return a path that git may have quoted with C escapes."""
-    if not name.startswith('"'):
-        return name
-    inner = name[1:].removesuffix('"').encode(errors="surrogateescape")
-    try:
-        return codecs.escape_decode(inner)[0].decode(errors="surrogateescape")
-    except ValueError:
-        return name
-
-
-def _overlaps(lines: Sequence[str], wanted: Sequence[str], width: int) -> list[int]:
-    """Return for each window of `width` lines the number of wanted lines in it, in any order."""
-    want = Counter(line.strip() for line in wanted if line.strip())
-    have: Counter[str] = Counter()
-    counts = []
-    total = 0
-    for at, line in enumerate(lines):
-        key = line.strip()
-        have[key] += 1
-        total += have[key] <= want[key]
-        if at >= width:
-            gone = lines[at - width].strip()
-            total -= have[gone] <= want[gone]
-            have[gone] -= 1
-        if at >= width - 1:
-            counts.append(total)
-    return counts
-
-
-def _alike(window: Sequence[str], wanted: Sequence[str]) -> float:
-    """Return the similarity of two texts, 1 only for equal ones."""
-    if tuple(window) == tuple(wanted):
-        return 1.0
-    ratio = difflib.SequenceMatcher(None, "\n".join(window), "\n".join(wanted), autojunk=False).ratio()
-    return min(ratio, 0.999)

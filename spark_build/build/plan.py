@@ -478,7 +478,10 @@ def total(planned: Plan, machine: Machine) -> PlanTotal:
             step.recipe.name
             for step in building
             if not step.recipe.is_compiled
-            or (target.platform == machine.platform and _runs_python(step, target, machine))
+            or (
+                target.platform == machine.platform
+                and (step.recipe.kind != "pep517" or target.python == machine.python)
+            )
         ),
     )
 
@@ -535,10 +538,6 @@ def makespan(planned: Plan, machines: int) -> float:
         free[at] = ends[name] = finish[at]
         made[at] |= own
     return max(free)
-
-
-def _runs_python(step: Step, target: Target, machine: Machine) -> bool:
-    return step.recipe.kind != "pep517" or target.python == machine.python
 
 
 def _preflight(recipe: Recipe) -> tuple[str, ...]:

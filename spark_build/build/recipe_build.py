@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +43,7 @@ from spark_build.files import (
     locked,
     make_folder,
     remove_tree,
+    tail_of,
     write_atomically,
 )
 from spark_build.recipes.loader import closure_locks
@@ -50,7 +51,7 @@ from spark_build.recipes.model import CONFIGURE, BuildOptions, Step
 from spark_build.reporting import Reporter
 from spark_build.resources import governor
 from spark_build.resources.governor import Governor
-from spark_build.text import digest
+from spark_build.text import digest, document
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.store import StoreEntry
 from spark_build.wheelhouse.trust import is_trusted
@@ -454,7 +455,7 @@ def _explained(error: SparkBuildError | OSError, log: Path) -> SparkBuildError:
         if known is None:
             raise error
         return known
-    if isinstance(error, StageError) and "No space left on device" in _tail(log):
+    if isinstance(error, StageError) and b"No space left on device" in tail_of(log, 1 << 16):
         return HostError(
             "the disk is full",
             hint=Hint("free some space, then ", GOES_ON),
@@ -462,14 +463,6 @@ def _explained(error: SparkBuildError | OSError, log: Path) -> SparkBuildError:
         )
     error.log = error.log or (str(log) if (log.parent / "stamps").exists() else None)
     return error
-
-
-def _tail(log: Path) -> str:
-    if not log.is_file():
-        return ""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - (1 << 16)))
-        return file.read().decode(errors="replace")
 
 
 def result_of(  # noqa: PLR0913 - a result's fields, most of them with defaults
@@ -505,26 +498,6 @@ def _stages() -> tuple[Stage, ...]:
     return (fetch, patch, stages_environment, compilation, audit, publish)
 
 
-class _Configuring:
-    """The build stage up to the project's first build call."""
-
-    NAME = CONFIGURE
-
-    def inputs(self, job: Job) -> Any:
-        """Return the inputs of the build stage."""
-        return {"key": job.key}
-
-    def intact(self, _job: Job, _outputs: Outputs) -> bool:
-        """Return False: only the tree is kept."""
-        return False
-
-    def run(self, job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
-        """Configure the project."""
-        from spark_build.build.stages import compilation
-
-        return compilation.configure(job, earlier)
-
-
 def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
     """Run each stage, unless an earlier run's result still holds."""
     outputs: dict[str, Any] = {}
@@ -534,7 +507,7 @@ def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
         kept = _kept(job, stage, chain)
         if stop_after == CONFIGURE and stage.NAME == "build":
             # No stamp: it is for this run, and the build stage begins with it again.
-            outputs[CONFIGURE] = _run_stage(_Configuring(), job, outputs)
+            outputs[CONFIGURE] = _run_stage(CONFIGURE, _configure, job, outputs)
             break
         if kept is not None and stage.intact(job, kept):
             outputs[stage.NAME] = kept
@@ -543,7 +516,7 @@ def run_stages(job: Job, stop_after: str = "") -> Mapping[str, Outputs]:
         else:
             if stage.NAME == "build":
                 _before_building(job, outputs)
-            outputs[stage.NAME] = _run_stage(stage, job, outputs, chain)
+            outputs[stage.NAME] = _run_stage(stage.NAME, stage.run, job, outputs, chain)
         # Another result of this stage invalidates what later ones made from the old one.
         chain = digest([chain, outputs[stage.NAME]])
         if stop_after == "preflight" and stage.NAME == "environment":
@@ -565,33 +538,44 @@ def _before_building(job: Job, earlier: Mapping[str, Outputs]) -> None:
 
     chain = digest([preflight.NAME, preflight.inputs(job)])
     if _kept(job, preflight, chain) is None:
-        _run_stage(preflight, job, earlier, chain)
+        _run_stage(preflight.NAME, preflight.run, job, earlier, chain)
 
 
-def _run_stage(stage: Stage, job: Job, earlier: Mapping[str, Outputs], chain: str = "") -> Outputs:
+def _configure(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
+    """Run the build stage up to the project's first build call."""
+    from spark_build.build.stages import compilation
+
+    return compilation.configure(job, earlier)
+
+
+def _run_stage(
+    stage: str,
+    do: Callable[[Job, Mapping[str, Outputs]], Outputs],
+    job: Job,
+    earlier: Mapping[str, Outputs],
+    chain: str = "",
+) -> Outputs:
     """Run one stage and report its result; with a `chain` it leaves a stamp."""
     from spark_build.build import sandbox
 
     start, name = time.monotonic(), job.step.recipe.name
-    job.emit(
-        StageStarted(recipe=name, stage=stage.NAME, expected=job.expected if stage.NAME == "build" else None)
-    )
+    job.emit(StageStarted(recipe=name, stage=stage, expected=job.expected if stage == "build" else None))
     try:
-        outputs = dict(stage.run(job, earlier))
+        outputs = dict(do(job, earlier))
     except (SparkBuildError, OSError) as error:
         failure = error if isinstance(error, SparkBuildError) else from_os_error(error)
         seconds = time.monotonic() - start
-        result = StageResult(stage=stage.NAME, status="failed", seconds=seconds, error=failure)
+        result = StageResult(stage=stage, status="failed", seconds=seconds, error=failure)
         job.emit(StageFinished(recipe=name, result=result))
         raise
     finally:
-        if stage.NAME in ("build", CONFIGURE, "preflight"):
+        if stage in ("build", CONFIGURE, "preflight"):
             sandbox.clear_privileges(job.writable)
-    result = StageResult(stage=stage.NAME, status="done", seconds=time.monotonic() - start)
+    result = StageResult(stage=stage, status="done", seconds=time.monotonic() - start)
     job.emit(StageFinished(recipe=name, result=result))
     if chain:
         stamp = {"chain": chain, "outputs": outputs}
-        write_atomically(_stamp(job.work, stage.NAME), json.dumps(stamp))
+        write_atomically(_stamp(job.work, stage), json.dumps(stamp))
     return outputs
 
 
@@ -649,9 +633,8 @@ def find_older_entry(
 def take_over(store: Path, old: StoreEntry, plan_key: str, inputs: Mapping[str, Any]) -> StoreEntry:
     """Link an older entry under the key of these inputs, atomically."""
     key = digest(inputs)
-    document = {"key": key, "plan_key": plan_key, "inputs": inputs, "taken_over_from": old.folder.name}
-    raw = (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
-    return stores.again(store, old, key=key, changed={KEY: raw}, kept_as={KEY: OLD_KEY})
+    written = {"key": key, "plan_key": plan_key, "inputs": inputs, "taken_over_from": old.folder.name}
+    return stores.again(store, old, key=key, changed={KEY: document(written)}, kept_as={KEY: OLD_KEY})
 
 
 def recorded_inputs(store: Path, document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
-
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
+from typing import cast
 
 from spark_build.build.context import Job, Outputs
 from spark_build.errors import StoreError
 from spark_build.events import FileDifference, Repetition
-from spark_build.files import CHUNK, sha256_of
+from spark_build.files import sha256_of
 from spark_build.wheelhouse import store
-from spark_build.wheels.fatbin import ELF_MAGIC
-from spark_build.wheels.reader import SPOOL, files_of, opened
+from spark_build.wheels.reader import files_of, opened
 
-Open = Callable[[], AbstractContextManager[IO[bytes]]]
-File = tuple[str, Open]  # what of it counts besides the content; how to read it
-# pyelftools trusts the file: any of these on one that is cut or no real ELF.
-NOT_ELF = (ELFError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+File = tuple[str, str]  # what of it counts besides the content; the sha256 of that
 
 
 def same_bytes(first: Path, second: Path) -> bool:
@@ -69,28 +58,23 @@ def folders(first: Path, second: Path) -> tuple[FileDifference, ...]:
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, File]:
-    def reading(info: zipfile.ZipInfo) -> Open:
-        return lambda: archive.open(info)
-
-    return {info.filename: ("", reading(info)) for info in files_of(archive)}
-
-
-def _tree(folder: Path) -> dict[str, File]:
-    def reading(path: Path) -> Open:
-        return lambda: path.open("rb")
-
     found: dict[str, File] = {}
-    for path in folder.rglob("*"):
-        if path.is_symlink():
-            found[str(path.relative_to(folder))] = (f"link to {path.readlink()}", _nothing)
-        elif path.is_file():
-            mark = "executable" if path.stat().st_mode & 0o111 else "plain file"
-            found[str(path.relative_to(folder))] = (mark, reading(path))
+    for info in files_of(archive):
+        with archive.open(info) as content:
+            file = cast("zipfile.ZipExtFile", content)
+            found[info.filename] = ("", hashlib.file_digest(file, "sha256").hexdigest())
     return found
 
 
-def _nothing() -> AbstractContextManager[IO[bytes]]:
-    return Path(os.devnull).open("rb")
+def _tree(folder: Path) -> dict[str, File]:
+    found: dict[str, File] = {}
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            found[str(path.relative_to(folder))] = (f"link to {path.readlink()}", "")
+        elif path.is_file():
+            mark = "executable" if path.stat().st_mode & 0o111 else "plain file"
+            found[str(path.relative_to(folder))] = (mark, sha256_of(path))
+    return found
 
 
 def _differences(first: Mapping[str, File], second: Mapping[str, File]) -> list[FileDifference]:
@@ -100,68 +84,8 @@ def _differences(first: Mapping[str, File], second: Mapping[str, File]) -> list[
             found.append(FileDifference(file=name, what="only in the first build"))
         elif name not in first:
             found.append(FileDifference(file=name, what="only in the second build"))
-        elif what := _difference(first[name], second[name]):
-            found.append(FileDifference(file=name, what=what))
+        elif first[name][0] != second[name][0]:
+            found.append(FileDifference(file=name, what=f"{first[name][0]}, then {second[name][0]}"))
+        elif first[name] != second[name]:
+            found.append(FileDifference(file=name, what="another content"))
     return found
-
-
-def _difference(first: File, second: File) -> str:
-    with first[1]() as one, second[1]() as other, _seekable(one) as a, _seekable(other) as b:
-        if _digest(a) == _digest(b):
-            return "" if first[0] == second[0] else f"{first[0]}, then {second[0]}"
-        a.seek(0)
-        b.seek(0)
-        if a.read(4) == b.read(4) == ELF_MAGIC:
-            with contextlib.suppress(*NOT_ELF):
-                return _sections(a, b)
-        return _first_byte(a, b)
-
-
-@contextlib.contextmanager
-def _seekable(stream: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Yield the same content as a seekable stream: ELF needs random access, which is slow in a zip."""
-    with tempfile.SpooledTemporaryFile(SPOOL) as spool:
-        while chunk := stream.read(CHUNK):
-            spool.write(chunk)
-        spool.seek(0)
-        yield spool
-
-
-def _digest(file: IO[bytes]) -> bytes:
-    digest = hashlib.sha256()
-    while chunk := file.read(CHUNK):
-        digest.update(chunk)
-    return digest.digest()
-
-
-def _sections(first: IO[bytes], second: IO[bytes]) -> str:
-    """Return the sections in which two ELF files differ."""
-    one, other = _section_digests(first), _section_digests(second)
-    differing = [name for name in one | other if one.get(name) != other.get(name)]
-    return f"sections {', '.join(differing)}" if differing else "ELF headers"
-
-
-def _section_digests(file: IO[bytes]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    for section in ELFFile(file).iter_sections():
-        size = 0 if section["sh_type"] == "SHT_NOBITS" else section["sh_size"]
-        digest = hashlib.sha256(found.get(section.name, b"") + str(section["sh_size"]).encode())
-        file.seek(section["sh_offset"])
-        while size > 0 and (chunk := file.read(min(size, CHUNK))):
-            digest.update(chunk)
-            size -= len(chunk)
-        found[section.name] = digest.digest()
-    return found
-
-
-def _first_byte(first: IO[bytes], second: IO[bytes]) -> str:
-    first.seek(0)
-    second.seek(0)
-    position = 0
-    while True:
-        a, b = first.read(CHUNK), second.read(CHUNK)
-        if a != b or not a:
-            pairs = enumerate(zip(a, b, strict=False))
-            place = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
-            return f"from byte {position + place} on"
-        position += len(a)

@@ -42,7 +42,7 @@ def plan(
 
     No names: all but the catalogue, and `also`; builder: another machine, to estimate for.
     """
-    for name in (*names, *also):
+    for name in (*names, *also, *setting.provide):
         setting.catalogue.recipe(name)
 
     def usage(recipe: Recipe) -> ExpectedUsage:
@@ -64,7 +64,7 @@ def plan(
         setting.target,
         setting.machine,
         partial(_stored, setting, {}),
-        _known(setting),
+        setting.provide,
         others=() if names else sorted(name for name, one in recipes.items() if not one.in_catalogue),
         limits=setting.limits,
         history=usage,
@@ -102,13 +102,6 @@ def _stored(
         if not is_trusted(setting.home.wheelhouse, row)
     )
     return build_plan.StoredResult(key, stored=False, missing=(*refused, *missing))
-
-
-def _known(setting: Context) -> Mapping[str, str]:
-    """Return the providers asked for. Raises UsageError for one of an unknown recipe."""
-    for name in setting.provide:
-        setting.catalogue.recipe(name)
-    return setting.provide
 
 
 class Elsewhere(Protocol):

@@ -138,13 +138,12 @@ def _check_all(setting: Context, name: str, wanted: Sequence[Patch], tree: Path,
     for patch in wanted:
         try:
             file = build_patches.located(patch, setting.home)
+            touched = build_patches.touched_files(file)
         except PatchError as error:
             rows.append(_Row(recipe=name, patch=patch.file, state="does-not-apply", detail=error.message))
             continue
-        text = file.read_bytes().decode(errors="surrogateescape")
-        touched = build_patches.touched_files(build_patches.parse_patch(text))
-        problem = build_patches.copy_touched([path for path in touched if path not in seen], tree, work)
-        seen |= set(touched)
+        problem = build_patches.copy_touched(touched - seen, tree, work)
+        seen |= touched
         found = build_patches.check(file, work)
         detail = problem or found.detail
         if found.state == "applies" and not problem:

@@ -78,44 +78,23 @@ def list_(options: Options, *, catalogue: bool) -> None:
         print(f"{others} more are built only when named: {again}", file=sys.stderr)
 
 
-FOLDERS = ("recipes", "recipes/trains", "recipes/targets")
-
-
 @command()
 @click.argument("recipes", nargs=-1)
 @shared
 def lint(options: Options, recipes: tuple[str, ...]) -> int:
     """Check all recipes, trains and targets; exit 3 when there are errors."""
-    from spark_build.recipes.lint import lint_texts
-    from spark_build.recipes.loader import load
+    from spark_build.recipes.lint import lint as lint_all
+    from spark_build.recipes.loader import read_files
 
-    data = options.home().data
-    texts = _texts(data)
-    names = {Path(file).stem for file in texts if file.count("/") == 1}
+    files = read_files(options.home().data)
+    names = {Path(file).stem for file in files.texts if file.count("/") == 1}
     for name in recipes:
         if name not in names:
             raise UsageError(f"no recipe is named '{name}'{nearest(name, names)}", hint=ours("recipes list"))
-    problems: tuple[Finding, ...] = ()
-    try:
-        load(data)
-    except RecipeError as error:
-        if not error.problems:
-            raise
-        problems = error.problems
-    findings = [one for one in lint_texts(texts, problems) if not recipes or one.place.subject in recipes]
+    found = lint_all(files.recipes, files.trains, files.targets, files.texts, files.problems)
+    findings = [one for one in found if not recipes or one.place.subject in recipes]
     _print(options, findings)
     return RecipeError.exit_code if any(finding.severity == "error" for finding in findings) else 0
-
-
-def _texts(data: Sequence[Path]) -> dict[str, str]:
-    """Return all TOML files by display name; the first file of a name wins."""
-    texts: dict[str, str] = {}
-    for base in data:
-        for folder in FOLDERS:
-            for path in sorted((base / folder).glob("*.toml")):
-                if not path.name.startswith(".") and path.is_file():
-                    texts.setdefault(f"{folder}/{path.name}", path.read_text(errors="replace"))
-    return texts
 
 
 def _row(finding: Finding) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from spark_build.build.recipe_build import LOG, Run, build_recipe, result_of
 from spark_build.errors import Hint, HostError, SparkBuildError, StoreError, UsageError, ours
 from spark_build.events import Emit, Note, RecipeFinished, RecipeResult, decode
 from spark_build.farm.nodes import GPU, MEMORY, VERSION, WHO, ReachedFarm, node_of, refuse_other, why
-from spark_build.farm.task import TOPIC, Examination, Task, TaskAnswer, examine, perform, verify
+from spark_build.farm.task import TOPIC, Examination, Task, TaskAnswer, examine, perform
 from spark_build.files import write_atomically
 from spark_build.process import refuse_cancelled
 from spark_build.recipes.model import Plan, Step, Target
@@ -183,18 +183,10 @@ class Connection:
         """Raise an error of Dask's where the scheduler is away: its list of workers is only empty then."""
         self._client.get_metadata([WHO], default="")
 
-    def ask_all(self, asked: Examination) -> list[dict[str, Any]]:
-        """Have every worker examined beside its builds, once those that we started came.
-
-        Return their answers. Raise HostError where a worker does not come in time.
-        """
-        self.await_all()
-        answers = self._client.run(examine, asdict(asked), on_error="return")
-        lost = {"problem": "it was lost meanwhile", "findings": []}
-        return [
-            {"node": address, **lost} if isinstance(answer, BaseException) else answer
-            for address, answer in answers.items()
-        ]
+    def run(self, asked: Examination) -> dict[str, Any]:
+        """Have every worker examined beside its builds; return their answers, or errors, by address."""
+        answers: dict[str, Any] = self._client.run(examine, asdict(asked), on_error="return")
+        return answers
 
     def ask(
         self,
@@ -258,12 +250,17 @@ def _connected(there: ReachedFarm) -> Iterator[Connection]:
 
 
 def ask_all(there: ReachedFarm, asked: Examination) -> list[dict[str, Any]]:
-    """Have every worker of a farm examined."""
+    """Have every worker of a farm examined, once those that we started came, and return their answers."""
     with _connected(there) as connection:
-        answers = connection.ask_all(asked)
+        connection.await_all()
+        answers = connection.run(asked)
         if not answers:
             connection.refuse_gone()
-        return answers
+        lost = {"problem": "it was lost meanwhile", "findings": []}
+        return [
+            {"node": address, **lost} if isinstance(answer, BaseException) else answer
+            for address, answer in answers.items()
+        ]
 
 
 def verified_by(there: ReachedFarm, task: Task, target: Target) -> TaskAnswer | None:
@@ -279,7 +276,7 @@ def verified_by(there: ReachedFarm, task: Task, target: Target) -> TaskAnswer | 
                     raise HostError("the worker that has one went away")
 
             while connection.workers(order.demands):
-                if (answer := connection.ask(verify, order, (), still)) is not None:
+                if (answer := connection.ask(perform, order, (), still)) is not None:
                     return answer
         connection.refuse_gone()
         return None
@@ -296,7 +293,7 @@ class Farm:
     def __init__(self, setting: Context, planned: Plan, common: Task, emit: Emit) -> None:
         self._setting, self._common, self._emit = setting, common, emit
         self._ahead = plan.critical_paths(planned)
-        self._connection: Connection | None = None
+        self._there: Connection  # that of `at`
         # Recipes that no worker can take: since when, and whether it was said that workers are still coming.
         self._unfit: dict[str, tuple[float, bool | None]] = {}
         self.function: Callable[..., TaskAnswer] = perform
@@ -304,16 +301,11 @@ class Farm:
     @contextlib.contextmanager
     def at(self, there: ReachedFarm) -> Iterator[Farm]:
         """Work with a farm during the block."""
-        self._connection = Connection(there, self._hear)
+        self._there = Connection(there, self._hear)
         try:
             yield self
         finally:
-            self._connection.close()
-
-    @property
-    def _there(self) -> Connection:
-        assert self._connection is not None
-        return self._connection
+            self._there.close()
 
     def _hear(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """Show what a worker says."""

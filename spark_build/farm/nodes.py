@@ -16,7 +16,7 @@ import stat
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -161,25 +161,30 @@ class BuildScheduler(Scheduler):
         return VERSION if [*keys] == [WHO] else super().get_metadata([*keys], default)
 
 
-def _quiet(level: int) -> None:
-    logging.getLogger("distributed").setLevel(level)
-
-
 def why(error: BaseException) -> str:
     """Return the reason that Dask wraps, where it has words."""
     return re.sub("^in <[^>]*>: ", "", str(error.__cause__ or "") or str(error))
 
 
-async def _stopped(task: asyncio.Task[None]) -> None:
-    """Wait for a task; SIGTERM, SIGINT and SIGHUP end it in good order."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        await task
-    except asyncio.CancelledError:
-        if not task.cancelled():
-            raise
+def _run(work: Callable[[], Coroutine[Any, Any, None]], level: int) -> None:
+    """Run a scheduler or a worker; SIGTERM, SIGINT and SIGHUP end it in good order.
+
+    level: of Dask's messages.
+    """
+
+    async def main() -> None:
+        task, loop = asyncio.create_task(work()), asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, task.cancel)
+        try:
+            await task
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+
+    logging.getLogger("distributed").setLevel(level)
+    with dask.config.set(NO_PAGES):
+        asyncio.run(main())
 
 
 def run_scheduler(folder: Path, host: str, port: int, tell: Tell) -> None:
@@ -197,12 +202,7 @@ def run_scheduler(folder: Path, host: str, port: int, tell: Tell) -> None:
             told = f"the scheduler cannot listen at {host}:{port}: {why(error)}"
             raise HostError(told, hint="--host NAME --port PORT, of this machine and free") from error
 
-    async def main() -> None:
-        await _stopped(asyncio.create_task(serve()))
-
-    _quiet(logging.WARNING)
-    with dask.config.set(NO_PAGES):
-        asyncio.run(main())
+    _run(serve, logging.WARNING)
 
 
 def refuse_other(said: object) -> None:
@@ -250,12 +250,7 @@ def run_worker(address: str, folder: Path, site: Workplace, machine: Machine, te
                     tell(f"no work for the scheduler: {why(error)}")
             await asyncio.sleep(PAUSE)
 
-    async def main() -> None:
-        await _stopped(asyncio.create_task(work()))
-
-    _quiet(logging.ERROR)
-    with dask.config.set(NO_PAGES):
-        asyncio.run(main())
+    _run(work, logging.ERROR)
 
 
 async def _look(where: str, keeping: Security, tell: Tell) -> None:
@@ -328,7 +323,7 @@ def _cluster(workers: dict[int, Any], **options: Any) -> Iterator[str]:
     """Run a scheduler and workers in this process; yield the scheduler's address."""
     from distributed import SpecCluster
 
-    _quiet(logging.ERROR)
+    logging.getLogger("distributed").setLevel(logging.ERROR)
     scheduler = {"cls": BuildScheduler, "options": {**WEB, **options}}
     keeping = options.get("security")
     with dask.config.set(NO_PAGES):
@@ -369,23 +364,29 @@ def by_ssh(nodes: Sequence[Node], tell: Tell) -> Iterator[ReachedFarm]:
         packed = _packed(folder, render_template("ssh_worker.sh", port=port))
         commands = [node.command(UNPACK.format(size=len(packed)), "-T") for node in nodes]
         told: set[int] = set()
-        with _running(commands, packed) as workers:
+        with _running(commands, packed) as children:
 
             def check() -> None:
-                ended = workers.ended()
-                for number in sorted(ended.keys() - told):
-                    told.add(number)
-                    tell(_parted(nodes[number], ended[number]))
+                ended = [number for number, child in enumerate(children) if child.done()]
+                for number in ended:
+                    if number not in told:
+                        told.add(number)
+                        tell(_parted(nodes[number], children[number].result()))
                 if len(ended) == len(nodes):
                     first = nodes[0]
                     option = ("-p", first.port) if first.port else ()
                     tried = shell("ssh", *option, first.login, "spark-build", "--version")
                     hint = Hint(tried, "  (it must work without a password)")
-                    raise HostError(f"no worker is left: {_parted(nodes[0], ended[0])}", hint=hint)
+                    raise HostError(
+                        f"no worker is left: {_parted(nodes[0], children[0].result())}", hint=hint
+                    )
 
             here = f"tls://127.0.0.1:{port}"
             yield ReachedFarm(
-                address=here, security=security(folder), check=check, alive=lambda: workers.alive
+                address=here,
+                security=security(folder),
+                check=check,
+                alive=lambda: sum(not child.done() for child in children),
             )
 
 
@@ -465,24 +466,8 @@ def _root(home: Home, shared: remote.Remote, number: int) -> Path:
     return root
 
 
-class Children:
-    """Commands that run beside a block."""
-
-    def __init__(self, children: Sequence[Future[process.Completed]]) -> None:
-        self._children = children
-
-    @property
-    def alive(self) -> int:
-        """Return how many still run."""
-        return sum(not child.done() for child in self._children)
-
-    def ended(self) -> dict[int, process.Completed]:
-        """Return those that ended, by their number."""
-        return {number: child.result() for number, child in enumerate(self._children) if child.done()}
-
-
 @contextmanager
-def _running(commands: list[list[str]], given: bytes = b"") -> Iterator[Children]:
+def _running(commands: list[list[str]], given: bytes) -> Iterator[list[Future[process.Completed]]]:
     """Run commands beside the block, and end them after it; they end with this process in any case.
 
     given: how their standard input begins; its end comes with theirs, or with ours.
@@ -494,7 +479,7 @@ def _running(commands: list[list[str]], given: bytes = b"") -> Iterator[Children
             for words, started in zip(commands, pids, strict=True)
         ]
         try:
-            yield Children(children)
+            yield children
         finally:
             for child, started in zip(children, pids, strict=True):
                 end(child, started)

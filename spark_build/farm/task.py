@@ -7,8 +7,9 @@ import itertools
 import json
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +22,7 @@ from spark_build.build.context import Context, resolve_context
 from spark_build.errors import HostError, SparkBuildError, VerificationError
 from spark_build.events import Event, Progress, RecipeFinished, RecipeResult, Usage, encode
 from spark_build.farm.nodes import VERSION, BuildWorker, Workplace, end, node_of
-from spark_build.files import from_os_error
+from spark_build.files import from_os_error, tail_of
 from spark_build.journal import new_run
 from spark_build.recipes.loader import load
 from spark_build.recipes.model import Step
@@ -124,62 +125,82 @@ async def examine(raw: Mapping[str, Any], dask_worker: Any) -> dict[str, Any]:
 
 
 def perform(raw: Mapping[str, Any]) -> TaskAnswer:
-    """Build a task's recipe; clients name this function to workers."""
+    """Build a task's recipe, or check its wheels as `all` does; clients name this function to workers."""
     task, worker = Task(**raw), cast("BuildWorker", get_worker())
     answer = TaskAnswer(worker=str(worker.name), address=worker.address)
-    site = worker.site
     try:
         if task.version != VERSION:
             raise HostError(f"it runs {VERSION}, the client {task.version}")
-        before = _step(site, task)
-        if before.key != task.plan_key:
-            raise HostError(f"its recipes or settings make another {task.recipe} than the client's")
-        result, said = _build(site, task, worker)
-        if result is None:
-            return replace(answer, problem="; ".join(said) or "the build ended without a word")
-        if result.error is None and result.status not in DONE:
-            reasons = "; ".join(result.reasons)
-            return replace(answer, problem=f"{task.recipe} was not built ({result.status}): {reasons}")
-        key = _step(site, task).build_key if result.error is None else ""
-        log = _end_of(result.log) if result.error else b""
+        return (_verify if task.verified else _build)(task, worker, answer)
     except (SparkBuildError, OSError) as error:
         known = from_os_error(error) if isinstance(error, OSError) else error
         return replace(answer, problem=known.message if known else f"{type(error).__name__}: {error}")
+
+
+def _build(task: Task, worker: BuildWorker, answer: TaskAnswer) -> TaskAnswer:
+    site = worker.site
+    before = _step(site, task)
+    if before.key != task.plan_key:
+        raise HostError(f"its recipes or settings make another {task.recipe} than the client's")
+    result, said = _built(task, worker)
+    if result is None:
+        return replace(answer, problem="; ".join(said) or "the build ended without a word")
+    if result.error is None and result.status not in DONE:
+        reasons = "; ".join(result.reasons)
+        return replace(answer, problem=f"{task.recipe} was not built ({result.status}): {reasons}")
+    key = _step(site, task).build_key if result.error is None else ""
+    log = tail_of(Path(result.log), LOG_BYTES) if result.error else b""
     return replace(answer, result=encode(RecipeFinished(result=result)), build_key=key, log=log)
 
 
-def verify(raw: Mapping[str, Any]) -> TaskAnswer:
-    """Fetch or build recipes here, check their wheels as `all` does; clients name it to workers, too."""
-    task, worker = Task(**raw), cast("BuildWorker", get_worker())
-    answer = TaskAnswer(worker=str(worker.name), address=worker.address)
-    lines: deque[str] = deque(maxlen=process.TAIL_LINES)
-    pids: list[int] = []
-    key = worker.get_current_task()
-    try:
-        if task.version != VERSION:
-            raise HostError(f"it runs {VERSION}, the client {task.version}")
-        with ThreadPoolExecutor(1) as pool:
-            command = task.command(worker.site)
-            child = pool.submit(process.run, command, on_line=lines.append, on_start=pids.append)
-            try:
-                while not child.done():
-                    _end_unwanted(worker, key, child, pids)
-                    wait([child], background.PAUSE)
-            finally:
-                end(child, pids)
-        code = child.result().returncode
-        generation = generations.current(_setting(worker.site, task).view)
-        checks = generations.checks_of(generation) if generation else None
-    except (SparkBuildError, OSError) as error:
-        known = from_os_error(error) if isinstance(error, OSError) else error
-        return replace(answer, problem=known.message if known else f"{type(error).__name__}: {error}")
+def _verify(task: Task, worker: BuildWorker, answer: TaskAnswer) -> TaskAnswer:
+    with _running(task, worker) as (child, look, lines):
+        while not child.done():
+            look(background.PAUSE)
+    code = child.result().returncode
+    generation = generations.current(_setting(worker.site, task).view)
+    checks = generations.checks_of(generation) if generation else None
     if generation is None or checks is None or code not in JUDGED:
-        said = [line.removeprefix(SAID) for line in lines if line.startswith(SAID)]
-        return replace(answer, problem="; ".join(said) or "it verified nothing")
+        return replace(answer, problem="; ".join(_errors(lines)) or "it verified nothing")
     wheels = {wheel.filename: wheel.sha256 for wheel in generation.wheels}
     # This root may hold other recipes' wheels, too; a check of no package is that of the files' origin.
     mine = [check for check in checks if check.get("package", "") in ("", *task.verified)]
     return replace(answer, checks=mine, wheels=wheels)
+
+
+@contextmanager
+def _running(
+    task: Task, worker: BuildWorker, more: Mapping[str, str] | None = None
+) -> Iterator[tuple[Future[process.Completed], Callable[[float], None], Sequence[str]]]:
+    """Run the child beside the block; yield it, what waits for it a while, and its last lines.
+
+    more: variables for it. It ends with the block, and when nobody waits for the task any more.
+    """
+    lines: deque[str] = deque(maxlen=process.TAIL_LINES)
+    pids: list[int] = []
+    key = worker.get_current_task()
+    with ThreadPoolExecutor(1) as pool:
+        child = pool.submit(
+            process.run,
+            task.command(worker.site),
+            env={**os.environ, **(more or {})},
+            on_line=lines.append,
+            on_start=pids.append,
+        )
+
+        def look(seconds: float) -> None:
+            _end_unwanted(worker, key, child, pids)
+            wait([child], seconds)
+
+        try:
+            yield child, look, lines
+        finally:
+            end(child, pids)
+
+
+def _errors(lines: Sequence[str]) -> list[str]:
+    """Return why a command did not begin, from its last lines."""
+    return [line.removeprefix(SAID) for line in lines if line.startswith(SAID)]
 
 
 def _setting(site: Workplace, task: Task) -> Context:
@@ -199,44 +220,29 @@ def _step(site: Workplace, task: Task) -> Step:
     return next(step for step in steps if step.recipe.name == task.recipe)
 
 
-def _build(site: Workplace, task: Task, worker: BuildWorker) -> tuple[RecipeResult | None, list[str]]:
+def _built(task: Task, worker: BuildWorker) -> tuple[RecipeResult | None, list[str]]:
     """Run the child; return the recipe's result, and without one the lines that say why.
 
     A recipe that its needs held up has the error of the first that failed.
     """
-    folder = new_run(site.home.runs)
+    folder = new_run(worker.site.home.runs)
     folder = folder.with_name(f"{folder.name}{next(_numbers) % 1000:03}")
     folder.mkdir(parents=True)
-    lines: deque[str] = deque(maxlen=process.TAIL_LINES)
-    pids: list[int] = []
-    key = worker.get_current_task()
     result: RecipeResult | None = None
     failed: RecipeResult | None = None
-    with ThreadPoolExecutor(1) as pool:
-        child = pool.submit(
-            process.run,
-            task.command(site),
-            env={**os.environ, site.record_in: str(folder)},
-            on_line=lines.append,
-            on_start=pids.append,
-        )
-        try:
-            while not child.done() and not (folder / background.RECORD).exists():
-                _end_unwanted(worker, key, child, pids)
-                wait([child], background.PAUSE)
-            for batch in background.follow(folder, lambda seconds: wait([child], seconds)):
-                _end_unwanted(worker, key, child, pids)
-                events = [event for _, event in batch]
-                ended = [one.result for one in events if isinstance(one, RecipeFinished)]
-                result = next((one for one in ended if one.recipe == task.recipe), result)
-                failed = failed or next((one for one in ended if one.status == "failed"), None)
-                _pass_on(worker, task, events)
-            child.result()
-        finally:
-            end(child, pids)
+    with _running(task, worker, {worker.site.record_in: str(folder)}) as (child, look, lines):
+        while not child.done() and not (folder / background.RECORD).exists():
+            look(background.PAUSE)
+        for batch in background.follow(folder, look):
+            events = [event for _, event in batch]
+            ended = [one.result for one in events if isinstance(one, RecipeFinished)]
+            result = next((one for one in ended if one.recipe == task.recipe), result)
+            failed = failed or next((one for one in ended if one.status == "failed"), None)
+            _pass_on(worker, task, events)
+        child.result()
     if result is not None and failed is not None and result.status not in DONE:
         result = replace(result, status="failed", error=failed.error, log=failed.log)
-    return result, [line.removeprefix(SAID) for line in lines if line.startswith(SAID)]
+    return result, _errors(lines)
 
 
 def _pass_on(worker: BuildWorker, task: Task, events: list[Event]) -> None:
@@ -258,13 +264,3 @@ def _end_unwanted(worker: BuildWorker, key: Any, child: Future[Any], pids: list[
     wanted = worker.status.name == "running" and state is not None and state.state == "executing"
     if not wanted:
         end(child, pids)
-
-
-def _end_of(log: str) -> bytes:
-    """Return the end of a log."""
-    path = Path(log)
-    if not log or not path.is_file():
-        return b""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LOG_BYTES))
-        return file.read()

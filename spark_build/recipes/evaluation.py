@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from spark_build.errors import RecipeError, UsageError
+from spark_build.errors import RecipeError
 from spark_build.machine import Gpu, Machine
 from spark_build.recipes.model import (
     Audit,
@@ -326,8 +326,6 @@ _MINIMUM = {
 }
 # Variants that came later than their capability: a is one architecture's own, f a family's.
 _LATER = {"9.0a": "12.0", "10.0f": "12.9", "12.0f": "12.9"}
-_HAS_VARIANTS = ("9.0", "10.0", "10.3", "11.0", "12.0", "12.1")
-_HAS_FAMILY = ("10.0", "10.3", "11.0", "12.0", "12.1")
 
 # flash-attention's setup.py has branches for 80, 90, 100 and 120; 121 is our patch's. Code for a lower
 # minor version runs on a higher one. 110 has no branch: alone it adds no flag, so that
@@ -345,12 +343,9 @@ _FLASH_BRANCH = {
     "12.1": "121",
 }
 
-_ENTRY = re.compile(r"(\d{1,2}\.\d)([af]?)(\+PTX)?")
-
 
 def arch_list(consumer: str, capabilities: Sequence[str]) -> str:
     """Return the architecture list for these capabilities ("12.1") in the consumer's syntax."""
-    _known(consumer)
     wanted = set(capabilities)
     if consumer == TORCH and "12.1" in wanted:
         wanted.add("12.0")  # cmake/Codegen.cmake adds 121a only where compute_120 is in the list
@@ -360,70 +355,14 @@ def arch_list(consumer: str, capabilities: Sequence[str]) -> str:
     return ";".join(dict.fromkeys(ordered))
 
 
-def rejected_architectures(consumer: str, text: str) -> tuple[str, ...]:
-    """Return why the consumer would refuse, drop or misread the list; "" when it is fine."""
-    _known(consumer)
-    entries = [entry for entry in re.split(r"[;, ]+", text) if entry]
-    if not entries:
-        return ("the list is empty: the build machine's own GPU would decide, or none",)
-    if consumer == FLASH_ATTN:
-        return tuple(_flash_problems(entries))
-    problems = [problem for entry in entries for problem in _torch_problems(consumer, entry)]
-    plain = {match[1] for match in map(_ENTRY.fullmatch, entries) if match and not match[2]}
-    if consumer == TORCH and "12.1" in plain and "12.0" not in plain:
-        problems.append(
-            "12.1 without 12.0: cmake/Codegen.cmake builds the row-wise FP8 kernels for 121a only when "
-            "compute_120 is in the list; write 12.0;12.1"
-        )
-    return tuple(problems)
-
-
 def minimum_cuda(capability: str) -> str:
     """Return the first CUDA that compiles for a capability ("12.1", "12.0f"); "" for an unknown one."""
     plain = capability.removesuffix("+PTX")
     return _LATER.get(plain) or _MINIMUM.get(plain.rstrip("af"), "")
 
 
-def _torch_problems(consumer: str, entry: str) -> Iterator[str]:
-    match = _ENTRY.fullmatch(entry)
-    if match is None or match[1] not in _MINIMUM:
-        if entry in ("Auto", "All", "Common"):
-            yield f"{entry}: detection turns 12.1 into 12.1(2.0), that is compute_20; name the architectures"
-        else:
-            yield f"'{entry}' is no architecture that is known here{_meant(entry)}"
-        return
-    capability, variant = match[1], match[2]
-    if variant == "f" and consumer == CPP_EXTENSION:
-        yield f"'{entry}': torch/utils/cpp_extension.py refuses f, only torch's own CMake takes it"
-    elif variant and capability not in (_HAS_FAMILY if variant == "f" else _HAS_VARIANTS):
-        yield f"'{entry}': there is no variant {variant} of {capability}"
-
-
-def _flash_problems(entries: Sequence[str]) -> Iterator[str]:
-    branches = set(_FLASH_BRANCH.values())
-    for entry in entries:
-        if entry == "110" and len(entries) > 1:
-            yield "'110' has no branch in setup.py and is dropped silently beside others"
-        elif entry not in branches:
-            use = _FLASH_BRANCH.get(entry) or _FLASH_BRANCH.get(f"{entry[:-1]}.{entry[-1:]}")
-            hint = f": write {use}" if use else f" (known: {', '.join(sorted(branches, key=int))})"
-            yield f"'{entry}' has no branch in setup.py and is dropped silently{hint}"
-
-
-def _meant(entry: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(entry.removeprefix("sm_"), _MINIMUM, n=1, cutoff=0.6)
-    return f": did you mean '{near[0]}'?" if near else ""
-
-
 def _order(capability: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", capability))
-
-
-def _known(consumer: str) -> None:
-    if consumer not in CONSUMERS:
-        raise UsageError(f"no consumer of architecture lists is named '{consumer}': {', '.join(CONSUMERS)}")
 
 
 def patches_for(recipe: Recipe, train: Train) -> tuple[Patch, ...]:

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal
+from functools import cache
+from typing import Literal
 
 from packaging.version import Version
 
-from spark_build.errors import Finding, Place, RecipeError
+from spark_build.errors import Finding, Place
 from spark_build.recipes import evaluation
-from spark_build.recipes.evaluation import evaluate, for_target, holds, minimum_cuda, patches_for, pin_hint
+from spark_build.recipes.evaluation import evaluate, for_target, holds, minimum_cuda, pin_hint
 from spark_build.recipes.fields import PLATFORMS
 from spark_build.recipes.lint_data import (
-    ARCH_LISTS,
+    ALWAYS,
     COMMON,
     DOWNLOADERS,
     FOLKLORE,
     LABEL_VARIABLE,
-    NEEDED_PATCHES,
-    READ,
-    REQUIRES,
-    TOOLCHAIN,
-    TRITON_LLVM,
+    LISTS,
     WITH_CUDA,
     MustSet,
 )
 from spark_build.recipes.model import Pin, Recipe, Source, Target, Train, Variable
-from spark_build.recipes.parse import parse_recipe, parse_target, parse_train
 from spark_build.recipes.toml_positions import Path, Positions, allows, version_of
-from spark_build.recipes.validation import recipe_file
+from spark_build.recipes.validation import all_variables, conditional, recipe_file
 from spark_build.text import did_you_mean
 
 # Where a remark holds: (train, target); empty: it does not depend on it.
@@ -47,48 +41,29 @@ def _found(severity: _Severity, file: str, path: Path, message: str, hint: str =
     return Finding("lint", severity, message, Place(file, key=path), hint)
 
 
-def lint_texts(texts: Mapping[str, str], problems: Iterable[Finding] = ()) -> tuple[Finding, ...]:
-    """Return problems known already and the findings on all files that parse.
-
-    `texts`: the files by display name, such as "recipes/trains/2.13.toml".
-    """
-    recipes: dict[str, Recipe] = {}
-    trains: dict[str, Train] = {}
-    targets: dict[str, Target] = {}
-    for file, text in texts.items():
-        folder, _, name = file.removesuffix(".toml").rpartition("/")
-        with suppress(RecipeError):  # among the problems
-            if folder == "recipes":
-                recipes[name] = parse_recipe(text, file)
-            elif folder == "recipes/trains":
-                trains[name] = parse_train(text, file)
-            elif folder == "recipes/targets":
-                targets[name] = parse_target(text, file)
-    known = [replace(one, place=one.place._replace(subject=_subject(one.place.file, ()))) for one in problems]
-    return _ordered([*known, *lint(recipes, trains, targets, texts)])
-
-
 def lint(
     recipes: Mapping[str, Recipe],
     trains: Mapping[str, Train],
     targets: Mapping[str, Target],
     texts: Mapping[str, str],
+    problems: Iterable[Finding] = (),
 ) -> tuple[Finding, ...]:
-    """Return all findings by file and line. `texts`: the files by display name."""
+    """Return all findings by file and line, with the problems that are known.
+
+    `texts`: the files by display name, such as "recipes/trains/2.13.toml".
+    """
+    findings = {
+        replace(one, place=one.place._replace(subject=_subject(one.place.file, ()))) for one in problems
+    }
     seen: dict[Finding, set[_Context]] = {}
     for context, remark in _remarks(recipes, trains, targets):
         seen.setdefault(remark, set()).add(context)
-    positions = {file: Positions(text) for file, text in texts.items()}
-    findings = set()
+    lines = cache(lambda file: Positions(texts.get(file, "")))
     for remark, contexts in seen.items():
         file, key = remark.place.file, remark.place.key
-        line = positions[file].line(key) if file in positions else 0
         message = remark.message + _where(contexts, trains, targets)
-        findings.add(replace(remark, message=message, place=Place(file, line, _subject(file, key))))
-    return _ordered(findings)
-
-
-def _ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+        place = Place(file, lines(file).line(key), _subject(file, key))
+        findings.add(replace(remark, message=message, place=place))
     return tuple(sorted(findings, key=lambda one: (one.place[:2], one.severity, one.message)))
 
 
@@ -110,7 +85,9 @@ def _remarks(
             found = pin_remarks(recipe_file(recipe.name), ("pin",), recipe.name, recipe.pin)
             yield from ((nowhere, remark) for remark in found)
     for train in trains.values():
-        yield from ((nowhere, remark) for remark in train_remarks(train))
+        for name, pinned in train.components.items():
+            found = pin_remarks(train_file(train.name), ("components", name), name, pinned)
+            yield from ((nowhere, remark) for remark in found)
     for target in targets.values():
         yield from ((nowhere, remark) for remark in target_remarks(target))
     own = {name: recipe.pin for name, recipe in recipes.items() if recipe.pin is not None}
@@ -118,7 +95,6 @@ def _remarks(
         whole = replace(train, components={**own, **train.components})
         for target in (one for each in targets.values() for one in _settled(each)):
             context = (train.name, target.name)
-            yield from ((context, remark) for remark in pair_remarks(train, target))
             for name, recipe in recipes.items():
                 pin = whole.components.get(name)
                 if pin is not None:
@@ -161,13 +137,13 @@ def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> I
         return
     env = settled(recipe, target, train)
     yield from _extras(recipe, pin, target, env)
+    yield from _must_set(recipe, pin, env, ALWAYS)
     if not recipe.build.network:
         yield from _must_set(recipe, pin, env, DOWNLOADERS)
     yield from _required(recipe)
     if target.cuda_architectures:
-        yield from _must_set(recipe, pin, env, WITH_CUDA)
-        yield from _lists(recipe, target, env)
-        yield from _patches(recipe, pin, target, train, env)
+        yield from _must_set(recipe, pin, env, (*WITH_CUDA, *(LISTS if recipe.requires.cuda else ())))
+        yield from _lists(recipe, env)
 
 
 def settled(recipe: Recipe, target: Target, train: Train) -> Placed:
@@ -235,15 +211,9 @@ def _consumer(recipe: Recipe, variable: str) -> str:
     return evaluation.TORCH if own else _LISTS[variable]
 
 
-def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Finding]:
-    """Check architecture lists: by placeholder for the right reader, or written and accepted by it."""
+def _lists(recipe: Recipe, env: Placed) -> Iterator[Finding]:
+    """Check that architecture lists are made from the target, for their reader."""
     file = recipe_file(recipe.name)
-    wanted = ARCH_LISTS.get(recipe.name)
-    if wanted and wanted not in env and recipe.requires.cuda:
-        hint = f"set it to {{arch_list:{_consumer(recipe, wanted)}}}"
-        yield _found(
-            "error", file, ("build",), f"{wanted} is not set: what is built for is left to a guess", hint
-        )
     for name in sorted(_LISTS.keys() & env.keys() - FOLKLORE.get(recipe.name, {}).keys()):
         path, variable = env[name]
         consumer = _consumer(recipe, name)
@@ -253,57 +223,8 @@ def _lists(recipe: Recipe, target: Target, env: Placed) -> Iterator[Finding]:
                 say = f"{name} is read by {consumer}, not by {one}"
                 yield _found("error", file, (*path, "value"), say, f"write {{arch_list:{consumer}}}")
         if not named:
-            for say in evaluation.rejected_architectures(consumer, variable.value):
-                yield _found("error", file, (*path, "value"), f"{name}: {say}")
-            if not _covers(variable.value, target):
-                say = f"{name} '{variable.value}' names nothing for {', '.join(target.cuda_architectures)}"
-                yield _found("warning", file, (*path, "value"), say, f"write {{arch_list:{consumer}}}")
-
-
-def _covers(text: str, target: Target) -> bool:
-    """Return whether a list runs on the target: same major version, no higher minor one."""
-    listed = [number.replace(".", "") for number in re.findall(r"\d+\.?\d", text)]
-    wanted = [architecture.replace(".", "") for architecture in target.cuda_architectures]
-    return any(have[:-1] == want[:-1] and have[-1] <= want[-1] for have in listed for want in wanted)
-
-
-def _effective(recipe: Recipe, target: Target, env: Placed) -> set[str]:
-    """Return the architectures that a component is built for."""
-    found: set[str] = set()
-    for name in _LISTS.keys() & env.keys():
-        value = env[name][1].value
-        consumer = _consumer(recipe, name)
-        filled = value.replace(
-            f"{{arch_list:{consumer}}}", evaluation.arch_list(consumer, target.cuda_architectures)
-        )
-        found |= {re.sub(r"[af]?(\+PTX)?$", "", architecture) for architecture in re.split(r"[;, ]+", filled)}
-    return found
-
-
-def _patches(recipe: Recipe, pin: Pin, target: Target, train: Train, env: Placed) -> Iterator[Finding]:
-    """Check for patches without which the result is wrong; a warning where the train lacks one knowingly."""
-    version = version_of(pin.version)
-    have = [patch.file for patch in patches_for(recipe, train)]
-    for component, versions, condition, wanted, stake in NEEDED_PATCHES:
-        if recipe.name != component or version is None or not allows(versions, version):
-            continue
-        if not _applies(condition, train, _effective(recipe, target, env)):
-            continue
-        if any(re.search(wanted, file.rpartition("/")[2], re.IGNORECASE) for file in have):
-            continue
-        admitted = any("patch" in entry for entry in pin.unestablished)
-        hint = "list one in [[patches]]"
-        severity: _Severity = "warning" if admitted else "error"
-        yield _found(severity, recipe_file(component), ("patches",), f"{stake}: no patch for it", hint)
-
-
-def _applies(condition: str, train: Train, built_for: set[str]) -> bool:
-    match = re.fullmatch(r"([a-z-]+)([<>=~!].*)", condition)
-    if match is None:
-        return condition in built_for
-    other = train.components.get(match[1])
-    version = version_of(other.version) if other else None
-    return version is not None and allows(match[2], version)
+            say = f"{name} is '{variable.value}', whatever the target is"
+            yield _found("error", file, (*path, "value"), say, f"write {{arch_list:{consumer}}}")
 
 
 # A file's name, as the reason of a variable should have one.
@@ -314,12 +235,11 @@ _FILE = re.compile(
 
 def recipe_remarks(recipe: Recipe, trains: Collection[str]) -> Iterator[Finding]:
     """Yield the mistakes of a recipe that hold for every train and target."""
-    for path, name, variable in variables(recipe):
-        yield from _variable(recipe.name, path, name, variable)
-        yield from _versions(recipe, path, variable)
+    for path, variable in all_variables(recipe):
+        if path[0] == "build":
+            yield from _variable(recipe.name, path, str(path[-1]), variable)
+            yield from _versions(recipe, path, variable)
     yield from _label(recipe)
-    yield from _build_number(recipe)
-    yield from _threads(recipe)
     yield from _trains(recipe, trains)
     for index, patch in enumerate(recipe.patches):
         if patch.unverified:
@@ -327,27 +247,12 @@ def recipe_remarks(recipe: Recipe, trains: Collection[str]) -> Iterator[Finding]
             yield _found("warning", recipe_file(recipe.name), ("patches", index, "unverified"), say)
 
 
-def variables(recipe: Recipe) -> Iterator[tuple[Path, str, Variable]]:
-    """Yield every environment variable with its place, those of variants included."""
-    for name, variable in recipe.build.env.items():
-        yield ("build", "env", name), name, variable
-    for index, variant in enumerate(recipe.build.variants):
-        for name, variable in variant.env.items():
-            yield ("build", "variants", index, "env", name), name, variable
-
-
 def _variable(component: str, path: Path, name: str, variable: Variable) -> Iterator[Finding]:
     file = recipe_file(component)
     instead = FOLKLORE.get(component, {}).get(name)
-    known = READ.get(component)
     if instead:
         yield _found("error", file, path, f"{name} is not read by {component}", f"use {instead}")
-    elif known is not None and name not in known and name not in COMMON:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-        mean = f": did you mean '{near[0]}'?" if near else ""
-        say = f"no file of {component} is known to read {name}{mean}"
-        yield _found("warning", file, path, say, "remove it, or name the file that reads it")
-    elif known is None and name not in COMMON and not _FILE.search(variable.why):
+    elif name not in COMMON.split() and not _FILE.search(variable.why):
         say = f"the reason for {name} names no file that reads it"
         yield _found("warning", file, (*path, "why"), say, "such as: setup.py: what it does there")
     if "{cuda_home}" in variable.value:
@@ -379,61 +284,17 @@ def _label(recipe: Recipe) -> Iterator[Finding]:
         yield _found("error", recipe_file(recipe.name), path, say)
 
 
-def _build_number(recipe: Recipe) -> Iterator[Finding]:
-    """Check that torch gets its version and its build number together: it ignores one alone."""
-    env = recipe.build.env
-    version, number = env.get("PYTORCH_BUILD_VERSION"), env.get("PYTORCH_BUILD_NUMBER")
-    if recipe.name != "torch" or version is None:
-        return
-    file = recipe_file(recipe.name)
-    if number is None:
-        path: Path = ("build", "env", "PYTORCH_BUILD_VERSION")
-        say = "PYTORCH_BUILD_VERSION is read only together with PYTORCH_BUILD_NUMBER"
-        yield _found("error", file, path, say, "set the number to 1")
-    elif not re.fullmatch(r"[01]", number.value):
-        path = ("build", "env", "PYTORCH_BUILD_NUMBER", "value")
-        say = f"PYTORCH_BUILD_NUMBER is '{number.value}': more than 1 appends .postN to the version"
-        yield _found("error", file, path, say, "write 1")
-
-
-def _threads(recipe: Recipe) -> Iterator[Finding]:
-    """Check that a job's costs count the threads that it starts."""
-    threads = recipe.build.env.get("NVCC_THREADS")
-    if threads and threads.value.isdigit() and int(threads.value) != recipe.build.threads_per_job:
-        path: Path = ("build", "env", "NVCC_THREADS", "value")
-        say = f"NVCC_THREADS is {threads.value}, but build.threads_per_job is {recipe.build.threads_per_job}"
-        yield _found("warning", recipe_file(recipe.name), path, say)
-
-
 def _trains(recipe: Recipe, trains: Collection[str]) -> Iterator[Finding]:
     """Check that conditions name trains that exist."""
     places: list[tuple[Path, tuple[str, ...]]] = [
         (("patches", index, "trains"), patch.trains) for index, patch in enumerate(recipe.patches)
     ]
-    tables: dict[Path, tuple[Any, ...]] = {
-        ("build", "variants"): recipe.build.variants,
-        ("features",): recipe.features,
-        ("needs",): recipe.needs,
-        ("repair", "external"): recipe.repair.external,
-        ("repair", "requires"): recipe.repair.requires,
-        ("preflight", "libraries"): recipe.preflight.libraries,
-    }
-    whens = [((*path, at), one.when) for path, rows in tables.items() for at, one in enumerate(rows)]
-    whens += [(path, variable.when) for path, _, variable in variables(recipe)]
-    places += [((*path, "when", "trains"), when.trains) for path, when in whens]
+    places += [((*path, "when", "trains"), part.when.trains) for path, part in conditional(recipe)]
     for path, names in places:
         for index, name in enumerate(names):
             if name not in trains:
                 say = f"no train is named '{name}'{did_you_mean(name, trains)}"
                 yield _found("error", recipe_file(recipe.name), (*path, index), say)
-
-
-def train_remarks(train: Train) -> Iterator[Finding]:
-    """Yield the mistakes of a train by itself."""
-    for name, pin in train.components.items():
-        yield from pin_remarks(train_file(train.name), ("components", name), name, pin)
-    yield from _contradictions(train)
-    yield from _llvm(train)
 
 
 def target_remarks(target: Target) -> Iterator[Finding]:
@@ -449,27 +310,11 @@ def target_remarks(target: Target) -> Iterator[Finding]:
             yield _found("error", file, ("cuda",), say, f"{lowest} or newer")
 
 
-def pair_remarks(train: Train, target: Target) -> Iterator[Finding]:
-    """Check what a train requires of a target."""
-    for component, versions, cuda, python in TOOLCHAIN:
-        pin = train.components.get(component)
-        version = version_of(pin.version) if pin else None
-        if version is None or not allows(versions, version) or not target.cuda_architectures:
-            continue
-        path: Path = ("components", component, "version")
-        if Version(target.cuda) < Version(cuda):
-            say = f"{component} {version} wants CUDA >= {cuda}, and {target.name} promises only {target.cuda}"
-            yield _found("error", train_file(train.name), path, say)
-        minor = target.python.removeprefix("cp3").rstrip("t")
-        if minor.isdigit() and int(minor) < python:
-            say = f"{component} {version} wants Python >= 3.{python}, and {target.name} has {target.python}"
-            yield _found("error", train_file(train.name), path, say)
-
-
 def pin_remarks(file: str, where: Path, name: str, pin: Pin) -> Iterator[Finding]:
     """Yield the mistakes of a pin, in a train or in a recipe."""
     for index, entry in enumerate(pin.unestablished):
         yield _found("warning", file, (*where, "unestablished", index), f"{name}: not established: {entry}")
+    train = file.removeprefix("recipes/trains/").removesuffix(".toml") if "/trains/" in file else ""
     listed: list[tuple[Path, Source]] = [
         ((*where, "sources", index), source) for index, source in enumerate(pin.sources)
     ]
@@ -484,48 +329,10 @@ def pin_remarks(file: str, where: Path, name: str, pin: Pin) -> Iterator[Finding
                 "warning", file, (*path, "url"), say, "use git with a commit, or a release's own file"
             )
         if not source.is_pinned:
-            say = f"{name}: not established: {pin_hint(name, source, _train_of(file))}"
+            say = f"{name}: not established: {pin_hint(name, source, train)}"
             yield _found("warning", file, (*path, "commit"), say)
         if source.kind != "git" and not source.sha256:
             yield _found("error", file, path, f"{name}: a source without a sha256 is not pinned")
-
-
-def _train_of(file: str) -> str:
-    """Return the train's name for its display name `file`; "" for a recipe's file."""
-    return file.removeprefix("recipes/trains/").removesuffix(".toml") if "/trains/" in file else ""
-
-
-def _contradictions(train: Train) -> Iterator[Finding]:
-    """Check that the wheels of one train accept each other."""
-    pins = {name: pin.version for name, pin in train.components.items()}
-    for component, versions, other, wanted, where in REQUIRES:
-        version = version_of(pins.get(component, ""))
-        have = pins.get(other) or train.closure.get(other)
-        if version is None or not allows(versions, version) or have is None:
-            continue
-        found = version_of(have)
-        if found is None or not allows(wanted, found):
-            path: Path = ("components", other, "version") if other in pins else ("closure", other)
-            say = f"{component} {version} requires {other}{wanted} ({where}), not {have}"
-            yield _found("error", train_file(train.name), path, say)
-    for name in train.closure.keys() & pins.keys():
-        if version_of(train.closure[name]) != version_of(pins[name]):
-            say = f"closure.{name} is {train.closure[name]}, components.{name} {pins[name]}"
-            fix = "write the same version in both"
-            yield _found("error", train_file(train.name), ("closure", name), say, fix)
-
-
-def _llvm(train: Train) -> Iterator[Finding]:
-    """Check that Triton gets the one LLVM commit that it is written against."""
-    triton, llvm = train.components.get("triton"), train.components.get("llvm")
-    commit = TRITON_LLVM.get(triton.version) if triton else None
-    if triton is None or llvm is None or commit is None:
-        return
-    for index, source in enumerate(llvm.sources):
-        if source.is_pinned and source.kind == "git" and source.commit != commit:
-            path: Path = ("components", "llvm", "sources", index, "commit")
-            say = f"triton {triton.version} is written against LLVM {commit[:12]}, not {source.commit[:12]}"
-            yield _found("error", train_file(train.name), path, say, "see cmake/llvm-hash.txt at its tag")
 
 
 def unused_extras(

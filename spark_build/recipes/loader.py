@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import GenericAlias
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from packaging.utils import parse_wheel_filename
 
 from spark_build.errors import Finding, Hint, RecipeError, UsageError, ours, problem
 from spark_build.paths import Home
-from spark_build.recipes.model import Pin, Recipe, Target, Train
+from spark_build.recipes.model import Recipe, Target, Train
 from spark_build.recipes.parse import (
     Lock,
     joint_error,
@@ -121,72 +121,77 @@ def _closure_lock(home: Home, owner: str, closure: Mapping[str, str]) -> Lock:
     return replace(lock, wheels={pin: lock.wheels.get(pin, {}) for pin in locked}, owner=owner, pins=pins)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Files:
+    """All TOML files as they are: the values of sound ones, texts by display name, all problems."""
+
+    recipes: dict[str, Recipe] = field(default_factory=dict)
+    trains: dict[str, Train] = field(default_factory=dict)
+    targets: dict[str, Target] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    problems: list[Finding] = field(default_factory=list)
+
+
 def load(data: Sequence[Path]) -> Catalogue:
     """Read every base's recipes/; the first file of a name wins. Raises RecipeError with all problems."""
-    reader = _TomlReader()
-    recipes: dict[str, Recipe] = {}
-    trains: dict[str, Train] = {}
-    targets: dict[str, Target] = {}
+    files = read_files(data)
+    if files.problems:
+        raise joint_error(files.problems)
+    own = {name: recipe.pin for name, recipe in files.recipes.items() if recipe.pin is not None}
+    # The recipes' own pins where a train lists none.
+    trains = {
+        name: replace(train, components={**own, **train.components}) for name, train in files.trains.items()
+    }
+    return Catalogue(recipes=files.recipes, trains=trains, targets=files.targets)
+
+
+def read_files(data: Sequence[Path]) -> Files:
+    """Read every base's recipes/ as `load` does. Raises RecipeError where there is no file at all."""
+    files = Files()
     for base in data:
-        reader.read(base, "recipes", parse_recipe, recipes)
-        own_trains = dict(trains)
-        reader.read(base, "recipes/trains", parse_train, trains)
-        reader.check_defaults(trains.keys() - own_trains.keys(), trains)
-        reader.read(base, "recipes/targets", parse_target, targets)
-    if not reader.texts:
+        _read(files, base, "recipes", parse_recipe, files.recipes)
+        own_trains = dict(files.trains)
+        _read(files, base, "recipes/trains", parse_train, files.trains)
+        _check_defaults(files, files.trains.keys() - own_trains.keys())
+        _read(files, base, "recipes/targets", parse_target, files.targets)
+    if not files.texts:
         raise RecipeError(
             f"no recipes found in {', '.join(f'{base}/recipes' for base in data)}",
             hint="run in a checkout, or give one with --root DIR",
         )
     # Between files only when each is sound: else a broken file shows again as a missing recipe.
-    problems = reader.problems or cross_check(recipes, trains, reader.texts)
-    if problems:
-        raise joint_error(problems)
-    own = {name: recipe.pin for name, recipe in recipes.items() if recipe.pin is not None}
-    return Catalogue(recipes=recipes, trains=_completed(trains, own), targets=targets)
+    if not files.problems:
+        files.problems.extend(cross_check(files.recipes, files.trains, files.texts))
+    return files
 
 
-def _completed(trains: Mapping[str, Train], own: Mapping[str, Pin]) -> dict[str, Train]:
-    """Return the trains, with the recipes' own pins where a train lists none."""
-    return {
-        name: replace(train, components={**own, **train.components}) if own else train
-        for name, train in trains.items()
-    }
+def _read(files: Files, base: Path, folder: str, parse: Callable[[str, str], T], into: dict[str, T]) -> None:
+    """Parse <base>/<folder>/*.toml in the order of their names, without those read before."""
+    for path in sorted((base / folder).glob("*.toml")):
+        shown = f"{folder}/{path.name}"
+        if shown in files.texts or path.name.startswith("."):
+            continue
+        try:
+            text = path.read_bytes().decode()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            files.problems.append(problem(f"cannot be read: {why}", shown))
+            files.texts[shown] = ""
+            continue
+        files.texts[shown] = text
+        try:
+            into[path.stem] = parse(text, shown)
+        except RecipeError as error:
+            files.problems.extend(error.problems)
 
 
-class _TomlReader:
-    """Reads files and collects their problems."""
-
-    def __init__(self) -> None:
-        self.texts: dict[str, str] = {}  # by display name
-        self.problems: list[Finding] = []
-
-    def read(self, base: Path, folder: str, parse: Callable[[str, str], T], into: dict[str, T]) -> None:
-        """Parse <base>/<folder>/*.toml in the order of their names, without those read before."""
-        for path in sorted((base / folder).glob("*.toml")):
-            shown = f"{folder}/{path.name}"
-            if shown in self.texts or path.name.startswith("."):
-                continue
-            try:
-                text = path.read_bytes().decode()
-            except (OSError, UnicodeDecodeError) as error:
-                why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-                self.problems.append(problem(f"cannot be read: {why}", shown))
-                self.texts[shown] = ""
-                continue
-            self.texts[shown] = text
-            try:
-                into[path.stem] = parse(text, shown)
-            except RecipeError as error:
-                self.problems.extend(error.problems)
-
-    def check_defaults(self, names: set[str], trains: Mapping[str, Train]) -> None:
-        """Check that a folder has at most one default train."""
-        defaults = sorted(name for name in names if trains[name].default)
-        for name in defaults[1:]:
-            file = f"recipes/trains/{name}.toml"
-            line = Positions(self.texts[file]).line(("default",))
-            self.problems.append(problem(f"train {defaults[0]} is the default already", file, line))
+def _check_defaults(files: Files, names: set[str]) -> None:
+    """Check that a folder has at most one default train."""
+    defaults = sorted(name for name in names if files.trains[name].default)
+    for name in defaults[1:]:
+        file = f"recipes/trains/{name}.toml"
+        line = Positions(files.texts[file]).line(("default",))
+        files.problems.append(problem(f"train {defaults[0]} is the default already", file, line))
 
 
 def _with_option(recipe: Recipe, name: str, value: str) -> Recipe:

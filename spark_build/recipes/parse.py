@@ -65,7 +65,7 @@ def joint_error(problems: Sequence[Finding]) -> RecipeError:
 
 
 def _parse(text: str, file: str, kind: type[T], rules: Callable[[T], Iterable[Mistake]]) -> T:
-    raw = _load(text, file)
+    raw = load_toml(text, file)
     value, findings = _validate(raw, kind)
     findings += _name_findings(raw, file)
     if value is not None:
@@ -77,7 +77,7 @@ def _parse(text: str, file: str, kind: type[T], rules: Callable[[T], Iterable[Mi
     return value
 
 
-def _load(text: str, file: str) -> dict[str, Any]:
+def load_toml(text: str, file: str) -> dict[str, Any]:
     """Parse a TOML text. Raises RecipeError when it is none."""
     try:
         return read_toml(text)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import re
 import tomllib
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -16,15 +16,10 @@ from spark_build.errors import RecipeError
 
 Path = tuple[str | int, ...]
 
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_SPACE = re.compile(r"[ \t]*")
-_SPACE_LINES = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
-_SCALAR = re.compile(r"[^,\]}#\r\n]*")
-_MULTILINE_END = {
-    '"': re.compile(r'(?:[^\\"]|\\.|"(?!""))*"{3,5}', re.DOTALL),
-    "'": re.compile(r".*?'{3,5}", re.DOTALL),
-}
-_STRING_END = {'"': re.compile(r'(?:[^\\"\n]|\\.)*"'), "'": re.compile(r"[^'\n]*'")}
+_KEY = r"""(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+# The beginning of a header or a pair.
+_STATEMENT = re.compile(rf"[ \t]*(?:\[|{_KEY}(?:[ \t]*\.[ \t]*{_KEY})*[ \t]*=)")
+MOST_ATTEMPTS = 200  # to find the end of one statement, or of one element
 
 MAX_TEXT = 256 << 10  # characters; the largest recipe has 18,000
 MAX_DEPTH = 32
@@ -70,10 +65,21 @@ def _refuse_excess(raw: Mapping[str, Any]) -> None:
 
 
 class Positions:
-    """Line of each key in a TOML text; lines count from 1."""
+    """Line of each key in a TOML text; lines count from 1.
+
+    Tables inside an array, or inside another array, are where the element of the outermost one begins.
+    """
 
     def __init__(self, text: str) -> None:
-        self._lines = _Scanner(text).scan()
+        self._lines: dict[Path, int] = {}
+        self._implied: set[Path] = set()  # seen only as a part of a longer header so far
+        self._counts: dict[Path, int] = {}  # arrays of tables: elements so far
+        table: Path = ()
+        for line, statement, found in _statements(text):
+            if statement.lstrip().startswith("["):
+                table = self._header(found, line)
+            else:
+                self._pair(table, found, statement, line)
 
     def line(self, path: Path) -> int:
         """Return the line of a key path such as ("sources", 0, "sha256"), or of its nearest known parent."""
@@ -81,162 +87,72 @@ class Positions:
             path = path[:-1]
         return self._lines.get(path, 1)
 
-
-class _Scanner:
-    """One pass over TOML; on invalid text it stops early with what it has."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
-        self.starts = [0, *(match.end() for match in re.finditer("\n", text))]
-        self.lines: dict[Path, int] = {}
-        self.implied: set[Path] = set()  # seen only as a part of a longer key so far
-        self.counts: dict[Path, int] = {}  # arrays of tables: elements so far
-
-    def scan(self) -> dict[Path, int]:
-        table: Path = ()
-        try:
-            self.skip(_SPACE_LINES)
-            while self.at < len(self.text):
-                if self.text[self.at] == "[":
-                    table = self.header()
-                else:
-                    self.pair(table)
-                self.skip(_SPACE_LINES)
-        except (_BrokenError, RecursionError):
-            pass  # a broken text: what was found before the damage still helps
-        return self.lines
-
-    def skip(self, pattern: re.Pattern[str]) -> None:
-        """Advance past what the pattern matches here."""
-        match = pattern.match(self.text, self.at)
-        if match is None:
-            raise _BrokenError
-        self.at = match.end()
-
-    def eat(self, literal: str) -> bool:
-        """Advance past `literal` if it is here."""
-        found = self.text.startswith(literal, self.at)
-        if found:
-            self.at += len(literal)
-        return found
-
-    def note(self, path: Path, line: int, *, implied: bool = False) -> None:
-        """Record the first mention of a key; a later full one replaces a mention in passing."""
-        if path in self.lines and (implied or path not in self.implied):
-            return
-        self.lines[path] = line
-        (self.implied.add if implied else self.implied.discard)(path)
-
-    def here(self) -> int:
-        return bisect_right(self.starts, self.at)
-
-    def header(self) -> Path:
-        """Read [table] or [[array of tables]]; returns the path of the keys below it."""
-        line = self.here()
-        array = self.eat("[[")
-        if not array:
-            self.eat("[")
-        parts = self.key()
-        if not self.eat("]]" if array else "]"):
-            raise _BrokenError
+    def _header(self, found: Any, line: int) -> Path:
+        """Note [table] or [[array of tables]]; return the path of the keys below it."""
         path: Path = ()
-        for part in parts[:-1]:
-            path = self.enter((*path, part), line)
-        path = (*path, parts[-1])
-        self.note(path, line)
-        if array:
-            self.counts[path] = self.counts.get(path, 0) + 1
-            path = (*path, self.counts[path] - 1)
-            self.note(path, line)
+        while True:
+            ((part, found),) = found.items()
+            path = (*path, part)
+            if not found or isinstance(found, list):
+                break
+            if path not in self._lines:
+                self._lines[path] = line
+                self._implied.add(path)
+            path = (*path, self._counts[path] - 1) if path in self._counts else path
+        if path not in self._lines or path in self._implied:
+            self._lines[path] = line
+            self._implied.discard(path)
+        if isinstance(found, list):
+            self._counts[path] = self._counts.get(path, 0) + 1
+            path = (*path, self._counts[path] - 1)
+            self._lines[path] = line
         return path
 
-    def enter(self, path: Path, line: int) -> Path:
-        """Return the path through a table; in an array of tables, its latest element."""
-        self.note(path, line, implied=True)
-        return (*path, self.counts[path] - 1) if path in self.counts else path
+    def _pair(self, path: Path, found: Mapping[str, Any], statement: str, line: int) -> None:
+        """Note a key, the keys below it, and the elements of an array."""
+        for key, value in found.items():
+            self._lines.setdefault((*path, key), line)
+            if isinstance(value, dict):
+                self._pair((*path, key), value, statement, line)
+            if isinstance(value, list):
+                for index, row in enumerate(_rows_of_elements(statement)):
+                    self._lines[*path, key, index] = line + row
 
-    def pair(self, table: Path) -> None:
-        """Read one `key = value` below `table`."""
-        line = self.here()
-        path = table
-        parts = self.key()
-        for part in parts[:-1]:
-            path = (*path, part)
-            self.note(path, line, implied=True)
-        path = (*path, parts[-1])
-        self.note(path, line)
-        if not self.eat("="):
-            raise _BrokenError
-        self.skip(_SPACE)
-        self.value(path)
 
-    def key(self) -> list[str]:
-        """Read a bare, quoted or dotted key with the space around it."""
-        parts: list[str] = []
-        while True:
-            self.skip(_SPACE)
-            start = self.at
-            quote = self.text[start : start + 1]
-            if quote in _STRING_END:
-                self.at += 1
-                self.skip(_STRING_END[quote])
-                parts.append(_unquote(self.text[start : self.at]))
-            else:
-                self.skip(_BARE_KEY)
-                parts.append(self.text[start : self.at])
-            self.skip(_SPACE)
-            if not self.eat("."):
-                return parts
-
-    def value(self, path: Path) -> None:
-        """Advance past a value and record its keys."""
-        quote = self.text[self.at : self.at + 1]
-        if quote in _STRING_END:
-            multiline = self.eat(quote * 3)
-            self.at += 0 if multiline else 1
-            self.skip((_MULTILINE_END if multiline else _STRING_END)[quote])
-        elif self.eat("["):
-            self.array(path)
-        elif self.eat("{"):
-            self.inline_table(path)
+def _statements(text: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield the line, the text and the value of each header and each pair; a broken text ends them early."""
+    rows = re.findall(r"[^\n]*\n|[^\n]+", text)
+    starts = [*(index for index, row in enumerate(rows) if _STATEMENT.match(row)), len(rows)]
+    at = 0
+    while at < len(starts) - 1:
+        # What looks like a statement may be a line of a string or an array.
+        for end in range(at + 1, min(len(starts), at + MOST_ATTEMPTS)):
+            statement = "".join(rows[starts[at] : starts[end]])
+            with suppress(ValueError, RecursionError):
+                yield starts[at] + 1, statement, tomllib.loads(statement)
+                break
         else:
-            self.skip(_SCALAR)
-
-    def array(self, path: Path) -> None:
-        index = 0
-        self.skip(_SPACE_LINES)
-        while not self.eat("]"):
-            self.note((*path, index), self.here())
-            self.value((*path, index))
-            index += 1
-            self.skip(_SPACE_LINES)
-            if not self.eat(",") and not self.text.startswith("]", self.at):
-                raise _BrokenError
-            self.skip(_SPACE_LINES)
-
-    def inline_table(self, path: Path) -> None:
-        self.skip(_SPACE_LINES)
-        while not self.eat("}"):
-            self.pair(path)
-            self.skip(_SPACE_LINES)
-            if not self.eat(",") and not self.text.startswith("}", self.at):
-                raise _BrokenError
-            self.skip(_SPACE_LINES)
+            return
+        at = end
 
 
-class _BrokenError(Exception):
-    """The text is invalid TOML from here on."""
-
-
-def _unquote(token: str) -> str:
-    """Return the key of a quoted token."""
-    if "\\" not in token or token.startswith("'"):
-        return token[1:-1]
-    try:
-        return str(tomllib.loads(f"key = {token}")["key"])
-    except tomllib.TOMLDecodeError:
-        raise _BrokenError from None
+def _rows_of_elements(statement: str) -> list[int]:
+    """Return for each element of an array in which row of its statement it begins."""
+    begin = _STATEMENT.match(statement)
+    found: list[int] = []
+    if begin is None or not (bracket := re.match(r"[ \t]*\[", statement[begin.end() :])):
+        return found
+    pending, first = "", 0
+    for row, text in enumerate(statement[begin.end() + bracket.end() :].splitlines(keepends=True)):
+        pending += text
+        for closing in ("\n]", ""):
+            with suppress(ValueError, RecursionError):
+                found += [first] * len(tomllib.loads(f"x = [{pending}{closing}")["x"])
+                pending, first = "", row + 1
+                break
+        if row - first > MOST_ATTEMPTS:
+            break
+    return found
 
 
 _VALUE = r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\d+)"""

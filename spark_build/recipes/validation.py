@@ -21,7 +21,6 @@ from packaging.version import InvalidVersion
 
 from spark_build.errors import Finding, problem
 from spark_build.recipes.evaluation import CONSUMERS, minimum_cuda
-from spark_build.recipes.fields import PLATFORMS
 from spark_build.recipes.model import (
     Audit,
     Build,
@@ -39,8 +38,6 @@ from spark_build.recipes.model import (
 )
 from spark_build.recipes.toml_positions import Mistake, Path, Positions, version_of
 from spark_build.text import did_you_mean
-
-__all__ = ["PLACEHOLDERS", "PLATFORMS", "Mistake", "recipe_findings", "target_findings", "train_findings"]
 
 _NEEDED = {
     "git": ("url", "commit"),
@@ -224,7 +221,7 @@ def _build(recipe: Recipe) -> Iterator[Mistake]:
 def _variables(recipe: Recipe) -> Iterator[Mistake]:
     """Check all variables: their reasons, their placeholders, their conditions."""
     needs = [need.name for need in recipe.needs]
-    for path, variable in _all_variables(recipe):
+    for path, variable in all_variables(recipe):
         if not variable.why:
             yield (*path, "why"), f"say why {path[-1]} is set: name the file that reads it"
         for placeholder in _PLACEHOLDER.findall(variable.value):
@@ -273,7 +270,7 @@ def _options(recipe: Recipe) -> Iterator[Mistake]:
 
 def _conditions(recipe: Recipe) -> Iterator[Mistake]:
     """Check that conditions refer to options and values that exist."""
-    for path, part in _conditional(recipe):
+    for path, part in conditional(recipe):
         for name, value in part.when.options.items():
             here: Path = (*path, "when", "options", name)
             option = recipe.options.get(name)
@@ -330,7 +327,7 @@ def _parts(recipe: Recipe) -> Iterator[tuple[Path, Build | Variant]]:
     yield from ((("build", "variants", index), part) for index, part in enumerate(recipe.build.variants))
 
 
-def _all_variables(recipe: Recipe) -> Iterator[tuple[Path, Variable]]:
+def all_variables(recipe: Recipe) -> Iterator[tuple[Path, Variable]]:
     """Yield the variables of the environment, of CMake and of scons with their places."""
     for path, part in _parts(recipe):
         yield from (((*path, "env", name), variable) for name, variable in part.env.items())
@@ -338,10 +335,10 @@ def _all_variables(recipe: Recipe) -> Iterator[tuple[Path, Variable]]:
     yield from ((("scons", "argument", name), variable) for name, variable in recipe.scons.argument.items())
 
 
-def _conditional(recipe: Recipe) -> Iterator[tuple[Path, Any]]:
+def conditional(recipe: Recipe) -> Iterator[tuple[Path, Any]]:
     """Yield everything that may have a condition, with its place."""
     yield from (found for found in _parts(recipe) if isinstance(found[1], Variant))
-    yield from (found for found in _all_variables(recipe) if found[0][0] == "build")
+    yield from (found for found in all_variables(recipe) if found[0][0] == "build")
     listed: tuple[tuple[Path, Sequence[Any]], ...] = (
         (("features",), recipe.features),
         (("needs",), recipe.needs),

@@ -23,15 +23,10 @@ if TYPE_CHECKING:  # a plan reads the history only
     from spark_build.resources.jobserver import Jobserver
 
 CALM_SECONDS, ALERT_SECONDS = 0.2, 0.05  # between two samples
-BOUNDLESS = 1 << 60  # MiB
 ALERT_SHARE, ALERT_HORIZON = 0.7, 1.0  # of the limit, seconds ahead: from there on more samples
 
 # Jobs that run, jobs that may run, memory of all stages and what they may have, in MiB.
 OnSample = Callable[[int, int, int, int], None]
-
-
-def _nothing(_out: int, _allowed: int, _memory_mib: int, _budget_mib: int) -> None:
-    pass
 
 
 class Governor:
@@ -43,11 +38,11 @@ class Governor:
         cores: int,
         memory_budget_mib: int | None = None,
         reserve_mib: int = 0,
-        on_sample: OnSample = _nothing,
+        on_sample: OnSample = lambda *_: None,
     ) -> None:
         self._cores = max(1, cores)
         self._budget = memory_budget_mib
-        self._reserve = reserve_mib
+        self.reserve_mib = reserve_mib  # left free
         self._on_sample = on_sample
         self._changing = threading.Lock()  # over the stages and all they hold
         self._stages: list[Jobserver] = []
@@ -61,11 +56,6 @@ class Governor:
         self._kept = 0  # for the first jobs of stages that wait
         self._told = 0.0
         self._wake = threading.Event()
-
-    @property
-    def reserve_mib(self) -> int:
-        """Memory that is left free, in MiB."""
-        return self._reserve
 
     @contextlib.contextmanager
     def stage(
@@ -113,7 +103,7 @@ class Governor:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._govern, name="governor", daemon=True)
                 self._thread.start()
-        self._look()
+        self._wake.set()
 
     def _leave(self, jobserver: Jobserver) -> None:
         with self._changing:
@@ -121,10 +111,6 @@ class Governor:
                 self._stages.remove(jobserver)
             jobserver.resume_all()
         jobserver.close()
-        self._look()
-
-    def _look(self) -> None:
-        """Wake the thread."""
         self._wake.set()
 
     def _govern(self) -> None:
@@ -163,12 +149,12 @@ class Governor:
 
         now = time.monotonic()
         available = memory.available_mib()
-        pressure = memory.pressure(self._reserve, available)
+        pressure = memory.pressure(self.reserve_mib, available)
         in_use = sum(stage.going for stage in self._stages)
         self._throttle = self._throttle.step(now=now, pressure=pressure, in_use=in_use, cores=self._cores)
-        room = self._room(available, self._reserve)
+        room = self._room(available, self.reserve_mib)
         # Tokens keep the whole reserve free; jobs are stopped when half of it is gone.
-        self._limit = self._room(available, self._reserve // 2)
+        self._limit = self._room(available, self.reserve_mib // 2)
         jobs = sum(job.memory_mib for stage in self._stages for job in stage.reading.jobs)
         # Where jobs can be told apart, the rest of the tree is not theirs to use.
         space = room - (self._memory - jobs if jobs else 0)
@@ -183,14 +169,6 @@ class Governor:
             running_mib=self._memory,
         )
 
-    def _demand(self, stage: Jobserver, wanted: int) -> JobDemand:
-        return JobDemand(
-            memory_per_job_mib=stage.memory_per_job_mib,
-            threads_per_job=stage.threads_per_job,
-            wanted=wanted,
-            jobs_mib=tuple(job.memory_mib + stage.growth_mib(job) for job in stage.reading.jobs),
-        )
-
     def _hand_out(self, now: float, space: int) -> None:
         """Grant tokens by processors.
 
@@ -200,11 +178,15 @@ class Governor:
         cores = min(self._cores, self._throttle.cap)
         several = len(self._stages) > 1
         present = self._present(cores, space)
-        demands = [self._demand(stage, stage.wanted(now) if several else self._cores) for stage in present]
-        certain = policy.share(demands, cores=cores, room_mib=space)
-        shares = policy.share(demands, cores=cores, room_mib=BOUNDLESS)
-        for stage, slots, sure in zip(present, shares, certain, strict=True):
-            stage.aim, stage.sure = slots, sure
+        demands = [
+            JobDemand(
+                threads_per_job=stage.threads_per_job, wanted=stage.wanted(now) if several else self._cores
+            )
+            for stage in present
+        ]
+        for stage, slots in zip(present, policy.share(demands, cores=cores), strict=True):
+            stage.aim = slots
+            stage.sure = max(1, min(slots, space // len(present) // stage.memory_per_job_mib))
             stage.withdraw()
         entered = [stage for stage in present if stage.ready.is_set()]
         threads = sum(stage.slots * stage.threads_per_job for stage in entered)

@@ -61,9 +61,8 @@ class Jobserver:
         self.reading = NOTHING
         self.tokens = 0  # put in and not taken back: free ones and those that clients hold
         self.aim = 0  # slots it shall have
-        self.sure = 1  # slots for which there is memory whatever the jobs come to need
+        self.sure = 1  # slots for which its equal share of the memory surely suffices
         self.root = root
-        self._shares = memory.Shares()
         self._changing = changing  # the governor's
         self._closed = False
         self._catcher: threading.Thread | None = None
@@ -194,7 +193,7 @@ class Jobserver:
     def sample(self, table: dict[int, Process]) -> None:
         """Measure the stage's processes."""
         pid = self.root()
-        self.reading = NOTHING if pid is None else memory.read_tree(table, pid, self._shares)
+        self.reading = NOTHING if pid is None else memory.read_tree(table, pid)
         self.peak_mib = max(self.peak_mib, self.reading.memory_mib)
         self.most = max(self.most, self.going)
         self._peaks = {

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from spark_build.resources.policy import Pressure
 
 PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
-# Below this the resident size will do: summing proportional shares walks the page tables.
-SMALL_KIB = 16 * 1024
-FRESH_SECONDS = 1.0
 CLIENTS = frozenset({"ninja", "make", "gmake"})  # what runs jobs for tokens
 
 
@@ -76,54 +71,15 @@ def process_of(pid: int) -> Process | None:
     )
 
 
-class _Share(NamedTuple):
-    resident: int
-    proportional: int
-    until: float  # when it is to be asked again
-
-
-class Shares:
-    """The memory that each process holds by itself, in KiB: PSS, or RSS where that is denied.
-
-    For PSS the kernel walks the page table, about a millisecond a gigabyte: asked at every sample, it took an
-    eighth of a core beside two compilers. So it is asked again after a second or when RSS moved by a quarter;
-    until then what came is taken for the process's own.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._known: dict[tuple[int, int], _Share] = {}  # by id and start
-
-    def of(self, members: Iterable[Process]) -> dict[int, int]:
-        """Return the share of each of these, by id; others are forgotten."""
-        before, self._known = self._known, {}
-        return {member.pid: self._of(member, before) for member in members}
-
-    def _of(self, process: Process, before: Mapping[tuple[int, int], _Share]) -> int:
-        resident = process.resident_kib
-        if resident < SMALL_KIB:
-            return resident
-        key = (process.pid, process.started)
-        known = before.get(key)
-        if (
-            known is None
-            or self._clock() >= known.until
-            or abs(resident - known.resident) > known.resident / 4
-        ):
-            known = _Share(resident, _proportional_kib(process), self._clock() + FRESH_SECONDS)
-        self._known[key] = known
-        return min(resident, known.proportional + max(0, resident - known.resident))
-
-
-def read_tree(table: Mapping[int, Process], root: int, shares: Shares) -> TreeReading:
-    """Return `root` and its descendants: memory, summed over their shares, and jobs."""
+def read_tree(table: Mapping[int, Process], root: int) -> TreeReading:
+    """Return `root` and its descendants: memory, summed over what each holds by itself, and jobs."""
     children: dict[int, list[Process]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process)
     if root not in table:
         return TreeReading(memory_mib=0, jobs=(), clients=0, largest_mib=0)
     members = _below(table[root], children)
-    memory = shares.of(members)
+    memory = {member.pid: own_kib(member) for member in members}
     with_client = _above_clients(members, table)
     jobs = [
         _below(child, children)
@@ -170,12 +126,17 @@ def _outermost(top: Process, children: Mapping[int, list[Process]]) -> int:
     return sum(_outermost(child, children) for child in children.get(top.pid, []))
 
 
-def _proportional_kib(process: Process) -> int:
-    with contextlib.suppress(OSError), open(f"/proc/{process.pid}/smaps_rollup", "rb") as file:  # noqa: PTH123  no Path for each process at each sample
-        for line in file:
-            if line.startswith(b"Pss:"):
-                return int(line.split()[1])
-    return process.resident_kib
+def own_kib(process: Process) -> int:
+    """Return what a process holds by itself: not what it maps of files, which others share and disks have.
+
+    PSS would count their share of it, and has the kernel walk the page tables: a millisecond a gigabyte.
+    """
+    try:
+        with open(f"/proc/{process.pid}/statm", "rb") as file:  # noqa: PTH123  no Path for each process at each sample
+            _, resident, shared, *_ = map(int, file.read().split())
+    except (OSError, ValueError):  # it is gone
+        return 0
+    return (resident - shared) * PAGE_KIB
 
 
 def _mib(kib: Iterable[int]) -> int:

@@ -27,14 +27,8 @@ PEAKED, FALLEN = 0.4, 0.8
 class JobDemand:
     """Demand of one running stage."""
 
-    memory_per_job_mib: int
     threads_per_job: int = 1
     wanted: int  # slots it could use now
-    jobs_mib: tuple[int, ...] = ()  # what its running jobs have and may still need, oldest first
-
-    def next_mib(self, slots: int) -> int:
-        """Return the memory of one slot beyond `slots`: of a running job, or of one that may start."""
-        return self.jobs_mib[slots] if slots < len(self.jobs_mib) else self.memory_per_job_mib
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,24 +89,20 @@ def room(*, budget_mib: int | None, available_mib: int, reserve_mib: int, runnin
     return free if budget_mib is None else min(budget_mib, free)
 
 
-def share(demands: Sequence[JobDemand], *, cores: int, room_mib: int) -> tuple[int, ...]:
+def share(demands: Sequence[JobDemand], *, cores: int) -> tuple[int, ...]:
     """Return each running stage's slots: one each, the rest one by one to the stage with fewest that fits."""
     slots = [1] * len(demands)
     threads = sum(demand.threads_per_job for demand in demands)
-    memory = sum(demand.next_mib(0) for demand in demands)
     while True:
         hungry = [
             index
             for index, one in enumerate(demands)
-            if slots[index] < one.wanted
-            and threads + one.threads_per_job <= cores
-            and memory + one.next_mib(slots[index]) <= room_mib
+            if slots[index] < one.wanted and threads + one.threads_per_job <= cores
         ]
         if not hungry:
             return tuple(slots)
         chosen = min(hungry, key=lambda index: (slots[index], index))
         threads += demands[chosen].threads_per_job
-        memory += demands[chosen].next_mib(slots[chosen])
         slots[chosen] += 1
 
 
@@ -226,10 +216,7 @@ class BuildUsage:
     """
 
     peak_mib_per_job: int
-    peak_mib: int
     seconds: float
-    jobs: int
     target: str = ""  # architectures decide how much a CUDA compiler needs
-    version: str = ""
     steps: int = 0
     curve: tuple[float, ...] = ()

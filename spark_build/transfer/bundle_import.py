@@ -20,8 +20,8 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from spark_build.errors import AGAIN, AuditError, Finding, Hint, StoreError, ours
 from spark_build.files import make_folder, write_atomically
 from spark_build.paths import Home
+from spark_build.recipes.fields import PLATFORMS
 from spark_build.recipes.model import Target
-from spark_build.recipes.validation import PLATFORMS
 from spark_build.text import digest, printable
 from spark_build.transfer.bundle import Progress
 from spark_build.transfer.bundle_read import (

@@ -402,7 +402,20 @@ def test_ccache_is_the_usual_one(programs: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("variable", compiler_cache.REMOTES)
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "SCCACHE_AZURE_CONNECTION_STRING",
+        "SCCACHE_BUCKET",
+        "SCCACHE_GCS_BUCKET",
+        "SCCACHE_GHA_ENABLED",
+        "SCCACHE_MEMCACHED",
+        "SCCACHE_MEMCACHED_ENDPOINT",
+        "SCCACHE_REDIS",
+        "SCCACHE_REDIS_CLUSTER_ENDPOINTS",
+        "SCCACHE_WEBDAV_ENDPOINT",
+    ],
+)
 def test_sccache_where_a_remote_is_configured(programs: Path, variable: str) -> None:
     found = choose(programs, **{variable: "on"})
     assert (found.kind, found.version, found.remote) == ("sccache", "0.16.0", True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.build.compiler_cache import HITS, MISSES, UNCACHEABLE, CacheUse, parse_statistics
+from spark_build.build.compiler_cache import HITS, MISSES, CacheUse, parse_statistics
 
 # What ccache 4.7.5 wrote for: a compilation, the same again, -E, a link, a source with a mistake,
 # --version, two sources at once, -save-temps.
@@ -65,29 +65,27 @@ SCCACHE = {
     "version": "0.16.0",
 }
 OTHERS = st.sampled_from(["local_storage_hit", "local_storage_read_miss", "direct_cache_miss", ""])
-CALLS = st.lists(st.sampled_from(["hit", "miss", "uncacheable", "link"]), max_size=30)
+CALLS = st.lists(st.sampled_from(["hit", "miss", "link"]), max_size=30)
 COUNTS = st.integers(0, 10_000)
 
 
 def test_what_ccache_wrote() -> None:
-    assert parse_statistics(CCACHE) == CacheUse(hits=1, misses=1, uncacheable=2)
+    assert parse_statistics(CCACHE) == CacheUse(hits=1, misses=1)
 
 
 def test_what_sccache_printed() -> None:
     """The steps inside nvcc are no compilations of their own."""
-    assert parse_statistics(json.dumps(SCCACHE)) == CacheUse(hits=3, misses=8, uncacheable=2)
+    assert parse_statistics(json.dumps(SCCACHE)) == CacheUse(hits=3, misses=8)
 
 
 @given(calls=CALLS, data=st.data())
 def test_each_call_counts_once(calls: list[str], data: st.DataObject) -> None:
-    counters = {"hit": HITS, "miss": MISSES, "uncacheable": UNCACHEABLE, "link": {"called_for_link"}}
+    counters = {"hit": HITS, "miss": MISSES, "link": {"called_for_link"}}
     text = ""
     for call in calls:
         lines = [data.draw(st.sampled_from(sorted(counters[call]))), *data.draw(st.lists(OTHERS, max_size=4))]
         text += "# src/a b#.cpp\n" + "".join(f"{line}\n" for line in data.draw(st.permutations(lines)))
-    assert parse_statistics(text) == CacheUse(
-        hits=calls.count("hit"), misses=calls.count("miss"), uncacheable=calls.count("uncacheable")
-    )
+    assert parse_statistics(text) == CacheUse(hits=calls.count("hit"), misses=calls.count("miss"))
 
 
 @given(st.text())
@@ -116,9 +114,9 @@ def test_deeply_nested_json_is_not_too_strange() -> None:
     assert parse_statistics('{"stats":' * 100_000) == CacheUse()
 
 
-@given(hits=COUNTS, misses=COUNTS, uncacheable=COUNTS)
-def test_the_words_never_round_to_all_or_nothing(hits: int, misses: int, uncacheable: int) -> None:
-    use = CacheUse(hits=hits, misses=misses, uncacheable=uncacheable)
+@given(hits=COUNTS, misses=COUNTS)
+def test_the_words_never_round_to_all_or_nothing(hits: int, misses: int) -> None:
+    use = CacheUse(hits=hits, misses=misses)
     assert ("(100%" in str(use)) == (use.rate == 1)
     assert ("(0%" in str(use)) == (use.rate == 0)
 
@@ -128,10 +126,6 @@ def test_the_words_never_round_to_all_or_nothing(hits: int, misses: int, uncache
     [
         (CacheUse(), "nothing compiled"),
         (CacheUse(hits=63, misses=5), "63 of 68 compilations from the cache (93%)"),
-        (
-            CacheUse(hits=1, misses=1, uncacheable=1),
-            "1 of 3 compilations from the cache (33%, 1 not cacheable)",
-        ),
         (CacheUse(hits=1), "1 of 1 compilation from the cache (100%)"),
         (CacheUse(hits=999, misses=1), "999 of 1000 compilations from the cache (99%)"),
     ],

@@ -73,7 +73,7 @@ def test_the_reason_is_what_was_printed_about_it() -> None:
     )
 
 
-def test_a_warning_of_several_lines_is_one_reason() -> None:
+def test_a_line_of_a_warning_is_a_reason() -> None:
     lines = [line for line in summary("OFF") if "is set to" not in line]
     (missing,) = dropped_features([CUDNN], lines)
     assert missing.message.endswith(" (Cannot find cuDNN library. Turning the option off)")

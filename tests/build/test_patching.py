@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.build.patches import PatchState, apply, check
+from spark_build.build.patches import PatchState, apply, check, touched_files
 from spark_build.errors import PatchError
 from tests.helpers.gitrepos import Repository
 
@@ -77,29 +77,22 @@ def test_what_fits_both_ways_is_not_done_twice(change: str, state: str, tmp_path
     assert check(patch, tree).state == state
 
 
-def test_the_hunk_and_the_nearest_place_are_named(patch: Path, tmp_path: Path) -> None:
+def test_the_file_and_the_hunk_are_named(patch: Path, tmp_path: Path) -> None:
     changed = "// more\n" * 4 + SOURCE.replace("int value_30 = 30;", "long value_30 = 30;")
     tree = fill(tmp_path / "tree", {"src/a.c": changed})
     state = check(patch, tree)
     assert state.state == "does-not-apply"
-    assert "src/a.c: hunk 2 (line 27) does not match; nearest is line 31, 9" in state.detail
-    with pytest.raises(PatchError, match=r"0001-change.patch does not apply: src/a.c: hunk 2") as caught:
+    assert state.detail == "src/a.c: the hunk at line 27 does not match"
+    with pytest.raises(PatchError, match=r"0001-change.patch does not apply: src/a.c: the hunk") as caught:
         apply(patch, tree, None)
     assert caught.value.where == str(patch)
     assert contents(tree) == {"src/a.c": changed}
 
 
-def test_half_of_it_upstream_is_said(patch: Path, tmp_path: Path) -> None:
-    half = SOURCE.replace("value_10 = 10", "value_10 = 100")
-    state = check(patch, fill(tmp_path / "tree", {"src/a.c": half}))
-    assert state.state == "does-not-apply"
-    assert "hunk 1 (line 7) is in the source already, other parts" in state.detail
-
-
 def test_a_missing_file_is_named(patch: Path, tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     state = check(patch, tmp_path / "tree")
-    assert state == PatchState(state="does-not-apply", detail="src/a.c is not in the source")
+    assert state == PatchState(state="does-not-apply", detail="src/a.c: No such file or directory")
 
 
 def test_files_come_go_move_and_become_executable(tmp_path: Path) -> None:
@@ -149,7 +142,7 @@ def test_the_users_git_does_not_matter(patch: Path, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "it changes no file"),
+        ("", "No valid patches"),
         ("--- a/../up\n+++ b/../up\n@@ -1 +1 @@\n-a\n+b\n", "lies outside"),
         ("--- a//etc/x\n+++ b//etc/x\n@@ -1 +1 @@\n-a\n+b\n", "lies outside"),
         ("--- a/link/x\n+++ b/link/x\n@@ -1 +1 @@\n-a\n+b\n", "beyond the symbolic link link"),
@@ -186,3 +179,15 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tree / "a").write_bytes(b"caf\xe9\r\nx\x0cy\n")
     apply(patch, tree, None)
     assert (tree / "a").read_bytes() == b"caf\xe9\r\nz\n"
+
+
+def test_every_file_that_it_reads_or_writes_is_told(tmp_path: Path) -> None:
+    patch = tmp_path / "p.patch"
+    patch.write_text(
+        "diff --git a/old.txt b/new name.txt\nsimilarity index 80%\nrename from old.txt\n"
+        "rename to new name.txt\n--- a/old.txt\n+++ b/new name.txt\n@@ -1 +1 @@\n-a\n+b\n"
+        "diff --git a/gone b/gone\ndeleted file mode 100644\n--- a/gone\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+        "diff --git a/run b/run\nold mode 100644\nnew mode 100755\n"
+        'diff --git "a/\\303\\274.c" "b/\\303\\274.c"\n--- "a/\\303\\274.c"\t2024-01-01\n+++ "b/\\303\\274.c"\t2024-01-01\n@@ -1 +1 @@\n-a\n+b\n'
+    )
+    assert touched_files(patch) == {"old.txt", "new name.txt", "gone", "run", "ü.c"}

@@ -46,7 +46,9 @@ def test_a_wheel_with_the_time_in_it(tmp_path: Path) -> None:
     assert told.returncode == 8
     assert "not reproducible: aa-1.0-1_" in told.stdout
     # What is made from the content says so, too.
-    assert [line.split(":")[0].strip() for line in told.stdout.splitlines() if ": from byte" in line] == [
+    assert [
+        line.split(":")[0].strip() for line in told.stdout.splitlines() if ": another content" in line
+    ] == [
         "aa-1.0.dist-info/RECORD",
         "aa-1.0.dist-info/spark-build.provenance.json",
         "aa.py",
@@ -61,9 +63,7 @@ def test_a_library_with_the_time_in_it(tmp_path: Path) -> None:
     root = make_root(tmp_path, {**PROJECT, "setup.py": setup, "native.c": native})
     done = root.run(*CHECK, "tiny")
     assert done.returncode == 8, done.stdout + done.stderr
-    (line,) = (line for line in done.stdout.splitlines() if "_native" in line and "sections" in line)
-    assert ".text" in line
-    assert ".dynsym" not in line
+    assert [line for line in done.stdout.splitlines() if "_native" in line and "another content" in line]
 
 
 def test_a_repetition_that_fails_is_told_and_leaves_nothing(root: Root) -> None:
@@ -90,7 +90,7 @@ def test_what_differs_between_wheels(tmp_path: Path) -> None:
     found = {one.file: one.what for one in wheels(first, second)}
     assert found["demo/gone.py"] == "only in the first build"
     assert found["demo/new.py"] == "only in the second build"
-    assert ".text" in found["demo/liba.so"]
+    assert found["demo/liba.so"] == "another content"
     assert "demo/data.bin" not in found
     assert wheels(first, first) == ()
     (tmp_path / "c").mkdir()
@@ -111,7 +111,7 @@ def test_what_differs_between_prefixes(tmp_path: Path) -> None:
     (tmp_path / "b" / "tool").chmod(0o755)
     (tmp_path / "a" / "tool").chmod(0o644)
     assert folders(tmp_path / "a", tmp_path / "b") == (
-        FileDifference(file="file", what="from byte 2 on"),
+        FileDifference(file="file", what="another content"),
         FileDifference(file="link", what="link to x, then link to y"),
         FileDifference(file="tool", what="plain file, then executable"),
     )

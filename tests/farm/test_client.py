@@ -265,7 +265,7 @@ def test_what_no_worker_has_is_named_once_beside_what_they_have(lab: Lab) -> Non
         said: list[Any] = []
         farm = Farm(setting, planned, TASK, said.append)
         answer = TaskAnswer(worker="w", address="tls://w:1", problem="it ends here")
-        farm._connection = cast("Connection", Answering(answer, lacks))
+        farm._there = cast("Connection", Answering(answer, lacks))
         farm.build(NO_RUN, planned.steps[0], {})
         assert [one.message for one in said if "no worker" in one.message] == expected
 
@@ -279,7 +279,7 @@ def test_nobody_waits_for_ever_for_a_worker_that_can(lab: Lab, monkeypatch: pyte
         monkeypatch.setattr(client, "FITTING", fitting)
         farm = Farm(setting, planned, TASK, lambda _: None)
         lacking = Answering(answer, f"python {setting.target.python}", comes=comes)
-        farm._connection = cast("Connection", lacking)
+        farm._there = cast("Connection", lacking)
         result = farm.build(NO_RUN, planned.steps[0], {})
         assert isinstance(result.error, HostError)
         assert result.error.message.startswith("no worker can take a: it needs spark-build"), result.error
@@ -326,7 +326,7 @@ def test_workers_that_were_just_started_are_waited_for(lab: Lab) -> None:
     farm = Farm(setting, planned, TASK, said.append)
     answer = TaskAnswer(worker="w", address="tls://w:1", problem="it ends here")
     coming = Answering(answer, f"python {setting.target.python}", comes=2)
-    farm._connection = cast("Connection", coming)
+    farm._there = cast("Connection", coming)
     farm.build(NO_RUN, planned.steps[0], {})
     assert [one.message for one in said][:-1] == ["waiting for the workers that were just started"]
 
@@ -365,7 +365,7 @@ def test_another_build_than_the_recipes_is_not_taken(lab: Lab, monkeypatch: pyte
 
     def result(key: str) -> Any:
         answer = TaskAnswer(worker="w", address="tls://w:1", result=built, build_key=key)
-        farm._connection = cast("Connection", Answering(answer))
+        farm._there = cast("Connection", Answering(answer))
         return farm.build(NO_RUN, step, {})
 
     for key in (other, f"../{own[:61]}", own.upper(), f"{own}\n", ""):

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from spark_build.errors import Finding
-from spark_build.recipes.lint import lint_texts
+from spark_build.errors import Finding, RecipeError
+from spark_build.recipes.lint import lint
+from spark_build.recipes.parse import parse_recipe, parse_target, parse_train
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHIPPED = {
     str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "recipes").glob("**/*.toml"))
 }
+
+
+PARSERS = {"recipes": parse_recipe, "recipes/trains": parse_train, "recipes/targets": parse_target}
+
+
+def lint_texts(texts: Mapping[str, str]) -> tuple[Finding, ...]:
+    """What lint says of the files that parse."""
+    found: dict[str, dict[str, Any]] = {folder: {} for folder in PARSERS}
+    for file, text in texts.items():
+        folder, _, name = file.removesuffix(".toml").rpartition("/")
+        with suppress(RecipeError, KeyError):
+            found[folder][name] = PARSERS[folder](text, file)
+    return lint(found["recipes"], found["recipes/trains"], found["recipes/targets"], texts)
 
 
 def changed(file: str, old: str, new: str) -> list[Finding]:

@@ -10,10 +10,9 @@ import pytest
 from spark_build.build.diagnosis import FeatureWatch
 from spark_build.errors import UsageError
 from spark_build.recipes.evaluation import evaluate, for_target
-from spark_build.recipes.lint import lint_texts
 from spark_build.recipes.loader import Catalogue, load
 from spark_build.recipes.model import Evaluated, Target
-from tests.helpers.linting import SHIPPED
+from tests.helpers.linting import SHIPPED, lint_texts
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = Target(name="host-cpu", summary="s", platform="linux-x86_64", python="cp313")

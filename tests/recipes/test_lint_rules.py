@@ -14,19 +14,13 @@ from tests.helpers.linting import changed
             "recipes/torch.toml",
             "{arch_list:torch}",
             "12.1",
-            "TORCH_CUDA_ARCH_LIST: 12.1 without 12.0: ",
-        ),
-        (
-            "recipes/torchvision.toml",
-            "{arch_list:cpp_extension}",
-            "12.0;12.1f",
-            "TORCH_CUDA_ARCH_LIST: '12.1f': torch/utils/cpp_extension.py refuses f",
+            "TORCH_CUDA_ARCH_LIST is '12.1', whatever the target is",
         ),
         (
             "recipes/flash-attn.toml",
             "{arch_list:flash_attn}",
             "12.0",
-            "FLASH_ATTN_CUDA_ARCHS: '12.0' has no branch in setup.py and is dropped silently: write 120",
+            "FLASH_ATTN_CUDA_ARCHS is '12.0', whatever the target is",
         ),
         (
             "recipes/torch.toml",
@@ -56,13 +50,13 @@ from tests.helpers.linting import changed
             "recipes/torch.toml",
             "[build.env.PYTORCH_BUILD_NUMBER]",
             "[build.env.DEBUG]",
-            "PYTORCH_BUILD_VERSION is read only together with PYTORCH_BUILD_NUMBER",
+            "PYTORCH_BUILD_NUMBER is not set: PYTORCH_BUILD_VERSION is read only together with it",
         ),
         (
             "recipes/torch.toml",
             '[build.env.PYTORCH_BUILD_NUMBER]\nvalue = "1"',
             '[build.env.PYTORCH_BUILD_NUMBER]\nvalue = "2"',
-            "PYTORCH_BUILD_NUMBER is '2': more than 1 appends .postN to the version",
+            "PYTORCH_BUILD_NUMBER is '2': PYTORCH_BUILD_VERSION is read only together with it, and more than 1",
         ),
         (
             "recipes/triton.toml",
@@ -130,54 +124,12 @@ from tests.helpers.linting import changed
             'when = { trains = ["2.51"] }',
             "no train is named '2.51': did you mean '2.15'?",
         ),
-        (
-            "recipes/trains/2.13.toml",
-            'version = "3.7.1"',
-            'version = "3.6.0"',
-            "torch 2.13.0 requires triton==3.7.1 (the public wheel's Requires-Dist), not 3.6.0",
-        ),
-        (
-            "recipes/trains/2.13.toml",
-            'version = "0.28.0"',
-            'version = "0.26.0"',
-            "torchvision 0.26.0 requires torch==2.11.0 (the public wheel's Requires-Dist), not 2.13.0",
-        ),
-        (
-            "recipes/trains/2.15.toml",
-            'protobuf = "6.33.6"',
-            'protobuf = "5.29.0"',
-            "onnx 1.23.2 requires protobuf>=6.31.1 (the sdist's pyproject.toml), not 5.29.0",
-        ),
-        (
-            "recipes/trains/2.13.toml",
-            'torch = "2.13.0"',
-            'torch = "2.13.1"',
-            "closure.torch is 2.13.1, components.torch 2.13.0",
-        ),
-        (
-            "recipes/trains/2.13.toml",
-            "1f126a6dea50d185c0781743a667390037ae88bd",
-            "1f126a6d00000000000000000000000000000000",
-            "triton 3.7.1 is written against LLVM 1f126a6dea50, not 1f126a6d0000",
-        ),
         ("recipes/targets/gb10.toml", 'cuda = "13.0"', 'cuda = "12.8"', "CUDA 12.8 cannot compile for 12.1"),
         (
             "recipes/targets/rtx50.toml",
             '["12.0"]',
             '["12.7"]',
             "12.7 is no architecture that is known here",
-        ),
-        (
-            "recipes/targets/h200.toml",
-            'cuda = "13.0"',
-            'cuda = "12.4"',
-            "torch 2.15.0 wants CUDA >= 12.6, and h200 promises only 12.4 [train 2.15; target h200]",
-        ),
-        (
-            "recipes/targets/h200.toml",
-            '"cp312"',
-            '"cp310"',
-            "torch 2.15.0 wants Python >= 3.11, and h200 has cp310 [train 2.15; target h200]",
         ),
     ],
 )
@@ -190,18 +142,6 @@ def test_errors(file: str, old: str, new: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "expected"),
     [
-        (
-            "recipes/flash-attn.toml",
-            '[build.env.NVCC_THREADS]\nvalue = "1"',
-            '[build.env.NVCC_THREADS]\nvalue = "4"',
-            "NVCC_THREADS is 4, but build.threads_per_job is 1",
-        ),
-        (
-            "recipes/torchvision.toml",
-            "{arch_list:cpp_extension}",
-            "9.0;12.0",
-            "TORCH_CUDA_ARCH_LIST '9.0;12.0' names nothing for 11.0 [target thor]",
-        ),
         (
             "recipes/trains/2.13.toml",
             'url = "https://github.com/pytorch/vision"',

@@ -16,10 +16,8 @@ PER_JOB = st.integers(1, 20_000)
 DEMANDS = st.lists(
     st.builds(
         JobDemand,
-        memory_per_job_mib=PER_JOB,
         threads_per_job=st.integers(1, 4),
         wanted=st.integers(1, 64),
-        jobs_mib=st.lists(st.integers(0, 20_000), max_size=8).map(tuple),
     ),
     min_size=1,
     max_size=6,
@@ -58,36 +56,21 @@ def test_allowed_is_monotone(cores: int, available: int, reserve: int, per_job: 
 # --- several stages ---------------------------------------------------------------------------------
 
 
-@given(demands=DEMANDS, cores=CORES, room=MIB)
-def test_shares_fit_and_leave_nothing_that_fits(demands: list[JobDemand], cores: int, room: int) -> None:
-    slots = policy.share(demands, cores=cores, room_mib=room)
+@given(demands=DEMANDS, cores=CORES)
+def test_shares_fit_and_leave_nothing_that_fits(demands: list[JobDemand], cores: int) -> None:
+    slots = policy.share(demands, cores=cores)
     assert all(count >= 1 for count in slots)
-    memory = sum(one.next_mib(at) for one, count in zip(demands, slots, strict=True) for at in range(count))
     threads = sum(one.threads_per_job * count for one, count in zip(demands, slots, strict=True))
     if any(count > 1 for count in slots):
-        assert memory <= room
         assert threads <= cores
     for one, count in zip(demands, slots, strict=True):
-        more = memory + one.next_mib(count) <= room and threads + one.threads_per_job <= cores
-        assert count >= one.wanted or not more
+        assert count >= one.wanted or threads + one.threads_per_job > cores
 
 
-@given(count=st.integers(1, 5), cores=CORES, room=MIB, per_job=PER_JOB)
-def test_equals_get_equal_shares(count: int, cores: int, room: int, per_job: int) -> None:
-    demands = [JobDemand(memory_per_job_mib=per_job, wanted=64)] * count
-    slots = policy.share(demands, cores=cores, room_mib=room)
+@given(count=st.integers(1, 5), cores=CORES)
+def test_equals_get_equal_shares(count: int, cores: int) -> None:
+    slots = policy.share([JobDemand(wanted=64)] * count, cores=cores)
     assert max(slots) - min(slots) <= 1
-
-
-@given(cores=CORES, available=MIB, reserve=MIB, per_job=PER_JOB)
-def test_a_lone_stage_shares_with_nobody(cores: int, available: int, reserve: int, per_job: int) -> None:
-    room = policy.room(budget_mib=None, available_mib=available, reserve_mib=reserve, running_mib=0)
-    (shared,) = policy.share(
-        [JobDemand(memory_per_job_mib=per_job, wanted=cores)], cores=cores, room_mib=room
-    )
-    assert shared == policy.allowed(
-        cores=cores, available_mib=available, reserve_mib=reserve, memory_per_job_mib=per_job
-    )
 
 
 @given(budget_mib=MIB, available=MIB, reserve=MIB, running=MIB)
@@ -130,8 +113,7 @@ def test_a_machine_stays_within_its_budget_and_finishes(
         alive = [
             index for index, jobs in enumerate(waiting) if jobs or any(r.stage == index for r in running)
         ]
-        demands = [JobDemand(memory_per_job_mib=per_job[index], wanted=64) for index in alive]
-        slots = policy.share(demands, cores=cores, room_mib=room)
+        slots = policy.share([JobDemand(wanted=64)] * len(alive), cores=cores)
         for index, count in zip(alive, slots, strict=True):
             while waiting[index] and sum(r.stage == index for r in running) < count:
                 claimed = sum(per_job[r.stage] for r in running) + per_job[index]
@@ -283,10 +265,3 @@ def test_an_alarm_stops_something_that_runs_but_never_the_oldest(runs: list[tupl
 )
 def test_growth_of_a_compiler(now: int, peak: int, expected: int) -> None:
     assert policy.growth(now_mib=now, peak_mib=peak, per_job_mib=4700) == expected
-
-
-def test_jobs_past_their_peak_make_room() -> None:
-    (slots,) = policy.share([JobDemand(memory_per_job_mib=4700, wanted=16)], cores=16, room_mib=22_000)
-    assert slots == 4
-    past = JobDemand(memory_per_job_mib=4700, wanted=16, jobs_mib=(1500, 1500, 1500, 1500))
-    assert policy.share([past], cores=16, room_mib=22_000) == (7,)

@@ -19,9 +19,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def taken(peak: int, *, target: str = "gb10") -> BuildUsage:
-    return BuildUsage(
-        peak_mib_per_job=peak, peak_mib=peak * 3, seconds=1.5, jobs=3, target=target, version="1.0"
-    )
+    return BuildUsage(peak_mib_per_job=peak, seconds=1.5, target=target)
 
 
 def file_of(home: Home) -> Path:
@@ -99,7 +97,7 @@ from spark_build.resources.policy import BuildUsage; from spark_build.resources 
 from spark_build.paths import locate
 for peak in range(5):
     governor.record_build(locate(sys.argv[1]), "tiny", BuildUsage(
-        peak_mib_per_job=peak, peak_mib=1, seconds=1, jobs=1))
+        peak_mib_per_job=peak, seconds=1))
 """
     running = [processes.start([sys.executable, "-c", script, str(tmp_path)]) for _ in range(4)]
     assert [process.wait(timeout=60) for process in running] == [0] * 4

@@ -14,15 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from spark_build import venv
 from spark_build.build import compiler_cache, sandbox
 from spark_build.build import environment as build_environment
-from spark_build.build.backends import BuildReached, Product, Runner, builder_for
+from spark_build.build.backends import BUILDERS, BuildReached, Product, Runner
 from spark_build.build.context import Job, Outputs, Shell
 from spark_build.build.diagnosis import FeatureWatch, diagnose, last_command
 from spark_build.errors import Finding, NothingCheckedError, StageError, ours
 from spark_build.events import Cost, Note, Progress
-from spark_build.files import read_made, remove_any, remove_tree, write_atomically
+from spark_build.files import read_made, remove_any, remove_tree, tail_of, write_atomically
 from spark_build.process import niceness
 from spark_build.process import run as run_command
 from spark_build.resources import governor, jobserver, memory, policy
@@ -200,7 +199,7 @@ def _end_of_configuring(
             ending.check()
 
         try:
-            builder_for(job.step.recipe.kind)(job, runner, values)
+            BUILDERS[job.step.recipe.kind](job, runner, values)
         except BuildReached as reached:
             return reached
     return None
@@ -229,7 +228,7 @@ def _repack(job: Job) -> Product:
     def refuse(*_: object) -> None:
         raise StageError("unpacking wheels executes nothing")
 
-    return builder_for(job.step.recipe.kind)(job, refuse, {})
+    return BUILDERS[job.step.recipe.kind](job, refuse, {})
 
 
 @contextmanager
@@ -287,11 +286,8 @@ def _record_usage(job: Job, course: _BuildProgress, cost: Cost, *, is_whole: boo
     seconds = round(time.monotonic() - course.began, 1)
     taken = BuildUsage(
         peak_mib_per_job=cost.peak_mib_per_job,
-        peak_mib=cost.peak_mib,
         seconds=seconds if is_whole else 0.0,
-        jobs=cost.jobs,
         target=job.target.name,
-        version=job.step.pin.version,
         steps=course.total if is_whole else 0,
         curve=policy.pace_curve(course.times, course.total, seconds) if is_whole else (),
     )
@@ -310,7 +306,7 @@ def _build(
     runner = _runner(
         job, earlier, jobserver, course, setup, values, lambda line: _see(job, watch, course, line)
     )
-    product = builder_for(job.step.recipe.kind)(job, runner, values)
+    product = BUILDERS[job.step.recipe.kind](job, runner, values)
     _note_unseen(job, watch)
     return product
 
@@ -350,7 +346,7 @@ def _runner(  # noqa: PLR0913 - what the stage has set up, for one closure
 
         try:
             done = run_command(
-                _sandboxed(
+                build_environment.sandboxed(
                     job,
                     command,
                     cwd,
@@ -384,38 +380,12 @@ def shell(job: Job, earlier: Mapping[str, Outputs]) -> Shell:
     for folder in (job.work / "home", job.work / "tmp"):
         folder.mkdir(exist_ok=True)
     program = shutil.which("bash") or "sh"
-    args = _sandboxed(job, [program], job.source, env)
+    args = build_environment.sandboxed(job, [program], job.source, env)
     return Shell(
         args=tuple(args),
         cwd=job.source,
         keep=job.keep,
         told=f"the tree of {job.step.recipe.name} is {job.work}, here {job.places[job.work]}",
-    )
-
-
-def _sandboxed(
-    job: Job,
-    command: Sequence[str],
-    cwd: Path,
-    env: Mapping[str, str],
-    writable: Sequence[Path] = (),
-    readable: Sequence[Path] = (),
-) -> list[str]:
-    """Return a command of the build as it is started: nothing to write but folders of its own, no network."""
-    chosen = sandbox.choose()
-    if told := sandbox.warning(chosen):
-        job.emit(Note(message=told))
-    needs = [path for one in job.provided for path in (one.prefix, one.site) if path is not None]
-    toolkit = [Path(one) for one in (build_environment.toolkit_of(job),) if one]
-    return sandbox.wrap(
-        chosen,
-        [job.seen(word) for word in command],
-        env={name: job.seen(value) for name, value in env.items()},
-        writable=[*job.writable, *writable],
-        readable=[job.work, venv.python_of(job.environment), *toolkit, *needs, *readable],
-        placed=job.places,
-        cwd=Path(job.seen(str(cwd))),
-        network=job.step.recipe.build.network,
     )
 
 
@@ -440,9 +410,8 @@ def _lacking(*missing: Finding) -> StageError:
 def _first_error(job: Job, output: str) -> StageError:
     """Return the best explanation of the last command's failure."""
     job.log.flush()
-    with Path(job.log.name).open("rb") as log:
-        log.seek(max(0, job.log.tell() - LOG_SIZE))
-        found = diagnose(last_command(job.unseen(log.read().decode(errors="replace"))))
+    log = tail_of(Path(job.log.name), LOG_SIZE).decode(errors="replace")
+    found = diagnose(last_command(job.unseen(log)))
     if found is None:
         return StageError((output.splitlines() or ["no output"])[-1])
     error, why = found.finding, found.explanation

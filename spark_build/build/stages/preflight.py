@@ -84,21 +84,8 @@ def _sandboxed(
     job: Job, command: Sequence[str], folder: Path, env: Mapping[str, str], places: Mapping[Path, Path]
 ) -> Completed:
     """Run a command in the sandbox as a build does; places: folders of ours -> where it sees them as well."""
-    needs = [path for need in job.provided for path in (need.prefix, need.site) if path is not None]
-    done = run_command(
-        sandbox.wrap(
-            sandbox.choose(),
-            [job.seen(word) for word in command],
-            env={name: job.seen(value) for name, value in env.items()},
-            writable=job.writable,
-            readable=[job.work, *needs],
-            placed=places,
-            cwd=Path(job.seen(str(folder))),
-        ),
-        cwd=folder,
-        log=job.log,
-        pass_fds=job.keep,
-    )
+    words = environment.sandboxed(job, command, folder, env, placed=places)
+    done = run_command(words, cwd=folder, log=job.log, pass_fds=job.keep)
     sandbox.refuse_unstarted(done)
     return done
 

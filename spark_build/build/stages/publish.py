@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spark_build.build import attestations, environment
 from spark_build.build.context import Job, Outputs
-from spark_build.text import digest
+from spark_build.text import digest, document
 from spark_build.wheelhouse import store
 
 NAME = "publish"
@@ -39,8 +38,8 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
     }
     job.log.flush()
     made = {
-        "key.json": _json({"key": job.key, "plan_key": job.step.key, "inputs": job.inputs}),
-        store.JUDGEMENT: _json({"key": digest(judgement), "inputs": judgement}),
+        "key.json": document({"key": job.key, "plan_key": job.step.key, "inputs": job.inputs}),
+        store.JUDGEMENT: document({"key": digest(judgement), "inputs": judgement}),
         "audit.json": (job.work / "audit.json").read_bytes(),
         "build.log": Path(job.log.name).read_bytes(),
     }
@@ -53,7 +52,3 @@ def run(job: Job, earlier: Mapping[str, Outputs]) -> Outputs:
         papers={**made, **attestations.beside(job, earlier, made)},
     )
     return {"key": job.key}
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
