@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from spark_build.errors import Finding, Place
 from spark_build.recipes import evaluation
-from spark_build.recipes.evaluation import evaluate, for_target, holds, minimum_cuda, pin_hint
+from spark_build.recipes.evaluation import evaluate, for_target, holds, minimum_cuda, patches_for, pin_hint
 from spark_build.recipes.fields import PLATFORMS
 from spark_build.recipes.lint_data import (
     ALWAYS,
@@ -21,6 +21,9 @@ from spark_build.recipes.lint_data import (
     FOLKLORE,
     LABEL_VARIABLE,
     LISTS,
+    NEEDED_PATCHES,
+    REQUIRES,
+    TRITON_LLVM,
     WITH_CUDA,
     MustSet,
 )
@@ -85,9 +88,7 @@ def _remarks(
             found = pin_remarks(recipe_file(recipe.name), ("pin",), recipe.name, recipe.pin)
             yield from ((nowhere, remark) for remark in found)
     for train in trains.values():
-        for name, pinned in train.components.items():
-            found = pin_remarks(train_file(train.name), ("components", name), name, pinned)
-            yield from ((nowhere, remark) for remark in found)
+        yield from ((nowhere, remark) for remark in train_remarks(train))
     for target in targets.values():
         yield from ((nowhere, remark) for remark in target_remarks(target))
     own = {name: recipe.pin for name, recipe in recipes.items() if recipe.pin is not None}
@@ -144,6 +145,7 @@ def context_remarks(recipe: Recipe, pin: Pin, target: Target, train: Train) -> I
     if target.cuda_architectures:
         yield from _must_set(recipe, pin, env, (*WITH_CUDA, *(LISTS if recipe.requires.cuda else ())))
         yield from _lists(recipe, env)
+        yield from _patches(recipe, pin, target, train, env)
 
 
 def settled(recipe: Recipe, target: Target, train: Train) -> Placed:
@@ -227,6 +229,45 @@ def _lists(recipe: Recipe, env: Placed) -> Iterator[Finding]:
             yield _found("error", file, (*path, "value"), say, f"write {{arch_list:{consumer}}}")
 
 
+def _effective(recipe: Recipe, target: Target, env: Placed) -> set[str]:
+    """Return the architectures that a component is built for."""
+    found: set[str] = set()
+    for name in _LISTS.keys() & env.keys():
+        value = env[name][1].value
+        consumer = _consumer(recipe, name)
+        filled = value.replace(
+            f"{{arch_list:{consumer}}}", evaluation.arch_list(consumer, target.cuda_architectures)
+        )
+        found |= {re.sub(r"[af]?(\+PTX)?$", "", architecture) for architecture in re.split(r"[;, ]+", filled)}
+    return found
+
+
+def _patches(recipe: Recipe, pin: Pin, target: Target, train: Train, env: Placed) -> Iterator[Finding]:
+    """Check for patches without which the result is wrong; a warning where the train lacks one knowingly."""
+    version = version_of(pin.version)
+    have = [patch.file for patch in patches_for(recipe, train)]
+    for component, versions, condition, wanted, stake in NEEDED_PATCHES:
+        if recipe.name != component or version is None or not allows(versions, version):
+            continue
+        if not _applies(condition, train, _effective(recipe, target, env)):
+            continue
+        if any(re.search(wanted, file.rpartition("/")[2], re.IGNORECASE) for file in have):
+            continue
+        admitted = any("patch" in entry for entry in pin.unestablished)
+        hint = "list one in [[patches]]"
+        severity: _Severity = "warning" if admitted else "error"
+        yield _found(severity, recipe_file(component), ("patches",), f"{stake}: no patch for it", hint)
+
+
+def _applies(condition: str, train: Train, built_for: set[str]) -> bool:
+    match = re.fullmatch(r"([a-z-]+)([<>=~!].*)", condition)
+    if match is None:
+        return condition in built_for
+    other = train.components.get(match[1])
+    version = version_of(other.version) if other else None
+    return version is not None and allows(match[2], version)
+
+
 # A file's name, as the reason of a variable should have one.
 _FILE = re.compile(
     r"[\w./+-]*\w\.(py|cmake|txt|toml|cfg|json|in|hpp?|cuh?|c|cc|cpp|sh|yml)\b|Makefile|meson\.build"
@@ -255,9 +296,6 @@ def _variable(component: str, path: Path, name: str, variable: Variable) -> Iter
     elif name not in COMMON.split() and not _FILE.search(variable.why):
         say = f"the reason for {name} names no file that reads it"
         yield _found("warning", file, (*path, "why"), say, "such as: setup.py: what it does there")
-    if "{cuda_home}" in variable.value:
-        say = "{cuda_home} is a toolkit of the machine, which is not part of the build key"
-        yield _found("warning", file, (*path, "value"), say, "add the need 'cuda' and write {need:cuda}")
     if name == "TORCH_NVCC_FLAGS" and "gencode" in variable.value:
         say = "-gencode in TORCH_NVCC_FLAGS compiles every file for one more architecture"
         yield _found("error", file, (*path, "value"), say, "use TORCH_CUDA_ARCH_LIST")
@@ -297,6 +335,14 @@ def _trains(recipe: Recipe, trains: Collection[str]) -> Iterator[Finding]:
                 yield _found("error", recipe_file(recipe.name), (*path, index), say)
 
 
+def train_remarks(train: Train) -> Iterator[Finding]:
+    """Yield the mistakes of a train by itself."""
+    for name, pin in train.components.items():
+        yield from pin_remarks(train_file(train.name), ("components", name), name, pin)
+    yield from _contradictions(train)
+    yield from _llvm(train)
+
+
 def target_remarks(target: Target) -> Iterator[Finding]:
     """Yield the mistakes of a target by itself."""
     file = f"recipes/targets/{target.name}.toml"
@@ -333,6 +379,39 @@ def pin_remarks(file: str, where: Path, name: str, pin: Pin) -> Iterator[Finding
             yield _found("warning", file, (*path, "commit"), say)
         if source.kind != "git" and not source.sha256:
             yield _found("error", file, path, f"{name}: a source without a sha256 is not pinned")
+
+
+def _contradictions(train: Train) -> Iterator[Finding]:
+    """Check that the wheels of one train accept each other."""
+    pins = {name: pin.version for name, pin in train.components.items()}
+    for component, versions, other, wanted, where in REQUIRES:
+        version = version_of(pins.get(component, ""))
+        have = pins.get(other) or train.closure.get(other)
+        if version is None or not allows(versions, version) or have is None:
+            continue
+        found = version_of(have)
+        if found is None or not allows(wanted, found):
+            path: Path = ("components", other, "version") if other in pins else ("closure", other)
+            say = f"{component} {version} requires {other}{wanted} ({where}), not {have}"
+            yield _found("error", train_file(train.name), path, say)
+    for name in train.closure.keys() & pins.keys():
+        if version_of(train.closure[name]) != version_of(pins[name]):
+            say = f"closure.{name} is {train.closure[name]}, components.{name} {pins[name]}"
+            fix = "write the same version in both"
+            yield _found("error", train_file(train.name), ("closure", name), say, fix)
+
+
+def _llvm(train: Train) -> Iterator[Finding]:
+    """Check that Triton gets the one LLVM commit that it is written against."""
+    triton, llvm = train.components.get("triton"), train.components.get("llvm")
+    commit = TRITON_LLVM.get(triton.version) if triton else None
+    if triton is None or llvm is None or commit is None:
+        return
+    for index, source in enumerate(llvm.sources):
+        if source.is_pinned and source.kind == "git" and source.commit != commit:
+            path: Path = ("components", "llvm", "sources", index, "commit")
+            say = f"triton {triton.version} is written against LLVM {commit[:12]}, not {source.commit[:12]}"
+            yield _found("error", train_file(train.name), path, say, "see cmake/llvm-hash.txt at its tag")
 
 
 def unused_extras(

@@ -1,4 +1,4 @@
-"""Data for `recipes lint` from upstream's files: variables that nobody reads or a build must set.
+"""Data for `recipes lint` from upstream's files: variables that nobody reads, requirements between wheels.
 
 Read in the projects' own files (torch: setup.py, tools/setup_helpers/cmake.py, CMakeLists.txt, cmake/).
 """
@@ -53,6 +53,53 @@ LABEL_VARIABLE = {
     "flash-attn": "FLASH_ATTN_LOCAL_VERSION",
     "triton": "TRITON_WHEEL_VERSION_SUFFIX",
 }
+
+# (component, its versions, what it requires, in which versions, where that is written).
+REQUIRES = (
+    ("torchvision", "==0.24.1", "torch", "==2.9.1", "the public wheel's Requires-Dist"),
+    ("torchvision", "==0.26.0", "torch", "==2.11.0", "the public wheel's Requires-Dist"),
+    ("torchvision", "==0.28.0", "torch", "==2.13.0", "the public wheel's Requires-Dist"),
+    ("torchvision", "==0.29.1", "torch", ">=2.14.0", "the public wheel's Requires-Dist"),
+    ("torchvision", "==0.29.2", "torch", ">=2.14.0", "the public wheel's Requires-Dist"),
+    ("torchaudio", "==2.9.1", "torch", "==2.9.1", "the public wheel's Requires-Dist"),
+    ("torchaudio", ">=2.11", "torch", ">=2.11", "audio#4212"),
+    ("torch", "==2.9.1", "triton", "==3.5.1", "the public wheel's Requires-Dist"),
+    ("torch", "==2.11.0", "triton", "==3.6.0", "the public wheel's Requires-Dist"),
+    ("torch", "==2.13.0", "triton", "==3.7.1", "the public wheel's Requires-Dist"),
+    ("torch", "==2.14.1", "triton", "~=3.8.0", "the public wheel's Requires-Dist"),
+    ("torch", "==2.15.0", "triton", "~=3.9.0", "the public wheel's Requires-Dist"),
+    ("onnx", "==1.19.1", "protobuf", ">=4.25.1", "the sdist's requirements.txt"),
+    ("onnx", "==1.23.2", "protobuf", ">=6.31.1", "the sdist's pyproject.toml"),
+    ("onnx", "==1.23.2", "ml-dtypes", ">=0.5.4", "the sdist's pyproject.toml"),
+    ("onnx", "==1.23.2", "numpy", ">=1.23.2", "the sdist's pyproject.toml"),
+    ("onnx", "==1.23.2", "typing-extensions", ">=4.7.1", "the sdist's pyproject.toml"),
+)
+
+# Triton: the LLVM commit in its cmake/llvm-hash.txt, as found in the public wheels.
+TRITON_LLVM = {
+    "3.5.1": "7d5de3033187c8a3bb4d2e322f5462cdaf49808f",
+    "3.6.0": "f6ded0be897e2878612dd903f7e8bb85448269e5",
+    "3.7.1": "1f126a6dea50d185c0781743a667390037ae88bd",
+    "3.8.0": "5f07f818b51b786b0a87b4e514882600ecba112f",
+    "3.9.0": "b010a18d2b648cab83c83967ff26b8fde11acdc6",
+}
+
+# (component, its versions, condition, what must occur in the name of one of its patches, what is at stake).
+# The condition is an architecture in the component's list, or another component with its versions.
+NEEDED_PATCHES = (
+    (
+        "torch", "<2.12.1", "12.1", "attention",
+        "memory-efficient attention built for 12.1 writes nothing before torch 2.12.1 (pytorch#176243)",
+    ),
+    (
+        "flash-attn", "<=2.8.3.post2", "121", "121",
+        "setup.py has no branch for 121: FLASH_ATTN_CUDA_ARCHS adds no flag for it",
+    ),
+    (
+        "flash-attn", "<=2.8.3.post2", "torch>=2.14", r"c(xx|pp|\+\+|plusplus)?-?20",
+        "setup.py asks for C++17, and the headers of torch >= 2.14 refuse less than C++20",
+    ),
+)  # fmt: skip
 
 _GUESS = "what is built for is left to a guess"
 # (component, its versions, variables, what the value of one of them must match, otherwise, what to do).

@@ -159,17 +159,26 @@ BROKEN: dict[str, tuple[dict[str, str], list[str]]] = {
             "recipes/trains/mine.toml:16: torch has no source: pin one, or say in unestablished why there is none",
         ],
     ),
-    "a train with an unknown component": (
+    "a train whose wheels contradict each other": (
         {
             "trains/mine": TRAIN
             + "".join(
                 f'[components.{name}]\nversion = "{version}"\nsources = [{{ kind = "git", '
                 f'url = "https://example.org/x", tag = "v", commit = "{COMMIT}" }}]\n'
-                for name, version in (("triton", "3.6.0"), ("touch", "1.0"))
+                for name, version in (
+                    ("torch", "2.13.0"),
+                    ("torchvision", "0.26.0"),
+                    ("triton", "3.6.0"),
+                    ("llvm", COMMIT[:8]),
+                    ("touch", "1.0"),
+                )
             )
         },
         [
-            "recipes/trains/mine.toml:7: no recipe is named 'touch': did you mean 'torch'?",
+            "recipes/trains/mine.toml:5: torchvision 0.26.0 requires torch==2.11.0 (the public wheel's Requires-Dist), not 2.13.0",
+            "recipes/trains/mine.toml:11: torch 2.13.0 requires triton==3.7.1 (the public wheel's Requires-Dist), not 3.6.0",
+            "recipes/trains/mine.toml:15: triton 3.6.0 is written against LLVM f6ded0be897e, not 000000000000 (see cmake/llvm-hash.txt at its tag)",
+            "recipes/trains/mine.toml:16: no recipe is named 'touch': did you mean 'torch'?",
             f"recipes/triton.toml:{PLACED}: {{extra:nvidia}}: triton 3.6.0 has no extra source 'nvidia' [train mine] (add it to the train's extra_sources)",
         ],
     ),
@@ -191,6 +200,7 @@ BROKEN: dict[str, tuple[dict[str, str], list[str]]] = {
             + '[wheel]\nversion = "{version}+{label}"\n'
         },
         [
+            "recipes/torch.toml:1: memory-efficient attention built for 12.1 writes nothing before torch 2.12.1 (pytorch#176243): no patch for it [train 2.11, 2.9] (list one in [[patches]])",
             "recipes/torch.toml:5: PYTORCH_BUILD_NUMBER is not set: PYTORCH_BUILD_VERSION is read only together with it, and more than 1 appends .postN to the version (set it to 1)",
             "recipes/torch.toml:6: USE_CUBLAS is not read by torch (use nothing: cuBLAS is used unconditionally)",
             "recipes/torch.toml:10: TORCH_CUDA_ARCH_LIST is '12.1', whatever the target is (write {arch_list:torch})",
@@ -213,6 +223,7 @@ BROKEN: dict[str, tuple[dict[str, str], list[str]]] = {
             + 'env.FLASH_ATTENTION_FORCE_BUILD = { value = "TRUE", why = "setup.py" }\n',
         },
         [
+            "recipes/flash-attn.toml:1: setup.py asks for C++17, and the headers of torch >= 2.14 refuse less than C++20: no patch for it [train 2.15] (list one in [[patches]])",
             "recipes/flash-attn.toml:5: FLASH_ATTENTION_FORCE_BUILD is not set: setup.py downloads a prebuilt wheel (set it to TRUE)",
             "recipes/flash-attn.toml:7: FLASH_ATTN_CUDA_ARCHS is '12.1', whatever the target is (write {arch_list:flash_attn})",
             "recipes/flash-attn.toml:9: FORCE_BUILD is not read by flash-attn (use FLASH_ATTENTION_FORCE_BUILD=TRUE)",

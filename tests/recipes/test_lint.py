@@ -57,6 +57,41 @@ def test_a_gencode_for_every_file() -> None:
     assert "one more architecture" in found.message
 
 
+@pytest.mark.parametrize(
+    ("recipe", "patch", "stake", "where"),
+    [
+        ("torch", "attention", "memory-efficient attention built for 12.1", "[train 2.11, 2.9; target gb10]"),
+        ("flash-attn", "sm121", "setup.py has no branch for 121", "[target gb10]"),
+        ("flash-attn", "cxx20", "setup.py asks for C++17", "[train 2.15]"),
+    ],
+)
+def test_a_result_that_is_wrong_without_a_patch(recipe: str, patch: str, stake: str, where: str) -> None:
+    found = changed(f"recipes/{recipe}.toml", patch, "other")
+    (error,) = [one for one in found if one.message.startswith(stake)]
+    assert (error.severity, error.hint) == ("error", "list one in [[patches]]")
+    assert error.message.endswith(f"no patch for it {where}")
+
+
+def test_a_patch_for_other_trains_does_not_count() -> None:
+    found = changed("recipes/torch.toml", 'trains = ["2.9", "2.11"]', 'trains = ["2.9"]')
+    (error,) = [one for one in found if one.severity == "error"]
+    assert error.message.endswith("no patch for it [train 2.11; target gb10]")
+
+
+def test_a_lacking_patch_that_the_train_admits_is_a_warning() -> None:
+    old = 'version = "2.11.0"\n'
+    texts = {
+        **SHIPPED,
+        "recipes/torch.toml": SHIPPED["recipes/torch.toml"].replace("attention-sm121", "other"),
+        "recipes/trains/2.11.toml": SHIPPED["recipes/trains/2.11.toml"].replace(
+            f"[components.torch]\n{old}", f'[components.torch]\n{old}unestablished = ["a patch for 12.1"]\n'
+        ),
+    }
+    found = {one.severity: one.message for one in lint_texts(texts) if "writes nothing" in one.message}
+    assert "[train 2.11; " in found["warning"]
+    assert "[train 2.9; " in found["error"]
+
+
 def test_lines_lead_to_the_value() -> None:
     file = "recipes/torchvision.toml"
     (found,) = [one for one in changed(file, "{arch_list:cpp_extension}", "8.0f") if one.severity == "error"]

@@ -124,6 +124,30 @@ from tests.helpers.linting import changed
             'when = { trains = ["2.51"] }',
             "no train is named '2.51': did you mean '2.15'?",
         ),
+        (
+            "recipes/trains/2.13.toml",
+            'version = "3.7.1"',
+            'version = "3.6.0"',
+            "torch 2.13.0 requires triton==3.7.1 (the public wheel's Requires-Dist), not 3.6.0",
+        ),
+        (
+            "recipes/trains/2.13.toml",
+            'version = "0.28.0"',
+            'version = "0.26.0"',
+            "torchvision 0.26.0 requires torch==2.11.0 (the public wheel's Requires-Dist), not 2.13.0",
+        ),
+        (
+            "recipes/trains/2.15.toml",
+            'protobuf = "6.33.6"',
+            'protobuf = "5.29.0"',
+            "onnx 1.23.2 requires protobuf>=6.31.1 (the sdist's pyproject.toml), not 5.29.0",
+        ),
+        (
+            "recipes/trains/2.13.toml",
+            "1f126a6dea50d185c0781743a667390037ae88bd",
+            "1f126a6d00000000000000000000000000000000",
+            "triton 3.7.1 is written against LLVM 1f126a6dea50, not 1f126a6d0000",
+        ),
         ("recipes/targets/gb10.toml", 'cuda = "13.0"', 'cuda = "12.8"', "CUDA 12.8 cannot compile for 12.1"),
         (
             "recipes/targets/rtx50.toml",
