@@ -54,16 +54,14 @@ class Member:
     sha256: str
     source: Path | bytes
 
-    def content(self, start: int = 0, digest: Any = None) -> Iterator[bytes]:
-        """Yield the bytes from `start` on. Raises StoreError as soon as they must differ from the record.
+    def content(self) -> Iterator[bytes]:
+        """Yield the bytes. Raises StoreError as soon as they must differ from the record.
 
-        They are hashed on the way, so that a file is read once. `digest` has those before `start`.
+        They are hashed on the way, so that a file is read once.
         """
-        digest = digest or hashlib.sha256()
-        done = start
+        digest, done = hashlib.sha256(), 0
         try:
             with self._opened() as file:
-                file.seek(start)
                 while chunk := file.read(CHUNK):
                     done += len(chunk)
                     if done > self.size:
