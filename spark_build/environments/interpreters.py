@@ -110,29 +110,12 @@ def known() -> Iterator[Interpreter]:
 
 def _candidates() -> Iterator[Path]:
     yield Path(getattr(sys, "_base_executable", sys.executable))
-    for entry in os.get_exec_path():
-        folder = Path(entry)
-        if not (folder.name == "shims" and (folder.parent / "versions").is_dir()):  # pyenv's: see below
-            yield from (executable for executable in _executables(folder) if os.access(executable, os.X_OK))
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     yield from sorted(root.glob("versions/*/bin/python"))
-    uv = find_uv()
-    listed = ["python", "list", "--managed-python", "--only-installed", "--no-config", "--output-format=json"]
+    listed = ["python", "list", "--only-installed", "--no-config", "--output-format=json"]
     # Where uv keeps its pythons is configured by variables, too, and here they are wanted.
-    said = capture([uv, *listed], timeout=20) if uv else None
-    try:
-        rows = json.loads(said or "[]")
-    except ValueError:
-        rows = []
-    yield from (Path(row["path"]) for row in rows if row.get("path"))
-
-
-def _executables(folder: Path) -> list[Path]:
-    try:
-        found = [path for path in folder.iterdir() if re.fullmatch(r"python3(\.\d+)?t?", path.name)]
-    except OSError:
-        return []
-    return sorted(found)
+    said = capture([find_uv() or "uv", *listed], timeout=60)
+    yield from (Path(row["path"]) for row in json.loads(said or "[]"))
 
 
 def _there_are(found: Sequence[Interpreter]) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from packaging.tags import Tag, compatible_tags, cpython_tags
-
 from spark_build.errors import Finding
 from spark_build.recipes.model import Target
 from spark_build.text import printable
@@ -32,14 +30,6 @@ def platforms(target: Target) -> list[str]:
     oldest, names = (5, (2014, 2010, 1)) if machine == "x86_64" else (17, (2014,))
     newer = [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC_MINOR, oldest - 1, -1)]
     return [*newer, *(f"manylinux{name}_{machine}" for name in names), f"linux_{machine}"]
-
-
-def tags(target: Target) -> frozenset[Tag]:
-    """Return the wheel tags that CPython accepts on a platform."""
-    major, _, minor = python_version(target).partition(".")
-    version, names = (int(major), int(minor)), platforms(target)
-    native = cpython_tags(version, abis=[target.python], platforms=names)
-    return frozenset((*native, *compatible_tags(version, interpreter=target.python, platforms=names)))
 
 
 def markers(target: Target) -> dict[str, str]:

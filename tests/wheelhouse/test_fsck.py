@@ -335,7 +335,7 @@ def test_whether_the_wheels_install_is_tried_for_real(tmp_path: Path) -> None:
     done = root.run("wheelhouse", "check")
     assert done.returncode == 10
     assert "incomplete: " in done.stdout
-    assert "needy 1.0 requires rare>=2" in done.stdout
+    assert "rare>=2" in done.stdout
     assert f"--root {root.folder} --target host-cpu --train t all (completes the set)" in done.stdout
     assert root.run("wheelhouse", "check", "--no-resolve").returncode == 0
     publish(home, [needy, put_public(home.store, make_wheel(dist, "rare", "2.1"))], view=view.name)
