@@ -7,7 +7,7 @@ import re
 import shutil
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -124,10 +124,22 @@ def cross_check(
         rounds.append((("--all-fatbin",), [code.loaded, code.relocatable]))
     differences: list[DeviceCodeDifference] = []
     for options, codes in rounds:
-        for listing, ours in ((LIST_ELF, _as_elf(codes)), (LIST_PTX, _as_ptx(codes))):
+        elf, ptx = Counter[str](), Counter[str]()
+        for one in codes:  # cuobjdump prints sm_120f as sm_120, and compute_80 as sm_80
+            for target, number in one.sass.items():
+                elf[target.removesuffix("f")] += number
+            for target, number in one.ptx.items():
+                ptx[target.replace("compute_", "sm_")] += number
+        for listing, ours in ((LIST_ELF, elf), (LIST_PTX, ptx)):
             command = (*options, listing)
             theirs = _listed(cuobjdump, command, library)
-            differences += _differences(" ".join(command), ours, theirs)
+            differences += [
+                DeviceCodeDifference(
+                    listing=" ".join(command), target=target, ours=ours[target], theirs=theirs[target]
+                )
+                for target in sorted({*ours, *theirs})
+                if ours[target] != theirs[target]
+            ]
     return tuple(differences)
 
 
@@ -220,37 +232,6 @@ class _Found:
             self.problems.append(f"at byte {offset}: {message}")
         else:
             self.unsaid += 1
-
-
-def _as_elf(codes: Sequence[Code]) -> Counter[str]:
-    """Return the target as cuobjdump lists it, which prints sm_120f as sm_120."""
-    return _sum((target.removesuffix("f"), number) for code in codes for target, number in code.sass.items())
-
-
-def _as_ptx(codes: Sequence[Code]) -> Counter[str]:
-    """Return the target as cuobjdump lists PTX, which prints compute_80 as sm_80."""
-    return _sum(
-        (target.replace("compute_", "sm_"), number) for code in codes for target, number in code.ptx.items()
-    )
-
-
-def _sum(pairs: Iterable[tuple[str, int]]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for target, number in pairs:
-        total[target] += number
-    return total
-
-
-def _differences(
-    listing: str, ours: Mapping[str, int], theirs: Mapping[str, int]
-) -> list[DeviceCodeDifference]:
-    return [
-        DeviceCodeDifference(
-            listing=listing, target=target, ours=ours.get(target, 0), theirs=theirs.get(target, 0)
-        )
-        for target in sorted({*ours, *theirs})
-        if ours.get(target, 0) != theirs.get(target, 0)
-    ]
 
 
 def _listed(cuobjdump: Path, options: Sequence[str], library: Path) -> Counter[str]:

@@ -54,7 +54,8 @@ def test_what_is_missing_is_named_with_who_requires_it(tmp_path: Path) -> None:
     )
     (problem,) = prove_installable(generation, HERE)
     assert problem.startswith("uv says: ")
-    assert "deep>=2" in problem and "helper" in problem
+    assert "deep>=2" in problem
+    assert "helper" in problem
 
 
 def test_versions_that_do_not_go_together(tmp_path: Path) -> None:
