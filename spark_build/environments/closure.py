@@ -29,7 +29,7 @@ from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels import model as wheels_model
 from spark_build.wheels.model import StoredWheel
-from spark_build.wheels.reader import content_digest, read_facts
+from spark_build.wheels.reader import facts_and_digest
 
 ELSEWHERE = Path(__file__).with_name("pip_cross_platform.py")
 
@@ -167,7 +167,7 @@ def _commit(
     path: Path, sha256: str, store: Path, built: set[str], imported: Mapping[str, str]
 ) -> StoredWheel:
     """Commit a download; one that is here by an import (sha256 -> key) stays marked as that."""
-    facts = read_facts(path)
+    facts, content = facts_and_digest(path)
     if facts.unsafe:
         raise StoreError(f"the public wheel {path.name} is not taken: {facts.unsafe[0]}")
     if facts.name in built:
@@ -179,14 +179,7 @@ def _commit(
         store,
         key=sha256,
         wheel=path,
-        described={
-            "name": facts.name,
-            "version": facts.version,
-            "origin": "public",
-            "recipe": "",
-            "requires": list(facts.requires),
-            "content_digest": content_digest(path),
-        },
+        described=stores.described_as("public", facts, content),
         papers={},
     )
     assert entry.wheel is not None

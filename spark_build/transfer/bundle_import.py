@@ -579,15 +579,7 @@ def _judged(path: Path, sha256: str, target: Target, proven: Proofs) -> tuple[So
         origin="foreign",
         requires=facts.requires,
     )
-    described = {
-        "name": wheel.name,
-        "version": wheel.version,
-        "origin": wheel.origin,
-        "recipe": "",
-        "requires": list(wheel.requires),
-        "content_digest": content,
-    }
-    return Sound(wheel=wheel, described=described), findings
+    return Sound(wheel=wheel, described=stores.described_as("foreign", facts, content)), findings
 
 
 def _refuse_foreign(

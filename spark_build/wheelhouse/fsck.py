@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spark_build.errors import Finding, Hint, HintStep, Place, StoreError, ours, rm, shell
-from spark_build.files import remove_any, remove_tree, sha256_of, write_atomically
+from spark_build.files import remove_any, sha256_of, write_atomically
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as stores
@@ -58,7 +58,7 @@ def of_store(home: Home, wheels: dict[str, StoredWheel], left: list[Path] | None
             with os.scandir(path) as entries:
                 for entry in sorted(entries, key=lambda one: one.name):
                     if KEY.fullmatch(entry.name) and entry.name[:2] == path.name:
-                        yield from _of_entry(home, path / entry.name, wheels, busy=left is None)
+                        yield from _of_entry(home, path / entry.name, wheels)
                     else:
                         yield _foreign(Path(entry.path))
         else:
@@ -74,7 +74,7 @@ def _again(folder: Path, recipe: str) -> Hint:
     return Hint(rm(folder), ours("build", recipe) if recipe else ours("all"))
 
 
-def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel], *, busy: bool) -> Iterator[Suspect]:
+def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel]) -> Iterator[Suspect]:
     with os.scandir(folder) as entries:
         names = {entry.name: entry for entry in entries}
     try:
@@ -97,20 +97,7 @@ def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel], *, busy:
         told = "what others build against is gone" if name == PREFIX else "a paper of the entry is gone"
         yield suspect("missing", folder / name, told, _again(folder, entry.recipe))
     for name in names.keys() - expected - own:
-        if name == PREFIX and not busy:  # being copied when somebody was killed
-            told = "left by a process that was killed; the next build makes it again"
-            yield suspect("unfinished", folder / PREFIX, told, mend=partial(_drop_prefix, home, folder))
-        elif name != PREFIX:
-            yield _foreign(folder / name)
-
-
-def _drop_prefix(home: Home, folder: Path) -> bool:
-    """Remove a prefix that its record does not know, unless another process has completed it."""
-    with stores.exclusive(home.store, "checking") as holder:
-        if holder or entry_of(folder, stores.record_of(folder)).prefix is not None:
-            return False
-        remove_tree(folder / PREFIX)
-        return True
+        yield _foreign(folder / name)
 
 
 def _bad_wheel(home: Home, entry: StoreEntry) -> Suspect:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import shutil
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -141,21 +139,6 @@ def cross_check(
                 if ours[target] != theirs[target]
             ]
     return tuple(differences)
-
-
-def find_cuobjdump() -> Path | None:
-    """Return cuobjdump on PATH, else from the package triton; None without either."""
-    if on_path := shutil.which("cuobjdump"):
-        return Path(on_path)
-    try:
-        spec = importlib.util.find_spec("triton")  # found, not imported
-    except (ImportError, ValueError):
-        return None
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        program = Path(folder, "backends/nvidia/bin/cuobjdump")
-        if program.is_file():
-            return program
-    return None
 
 
 @dataclass(slots=True)

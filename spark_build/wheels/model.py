@@ -89,9 +89,7 @@ class Payload:
     special: tuple[tuple[str, str], ...] = ()  # (name, what it is instead of a file)
     writable: tuple[str, ...] = ()  # by everybody
     privileged: tuple[str, ...] = ()  # set-user-ID, set-group-ID
-    denormal: tuple[str, ...] = ()  # names that some file systems change
     tops: tuple[str, ...] = ()  # what lands directly in site-packages
-    declared: tuple[str, ...] = ()  # what top_level.txt lists; empty without that file
     schemes: tuple[str, ...] = ()  # files below .data that no installer knows a place for
     startup: tuple[str, ...] = ()  # what every start of Python runs: .pth files with code, sitecustomize
     intrusive: tuple[tuple[str, str], ...] = ()  # (name, why): would harm the environment or cannot be there

@@ -87,7 +87,6 @@ MENDABLE: dict[str, tuple[str, Broken]] = {
         "unfinished",
         lambda _, made: (made.folder.parent.parent / ".current-1").symlink_to("x"),
     ),
-    "half a prefix": ("unfinished", lambda home, made: (kept(home, made).parent / "prefix").mkdir()),
 }
 HOPELESS: dict[str, tuple[str, Broken, str]] = {
     "wheel gone": ("missing", lambda home, made: kept(home, made).unlink(), "rm -r"),

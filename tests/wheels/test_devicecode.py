@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from spark_build.errors import AuditError, HostError
 from spark_build.wheels import fatbin
-from spark_build.wheels.device_code import DeviceCodeDifference, cross_check, find_cuobjdump, read_library
+from spark_build.wheels.device_code import DeviceCodeDifference, cross_check, read_library
 from spark_build.wheels.fatbin import FatbinError
 from spark_build.wheels.model import Code
 from spark_build.wheels.reader import read_facts
@@ -232,18 +232,6 @@ def test_a_cuobjdump_that_fails(tmp_path: Path) -> None:
     assert cross_check(DATA / "lto.fatbin", nothing) == ()
     with pytest.raises(HostError, match="cuobjdump fatal: no memory"):
         cross_check(DATA / "lto.fatbin", saying(tmp_path, {"--list-elf": "cuobjdump fatal: no memory"}, 255))
-
-
-def test_cuobjdump_on_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saying(tmp_path, {"": ""})
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_cuobjdump() == tmp_path / "cuobjdump"
-    package = tmp_path / "site/triton/backends/nvidia/bin"
-    package.mkdir(parents=True)
-    (tmp_path / "site/triton/__init__.py").write_text("raise RuntimeError('imported')")
-    (tmp_path / "cuobjdump").rename(package / "cuobjdump")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert find_cuobjdump() == package / "cuobjdump"
 
 
 MEASURED = r"""
