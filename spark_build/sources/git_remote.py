@@ -125,12 +125,15 @@ class GitUnavailableError(Exception):
 
 def scrubbed() -> dict[str, str]:
     """Return an environment for git without repository and configuration variables."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return {
-        **kept,
-        **({"GIT_EXEC_PATH": path} if (path := os.environ.get("GIT_EXEC_PATH")) else {}),
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GIT_") or name == "GIT_EXEC_PATH"
+    }
+    return kept | {
         "GIT_CONFIG_GLOBAL": "/dev/null",
         "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_NO_REPLACE_OBJECTS": "1",
         "LC_ALL": "C",
     }
 

@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -63,7 +64,7 @@ def _send_by_fsspec(parcel: Bundle, url: str, progress: Progress, emit: Emit) ->
         # The manifest last: without it nobody takes the folder for a whole export.
         for member in (*parcel.members[1:], parcel.members[0]):
             _put(files, f"{top}/{member.name}", member, counter, url)
-        others = _other_wheels(files, top, parcel)
+        there = {str(path).rpartition("/")[2] for path in files.ls(top, detail=False)}
     except NotImplementedError as error:
         raise UsageError(
             f"{display_url(url)} cannot be written to ({type(files).__name__})", hint="name another URL"
@@ -72,6 +73,13 @@ def _send_by_fsspec(parcel: Bundle, url: str, progress: Progress, emit: Emit) ->
         raise
     except Exception as error:  # what a file system raises is its own
         raise _failed(url, error) from error
+    _tell_of_others(there, parcel, emit)
+
+
+def _tell_of_others(there: Collection[str], parcel: Bundle, emit: Emit) -> None:
+    """Tell which wheels lie there besides."""
+    known = {member.name for member in parcel.members}
+    others = sorted(name for name in there if name.endswith(".whl") and name not in known)
     if others:
         emit(Note(message=f"there are other wheels, which installers would see: {', '.join(others)}"))
 
@@ -222,12 +230,6 @@ def _is_there(files: Any, path: str, member: Member) -> bool:
     return digest.hexdigest() == member.sha256
 
 
-def _other_wheels(files: Any, top: str, parcel: Bundle) -> list[str]:
-    known = {member.name for member in parcel.members}
-    names = {str(path).rpartition("/")[2] for path in files.ls(top, detail=False)}
-    return sorted(name for name in names - known if name.endswith(".whl"))
-
-
 _SUM = re.compile(r"([0-9a-f]{64})  (?:\./)?(.+)")
 _SHARE = re.compile(r"\s*([\d,.]+)\s+\d+%")
 
@@ -296,11 +298,7 @@ def send_by_ssh(parcel: Bundle, node: Node, progress: Progress, emit: Emit) -> N
             hint=Hint("check the disk there, then ", AGAIN),
         )
     counter.add(parcel.size - counter.done)
-    known = {member.name for member in parcel.members}
-    there = _ask(node, f"cd -- {place} && ls")
-    others = [name for name in there if name.endswith(".whl") and name not in known]
-    if others:
-        emit(Note(message=f"there are other wheels, which installers would see: {', '.join(others)}"))
+    _tell_of_others(_ask(node, f"cd -- {place} && ls"), parcel, emit)
 
 
 def _ask(node: Node, script: str) -> list[str]:
@@ -317,7 +315,7 @@ def _require(done: Completed, node: Node) -> None:
     said = done.output.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
     port = f" -p {node.port}" if node.port else ""
     needed = f"`ssh{port} {node.login}` must work without a password (ssh-copy-id)"
-    if done.returncode == 127:
+    if re.search(r"rsync.* not found", done.output):
         needed = "both machines need rsync (apt install rsync; or --to sftp://...)"
     raise HostError(
         f"sending to {node.login} failed: {said[0][:300]}", hint=Hint(f"{needed}; then ", GOES_ON)

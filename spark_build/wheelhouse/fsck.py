@@ -1,8 +1,8 @@
 """Check the wheelhouse against its records: faults, what to type, repair.
 
 The shallow check looks at names, links, sizes and papers; the deep one reads every byte. What can be
-mended is: links, an installer's papers, manifests, leftovers, and wheels of which the same bytes lie
-somewhere else here. What somebody else put here is never deleted.
+mended is: links, an installer's papers, manifests and leftovers. What somebody else put here is never
+deleted.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def of_store(home: Home, wheels: dict[str, StoredWheel], left: list[Path] | None
             with os.scandir(path) as entries:
                 for entry in sorted(entries, key=lambda one: one.name):
                     if KEY.fullmatch(entry.name) and entry.name[:2] == path.name:
-                        yield from _of_entry(home, path / entry.name, wheels)
+                        yield from _of_entry(path / entry.name, wheels)
                     else:
                         yield _foreign(Path(entry.path))
         else:
@@ -74,7 +74,7 @@ def _again(folder: Path, recipe: str) -> Hint:
     return Hint(rm(folder), ours("build", recipe) if recipe else ours("all"))
 
 
-def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel]) -> Iterator[Suspect]:
+def _of_entry(folder: Path, wheels: dict[str, StoredWheel]) -> Iterator[Suspect]:
     with os.scandir(folder) as entries:
         names = {entry.name: entry for entry in entries}
     try:
@@ -90,7 +90,7 @@ def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel]) -> Itera
         wheels[folder.name] = entry.wheel
         there = names.get(entry.wheel.filename)
         if there is None or there.is_symlink() or there.stat().st_size != entry.wheel.size:
-            yield _bad_wheel(home, entry)
+            yield _bad_wheel(entry)
     own = {entry.wheel.filename} if entry.wheel else set()
     expected = {RECORD, *record.get("papers", names), *([PREFIX] if entry.prefix else ())} - own
     for name in expected - names.keys():
@@ -100,29 +100,12 @@ def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel]) -> Itera
         yield _foreign(folder / name)
 
 
-def _bad_wheel(home: Home, entry: StoreEntry) -> Suspect:
+def _bad_wheel(entry: StoreEntry) -> Suspect:
     assert entry.wheel is not None
     path = entry.folder / entry.wheel.filename
     there = path.is_file() and not path.is_symlink()
     told = "is not what was committed: its bytes changed" if there else "is missing in the store"
-    mend = partial(restore, home, path, entry.wheel)
-    return suspect("damaged" if there else "missing", path, told, _again(entry.folder, entry.recipe), mend)
-
-
-def restore(home: Home, path: Path, wheel: StoredWheel) -> bool:
-    """Restore the wheel's bytes from any file here that has them; returns False when none has."""
-    for root in (home.wheelhouse, home.sources, home.build):
-        for folder, _, names in os.walk(root):
-            for name in names:
-                other = Path(folder, name)
-                if other == path or other.is_symlink() or other.stat().st_size != wheel.size:
-                    continue
-                if sha256_of(other) == wheel.sha256:
-                    # A copy, no link: one more bit that flips must not hit both.
-                    with other.open("rb") as content:
-                        stores.replace_file(home.store, path, content)
-                    return True
-    return False
+    return suspect("damaged" if there else "missing", path, told, _again(entry.folder, entry.recipe))
 
 
 def contents(home: Home, told: Told) -> Iterator[Suspect]:
@@ -143,7 +126,7 @@ def contents(home: Home, told: Told) -> Iterator[Suspect]:
             if found == wanted:
                 continue
             if entry.wheel is not None and path.name == entry.wheel.filename:
-                yield _bad_wheel(home, entry)
+                yield _bad_wheel(entry)
             else:
                 yield suspect("damaged", path, "its bytes changed", _again(entry.folder, entry.recipe))
 

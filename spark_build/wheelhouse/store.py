@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from packaging.utils import (
     InvalidWheelFilename,
@@ -26,14 +26,12 @@ from packaging.utils import (
 from spark_build import __version__
 from spark_build.errors import AGAIN, Finding, Hint, StoreError, rm
 from spark_build.files import (
-    CHUNK,
     LockTimeout,
     copy_or_link,
     locked,
     make_folder,
     remove_any,
     remove_tree,
-    replacing,
     sha256_of,
     sync_folder,
     sync_tree,
@@ -275,12 +273,6 @@ def _take(prefix: Path, destination: Path) -> None:
     shutil.copytree(prefix, destination, symlinks=True, copy_function=link)
 
 
-def replace_file(store: Path, path: Path, content: IO[bytes]) -> None:
-    """Replace a file of an entry by one rename."""
-    with replacing(path, mode=0o444, folder=store, prefix=".tmp-") as out:
-        shutil.copyfileobj(content, out, CHUNK)
-
-
 def _seal(folder: Path) -> None:
     """Make files read-only and durable, so that nobody changes an entry by accident."""
     for path in folder.rglob("*"):
@@ -441,8 +433,10 @@ JUDGEMENT_SCHEMA = 1
 
 def is_judged(entry: StoreEntry, judgement: str) -> bool:
     """Return whether the entry was found good under this judgement key."""
+    if entry.judgement == judgement:
+        return True
     later = _judgement_in(_judgements_of(entry) / f"{judgement}.json")
-    return entry.judgement == judgement or (later is not None and later["of"] == _bytes_of(entry))
+    return later is not None and later["of"] == _bytes_of(entry)
 
 
 def note_judgement(entry: StoreEntry, inputs: Mapping[str, Any], findings: Sequence[Finding]) -> None:

@@ -24,14 +24,13 @@ from spark_build.wheels.fatbin import (
     FatbinProblem,
     Item,
     Region,
-    Scanner,
     Stray,
     kind_of,
     parts,
+    scan,
 )
 from spark_build.wheels.model import Code, DeviceCode
 
-CHUNK = 1 << 20
 HEAD = 64
 MAX_PROBLEMS = 50
 
@@ -41,13 +40,13 @@ _NOTHING = "does not contain device code"
 
 
 def read_library(path: Path) -> DeviceCode:
-    """Return the device code of a library, object, static archive, .cubin or .fatbin. Raises FatbinError."""
+    """Return the device code of a library, object, .cubin or .fatbin. Raises FatbinError."""
     with path.open("rb", buffering=0) as file:
         return read(file, str(path))
 
 
 def read(file: IO[bytes], path: str) -> DeviceCode:
-    """Return the device code of an open seekable file, read once, CHUNK bytes at a time."""
+    """Return the device code of an open seekable file, read once, a MiB at a time."""
     size = file.seek(0, 2)
 
     def read_at(offset: int, length: int) -> bytes:
@@ -60,12 +59,8 @@ def read(file: IO[bytes], path: str) -> DeviceCode:
     found = _Found()
     try:
         found.take_parts(parts(read_at, size))
-        scanner = Scanner(size=size)
+        found.take(scan(read_at, size))
         kind = kind_of(read_at(0, HEAD))
-        file.seek(0)
-        while chunk := file.read(CHUNK):
-            found.take(scanner.feed(chunk))
-        found.take(scanner.close())
     except FatbinError as error:
         raise FatbinError(f"{printable(path)}: {error.message}") from error
     return DeviceCode(
@@ -109,16 +104,13 @@ def cross_check(
 ) -> tuple[DeviceCodeDifference, ...]:
     """Return cuobjdump's differences in the sections that it reads. Raises HostError when it fails.
 
-    By itself it lists relocatable code only where there is no other; with --all-fatbin both. In an archive
-    it decides so for every member, so that only the second listing can be compared.
+    By itself it lists relocatable code only where there is no other; with --all-fatbin both.
     """
     code = code or read_library(library)
     shown = code.loaded if code.loaded.containers or code.loaded.sass else code.relocatable
     both = code.loaded.containers and code.relocatable.containers
-    rounds: list[tuple[tuple[str, ...], Sequence[Code]]] = []
-    if code.kind != "archive":
-        rounds.append(((), [shown]))
-    if both or code.kind == "archive":
+    rounds: list[tuple[tuple[str, ...], Sequence[Code]]] = [((), [shown])]
+    if both:
         rounds.append((("--all-fatbin",), [code.loaded, code.relocatable]))
     differences: list[DeviceCodeDifference] = []
     for options, codes in rounds:

@@ -177,7 +177,7 @@ class StoredWheel:
         }
 
 
-FileKind = Literal["elf", "archive", "cubin", "fatbin", "other"]
+FileKind = Literal["elf", "cubin", "fatbin", "other"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,7 +193,7 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceCode:
-    """Device code of one library, archive, object, cubin or fat binary.
+    """Device code of one library, object, cubin or fat binary.
 
     `problems`: containers or sections that are not what their headers say, one line each.
     """

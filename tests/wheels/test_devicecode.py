@@ -21,7 +21,7 @@ from spark_build.wheels.device_code import DeviceCodeDifference, cross_check, re
 from spark_build.wheels.fatbin import FatbinError
 from spark_build.wheels.model import Code
 from spark_build.wheels.reader import read_facts
-from tests.helpers.fatbins import Made, archive, container, elf
+from tests.helpers.fatbins import Made, container, elf
 from tests.helpers.publicwheels import public_cuobjdump, public_wheel
 from tests.helpers.wheels import write_wheel
 
@@ -82,7 +82,6 @@ def test_a_wheel_is_looked_through(tmp_path: Path) -> None:
     files = {
         "demo/kernel.cubin": (DATA / "sm_121a.cubin").read_bytes(),
         "demo/lib.so": library,
-        "demo/libdemo.a": archive((DATA / "loaded.o").read_bytes(), (DATA / "sm_90.cubin").read_bytes()),
         "demo/host.so": elf([(".text", b"nothing for a GPU")]),
         "demo/data.bin": b"data" + container(Made()),  # no file that anybody loads code from
         "demo/cut.so": library[:-1],
@@ -96,11 +95,9 @@ def test_a_wheel_is_looked_through(tmp_path: Path) -> None:
         "demo/cut.so",
         "demo/kernel.cubin",
         "demo/lib.so",
-        "demo/libdemo.a",
     ]
     assert found["demo/bad.so"].problems == ("at byte 0: an ELF header that is cut",)
     libraries = {library.path: library for library in facts.libraries}
-    assert "demo/libdemo.a" not in libraries
     assert (libraries["demo/lib.so"].sass, libraries["demo/lib.so"].ptx) == (
         {"sm_121a": 1},
         {"compute_80": 1},
@@ -109,8 +106,6 @@ def test_a_wheel_is_looked_through(tmp_path: Path) -> None:
     assert (shared.sass, shared.ptx) == ({"sm_121a": 1}, {"compute_80": 1})
     assert (shared.elsewhere.sass, shared.elsewhere.ptx) == ({"sm_120": 1}, {"compute_75": 1})
     assert shared.elsewhere.other == {"kind16_121": 1}
-    static = found["demo/libdemo.a"]
-    assert (static.kind, static.sass, static.elsewhere.sass) == ("archive", {"sm_121a": 1}, {"sm_90": 1})
     assert found["demo/cut.so"].problems == ("at byte 0: a table of 4 sections that is not in the file",)
     assert found["demo/cut.so"].elsewhere.sass == {"sm_120": 1, "sm_121a": 1}
 
@@ -216,14 +211,6 @@ def test_relocatable_code_alone_is_listed(tmp_path: Path) -> None:
     library = tmp_path / "lib.o"
     library.write_bytes(elf([("__nv_relfatbin", container(Made(arch=120)))]))
     assert cross_check(library, saying(tmp_path, {"--list-elf": FIRST})) == ()
-
-
-def test_an_archive_is_compared_with_everything_only(tmp_path: Path) -> None:
-    members = [elf([(section, container(Made(arch=120)))]) for section in (".nv_fatbin", "__nv_relfatbin")]
-    library = tmp_path / "lib.a"
-    library.write_bytes(archive(*members))
-    program = saying(tmp_path, {"--all-fatbin --list-elf": f"member lib.a:0.o:\n{FIRST}\n{SECOND}"})
-    assert cross_check(library, program) == ()
 
 
 def test_a_cuobjdump_that_fails(tmp_path: Path) -> None:
