@@ -200,6 +200,10 @@ def prove_installable(generation: Generation, target: Target) -> tuple[str, ...]
     return tuple(dict.fromkeys(f"uv says: {one}" for one in said if one))
 
 
+def _is_here(target: Target) -> bool:
+    return (target.platform, target.python) == (HERE, interpreters.own().abi)
+
+
 def _refusal(folder: Path, wheels: Sequence[StoredWheel], target: Target) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         wanted = Path(scratch, "requirements.in")
@@ -214,7 +218,7 @@ def _refusal(folder: Path, wheels: Sequence[StoredWheel], target: Target) -> str
             "--no-progress",
         ]
         command += ["--cache-dir", f"{scratch}/cache", "--python", sys.executable, "--prerelease", "allow"]
-        if (target.platform, target.python) != (HERE, interpreters.own().abi):
+        if not _is_here(target):
             place = f"{wheels_model.machine_of(target)}-manylinux_2_{wheels_model.GLIBC_MINOR}"
             command += ["--python-version", wheels_model.python_version(target), "--python-platform", place]
         sources = ["--no-index", "--find-links", str(folder), "--only-binary", ":all:"]
